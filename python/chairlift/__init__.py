@@ -1,0 +1,39 @@
+"""Language models served with continuous batching and paged attention over one gRPC stream.
+
+`Engine` and `AsyncEngine` load torch only when they are asked for, so that a client may
+`import chairlift` on a machine that has none.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from chairlift.errors import ChairliftError, ConfigError, ModelError, RequestError
+from chairlift.types import Answer, Chat, ChatMessage, Request, Sampling, Stopping
+
+if TYPE_CHECKING:
+    from chairlift.engine.async_engine import AsyncEngine as AsyncEngine
+    from chairlift.engine.engine import Engine as Engine
+
+__all__ = [
+    "Answer",
+    "AsyncEngine",
+    "ChairliftError",
+    "Chat",
+    "ChatMessage",
+    "ConfigError",
+    "Engine",
+    "ModelError",
+    "Request",
+    "RequestError",
+    "Sampling",
+    "Stopping",
+]
+
+_LAZY = {"Engine": "chairlift.engine.engine", "AsyncEngine": "chairlift.engine.async_engine"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

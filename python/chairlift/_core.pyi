@@ -1,0 +1,439 @@
+"""The compiled core: scheduler and plan (rust/chairlift-core), CPU kernels (rust/chairlift-kernels).
+
+Times are nanoseconds of one monotonic clock, given by the caller. `Tensor` arguments are CPU
+tensors; a wrong dtype, shape or device raises `TypeError` or `ValueError` that names the argument.
+Every call that does real work releases the GIL.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import final
+
+from torch import Tensor
+
+__version__: str
+
+# --- scheduler ------------------------------------------------------------------------------
+
+class CoreError(Exception):
+    """Something that the core refuses; the base of the errors below."""
+
+class ConfigError(CoreError):
+    """A scheduler setting is out of range; the message names it."""
+
+class Refused(CoreError):
+    """`Scheduler.add` does not take the request.
+
+    Attributes:
+        reason: `BAD_PARAMETER`, `PROMPT_TOO_LONG`, `KV_CAPACITY` or `QUEUE_FULL`.
+        field: Path of the offending field (`prompt`, `stopping.max_tokens`, ...), or empty.
+        message: For people.
+    """
+
+    reason: str
+    field: str
+    message: str
+
+class UnknownStep(CoreError):
+    """The step id is not in flight."""
+
+class InvariantError(CoreError):
+    """`check_invariants` found the state broken; the message says which rule."""
+
+@final
+class TokenTable:
+    """What each token id contributes to text (see `model.tokenizer`)."""
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        special: Sequence[int],
+        *,
+        byte_fallback: Sequence[int] = (),
+        strip_first_space: bool = False,
+    ) -> None:
+        """Builds the table.
+
+        Args:
+            tokens: Bytes of each id, `[vocab_size]`.
+            special: Ids that `skip_special_tokens` leaves out.
+            byte_fallback: Ids that stand for one raw byte (`<0xNN>` of SentencePiece models).
+            strip_first_space: The decoder drops one leading space of the whole text.
+        """
+
+@final
+class Added:
+    """A request is queued."""
+
+    request_id: int
+    slot: int
+    """Dense index of the request until it ends: the runner keeps its sampling parameters there."""
+    queue_position: int
+
+@final
+class TokensEvent:
+    """New output of one request in one step."""
+
+    request_id: int
+    index: int
+    text: str
+    """Complete UTF-8; lags behind `token_ids` while a character or stop string is undecided."""
+    token_ids: list[int]
+    sample_slot: int
+    """Where the step's sampled arrays hold the first of `token_ids`."""
+
+@final
+class FinishedEvent:
+    """A request is complete; nothing follows for it."""
+
+    request_id: int
+    index: int
+    reason: str
+    """`stop`, `length`, `cancelled` or `time_limit`."""
+    stop: str | None
+    """The stop string that matched."""
+    stop_token_id: int | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    arrival: int
+    first_scheduled: int | None
+    first_token: int | None
+    finished: int
+    num_preemptions: int
+    num_recomputed_tokens: int
+
+@final
+class FailedEvent:
+    """A request ended by an error; nothing follows for it."""
+
+    request_id: int
+    reason: str
+    """`QUEUE_TIMEOUT`, `NUMERIC_FAULT`, `STEP_FAILED` or `ENGINE_DOWN`."""
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    arrival: int
+    first_scheduled: int | None
+    first_token: int | None
+    finished: int
+    num_preemptions: int
+    num_recomputed_tokens: int
+
+@final
+class Events:
+    """What one step produced, in order; becomes Python objects only when iterated."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[TokensEvent | FinishedEvent | FailedEvent]: ...
+
+@final
+class Load:
+    """A snapshot of the scheduler; counts are requests, rows, tokens or blocks."""
+
+    num_waiting: int
+    num_running: int
+    num_rows_held: int
+    """Rows in use, those that wait empty for the end of a static or dynamic batch included."""
+    num_blocks: int
+    """Blocks that requests can have (the null block is not counted)."""
+    num_free_blocks: int
+    """Free or evictable."""
+    num_cached_blocks: int
+    """Published in the prefix cache, in use or not."""
+    num_kv_tokens: int
+    """Tokens whose keys and values running requests have written."""
+    num_preemptions: int
+    num_prefix_queries: int
+    """Full prompt blocks looked up, and found, since the start."""
+    num_prefix_hits: int
+    num_waiting_tokens: int
+
+@final
+class Scheduler:
+    """Owns requests and KV blocks; decides which tokens each step computes."""
+
+    def __init__(
+        self,
+        *,
+        policy: str,
+        batch_size: int,
+        batch_window: int,
+        batch_timeout: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        max_queued_requests: int,
+        vocab_size: int,
+        block_size: int,
+        num_blocks: int,
+        kv_windows: Sequence[int | None],
+        prefix_cache: bool,
+        hash_key: bytes,
+        token_table: TokenTable,
+        steps_in_flight: int = 1,
+    ) -> None:
+        """Builds an idle scheduler.
+
+        Args:
+            policy: `continuous`, `dynamic` or `static`.
+            batch_size: Requests of a full batch (dynamic, static).
+            batch_window: Longest wait of the oldest request for a full batch (dynamic).
+            batch_timeout: The same for static.
+            max_num_seqs: Rows of the batch.
+            max_num_batched_tokens: Token budget of a step; at least `max_num_seqs`.
+            max_model_len: Longest prompt plus answer.
+            max_queued_requests: Cap of the waiting queue.
+            vocab_size: Width of the logits; every token id must be below it.
+            block_size: Tokens of a KV block.
+            num_blocks: Blocks of the pool, the null block 0 included.
+            kv_windows: One entry per KV group: its sliding window in tokens, or None.
+            prefix_cache: Whether full blocks are shared between requests.
+            hash_key: 32 bytes that key the prefix hashes.
+            token_table: For text and stop strings.
+            steps_in_flight: 1.
+
+        Raises:
+            ConfigError: A setting is out of range.
+        """
+
+    max_context_len: int
+    """Longest prompt plus answer this server can hold: `max_model_len`, or what the pool has."""
+    plan_capacity: int
+    """Length of the int32 buffer that `schedule` writes to."""
+    num_slots: int
+    """Every `Added.slot` is below this."""
+    wake_at: int | None
+    """After an idle `schedule`: when something is due if no command comes before."""
+
+    def add(
+        self,
+        now: int,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        min_tokens: int = 0,
+        stop: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        include_stop: bool = False,
+        detokenize: bool = True,
+        skip_special_tokens: bool = True,
+        tenant: str = "",
+        salt: str = "",
+        cache_read: bool = True,
+        cache_write: bool = True,
+        queue_deadline: int | None = None,
+        deadline: int | None = None,
+    ) -> Added:
+        """Queues a request.
+
+        Raises:
+            Refused: With reason, field and message.
+        """
+
+    def abort(self, now: int, request_id: int, reason: str = "cancelled") -> bool:
+        """Ends a request in any state; its last event is `FinishedEvent` (`FailedEvent` for an upper-case reason).
+
+        Returns:
+            Whether it was live.
+        """
+
+    def schedule(self, now: int, plan: Tensor) -> int | None:
+        """Plans a step and writes it to `plan`, int32 `[plan_capacity]`.
+
+        Returns:
+            The step id, or None when there is nothing to run (see `wake_at`).
+        """
+
+    def update(self, now: int, step: int, tokens: Tensor, counts: Tensor) -> Events:
+        """Takes the sampled tokens of a step and gives what happened since the last call.
+
+        Args:
+            now: The time.
+            step: From `schedule`.
+            tokens: int32 `[num_tokens]`, accepted tokens of the sample slots, slot after slot.
+            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not finite.
+
+        Raises:
+            UnknownStep: The step is not in flight.
+        """
+
+    def fail(self, now: int, step: int, guilty: Sequence[int]) -> Events:
+        """Rolls a step back: the guilty requests fail, the others compute it again.
+
+        Raises:
+            UnknownStep: The step is not in flight.
+        """
+
+    def take_events(self) -> Events:
+        """Gives the events that no step carried (aborts, timeouts)."""
+
+    def flush(self) -> None:
+        """Lets the requests that wait now run in a partial batch (static, dynamic)."""
+
+    def load(self) -> Load: ...
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state is broken; O(blocks)."""
+
+def apply_plan(
+    plan: Tensor,
+    block_size: int,
+    *,
+    computed: Tensor,
+    last_token: Tensor,
+    row_slot: Tensor,
+    row_index: Tensor,
+    block_tables: Tensor,
+    rows: Tensor,
+    input_ids: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    sample_rows: Tensor,
+) -> tuple[int, int, int]:
+    """Applies a plan's differences to the runner's tables and derives the inputs of the forward pass.
+
+    All tensors are int32. R rows, T tokens and S sample slots are the plan's; the outputs must hold
+    at least that many.
+
+    Args:
+        plan: From `Scheduler.schedule`.
+        block_size: Tokens of a KV block.
+        computed: Table `[max_num_seqs]`: tokens whose KV is written; advanced by this step's.
+        last_token: Table `[max_num_seqs]`: last sampled token.
+        row_slot: Table `[max_num_seqs]`: request slot of each row.
+        row_index: Table `[max_num_seqs]`: which of the n answers.
+        block_tables: Table `[num_kv_groups, max_num_seqs, max_blocks_per_row]`.
+        rows: Out `[R]`.
+        input_ids: Out `[T]`.
+        positions: Out `[T]`.
+        slot_mapping: Out `[num_kv_groups, max_num_batched_tokens]`, the first T of each line:
+            block * block_size + offset.
+        query_start_loc: Out `[R + 1]`.
+        seq_lens: Out `[R]`: tokens of the row after this step.
+        sample_rows: Out `[S]`: index into T.
+
+    Returns:
+        R, T, S.
+    """
+
+# --- kernels --------------------------------------------------------------------------------
+# Activations are float32 or bfloat16, all of one call alike; accumulation is float32. Tensors are
+# contiguous except where a row stride (`stride(0)`) larger than the row is said to be fine.
+
+@final
+class Linear:
+    """y = x W^T + b with weights packed once; the bits of a row do not depend on the others."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Packs `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
+
+    in_features: int
+    out_features: int
+
+    def forward(self, x: Tensor, out: Tensor) -> None:
+        """Computes `out` `[T, out_features]` from `x` `[T, in_features]` (rows of x may be strided).
+
+        `out` may be float32 where `x` is bfloat16 (logits).
+        """
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    """out = x / rms(x) * weight over the last axis; `x`, `out` `[T, H]`, `weight` `[H]`."""
+
+def rope(
+    x: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+) -> None:
+    """Rotates `x` `[T, num_heads, head_dim]` in place (halves paired, as in Llama), after an RMS norm per head if given.
+
+    Args:
+        x: Rows may be strided.
+        positions: int32 `[T]`.
+        cos_sin: float32 `[max_position, head_dim]`: cosines in the first half, sines in the second.
+        norm_weight: `[head_dim]`, the QK-norm of Qwen3.
+        eps: Of that norm.
+    """
+
+def silu_mul(gate_up: Tensor, out: Tensor) -> None:
+    """out = silu(gate) * up, where `gate_up` `[T, 2 I]` holds both side by side; `out` `[T, I]`."""
+
+def kv_write(
+    key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, block_size: int
+) -> None:
+    """Writes keys and values `[T, num_kv_heads, head_dim]` (rows may be strided) to one layer's cache.
+
+    Args:
+        key: After RoPE.
+        value: As projected.
+        cache: `[num_blocks, num_kv_heads, 2 * block_size * head_dim]`, the layout of `attention.cpu`.
+        slot_mapping: int32 `[T]`.
+        block_size: 16.
+    """
+
+def paged_attention(
+    query: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    rows: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    out: Tensor,
+    *,
+    scale: float,
+    block_size: int,
+    window: int | None = None,
+) -> None:
+    """Causal attention of a ragged batch over paged keys and values, prefill chunks and decodes alike.
+
+    Args:
+        query: `[T, num_heads, head_dim]`, rows may be strided.
+        cache: As in `kv_write`; this step's keys and values are already there.
+        block_table: int32 `[max_num_seqs, max_blocks_per_row]`.
+        rows: int32 `[R]`, lines of `block_table`.
+        query_start_loc: int32 `[R + 1]`.
+        seq_lens: int32 `[R]`; the queries of a row are its last tokens.
+        out: `[T, num_heads, head_dim]`.
+        scale: Usually head_dim ** -0.5.
+        block_size: 16.
+        window: A token sees itself and the `window - 1` before it.
+    """
+
+def sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seed: Tensor,
+    index: Tensor,
+    position: Tensor,
+    tokens: Tensor,
+    counts: Tensor,
+    logprobs: Tensor,
+    ranks: Tensor,
+) -> None:
+    """Draws one token per row; a draw depends on (seed, index, position) and the row's logits alone.
+
+    Args:
+        logits: float32 `[S, vocab_size]`.
+        temperature: float32 `[S]`, 0 is greedy (the lowest id among equals).
+        top_k: int32 `[S]`, 0 is off.
+        top_p: float32 `[S]`, 1 is off.
+        min_p: float32 `[S]`, 0 is off.
+        seed: int64 `[S]`, its 64 bits.
+        index: int32 `[S]`, which of the n answers.
+        position: int32 `[S]`, of the token that is drawn.
+        tokens: Out int32 `[S]`.
+        counts: Out int32 `[S]`: 1, or -1 where a row holds NaN or +inf (its token is 0).
+        logprobs: Out float32 `[S]`: log softmax of the raw logits at the token.
+        ranks: Out int32 `[S]`: 1 is the likeliest.
+    """
+
+def cpu_features() -> str:
+    """Instruction set that the kernels use here: `avx512`, `avx2` or `portable`."""
+
+def set_num_threads(num_threads: int) -> None:
+    """Sets the kernels' threads; before the first kernel runs."""

@@ -1,0 +1,56 @@
+"""Every error that Chairlift raises on purpose."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a request or command was refused or failed; a closed list that clients can switch on."""
+
+    BAD_PARAMETER = "BAD_PARAMETER"
+    PROMPT_TOO_LONG = "PROMPT_TOO_LONG"
+    KV_CAPACITY = "KV_CAPACITY"
+    MODEL = "MODEL"
+    ADAPTER = "ADAPTER"
+    REQUEST_ID = "REQUEST_ID"
+    UNKNOWN_REQUEST = "UNKNOWN_REQUEST"
+    QUEUE_FULL = "QUEUE_FULL"
+    QUEUE_TIMEOUT = "QUEUE_TIMEOUT"
+    FEATURE = "FEATURE"
+    STARTING = "STARTING"
+    DRAINING = "DRAINING"
+    ENGINE_DOWN = "ENGINE_DOWN"
+    NUMERIC_FAULT = "NUMERIC_FAULT"
+    STEP_FAILED = "STEP_FAILED"
+    INTERNAL = "INTERNAL"
+
+
+class ChairliftError(Exception):
+    """Base of all errors below."""
+
+
+class ConfigError(ChairliftError):
+    """A setting is wrong; the message names it, what was expected and what was got."""
+
+
+class ModelError(ChairliftError):
+    """A model cannot be loaded; the message is one clear line."""
+
+
+class RequestError(ChairliftError):
+    """A request or command is refused.
+
+    Attributes:
+        reason: From the catalogue.
+        message: For people; holds no prompt text and no token ids.
+        field: Path of the offending field in `Start`, or empty.
+        retry_after_s: Set where a retry may succeed.
+    """
+
+    def __init__(
+        self, reason: Reason, message: str, *, field: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.field = field
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,193 @@
+"""The words of the engine: requests in, events out. Plain values; no proto, no tensor."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from chairlift.errors import Reason
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time_limit"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation, rendered by the model's own template."""
+
+    messages: Sequence[ChatMessage]
+    add_generation_prompt: bool = True
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt = str | Sequence[int] | Chat
+"""Text, token ids or a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn; None takes the model's default, then the engine's."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """When an answer ends."""
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    include_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What comes back."""
+
+    text: bool = True
+    logprobs: bool = False
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a request runs; None takes the engine's default."""
+
+    queue_timeout_s: float | None = None
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """What a request shares."""
+
+    read: bool = True
+    write: bool = True
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how to answer it."""
+
+    prompt: Prompt
+    sampling: Sampling = Sampling()
+    stopping: Stopping = Stopping()
+    output: Output = Output()
+    schedule: Schedule = Schedule()
+    prefix_cache: PrefixCache = PrefixCache()
+    add_special_tokens: bool = True
+    truncate_prompt: int | None = None
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of an answer."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Where the time went, in seconds; None where the request never got there."""
+
+    queued_s: float
+    prefill_s: float | None
+    decode_s: float | None
+    num_preemptions: int
+    num_recomputed_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Of chosen tokens, token by token; rank 1 is the likeliest."""
+
+    logprobs: Sequence[float]
+    ranks: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The request is queued."""
+
+    request_id: int
+    num_prompt_tokens: int
+    queue_position: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New output, disjoint from all before."""
+
+    request_id: int
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An answer is complete; nothing follows for this request."""
+
+    request_id: int
+    index: int
+    reason: FinishReason
+    stop: str | None
+    stop_token_id: int | None
+    usage: Usage
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request ended by an error, or was refused; nothing follows for it."""
+
+    request_id: int
+    reason: Reason
+    message: str
+    field: str = ""
+    usage: Usage | None = None
+    timeline: Timeline | None = None
+    retry_after_s: float | None = None
+
+
+Event = Accepted | Tokens | Finished | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer of `Engine.generate`."""
+
+    text: str
+    token_ids: list[int]
+    reason: FinishReason
+    usage: Usage
+    timeline: Timeline
+    logprobs: list[float] | None = None

@@ -1,0 +1,2 @@
+//! The scheduler core.
+#![forbid(unsafe_code)]
