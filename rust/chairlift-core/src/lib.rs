@@ -1,2 +1,3 @@
 //! The scheduler core.
 #![forbid(unsafe_code)]
+pub mod text;
