@@ -28,7 +28,10 @@ impl BlockPool {
     pub fn new(num_blocks: usize) -> Self {
         let mut free = IndexList::with_capacity(num_blocks);
         (1..num_blocks as BlockId).for_each(|block| free.push_back(block));
-        Self { references: vec![0; num_blocks], free }
+        Self {
+            references: vec![0; num_blocks],
+            free,
+        }
     }
 
     /// Blocks that can be in use.
@@ -71,7 +74,10 @@ impl BlockPool {
     /// If the block has no owner.
     pub fn release(&mut self, block: BlockId, blank: bool) {
         let references = &mut self.references[block as usize];
-        assert!(*references > 0, "invariant: block {block} is released by an owner");
+        assert!(
+            *references > 0,
+            "invariant: block {block} is released by an owner"
+        );
         *references -= 1;
         if *references == 0 {
             if blank {
@@ -87,8 +93,14 @@ impl BlockPool {
     /// # Errors
     /// Names the first block that is not.
     pub fn check_invariants(&self) -> Result<(), Violation> {
-        ensure!(self.references[NULL_BLOCK as usize] == 0, "the null block has an owner");
-        ensure!(!self.free.contains(NULL_BLOCK), "the null block is in the free list");
+        ensure!(
+            self.references[NULL_BLOCK as usize] == 0,
+            "the null block has an owner"
+        );
+        ensure!(
+            !self.free.contains(NULL_BLOCK),
+            "the null block is in the free list"
+        );
         let mut num_free = 0;
         for block in 1..self.references.len() as BlockId {
             let in_use = self.num_references(block) > 0;
@@ -100,7 +112,10 @@ impl BlockPool {
             );
             num_free += usize::from(!in_use);
         }
-        ensure!(self.free.iter().count() == num_free, "the free list is broken");
+        ensure!(
+            self.free.iter().count() == num_free,
+            "the free list is broken"
+        );
         ensure!(self.free.len() == num_free, "the free list counts wrong");
         Ok(())
     }
@@ -113,7 +128,10 @@ mod tests {
     #[test]
     fn the_null_block_is_never_given_out() {
         let mut pool = BlockPool::new(3);
-        assert_eq!((pool.allocate(), pool.allocate(), pool.allocate()), (Some(1), Some(2), None));
+        assert_eq!(
+            (pool.allocate(), pool.allocate(), pool.allocate()),
+            (Some(1), Some(2), None)
+        );
     }
 
     #[test]
@@ -135,7 +153,11 @@ mod tests {
         pool.release(blocks[1], true);
         pool.release(blocks[2], false);
         assert_eq!(pool.allocate(), Some(blocks[1]));
-        assert_eq!(pool.allocate(), Some(blocks[0]), "least recently released first");
+        assert_eq!(
+            pool.allocate(),
+            Some(blocks[0]),
+            "least recently released first"
+        );
     }
 
     #[test]

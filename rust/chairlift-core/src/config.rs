@@ -97,14 +97,22 @@ pub(crate) fn at_least(
     } else {
         format!("at least {least} ({meaning})")
     };
-    Err(ConfigError { name, expected, got: got as u64 })
+    Err(ConfigError {
+        name,
+        expected,
+        got: got as u64,
+    })
 }
 
 pub(crate) fn at_most(name: &'static str, got: usize, most: usize) -> Result<(), ConfigError> {
     if got <= most {
         return Ok(());
     }
-    Err(ConfigError { name, expected: format!("at most {most}"), got: got as u64 })
+    Err(ConfigError {
+        name,
+        expected: format!("at most {most}"),
+        got: got as u64,
+    })
 }
 
 /// Saturating time arithmetic: a window near the end of time must not wrap.

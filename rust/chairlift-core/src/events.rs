@@ -49,7 +49,11 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// New output; text may lag behind tokens.
-    Tokens { text: Range<usize>, tokens: Range<usize>, sample_slot: usize },
+    Tokens {
+        text: Range<usize>,
+        tokens: Range<usize>,
+        sample_slot: usize,
+    },
     /// Nothing follows for the request.
     Ended { reason: EndReason, account: Account },
 }
@@ -65,7 +69,11 @@ pub struct Events {
 impl Events {
     pub(crate) fn end(&mut self, request: RequestId, reason: EndReason, account: Account) {
         let kind = EventKind::Ended { reason, account };
-        self.list.push(Event { request, index: 0, kind });
+        self.list.push(Event {
+            request,
+            index: 0,
+            kind,
+        });
     }
 
     /// Records new output whose text was appended to `self.text` from `text_start` on.
@@ -83,7 +91,15 @@ impl Events {
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
         let tokens = start..self.tokens.len();
-        let kind = EventKind::Tokens { text, tokens, sample_slot };
-        self.list.push(Event { request, index: 0, kind });
+        let kind = EventKind::Tokens {
+            text,
+            tokens,
+            sample_slot,
+        };
+        self.list.push(Event {
+            request,
+            index: 0,
+            kind,
+        });
     }
 }

@@ -19,9 +19,18 @@ pub(crate) struct IndexList {
 
 impl IndexList {
     pub(crate) fn with_capacity(capacity: usize) -> Self {
-        let mut links = vec![Link { prev: DETACHED, next: DETACHED }; capacity + 1];
+        let mut links = vec![
+            Link {
+                prev: DETACHED,
+                next: DETACHED
+            };
+            capacity + 1
+        ];
         let sentinel = capacity as u32;
-        links[capacity] = Link { prev: sentinel, next: sentinel };
+        links[capacity] = Link {
+            prev: sentinel,
+            next: sentinel,
+        };
         Self { links, len: 0 }
     }
 
@@ -65,7 +74,10 @@ impl IndexList {
         let Link { prev, next } = self.links[index as usize];
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
-        self.links[index as usize] = Link { prev: DETACHED, next: DETACHED };
+        self.links[index as usize] = Link {
+            prev: DETACHED,
+            next: DETACHED,
+        };
         self.len -= 1;
     }
 
@@ -95,7 +107,10 @@ mod tests {
         list.push_front(5);
         list.remove(1);
         assert_eq!(list.iter().collect::<Vec<_>>(), [5, 3, 4]);
-        assert_eq!((list.pop_front(), list.len(), list.contains(5)), (Some(5), 2, false));
+        assert_eq!(
+            (list.pop_front(), list.len(), list.contains(5)),
+            (Some(5), 2, false)
+        );
     }
 
     #[test]

@@ -51,7 +51,11 @@ impl BlockTable {
     }
 
     fn parent(&self, column: usize) -> BlockHash {
-        if column == 0 { self.root } else { self.hashes[column - 1] }
+        if column == 0 {
+            self.root
+        } else {
+            self.hashes[column - 1]
+        }
     }
 }
 
@@ -96,7 +100,9 @@ impl KvCache {
     pub(crate) fn lookup(&self, table: &mut BlockTable, tokens: &[i32]) -> usize {
         let most = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, most);
-        (0..most).take_while(|&column| self.known(table, tokens, column)).count()
+        (0..most)
+            .take_while(|&column| self.known(table, tokens, column))
+            .count()
     }
 
     fn known(&self, table: &BlockTable, tokens: &[i32], column: usize) -> bool {
@@ -111,13 +117,16 @@ impl KvCache {
         column: usize,
     ) -> Option<BlockId> {
         let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
-        self.prefix_cache.lookup(group, table.hashes[column], table.parent(column), tokens)
+        self.prefix_cache
+            .lookup(group, table.hashes[column], table.parent(column), tokens)
     }
 
     fn extend_hashes(&self, table: &mut BlockTable, tokens: &[i32], num_columns: usize) {
         for column in table.hashes.len()..num_columns {
             let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
-            table.hashes.push(self.prefix_cache.hash(table.parent(column), tokens));
+            table
+                .hashes
+                .push(self.prefix_cache.hash(table.parent(column), tokens));
         }
     }
 
@@ -130,7 +139,11 @@ impl KvCache {
         num_hits: usize,
         headroom: usize,
     ) -> bool {
-        debug_assert_eq!(table.num_columns(), 0, "an admitted request starts without blocks");
+        debug_assert_eq!(
+            table.num_columns(),
+            0,
+            "an admitted request starts without blocks"
+        );
         let mut hits = Vec::with_capacity(num_hits * self.num_groups);
         for column in 0..num_hits {
             for group in 0..self.num_groups {
@@ -140,7 +153,10 @@ impl KvCache {
         }
         let columns = tokens.len().div_ceil(self.block_size);
         let promise = (columns - num_hits) * self.num_groups;
-        let num_revived = hits.iter().filter(|&&block| self.pool.num_references(block) == 0).count();
+        let num_revived = hits
+            .iter()
+            .filter(|&&block| self.pool.num_references(block) == 0)
+            .count();
         if promise + num_revived + headroom > self.num_available() {
             return false;
         }
@@ -169,7 +185,10 @@ impl KvCache {
         self.promised -= from_promise;
         for _ in table.num_columns()..columns {
             for group in 0..self.num_groups {
-                let block = self.pool.allocate().expect("invariant: available blocks are free");
+                let block = self
+                    .pool
+                    .allocate()
+                    .expect("invariant: available blocks are free");
                 self.prefix_cache.evict(block);
                 table.groups[group].push(block);
             }
@@ -188,7 +207,8 @@ impl KvCache {
             let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
             let (hash, parent) = (table.hashes[column], table.parent(column));
             for group in 0..self.num_groups {
-                self.prefix_cache.publish(group, table.block(group, column), hash, parent, tokens);
+                self.prefix_cache
+                    .publish(group, table.block(group, column), hash, parent, tokens);
             }
         }
         table.num_published = num_full;
@@ -199,7 +219,8 @@ impl KvCache {
         for column in (0..table.num_columns()).rev() {
             for group in 0..self.num_groups {
                 let block = table.block(group, column);
-                self.pool.release(block, !self.prefix_cache.is_published(block));
+                self.pool
+                    .release(block, !self.prefix_cache.is_published(block));
             }
         }
         table.groups.iter_mut().for_each(Vec::clear);
@@ -226,7 +247,9 @@ impl KvCache {
         let mut references = vec![0; self.pool.num_blocks() + 1];
         let mut promised = 0;
         for table in tables {
-            table.blocks().for_each(|block| references[block as usize] += 1);
+            table
+                .blocks()
+                .for_each(|block| references[block as usize] += 1);
             promised += table.promised;
             let columns = table.num_columns();
             ensure!(
@@ -236,9 +259,16 @@ impl KvCache {
         }
         for (block, &owners) in references.iter().enumerate() {
             let counted = self.pool.num_references(block as BlockId);
-            ensure!(counted == owners, "block {block}: {counted} references, {owners} in tables");
+            ensure!(
+                counted == owners,
+                "block {block}: {counted} references, {owners} in tables"
+            );
         }
-        ensure!(promised == self.promised, "{promised} blocks are promised, {} counted", self.promised);
+        ensure!(
+            promised == self.promised,
+            "{promised} blocks are promised, {} counted",
+            self.promised
+        );
         ensure!(
             self.promised <= self.pool.num_free(),
             "{} blocks are promised, {} are free",

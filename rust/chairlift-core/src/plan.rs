@@ -74,7 +74,14 @@ impl Plan {
 
     pub(crate) fn assign(&mut self, row: Row, slot: Slot, start: usize) {
         let (index, adapter_slot, grammar_slot) = (0, 0, 0);
-        let entry = [row as i32, slot as i32, index, start as i32, adapter_slot, grammar_slot];
+        let entry = [
+            row as i32,
+            slot as i32,
+            index,
+            start as i32,
+            adapter_slot,
+            grammar_slot,
+        ];
         self.assigned.extend_from_slice(&entry);
     }
 
@@ -154,8 +161,18 @@ impl<'a> PlanView<'a> {
             let count = usize::try_from(header[length]).map_err(|_| wrong())?;
             (*section, rest) = rest.split_at_checked(count * width).ok_or_else(wrong)?;
         }
-        let [rows, num_tokens, input_ids, draft_counts, sample_rows, _, assigned, freed_rows, block_updates, ..] =
-            sections;
+        let [
+            rows,
+            num_tokens,
+            input_ids,
+            draft_counts,
+            sample_rows,
+            _,
+            assigned,
+            freed_rows,
+            block_updates,
+            ..,
+        ] = sections;
         Ok(Self {
             rows,
             num_tokens,
@@ -187,9 +204,15 @@ mod tests {
         let view = PlanView::parse(&buffer[..length]).expect("a plan");
         assert_eq!((view.rows, view.num_tokens), (&[3, 1][..], &[3, 1][..]));
         assert_eq!(view.input_ids, [5, 6, 7, LAST_SAMPLED]);
-        assert_eq!((view.draft_counts, view.sample_rows), (&[0, 0][..], &[3][..]));
+        assert_eq!(
+            (view.draft_counts, view.sample_rows),
+            (&[0, 0][..], &[3][..])
+        );
         assert_eq!(view.assigned, [[3, 9, 0, 32, 0, 0]]);
-        assert_eq!((view.freed_rows, view.block_updates), (&[2][..], &[[0, 3, 2, 77]][..]));
+        assert_eq!(
+            (view.freed_rows, view.block_updates),
+            (&[2][..], &[[0, 3, 2, 77]][..])
+        );
     }
 
     #[test]

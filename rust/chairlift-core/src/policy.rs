@@ -47,16 +47,27 @@ pub(crate) enum Gate {
 impl Policy {
     pub(crate) fn gate(self, moment: Moment) -> Gate {
         let (batch_size, patience) = match self {
-            Self::Continuous => return Gate::Open { limit: usize::MAX, whole_batch: false },
+            Self::Continuous => {
+                return Gate::Open {
+                    limit: usize::MAX,
+                    whole_batch: false,
+                };
+            }
             Self::Dynamic { batch_size, window } => (batch_size, window),
-            Self::Static { batch_size, timeout } => (batch_size, timeout),
+            Self::Static {
+                batch_size,
+                timeout,
+            } => (batch_size, timeout),
         };
         if moment.batch_is_open || moment.num_waiting == 0 {
             return Gate::Closed { wake_at: None };
         }
         let due = after(moment.oldest, patience);
         if moment.num_waiting >= batch_size || moment.flushed || moment.now >= due {
-            Gate::Open { limit: batch_size, whole_batch: true }
+            Gate::Open {
+                limit: batch_size,
+                whole_batch: true,
+            }
         } else {
             Gate::Closed { wake_at: Some(due) }
         }
@@ -82,42 +93,90 @@ impl Policy {
 mod tests {
     use super::*;
 
-    const MOMENT: Moment =
-        Moment { now: 100, batch_is_open: false, num_waiting: 2, oldest: 90, flushed: false };
-    const OPEN: Gate = Gate::Open { limit: 4, whole_batch: true };
+    const MOMENT: Moment = Moment {
+        now: 100,
+        batch_is_open: false,
+        num_waiting: 2,
+        oldest: 90,
+        flushed: false,
+    };
+    const OPEN: Gate = Gate::Open {
+        limit: 4,
+        whole_batch: true,
+    };
 
     #[test]
     fn continuous_is_always_open() {
-        let busy = Moment { batch_is_open: true, ..MOMENT };
+        let busy = Moment {
+            batch_is_open: true,
+            ..MOMENT
+        };
         assert_eq!(
             Policy::Continuous.gate(busy),
-            Gate::Open { limit: usize::MAX, whole_batch: false }
+            Gate::Open {
+                limit: usize::MAX,
+                whole_batch: false
+            }
         );
     }
 
     #[test]
     fn a_partial_batch_waits_for_its_time() {
         for policy in [
-            Policy::Dynamic { batch_size: 4, window: 50 },
-            Policy::Static { batch_size: 4, timeout: 50 },
+            Policy::Dynamic {
+                batch_size: 4,
+                window: 50,
+            },
+            Policy::Static {
+                batch_size: 4,
+                timeout: 50,
+            },
         ] {
             assert_eq!(policy.gate(MOMENT), Gate::Closed { wake_at: Some(140) });
             assert_eq!(policy.gate(Moment { now: 140, ..MOMENT }), OPEN);
-            assert_eq!(policy.gate(Moment { num_waiting: 4, ..MOMENT }), OPEN);
-            assert_eq!(policy.gate(Moment { flushed: true, ..MOMENT }), OPEN);
+            assert_eq!(
+                policy.gate(Moment {
+                    num_waiting: 4,
+                    ..MOMENT
+                }),
+                OPEN
+            );
+            assert_eq!(
+                policy.gate(Moment {
+                    flushed: true,
+                    ..MOMENT
+                }),
+                OPEN
+            );
         }
     }
 
     #[test]
     fn nobody_joins_an_open_batch() {
-        let policy = Policy::Dynamic { batch_size: 4, window: 50 };
-        let busy = Moment { batch_is_open: true, num_waiting: 9, now: 500, ..MOMENT };
+        let policy = Policy::Dynamic {
+            batch_size: 4,
+            window: 50,
+        };
+        let busy = Moment {
+            batch_is_open: true,
+            num_waiting: 9,
+            now: 500,
+            ..MOMENT
+        };
         assert_eq!(policy.gate(busy), Gate::Closed { wake_at: None });
     }
 
     #[test]
     fn a_window_at_the_end_of_time_does_not_wrap() {
-        let policy = Policy::Static { batch_size: 4, timeout: Nanos::MAX };
-        assert_eq!(policy.gate(MOMENT), Gate::Closed { wake_at: Some(Nanos::MAX) });
+        let policy = Policy::Static {
+            batch_size: 4,
+            timeout: Nanos::MAX,
+        };
+        assert_eq!(
+            policy.gate(MOMENT),
+            Gate::Closed {
+                wake_at: Some(Nanos::MAX)
+            }
+        );
     }
 }

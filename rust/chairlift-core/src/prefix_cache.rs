@@ -137,8 +137,12 @@ impl PrefixCache {
             return;
         }
         self.by_hash[group].insert(hash, block);
-        self.by_block[block as usize] =
-            Some(Published { group, hash, parent, tokens: tokens.into() });
+        self.by_block[block as usize] = Some(Published {
+            group,
+            hash,
+            parent,
+            tokens: tokens.into(),
+        });
         self.num_published += 1;
     }
 
@@ -170,13 +174,26 @@ impl PrefixCache {
             let Some(published) = published else { continue };
             count += 1;
             let mapped = self.by_hash[published.group].get(&published.hash);
-            ensure!(mapped == Some(&(block as BlockId)), "published block {block} is not found");
+            ensure!(
+                mapped == Some(&(block as BlockId)),
+                "published block {block} is not found"
+            );
             let hash = self.hash(published.parent, &published.tokens);
-            ensure!(hash == published.hash, "published block {block} has another content's name");
+            ensure!(
+                hash == published.hash,
+                "published block {block} has another content's name"
+            );
         }
-        ensure!(count == self.num_published, "{count} blocks are published, {} counted", self.num_published);
+        ensure!(
+            count == self.num_published,
+            "{count} blocks are published, {} counted",
+            self.num_published
+        );
         let mapped: usize = self.by_hash.iter().map(HashMap::len).sum();
-        ensure!(mapped == count, "{mapped} names for {count} published blocks");
+        ensure!(
+            mapped == count,
+            "{mapped} names for {count} published blocks"
+        );
         Ok(())
     }
 }
@@ -190,7 +207,10 @@ mod tests {
     }
 
     fn namespace(tenant: &str, salt: &str) -> Namespace {
-        Namespace { tenant: tenant.into(), salt: salt.into() }
+        Namespace {
+            tenant: tenant.into(),
+            salt: salt.into(),
+        }
     }
 
     #[test]
@@ -211,24 +231,45 @@ mod tests {
         let root = cache.root(&Namespace::default());
         let hash = cache.hash(root, &[1, 2]);
         cache.publish(0, 5, hash, root, &[1, 2]);
-        assert_eq!(cache.lookup(0, hash, root, &[1, 3]), None, "same name, other tokens");
-        assert_eq!(cache.lookup(0, hash, hash, &[1, 2]), None, "same name, other parent");
+        assert_eq!(
+            cache.lookup(0, hash, root, &[1, 3]),
+            None,
+            "same name, other tokens"
+        );
+        assert_eq!(
+            cache.lookup(0, hash, hash, &[1, 2]),
+            None,
+            "same name, other parent"
+        );
     }
 
     #[test]
     fn tenants_and_salts_share_nothing() {
         let cache = cache();
-        let roots = [("", ""), ("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ("", "ab")]
-            .map(|(tenant, salt)| cache.root(&namespace(tenant, salt)).0);
+        let roots = [
+            ("", ""),
+            ("a", ""),
+            ("", "a"),
+            ("a", "b"),
+            ("ab", ""),
+            ("", "ab"),
+        ]
+        .map(|(tenant, salt)| cache.root(&namespace(tenant, salt)).0);
         for (i, root) in roots.iter().enumerate() {
-            assert!(!roots[..i].contains(root), "namespace {i} has a root of its own");
+            assert!(
+                !roots[..i].contains(root),
+                "namespace {i} has a root of its own"
+            );
         }
     }
 
     #[test]
     fn names_depend_on_the_key() {
         let other = PrefixCache::new([8; 32], 1, 8);
-        assert_ne!(cache().root(&Namespace::default()), other.root(&Namespace::default()));
+        assert_ne!(
+            cache().root(&Namespace::default()),
+            other.root(&Namespace::default())
+        );
     }
 
     #[test]

@@ -138,7 +138,11 @@ impl Request {
             cache_write: new.cache_write,
             queue_deadline: new.queue_deadline,
             deadline: new.deadline,
-            account: Account { prompt_tokens: num_prompt, arrival, ..Account::default() },
+            account: Account {
+                prompt_tokens: num_prompt,
+                arrival,
+                ..Account::default()
+            },
         }
     }
 

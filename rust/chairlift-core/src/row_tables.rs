@@ -76,19 +76,29 @@ fn check_shape(
     tables: &RowTables<'_>,
     inputs: &StepInputs<'_>,
 ) -> Result<(), PlanError> {
-    let StepShape { num_rows, num_tokens, num_samples } = shape;
+    let StepShape {
+        num_rows,
+        num_tokens,
+        num_samples,
+    } = shape;
     let slots = inputs.slot_mapping.len() / tables.num_kv_groups;
     for (name, length, least) in [
         ("rows", inputs.rows.len(), num_rows),
         ("seq_lens", inputs.seq_lens.len(), num_rows),
-        ("query_start_loc", inputs.query_start_loc.len(), num_rows + 1),
+        (
+            "query_start_loc",
+            inputs.query_start_loc.len(),
+            num_rows + 1,
+        ),
         ("input_ids", inputs.input_ids.len(), num_tokens),
         ("positions", inputs.positions.len(), num_tokens),
         ("slot_mapping", slots, num_tokens),
         ("sample_rows", inputs.sample_rows.len(), num_samples),
     ] {
         if length < least {
-            return Err(PlanError(format!("{name}: expected at least {least} entries, got {length}")));
+            return Err(PlanError(format!(
+                "{name}: expected at least {least} entries, got {length}"
+            )));
         }
     }
     Ok(())
@@ -128,11 +138,23 @@ fn derive(
     for (i, (&row, &count)) in view.rows.iter().zip(view.num_tokens).enumerate() {
         let row = below("row", row, num_rows)?;
         let count = below("num_tokens", count, view.input_ids.len() - at + 1)?;
-        let start = below("computed tokens", tables.computed[row], columns * block_size + 1)?;
-        let end = below("row length", (start + count) as i32, columns * block_size + 1)?;
+        let start = below(
+            "computed tokens",
+            tables.computed[row],
+            columns * block_size + 1,
+        )?;
+        let end = below(
+            "row length",
+            (start + count) as i32,
+            columns * block_size + 1,
+        )?;
         for (token, position) in (at..).zip(start..end) {
             let id = view.input_ids[token];
-            inputs.input_ids[token] = if id == LAST_SAMPLED { tables.last_token[row] } else { id };
+            inputs.input_ids[token] = if id == LAST_SAMPLED {
+                tables.last_token[row]
+            } else {
+                id
+            };
             inputs.positions[token] = position as i32;
             for group in 0..tables.num_kv_groups {
                 let line = (group * num_rows + row) * columns;
@@ -185,8 +207,15 @@ mod tests {
             num_kv_groups: 1,
         };
         let mut out = [[0; 4]; 7];
-        let [rows, input_ids, positions, slot_mapping, query_start_loc, seq_lens, sample_rows] =
-            &mut out;
+        let [
+            rows,
+            input_ids,
+            positions,
+            slot_mapping,
+            query_start_loc,
+            seq_lens,
+            sample_rows,
+        ] = &mut out;
         let mut inputs = StepInputs {
             rows,
             input_ids,
@@ -197,12 +226,26 @@ mod tests {
             sample_rows,
         };
         let shape = apply_plan(&buffer[..length], 4, &mut tables, &mut inputs).expect("applies");
-        assert_eq!(shape, StepShape { num_rows: 2, num_tokens: 3, num_samples: 1 });
+        assert_eq!(
+            shape,
+            StepShape {
+                num_rows: 2,
+                num_tokens: 3,
+                num_samples: 1
+            }
+        );
         assert_eq!(inputs.input_ids[..3], [50, 51, 42]);
         assert_eq!(inputs.positions[..3], [3, 4, 5]);
         assert_eq!(inputs.slot_mapping[..3], [7 * 4 + 3, 2 * 4, 4 * 4 + 1]);
         assert_eq!(inputs.query_start_loc[..3], [0, 2, 3]);
-        assert_eq!((inputs.seq_lens[0], inputs.seq_lens[1], inputs.sample_rows[0]), (5, 6, 2));
+        assert_eq!(
+            (
+                inputs.seq_lens[0],
+                inputs.seq_lens[1],
+                inputs.sample_rows[0]
+            ),
+            (5, 6, 2)
+        );
         assert_eq!(computed, [6, 5]);
     }
 }

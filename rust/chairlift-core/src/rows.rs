@@ -68,7 +68,9 @@ impl Rows {
     ) -> Result<(), Violation> {
         let mut seen = vec![0; self.num_rows];
         let free = self.free.iter().map(|&Reverse(row)| row);
-        free.chain(self.held.iter().copied()).chain(used).for_each(|row| seen[row as usize] += 1);
+        free.chain(self.held.iter().copied())
+            .chain(used)
+            .for_each(|row| seen[row as usize] += 1);
         for (row, &times) in seen.iter().enumerate() {
             ensure!(times == 1, "row {row} has {times} states");
         }

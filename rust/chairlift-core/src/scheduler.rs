@@ -113,7 +113,9 @@ pub struct Scheduler {
 }
 
 fn live(requests: &mut [Option<Request>], slot: Slot) -> &mut Request {
-    requests[slot as usize].as_mut().expect("invariant: a listed slot holds a request")
+    requests[slot as usize]
+        .as_mut()
+        .expect("invariant: a listed slot holds a request")
 }
 
 impl Scheduler {
@@ -173,8 +175,13 @@ impl Scheduler {
         self.queue.push_back(slot);
         let num_live = self.queue.len() + self.running.len();
         let requests = &self.requests;
-        self.deadlines.compact(num_live, |id| slot_of(requests, id).is_some());
-        Ok(Added { request, slot, queue_position })
+        self.deadlines
+            .compact(num_live, |id| slot_of(requests, id).is_some());
+        Ok(Added {
+            request,
+            slot,
+            queue_position,
+        })
     }
 
     fn check_request(&self, new: &NewRequest) -> Result<(), Refusal> {
@@ -182,27 +189,45 @@ impl Scheduler {
         let vocab_size = self.config.vocab_size;
         let (model, context) = (self.config.max_model_len, self.max_context_len);
         let known = |&id: &i32| usize::try_from(id).is_ok_and(|id| id < vocab_size);
-        let refuse = |reason, field, message| Err(Refusal { reason, field, message });
+        let refuse = |reason, field, message| {
+            Err(Refusal {
+                reason,
+                field,
+                message,
+            })
+        };
         let bad = |field, message| refuse(RefusalReason::BadParameter, field, message);
         if num_prompt == 0 {
             return bad("prompt", "expected at least one token, got none".into());
         }
         if let Some(i) = new.prompt.iter().position(|id| !known(id)) {
-            return bad("token_ids", format!("expected ids below {vocab_size}, got another at position {i}"));
+            return bad(
+                "token_ids",
+                format!("expected ids below {vocab_size}, got another at position {i}"),
+            );
         }
         if new.max_tokens == 0 {
             return bad("stopping.max_tokens", "expected at least 1, got 0".into());
         }
         if new.min_tokens > new.max_tokens {
             let (min, max) = (new.min_tokens, new.max_tokens);
-            return bad("stopping.min_tokens", format!("expected at most max_tokens ({max}), got {min}"));
+            return bad(
+                "stopping.min_tokens",
+                format!("expected at most max_tokens ({max}), got {min}"),
+            );
         }
         if num_prompt >= model {
-            let message = format!("expected at most {} tokens (the model's context less one), got {num_prompt}", model - 1);
+            let message = format!(
+                "expected at most {} tokens (the model's context less one), got {num_prompt}",
+                model - 1
+            );
             return refuse(RefusalReason::PromptTooLong, "prompt", message);
         }
         if num_prompt >= context {
-            let message = format!("expected at most {} tokens (all that this server's KV cache can hold), got {num_prompt}", context - 1);
+            let message = format!(
+                "expected at most {} tokens (all that this server's KV cache can hold), got {num_prompt}",
+                context - 1
+            );
             return refuse(RefusalReason::KvCapacity, "prompt", message);
         }
         Ok(())
@@ -210,7 +235,11 @@ impl Scheduler {
 
     fn free_slot(&mut self) -> Result<Slot, Refusal> {
         let most = self.config.max_queued_requests;
-        let slot = if self.queue.len() < most { self.free_slots.pop() } else { None };
+        let slot = if self.queue.len() < most {
+            self.free_slots.pop()
+        } else {
+            None
+        };
         slot.ok_or_else(|| Refusal {
             reason: RefusalReason::QueueFull,
             field: "",
@@ -220,7 +249,9 @@ impl Scheduler {
 
     /// Ends a request in any state; false if it has ended already.
     pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
-        let Some(slot) = slot_of(&self.requests, request) else { return false };
+        let Some(slot) = slot_of(&self.requests, request) else {
+            return false;
+        };
         self.end_early(now, slot, reason);
         self.sweep();
         true
@@ -266,7 +297,9 @@ impl Scheduler {
     /// Ends what is due: requests that waited too long to start, and requests out of time.
     fn expire(&mut self, now: Nanos) {
         while let Some(request) = self.deadlines.pop_due(now) {
-            let Some(slot) = slot_of(&self.requests, request) else { continue };
+            let Some(slot) = slot_of(&self.requests, request) else {
+                continue;
+            };
             let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
             let request = live(&mut self.requests, slot);
             let started = request.account.first_scheduled.is_some();
@@ -284,7 +317,9 @@ impl Scheduler {
         let request = live(&mut self.requests, slot);
         if !matches!(reason, EndReason::Failed(_)) {
             let start = self.events.text.len();
-            request.text.finish(&self.token_table, &mut self.events.text);
+            request
+                .text
+                .finish(&self.token_table, &mut self.events.text);
             self.events.tokens(request.id, start, &[], 0);
         }
         self.end(now, slot, reason);
@@ -309,7 +344,9 @@ impl Scheduler {
 
     /// The one place that frees: blocks, row and slot of an ended request that no step names.
     fn release(&mut self, slot: Slot) {
-        let mut request = self.requests[slot as usize].take().expect("invariant: released once");
+        let mut request = self.requests[slot as usize]
+            .take()
+            .expect("invariant: released once");
         debug_assert!(!request.is_live() && request.in_flight == 0);
         self.kv.release(&mut request.table);
         match request.row() {

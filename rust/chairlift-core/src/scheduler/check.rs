@@ -13,8 +13,10 @@ impl Scheduler {
     /// Describes the first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), Violation> {
         let requests = || self.requests.iter().flatten();
-        self.kv.check_invariants(requests().map(|request| &request.table))?;
-        self.rows.check_invariants(requests().filter_map(Request::row))?;
+        self.kv
+            .check_invariants(requests().map(|request| &request.table))?;
+        self.rows
+            .check_invariants(requests().filter_map(Request::row))?;
         self.check_slots()?;
         self.check_queue()?;
         self.check_running()?;
@@ -31,7 +33,10 @@ impl Scheduler {
             free[slot as usize] = true;
         }
         for (slot, request) in self.requests.iter().enumerate() {
-            ensure!(free[slot] != request.is_some(), "slot {slot} is free and used, or neither");
+            ensure!(
+                free[slot] != request.is_some(),
+                "slot {slot} is free and used, or neither"
+            );
         }
         Ok(())
     }
@@ -44,22 +49,41 @@ impl Scheduler {
         let (mut num_preempted, mut num_tokens) = (0, 0);
         for slot in self.queue.iter() {
             let Some(request) = waiting(slot) else {
-                return Err(Violation(format!("slot {slot} is queued and does not wait")));
+                return Err(Violation(format!(
+                    "slot {slot} is queued and does not wait"
+                )));
             };
             num_preempted += usize::from(request.is_preempted());
             num_tokens += request.tokens.len();
         }
-        let num_waiting = (0..self.requests.len()).filter_map(|slot| waiting(slot as Slot)).count();
-        ensure!(num_waiting == self.queue.len(), "{num_waiting} requests wait, {} queued", self.queue.len());
-        ensure!(num_preempted == self.num_preempted, "{num_preempted} are preempted, {} counted", self.num_preempted);
-        ensure!(num_tokens == self.num_waiting_tokens, "{num_tokens} tokens wait, {} counted", self.num_waiting_tokens);
+        let num_waiting = (0..self.requests.len())
+            .filter_map(|slot| waiting(slot as Slot))
+            .count();
+        ensure!(
+            num_waiting == self.queue.len(),
+            "{num_waiting} requests wait, {} queued",
+            self.queue.len()
+        );
+        ensure!(
+            num_preempted == self.num_preempted,
+            "{num_preempted} are preempted, {} counted",
+            self.num_preempted
+        );
+        ensure!(
+            num_tokens == self.num_waiting_tokens,
+            "{num_tokens} tokens wait, {} counted",
+            self.num_waiting_tokens
+        );
         Ok(())
     }
 
     fn check_running(&self) -> Result<(), Violation> {
         let runs = |request: &&Request| matches!(request.state, State::Running { .. });
         let num_running = self.requests.iter().flatten().filter(runs).count();
-        let listed = self.running.iter().filter_map(|&slot| self.requests[slot as usize].as_ref());
+        let listed = self
+            .running
+            .iter()
+            .filter_map(|&slot| self.requests[slot as usize].as_ref());
         ensure!(
             listed.filter(runs).count() == num_running && self.running.len() == num_running,
             "{num_running} requests run, {} are listed",
@@ -72,9 +96,14 @@ impl Scheduler {
         let id = request.id.0;
         let named = self.in_flight.iter().flat_map(|step| &step.items);
         let named = named.filter(|item| {
-            self.requests[item.slot as usize].as_ref().is_some_and(|other| other.id == request.id)
+            self.requests[item.slot as usize]
+                .as_ref()
+                .is_some_and(|other| other.id == request.id)
         });
-        ensure!(named.count() == request.in_flight, "request {id} counts its steps wrong");
+        ensure!(
+            named.count() == request.in_flight,
+            "request {id} counts its steps wrong"
+        );
         match request.state {
             State::Waiting => ensure!(
                 request.table.num_columns() == 0 && request.table.promised() == 0,
@@ -85,17 +114,29 @@ impl Scheduler {
                 "request {id} runs and has nothing to compute"
             ),
             State::Ended { .. } => {
-                ensure!(request.in_flight > 0, "request {id} has ended and is still here");
+                ensure!(
+                    request.in_flight > 0,
+                    "request {id} has ended and is still here"
+                );
             }
         }
         let block_size = self.config.block_size;
         let columns = request.table.num_columns();
-        ensure!(columns * block_size >= request.num_computed, "request {id} has too few blocks");
+        ensure!(
+            columns * block_size >= request.num_computed,
+            "request {id} has too few blocks"
+        );
         // Only full columns are shared: whoever writes a block is its only owner.
         for column in request.num_computed / block_size..columns {
             for group in 0..self.kv.num_groups() {
-                let owners = self.kv.pool.num_references(request.table.block(group, column));
-                ensure!(owners == 1, "request {id} writes to a block with {owners} owners");
+                let owners = self
+                    .kv
+                    .pool
+                    .num_references(request.table.block(group, column));
+                ensure!(
+                    owners == 1,
+                    "request {id} writes to a block with {owners} owners"
+                );
             }
         }
         Ok(())

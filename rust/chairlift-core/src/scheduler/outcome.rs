@@ -29,7 +29,10 @@ impl Scheduler {
         sampled: Sampled<'_>,
     ) -> Result<(), StepError> {
         self.check_sampled(step, sampled)?;
-        let Step { items, .. } = self.in_flight.pop_front().expect("invariant: checked above");
+        let Step { items, .. } = self
+            .in_flight
+            .pop_front()
+            .expect("invariant: checked above");
         let (mut tokens, mut sample_slot, mut token_start) = (sampled.tokens, 0, 0);
         for &item in &items {
             let mut count = 0;
@@ -55,7 +58,11 @@ impl Scheduler {
         if got != expected || sampled.counts.contains(&0) {
             return Err(StepError::WrongCounts { expected, got });
         }
-        let expected = sampled.counts.iter().map(|&count| count.max(0) as usize).sum();
+        let expected = sampled
+            .counts
+            .iter()
+            .map(|&count| count.max(0) as usize)
+            .sum();
         let got = sampled.tokens.len();
         if got != expected {
             return Err(StepError::WrongTokens { expected, got });
@@ -81,7 +88,8 @@ impl Scheduler {
             return;
         }
         if self.config.prefix_cache && request.cache_write {
-            self.kv.publish(&mut request.table, &request.tokens, item.end);
+            self.kv
+                .publish(&mut request.table, &request.tokens, item.end);
         }
         if item.samples {
             self.accept(now, item.slot, tokens, token_start);
@@ -102,10 +110,14 @@ impl Scheduler {
         }
         request.last_token_is_sampled = true;
         request.account.first_token.get_or_insert(now);
-        if end.as_ref().is_some_and(|reason| !matches!(reason, EndReason::StopString(_))) {
+        if end
+            .as_ref()
+            .is_some_and(|reason| !matches!(reason, EndReason::StopString(_)))
+        {
             request.text.finish(&self.token_table, out);
         }
-        self.events.tokens(request.id, text_start, &tokens[..num_taken], token_start);
+        self.events
+            .tokens(request.id, text_start, &tokens[..num_taken], token_start);
         if let Some(reason) = end {
             self.end(now, slot, reason);
         }
@@ -122,10 +134,17 @@ impl Scheduler {
         step: StepId,
         guilty: &[RequestId],
     ) -> Result<(), StepError> {
-        if self.in_flight.front().is_none_or(|oldest| oldest.id != step) {
+        if self
+            .in_flight
+            .front()
+            .is_none_or(|oldest| oldest.id != step)
+        {
             return Err(StepError::UnknownStep(step.0));
         }
-        let Step { items, .. } = self.in_flight.pop_front().expect("invariant: checked above");
+        let Step { items, .. } = self
+            .in_flight
+            .pop_front()
+            .expect("invariant: checked above");
         // Youngest first, so that the oldest ends up at the front of the queue.
         for &Item { slot, .. } in items.iter().rev() {
             let request = live(&mut self.requests, slot);

@@ -41,10 +41,15 @@ impl Scheduler {
         }
         if items.is_empty() {
             self.spare_items.push(items);
-            let wake_at = [gate_opens, self.deadlines.next()].into_iter().flatten().min();
+            let wake_at = [gate_opens, self.deadlines.next()]
+                .into_iter()
+                .flatten()
+                .min();
             return Next::Idle { wake_at };
         }
-        self.rows.drain_newly_free().for_each(|row| plan.free_row(row));
+        self.rows
+            .drain_newly_free()
+            .for_each(|row| plan.free_row(row));
         self.num_steps += 1;
         let id = StepId(self.num_steps);
         self.in_flight.push_back(Step { id, items });
@@ -60,7 +65,11 @@ impl Scheduler {
     ) -> (usize, bool) {
         let mut budget = self.config.max_num_batched_tokens;
         let num_running = self.running.len();
-        let mut num_decodes = self.running.iter().filter(|&&slot| self.is_decode(slot)).count();
+        let mut num_decodes = self
+            .running
+            .iter()
+            .filter(|&&slot| self.is_decode(slot))
+            .count();
         let mut i = 0;
         while i < self.running.len() {
             let slot = self.running[i];
@@ -70,7 +79,10 @@ impl Scheduler {
             if count > 0 {
                 while !self.schedule_tokens(now, slot, count, plan, items) {
                     // The running list is in order of admission: the youngest pays, the oldest never does.
-                    let victim = self.running.pop().expect("invariant: whoever grows is running");
+                    let victim = self
+                        .running
+                        .pop()
+                        .expect("invariant: whoever grows is running");
                     num_decodes -= usize::from(victim != slot && self.is_decode(victim));
                     self.preempt(victim);
                     if victim == slot {
@@ -85,7 +97,9 @@ impl Scheduler {
     }
 
     fn is_decode(&self, slot: Slot) -> bool {
-        self.requests[slot as usize].as_ref().is_some_and(|request| request.num_pending() == 1)
+        self.requests[slot as usize]
+            .as_ref()
+            .is_some_and(|request| request.num_pending() == 1)
     }
 
     /// Adds the next `count` tokens of a running request to the step; false if there are no blocks for them.
@@ -98,7 +112,9 @@ impl Scheduler {
         items: &mut Vec<Item>,
     ) -> bool {
         let request = live(&mut self.requests, slot);
-        let row = request.row().expect("invariant: a running request has a row");
+        let row = request
+            .row()
+            .expect("invariant: a running request has a row");
         let (start, end) = (request.num_computed, request.num_computed + count);
         let num_columns = request.table.num_columns();
         if !self.kv.grow(&mut request.table, end) {
@@ -130,7 +146,11 @@ impl Scheduler {
         let request = live(&mut self.requests, slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
-        self.rows.release(request.row().expect("invariant: a running request has a row"));
+        self.rows.release(
+            request
+                .row()
+                .expect("invariant: a running request has a row"),
+        );
         request.state = State::Waiting;
         request.num_lost += request.num_computed;
         request.num_computed = 0;
@@ -164,7 +184,10 @@ impl Scheduler {
             let count = live(&mut self.requests, slot).num_pending().min(budget);
             if count > 0 {
                 let scheduled = self.schedule_tokens(now, slot, count, plan, items);
-                assert!(scheduled, "invariant: the blocks of all its tokens are promised");
+                assert!(
+                    scheduled,
+                    "invariant: the blocks of all its tokens are promised"
+                );
                 budget -= count;
             }
         }
@@ -173,11 +196,21 @@ impl Scheduler {
 
     fn gate(&mut self, now: Nanos) -> Gate {
         let num_waiting = self.queue.len() - self.num_preempted;
-        let head = self.queue.front().map(|slot| live(&mut self.requests, slot));
-        let (oldest, flushed) = head
-            .map_or((now, false), |head| (head.account.arrival, head.id < self.flushed_before));
+        let head = self
+            .queue
+            .front()
+            .map(|slot| live(&mut self.requests, slot));
+        let (oldest, flushed) = head.map_or((now, false), |head| {
+            (head.account.arrival, head.id < self.flushed_before)
+        });
         let batch_is_open = self.batch_is_open();
-        self.config.policy.gate(Moment { now, batch_is_open, num_waiting, oldest, flushed })
+        self.config.policy.gate(Moment {
+            now,
+            batch_is_open,
+            num_waiting,
+            oldest,
+            flushed,
+        })
     }
 
     /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest; false
@@ -190,12 +223,22 @@ impl Scheduler {
         let request = live(&mut self.requests, slot);
         let rejoins = request.is_preempted();
         let reads = self.config.prefix_cache && request.cache_read;
-        let num_hits =
-            if reads { self.kv.lookup(&mut request.table, &request.tokens) } else { 0 };
+        let num_hits = if reads {
+            self.kv.lookup(&mut request.table, &request.tokens)
+        } else {
+            0
+        };
         // Whoever was preempted comes back only when everyone who runs could grow once more; otherwise it would lose
         // its row again at once and compute the same tokens over and over.
-        let headroom = if rejoins { self.running.len() * self.kv.num_groups() } else { 0 };
-        if !self.kv.admit(&mut request.table, &request.tokens, num_hits, headroom) {
+        let headroom = if rejoins {
+            self.running.len() * self.kv.num_groups()
+        } else {
+            0
+        };
+        if !self
+            .kv
+            .admit(&mut request.table, &request.tokens, num_hits, headroom)
+        {
             return false;
         }
         let row = self.rows.take().expect("invariant: a row was free");
