@@ -107,11 +107,10 @@ impl Scheduler {
         }
         request.last_token_is_sampled = true;
         request.account.first_token.get_or_insert(now);
-        if end
-            .as_ref()
-            .is_some_and(|reason| !matches!(reason, EndReason::StopString(_)))
+        if !matches!(end, None | Some(EndReason::StopString(_)))
+            && let Some(stop) = request.text.finish(&self.token_table, out)
         {
-            request.text.finish(&self.token_table, out);
+            end = Some(EndReason::StopString(request.text.stop(stop).to_owned()));
         }
         self.events
             .tokens(request.id, text_start, &tokens[..num_taken], token_start);
@@ -153,7 +152,15 @@ impl Scheduler {
 
     /// Takes the oldest step out of flight, if that is the one.
     fn take_step(&mut self, step: StepId) -> Result<Vec<Item>, StepError> {
-        let oldest = self.in_flight.pop_front_if(|oldest| oldest.id == step);
+        let is_oldest = self
+            .in_flight
+            .front()
+            .is_some_and(|oldest| oldest.id == step);
+        let oldest = if is_oldest {
+            self.in_flight.pop_front()
+        } else {
+            None
+        };
         oldest
             .map(|step| step.items)
             .ok_or(StepError::UnknownStep(step.0))
