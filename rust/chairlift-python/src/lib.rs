@@ -1,4 +1,6 @@
 //! `chairlift._core`: thin bindings over the core and the kernels.
+mod kernels;
+
 use pyo3::prelude::*;
 
 #[pymodule]
@@ -7,6 +9,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::kernels::register(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }
