@@ -3,6 +3,7 @@ use pyo3::prelude::*;
 
 mod error;
 mod events;
+mod kernels;
 mod plan;
 mod scheduler;
 mod text;
@@ -21,6 +22,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::kernels::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("CoreError", py.get_type::<crate::error::CoreError>())?;
