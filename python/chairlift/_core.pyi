@@ -251,7 +251,8 @@ class Scheduler:
             now: The time.
             step: From `schedule`.
             tokens: int32 `[num_tokens]`, accepted tokens of the sample slots, slot after slot.
-            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not finite.
+            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not finite and
+                its one token is ignored.
 
         Raises:
             UnknownStep: The step is not in flight.
