@@ -1,22 +1,22 @@
 """The engine behind an asyncio event loop: submit, abort, and events that arrive at sinks.
 
-One thread runs the engine (`loop.py`); everything here runs on the event loop. A step's events cross
-over in one hop, and become Python objects only on this side.
+One thread runs the engine (`loop.py`); everything here runs on the event loop. A step's events
+cross over in one hop, and become Python objects only on this side.
 """
 
 import asyncio
 import logging
-import secrets
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine, StepOutput
 from chairlift.engine.events import failed, refused, to_event
+from chairlift.engine.handle import Handle, Sink
 from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
 from chairlift.engine.prepare import Prepared
@@ -45,37 +45,6 @@ class EngineState(StrEnum):
     """A fault ended them all; none is taken any more."""
 
 
-class Handle:
-    """One submitted request.
-
-    Attributes:
-        name: Unguessable, for logs and for aborts from elsewhere.
-        prepared: What was submitted.
-        sink: Where its events go.
-        request_id: Of the engine, once it is queued.
-        ended: Its last event was delivered.
-    """
-
-    __slots__ = ("ended", "name", "prepared", "request_id", "sink")
-
-    def __init__(self, prepared: Prepared, sink: "Sink") -> None:
-        self.name = secrets.token_urlsafe(16)
-        self.prepared = prepared
-        self.sink = sink
-        self.request_id: int | None = None
-        self.ended = False
-
-    def __repr__(self) -> str:
-        return f"Handle({self.name})"
-
-
-class Sink(Protocol):
-    """Receives the events of one or many requests."""
-
-    def deliver(self, events: list[tuple[Handle, Event]]) -> None:
-        """Takes all that one step has for this sink; called on the event loop, must not block."""
-
-
 class AsyncEngine:
     """An engine for many concurrent callers on one event loop."""
 
@@ -87,21 +56,24 @@ class AsyncEngine:
         model: str | Path = "demo",
         *,
         on_progress: LoadingProgress | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
         **settings: object,
     ) -> None:
         """Checks the settings; `start` loads the model.
 
         Args:
             model: `demo`, a local folder, or a Hugging Face id.
-            on_progress: Told, on another thread, how many bytes of the weights are read of how many.
+            on_progress: Told how much of the weights is read, on another thread.
+            clock: Time in nanoseconds; tests bring their own.
             settings: Fields of `EngineConfig`.
 
         Raises:
             ConfigError: A setting is wrong.
         """
         self.config = engine_config(**settings)
-        self._new_engine = lambda: Engine(model, on_progress=on_progress, **settings)
+        self._new_engine = lambda: Engine(model, on_progress=on_progress, clock=clock, **settings)
         self._state = EngineState.STARTING
+        self._thread: EngineLoop | None = None
         # A handle is in `_submitted` until the engine's answer, then in `_live` until its end.
         self._submitted: set[Handle] = set()
         self._live: dict[int, Handle] = {}
@@ -123,8 +95,8 @@ class AsyncEngine:
 
     @property
     def progress(self) -> Progress:
-        """Signs of life of the engine thread."""
-        return self._thread.progress
+        """Signs of life of the engine thread; RuntimeError before `start`."""
+        return self._running().progress
 
     async def start(self) -> None:
         """Loads the model on a worker thread and starts to serve.
@@ -140,32 +112,34 @@ class AsyncEngine:
             self._state = EngineState.DEAD
             raise
         self._thread = EngineLoop(self.engine, self._hop)
+        self._thread.watched = bool(self._watchers)
         self._thread.start()
         self._state = EngineState.SERVING
 
     async def stop(self, grace_s: float = 0) -> None:
-        """Ends: what runs may finish for a while, what waits fails at once, then all the rest fails.
+        """Ends: what runs may finish for a while, what waits fails at once, then the rest fails.
 
         Every request has ended when this returns. A thread that is stuck in a step is left behind.
 
         Args:
             grace_s: How long running requests may go on.
         """
-        if self._state is EngineState.SERVING:
+        thread = self._thread
+        if thread is None:
             self._state = EngineState.DRAINING
-            self._thread.put(FailWaiting(Reason.DRAINING))
+            return
+        if self._state is not EngineState.DEAD:
+            self._state = EngineState.DRAINING
+            thread.put(FailWaiting(Reason.DRAINING))
             if grace_s > 0:
                 await self._wait_for_all(grace_s)
             for handle in (*self._submitted, *self._live.values()):
-                self._thread.put(Abort(handle, Reason.DRAINING))
+                thread.put(Abort(handle, Reason.DRAINING))
             await self._wait_for_all(JOIN_TIMEOUT_S)
-        if not hasattr(self, "_thread"):
-            return
-        self._thread.stop()
-        if not await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S):
+        thread.stop()
+        if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
-        if self._submitted or self._live:
-            self._fail_all(Reason.ENGINE_DOWN)
+        self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
 
     async def prepare(self, request: Request) -> Prepared:
         """Tokenizes and validates a request; long text does not hold up the event loop.
@@ -184,23 +158,24 @@ class AsyncEngine:
         refused; the last is `Finished` or `Failed`. None arrives before this returns.
         """
         handle = Handle(prepared, sink)
-        refusal = self._refusal()
         self._submitted.add(handle)
         self._all_ended.clear()
+        refusal = self._refusal()
         if refusal is None:
-            self._thread.put(Submit(handle))
+            self._running().put(Submit(handle))
         else:
             asyncio.get_running_loop().call_soon(self._fail, [handle], refusal)
         return handle
 
     def abort(self, handle: Handle) -> None:
         """Ends a request in whatever state it is; no effect on one that has ended."""
-        if not handle.ended and hasattr(self, "_thread"):
+        if not handle.ended and not handle.aborted and self._thread is not None:
+            handle.aborted = True
             self._thread.put(Abort(handle, "cancelled"))
 
     def flush(self) -> None:
         """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
-        self._thread.put(Flush())
+        self._running().put(Flush())
 
     async def generate(self, request: Request) -> AsyncIterator[Event]:
         """Answers one request; closing the iterator cancels it.
@@ -218,19 +193,29 @@ class AsyncEngine:
             self.abort(handle)
 
     def load(self) -> _core.Load:
-        """Gives a snapshot of queue, batch and KV cache after the last step."""
-        return self._thread.load
+        """Gives a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
+        return self._running().load
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
         """Calls back on the event loop after every step; gives a function that ends this."""
         self._watchers.append(callback)
-        self._thread.watched = True
+        self._tell_watched()
 
         def end() -> None:
             self._watchers.remove(callback)
-            self._thread.watched = bool(self._watchers)
+            self._tell_watched()
 
         return end
+
+    def _tell_watched(self) -> None:
+        if self._thread is not None:
+            self._thread.watched = bool(self._watchers)
+
+    def _running(self) -> EngineLoop:
+        if self._thread is None:
+            message = "the engine has not started"
+            raise RuntimeError(message)
+        return self._thread
 
     def _refusal(self) -> Reason | None:
         """Gives why a request cannot be submitted now."""
@@ -243,18 +228,18 @@ class AsyncEngine:
                 return Reason.ENGINE_DOWN
             case EngineState.SERVING:
                 # The scheduler caps its queue; this caps what has not reached it yet.
-                full = len(self._submitted) >= self.config.max_queued_requests
+                full = len(self._submitted) > self.config.max_queued_requests
                 return Reason.QUEUE_FULL if full else None
 
     def _hop(self, delivery: Delivery) -> None:
-        """Takes a delivery over to the event loop; the one thing here that the engine thread calls."""
+        """Takes a delivery to the event loop; the one thing here that the engine thread calls."""
         self._loop.call_soon_threadsafe(self._receive, delivery)
 
     def _receive(self, delivery: Delivery) -> None:
-        self._thread.delivered()
+        self._running().delivered()
         if delivery.output is None:
             self._state = EngineState.DEAD
-            self._fail_all(Reason.ENGINE_DOWN)
+            self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
             return
         inboxes: dict[int, tuple[Sink, list[tuple[Handle, Event]]]] = {}
         for handle, event in (*self._answers(delivery), *self._events(delivery.output)):
@@ -296,9 +281,6 @@ class AsyncEngine:
             logger.exception("a sink failed; its requests are aborted")
             for handle, _ in events:
                 self.abort(handle)
-
-    def _fail_all(self, reason: Reason) -> None:
-        self._fail([*self._submitted, *self._live.values()], reason)
 
     def _fail(self, handles: list[Handle], reason: Reason) -> None:
         """Ends requests on this side alone."""

@@ -1,4 +1,4 @@
-"""Checks of single values in a request: each gives the value in its own type or raises `RequestError`.
+"""Checks of single values in a request: each gives the value, or raises `RequestError`.
 
 A message says what was expected and what was got: numbers as they are, of everything else only its
 type or its length, so that no part of a prompt reaches an error or a log.
@@ -58,14 +58,21 @@ def utf8_len(text: object, field: str) -> int:
         raise RequestError(Reason.BAD_PARAMETER, message, field=field) from None
 
 
+def short_text(text: str, field: str, most_bytes: int) -> None:
+    """Checks a text that a request carries along."""
+    size = utf8_len(text, field)
+    if size > most_bytes:
+        message = f"{field}: expected at most {most_bytes} bytes, got {size}"
+        raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+
+
 def strings(values: Iterable[str], field: str, *, most: int, most_bytes: int) -> tuple[str, ...]:
     """Checks a list of short texts that are not empty."""
     expected = f"at most {most} strings of 1 to {most_bytes} bytes"
     if isinstance(values, str):
         raise bad(field, expected, values)
     texts = tuple(values)
-    if len(texts) > most:
-        raise bad(field, expected, len(texts))
+    at_most(texts, field, most)
     for text in texts:
         size = utf8_len(text, field)
         if not 1 <= size <= most_bytes:

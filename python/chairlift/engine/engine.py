@@ -7,7 +7,6 @@ One thread owns an engine; `prepare` alone may be called from any.
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,8 @@ from pathlib import Path
 import torch
 
 from chairlift import _core
-from chairlift.config import EngineConfig, available_cores, engine_config
+from chairlift.config import engine_config
+from chairlift.engine.assembly import new_preparer, new_runner, new_scheduler, set_threads
 from chairlift.engine.events import (
     NO_LOGPROBS,
     CoreEvent,
@@ -26,14 +26,14 @@ from chairlift.engine.events import (
     refusal,
     to_event,
 )
-from chairlift.engine.loading import LoadedModel, Progress, load_model
-from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.engine.loading import Progress, load_model
+from chairlift.engine.model_runner import StepInputs
 from chairlift.engine.offline import answer_all
 from chairlift.engine.plan import PlanView
-from chairlift.engine.prepare import Limits, Prepared, Preparer
+from chairlift.engine.prepare import Prepared
 from chairlift.engine.request_table import RequestTable
 from chairlift.engine.step_record import StepRecord
-from chairlift.errors import ConfigError, EngineDownError, Reason
+from chairlift.errors import EngineDownError, Reason
 from chairlift.types import (
     Accepted,
     Answer,
@@ -50,7 +50,7 @@ from chairlift.types import (
 logger = logging.getLogger(__name__)
 
 ALLOWED_FAILED_STEPS = 1
-"""A request fails when more of its steps than this have failed; before that it is computed again."""
+"""A request fails when more of its steps than this have failed; until then it is computed again."""
 
 _NS_PER_S = 1_000_000_000
 
@@ -105,7 +105,7 @@ class Engine:
             ModelError: The model cannot be loaded.
         """
         self.config = engine_config(**settings)
-        _set_threads(self.config)
+        set_threads(self.config)
         loaded = load_model(model, self.config, on_progress)
         self.model_name = str(model)
         self.model_config = loaded.config
@@ -114,9 +114,9 @@ class Engine:
         self.max_model_len = loaded.max_model_len
         self.clock = clock
         self.down = False
-        self.scheduler = _new_scheduler(self.config, loaded)
-        self.runner = _new_runner(self.config, loaded, self.scheduler)
-        self._preparer = _new_preparer(self.config, loaded, self.scheduler)
+        self.scheduler = new_scheduler(self.config, loaded)
+        self.runner = new_runner(self.config, loaded, self.scheduler)
+        self._preparer = new_preparer(self.config, loaded, self.scheduler)
         self._plan = torch.zeros(self.scheduler.plan_capacity, dtype=torch.int32)
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
@@ -272,7 +272,8 @@ class Engine:
                 return StepOutput(events, NO_LOGPROBS, self.scheduler.load(), None)
             plan = PlanView.of(self._plan)
             self._requests.seat(plan)
-        events, sampled = self._run(step, plan)
+            inputs = self.runner.apply(self._plan)
+        events, sampled = self._run(step, plan, inputs)
         load = self.scheduler.load()
         record = self._record(started, plan, load)
         for watcher in self._watchers:
@@ -280,7 +281,7 @@ class Engine:
         return StepOutput(events, sampled, load, record)
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
-        """Calls back after every step, on the thread that runs it; gives a function that ends this."""
+        """Calls back after every step, on the same thread; gives a function that ends this."""
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)
 
@@ -297,9 +298,11 @@ class Engine:
         """Gives the live requests that never ran; ids that have ended may be among them."""
         return self._requests.not_started()
 
-    def _run(self, step: int, plan: PlanView) -> tuple[_core.Events, SampledLogprobs]:
+    def _run(
+        self, step: int, plan: PlanView, inputs: StepInputs
+    ) -> tuple[_core.Events, SampledLogprobs]:
         try:
-            sampled = self.runner.run(self._plan)
+            sampled = self.runner.run(inputs)
         except (KeyboardInterrupt, SystemExit):
             with self._trusted_core():
                 self.scheduler.fail(self.clock(), step, [])
@@ -357,64 +360,6 @@ class Engine:
             self.down = True
             message = f"the scheduler failed: {type(error).__name__}: {error}"
             raise EngineDownError(message) from error
-
-
-def _set_threads(config: EngineConfig) -> None:
-    # The kernels have their own threads. PyTorch's would only spin beside them, since all it does
-    # here is gather and add.
-    torch.set_num_threads(1)
-    _core.set_num_threads(config.num_threads or available_cores())
-
-
-def _new_scheduler(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
-    try:
-        return _core.Scheduler(
-            policy=config.batching.value,
-            batch_size=config.batch_size or config.max_num_seqs,
-            batch_window=round(config.batch_window_s * _NS_PER_S),
-            batch_timeout=round(config.batch_timeout_s * _NS_PER_S),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=loaded.max_model_len,
-            max_queued_requests=config.max_queued_requests,
-            vocab_size=loaded.config.vocab_size,
-            block_size=config.block_size,
-            num_blocks=loaded.num_blocks,
-            kv_windows=loaded.config.kv_windows,
-            prefix_cache=config.prefix_cache,
-            hash_key=secrets.token_bytes(32),
-            token_table=loaded.tokenizer.token_table(loaded.config.vocab_size),
-        )
-    except _core.ConfigError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _new_runner(
-    config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler
-) -> ModelRunner:
-    shape = RunnerShape(
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        num_kv_groups=len(loaded.config.kv_windows),
-        max_blocks_per_row=-(-loaded.max_model_len // config.block_size),
-        block_size=config.block_size,
-        num_slots=scheduler.num_slots,
-    )
-    return ModelRunner(loaded.transformer, loaded.kv_cache, shape)
-
-
-def _new_preparer(
-    config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler
-) -> Preparer:
-    limits = Limits(
-        vocab_size=loaded.config.vocab_size,
-        max_model_len=loaded.max_model_len,
-        max_context_len=scheduler.max_context_len,
-        eos_token_ids=loaded.config.eos_token_ids,
-    )
-    model = loaded.config.generation
-    defaults = Sampling(model.temperature, model.top_k, model.top_p, model.min_p)
-    return Preparer(config, loaded.tokenizer, limits, defaults)
 
 
 def _deadline(now: int, after_s: float | None) -> int | None:

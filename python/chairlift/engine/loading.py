@@ -33,7 +33,9 @@ class LoadedModel:
     """Tokens of prompt and answer: the model's, or less where the settings say so."""
 
 
-def load_model(model: str | Path, settings: EngineConfig, on_progress: Progress | None) -> LoadedModel:
+def load_model(
+    model: str | Path, settings: EngineConfig, on_progress: Progress | None
+) -> LoadedModel:
     """Reads a model and allocates its KV cache.
 
     Args:

@@ -11,11 +11,10 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from chairlift import _core
 from chairlift.engine.engine import Engine, StepOutput
-from chairlift.engine.prepare import Prepared
+from chairlift.engine.handle import Handle
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted
 
@@ -31,26 +30,18 @@ _MAX_UNDELIVERED = 64
 _NS = 1e-9
 
 
-class Ticket(Protocol):
-    """A request on its way: the thread writes its id once it is queued."""
-
-    name: str
-    prepared: Prepared
-    request_id: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class Submit:
     """Queue a request."""
 
-    ticket: Ticket
+    handle: Handle
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
     """End a request in whatever state it is."""
 
-    ticket: Ticket
+    handle: Handle
     reason: str
 
 
@@ -73,7 +64,7 @@ Command = Submit | Abort | Flush | FailWaiting
 class Delivery:
     """What one turn of the thread gives to the event loop."""
 
-    answers: list[tuple[Ticket, Accepted | RequestError]]
+    answers: list[tuple[Handle, Accepted | RequestError]]
     """To the submits of this turn; they come before the events."""
     output: StepOutput | None
     """None when the engine is down: nothing follows, for no request."""
@@ -169,15 +160,15 @@ class EngineLoop:
         if output.record is None:
             self._rest()
 
-    def _obey(self, command: Command) -> tuple[Ticket, Accepted | RequestError] | None:
+    def _obey(self, command: Command) -> tuple[Handle, Accepted | RequestError] | None:
         engine = self.engine
         match command:
-            case Submit(ticket):
-                return ticket, self._submit(ticket)
-            case Abort(ticket, reason):
+            case Submit(handle):
+                return handle, self._submit(handle)
+            case Abort(handle, reason):
                 # Without an id the submit was refused: commands come in the order they were given.
-                if ticket.request_id is not None:
-                    engine.cancel(ticket.request_id, reason)
+                if handle.request_id is not None:
+                    engine.cancel(handle.request_id, reason)
             case Flush():
                 engine.flush()
             case FailWaiting(reason):
@@ -185,13 +176,13 @@ class EngineLoop:
                     engine.cancel(request_id, reason)
         return None
 
-    def _submit(self, ticket: Ticket) -> Accepted | RequestError:
+    def _submit(self, handle: Handle) -> Accepted | RequestError:
         try:
-            accepted = self.engine.enqueue(ticket.prepared)
+            accepted = self.engine.enqueue(handle.prepared)
         except RequestError as error:
-            logger.debug("request %s refused: %s", ticket.name, error.reason)
+            logger.debug("request %s refused: %s", handle.name, error.reason)
             return error
-        ticket.request_id = accepted.request_id
+        handle.request_id = accepted.request_id
         return accepted
 
     def _note(self, output: StepOutput) -> None:

@@ -11,6 +11,16 @@ from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.model.transformer import Transformer
 
 
+class StepInputs(NamedTuple):
+    """What one forward pass takes; views into the runner's buffers, valid until the next plan."""
+
+    input_ids: Tensor
+    """int32 `[T]`"""
+    metadata: AttentionMetadata
+    sample_rows: Tensor
+    """int32 `[S]`: the tokens that sample, as indices into T."""
+
+
 class RunnerShape(NamedTuple):
     """Sizes of the runner's tables and of the largest step."""
 
@@ -57,9 +67,8 @@ class ModelRunner:
         self._seq_lens = _int32(rows)
         self._sample_rows = _int32(rows)
 
-    @torch.inference_mode()
-    def run(self, plan: Tensor) -> Sampled:
-        """Computes a step: writes its keys and values, gives the tokens it sampled.
+    def apply(self, plan: Tensor) -> StepInputs:
+        """Changes the tables as a plan says and derives the inputs of its step.
 
         Args:
             plan: int32, from `Scheduler.schedule`.
@@ -89,13 +98,15 @@ class ModelRunner:
             block_tables=self._block_tables,
             block_size=self._block_size,
         )
-        hidden = self.model.forward(self._input_ids[:num_tokens], metadata, self.kv_cache)
-        if num_samples == 0:
-            return Sampled.empty(0)
-        return self._sample(hidden, metadata, self._sample_rows[:num_samples])
+        return StepInputs(self._input_ids[:num_tokens], metadata, self._sample_rows[:num_samples])
 
-    def _sample(self, hidden: Tensor, metadata: AttentionMetadata, sample_rows: Tensor) -> Sampled:
-        """Draws a token after each of `sample_rows`, which are indices into the step's tokens."""
+    @torch.inference_mode()
+    def run(self, inputs: StepInputs) -> Sampled:
+        """Computes a step: writes its keys and values, draws a token for each row that samples."""
+        input_ids, metadata, sample_rows = inputs
+        hidden = self.model.forward(input_ids, metadata, self.kv_cache)
+        if len(sample_rows) == 0:
+            return Sampled.empty(0)
         logits = self.model.logits(hidden.index_select(0, sample_rows))
         # A token at index i belongs to the row whose range of query_start_loc holds i.
         row_of_sample = torch.searchsorted(metadata.query_start_loc[1:], sample_rows, right=True)

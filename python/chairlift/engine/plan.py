@@ -2,8 +2,8 @@
 
     | header (16) | rows R | num_tokens R | input_ids T | draft_counts R | sample_rows S | ... |
 
-The runner hands the buffer to `_core.apply_plan` unread; this view serves those who want to know who
-took part in a step.
+The runner hands the buffer to `_core.apply_plan` unread; this view serves those who want to know
+who took part in a step.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ Int32Array = NDArray[np.int32]
 
 
 class PlanView(NamedTuple):
-    """The parts of one plan that tell who took part; views into the buffer, valid until the next plan."""
+    """The parts of a plan that tell who took part; views into the buffer until the next plan."""
 
     rows: Int32Array
     """`[R]` rows of the batch that compute tokens."""

@@ -7,7 +7,7 @@ state that changes, so that any thread may call it.
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from chairlift.config import EngineConfig
 from chairlift.engine import checks
@@ -59,6 +59,9 @@ class Prepared:
     """None is no limit."""
     prefix_cache: PrefixCache = field(repr=False)
     tenant: str
+
+
+_T = TypeVar("_T")
 
 
 class Encoder(Protocol):
@@ -117,9 +120,7 @@ class Preparer:
         stop_token_ids = self._stop_token_ids(stopping)
         queue_timeout_s = _first(times.queue_timeout_s, self._config.queue_timeout_s)
         time_limit_s = _first(times.time_limit_s, self._config.time_limit_s)
-        salt_bytes = checks.utf8_len(cache.salt, "prefix_cache.salt")
-        if salt_bytes > MAX_SALT_BYTES:
-            raise checks.bad("prefix_cache.salt", f"at most {MAX_SALT_BYTES} bytes", salt_bytes)
+        checks.short_text(cache.salt, "prefix_cache.salt", MAX_SALT_BYTES)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request)
         max_tokens, min_tokens = self._lengths(stopping, len(prompt))
@@ -139,7 +140,7 @@ class Preparer:
         )
 
     def _drawing(self, asked: Sampling) -> Drawing:
-        """Takes each value from the request, else from the model's defaults, else the neutral one."""
+        """Takes each value from the request, else the model's default, else the neutral one."""
         model = self._defaults
         temperature = _first(asked.temperature, model.temperature, 1.0)
         top_k = _first(asked.top_k, model.top_k, 0)
@@ -149,7 +150,11 @@ class Preparer:
         above_0 = "a number above 0 and at most 1"
         return Drawing(
             temperature=checks.real(
-                temperature, "sampling.temperature", 0.0, _MAX_FLOAT32, "a finite number, at least 0"
+                temperature,
+                "sampling.temperature",
+                0.0,
+                _MAX_FLOAT32,
+                "a finite number, at least 0",
             ),
             # Beyond the vocabulary top_k changes nothing, and the kernel's int32 holds the rest.
             top_k=min(
@@ -203,7 +208,7 @@ class Preparer:
         except (KeyboardInterrupt, SystemExit, RequestError):
             raise
         except BaseException as error:
-            # The tokenizer is Rust too, where a panic is a BaseException; it is one request's trouble.
+            # The tokenizer is Rust, and a panic there is a BaseException: one request's trouble.
             message = f"prompt: the tokenizer failed with {type(error).__name__}"
             raise RequestError(Reason.INTERNAL, message, field="prompt") from None
 
@@ -213,11 +218,11 @@ class Preparer:
         max_tokens = min(checks.integer(asked, "stopping.max_tokens", 1, _MAX_UINT32), room)
         min_tokens = checks.integer(stopping.min_tokens, "stopping.min_tokens", 0, _MAX_UINT32)
         if min_tokens > max_tokens:
-            expected = f"at most the {max_tokens} of max_tokens and the context"
-            raise checks.bad("stopping.min_tokens", expected, min_tokens)
+            path, expected = "stopping.min_tokens", f"at most the {max_tokens} tokens of the answer"
+            raise checks.bad(path, expected, min_tokens)
         return max_tokens, min_tokens
 
 
-def _first(*values: Any) -> Any:
+def _first(*values: _T | None) -> _T:
     """Gives the first value that is set."""
     return next(value for value in values if value is not None)

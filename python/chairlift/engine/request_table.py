@@ -1,4 +1,4 @@
-"""What the engine knows of live requests, by their dense slot; arrays, so that no step loops over requests."""
+"""What the engine knows of live requests, as arrays: no step loops over requests."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""How the next token is drawn: one table of parameters for all requests, one kernel call per step."""
+"""How the next token is drawn: one table of parameters, one kernel call per step."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Sampled:
 
     @classmethod
     def empty(cls, num_samples: int) -> "Sampled":
-        """Allocates the arrays of one step; each step has its own, because delivery reads them later."""
+        """Allocates the arrays of a step; each has its own, because delivery reads them later."""
         return cls(
             tokens=torch.empty(num_samples, dtype=torch.int32),
             counts=torch.empty(num_samples, dtype=torch.int32),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step, for `watch_steps` and the picture of the batch; arrays have one entry per computed row."""
+    """One step, for `watch_steps` and the picture of the batch; R rows computed tokens."""
 
     step: int
     """Counts from 1."""
@@ -18,7 +18,7 @@ class StepRecord:
     num_waiting: int
     """Requests in the queue after the step."""
     row_numbers: NDArray[np.int32]
-    """`[R]` rows of the batch that computed tokens."""
+    """`[R]` their places in the batch."""
     request_ids: NDArray[np.int64]
     """`[R]`"""
     num_tokens: NDArray[np.int32]
