@@ -254,6 +254,8 @@ class AsyncEngine:
     def _answers(self, delivery: Delivery) -> list[tuple[Handle, Event]]:
         events: list[tuple[Handle, Event]] = []
         for handle, answer in delivery.answers:
+            if handle.ended:
+                continue
             self._submitted.discard(handle)
             if isinstance(answer, RequestError):
                 handle.ended = True
@@ -266,7 +268,10 @@ class AsyncEngine:
     def _events(self, output: StepOutput) -> list[tuple[Handle, Event]]:
         events: list[tuple[Handle, Event]] = []
         for core_event in output.events:
-            handle = self._live[core_event.request_id]
+            handle = self._live.get(core_event.request_id)
+            if handle is None:
+                # `stop` did not wait for a thread that was stuck, and now it has come back.
+                continue
             event = to_event(core_event, handle.prepared.output, output.sampled)
             if isinstance(event, Finished | Failed):
                 handle.ended = True
