@@ -9,7 +9,7 @@ from chairlift.engine.engine import Engine
 from chairlift.errors import ModelError, Reason
 from chairlift.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 
-from tests.engine.drive import assert_empty, end, greedy, run, token_ids
+from tests.engine.drive import Panic, assert_empty, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts
 
 LONG = {"max_tokens": 200, "ignore_eos": True}
@@ -199,7 +199,7 @@ async def test_a_dead_engine_ends_every_request(engine):
 
     class Broken:
         def __getattr__(self, name):
-            raise BaseException("a panic")
+            raise Panic
 
     engine.engine.scheduler = Broken()
     gate.open()
@@ -217,7 +217,7 @@ async def test_a_failed_step_reaches_its_requests_alone(engine):
     forward = engine.engine.runner.model.forward
 
     def broken(*args):
-        raise BaseException("a panic")
+        raise Panic
 
     engine.engine.runner.model.forward = broken
     failed = await inbox.ends(submit(engine, greedy([1], 3), inbox))

@@ -1,4 +1,4 @@
-"""The same tokens whatever the batch: policies, chunks, cache hits and preemption change nothing."""
+"""The same tokens whatever the policy, the chunks, the cache and the preemptions."""
 
 import pytest
 import torch

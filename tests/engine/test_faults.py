@@ -3,16 +3,11 @@
 import logging
 
 import pytest
-from chairlift import _core
 from chairlift.errors import EngineDownError, Reason, RequestError
 from chairlift.types import Failed, Finished, Request
 
-from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
+from tests.engine.drive import Panic, assert_empty, drain, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts
-
-
-class Panic(BaseException):
-    """Like a panic in Rust, which is no Exception."""
 
 
 def break_forward(engine, fails):
@@ -72,7 +67,7 @@ def test_an_interrupt_rolls_the_step_back(engine):
 def test_a_fault_in_the_scheduler_takes_the_engine_down(engine):
     class Broken:
         def __getattr__(self, name):
-            raise _core.InvariantError("broken")
+            raise Panic
 
     engine.add(greedy([1, 2, 3]))
     engine.scheduler = Broken()

@@ -12,7 +12,8 @@ MAX_MODEL_LEN = 256
 EOS = 0
 
 WORDS = (
-    ["lift", "chair", "snow", "slope", "ride", "stop", "go", "up", "down", "one", "two", "three", "Ärger", "größe", "서울", "日本", "🎿", "❄️", "né"]
+    *("lift", "chair", "snow", "slope", "ride", "stop", "go", "up", "one", "two", "three"),
+    *("Ärger", "größe", "서울", "日本", "🎿", "❄️", "né"),
 )
 
 CHAT_TEMPLATE = (
