@@ -311,7 +311,7 @@ def resolve_model(name: str) -> Path:
             raise ModelError(message)
         return folder
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         return folder
     if folder.exists() or not _HUB_ID.fullmatch(name):
         message = f"{name}: not a model folder, nor a Hugging Face id (owner/name), nor demo"
