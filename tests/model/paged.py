@@ -72,7 +72,7 @@ class PagedBatch:
 
 
 def prompt_logits(model: Transformer, prompt: Sequence[int], chunk: int | None = None) -> Tensor:
-    """Gives the logits `[len(prompt), vocab]` of a prompt alone, computed `chunk` tokens at a time."""
+    """Gives the logits `[len(prompt), vocab]` of a prompt alone, `chunk` tokens at a time."""
     batch = PagedBatch(model, num_rows=1, max_len=len(prompt))
     size = chunk or len(prompt)
     return torch.cat(
