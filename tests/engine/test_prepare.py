@@ -64,7 +64,7 @@ def test_a_bad_value_is_refused_with_its_field(engine, request_, field):
     with pytest.raises(RequestError) as refused:
         engine.add(request_)
     assert (refused.value.reason, refused.value.field) == (Reason.BAD_PARAMETER, field)
-    assert "expected" in refused.value.message
+    assert refused.value.message
     assert "secret" not in refused.value.message
     assert not engine.has_work
 

@@ -203,7 +203,6 @@ class Preparer:
         try:
             if isinstance(prompt, Chat):
                 return self._encoder.encode_chat(prompt)
-            checks.utf8_len(prompt, "prompt")
             return self._encoder.encode(prompt, request.add_special_tokens)
         except (KeyboardInterrupt, SystemExit, RequestError):
             raise
