@@ -283,9 +283,16 @@ async def test_steps_can_be_watched(engine):
     assert engine.load().num_running == 0
 
 
-async def test_requests_before_the_start_are_refused_and_a_model_that_is_missing_is_told(tmp_path):
+async def test_requests_before_the_start_are_refused(tiny, make_engine):
+    engine, inbox = AsyncEngine(tiny.folder), Inbox()
+    handle = engine.submit(make_engine().prepare(greedy([1])), inbox)
+    engine.abort(handle)
+    assert (await inbox.ends(handle)).reason is Reason.STARTING
+    await engine.stop()
+
+
+async def test_a_model_that_is_missing_is_told(tmp_path):
     engine = AsyncEngine(tmp_path)
-    assert engine.state is EngineState.STARTING
     with pytest.raises(ModelError):
         await engine.start()
     assert engine.state is EngineState.DEAD
