@@ -55,3 +55,7 @@ class RequestError(ChairliftError):
         self.message = message
         self.field = field
         self.retry_after_s = retry_after_s
+
+
+class EngineDownError(ChairliftError):
+    """The engine stopped after an internal fault; every request has ended and none is taken."""
