@@ -49,7 +49,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         tokenizer = self._engine(request.model).tokenizer
         chat = to_chat(request.chat)
         ids = await _on_thread(lambda: tokenizer.encode_chat(chat))
-        text = await _on_thread(lambda: tokenizer.decode(ids, False))
+        text = await _on_thread(lambda: tokenizer.render_chat(chat))
         return pb.ApplyChatTemplateResponse(token_ids=ids, text=text)
 
     def _engine(self, model: str) -> "Engine":
