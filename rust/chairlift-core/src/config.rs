@@ -1,0 +1,121 @@
+//! The scheduler's settings, checked once.
+
+use crate::{Nanos, error::ConfigError, policy::Policy};
+
+/// A set of layers that share block tables: all the layers with the same window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvGroup {
+    /// Tokens that a token of these layers sees, itself included; `None` sees all.
+    pub window: Option<u32>,
+}
+
+/// Settings of a [`crate::Scheduler`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub policy: Policy,
+    /// Rows of the batch.
+    pub max_num_seqs: usize,
+    /// Token budget of a step. At least `max_num_seqs`, so that every running request decodes in every step.
+    pub max_num_batched_tokens: usize,
+    /// Longest prompt plus answer that the model takes.
+    pub max_model_len: usize,
+    /// Cap of the waiting queue.
+    pub max_queued_requests: usize,
+    /// Width of the logits: every token id is below it.
+    pub vocab_size: usize,
+    pub block_size: usize,
+    /// Blocks of the pool, the null block included.
+    pub num_blocks: usize,
+    pub kv_groups: Vec<KvGroup>,
+    /// Whether full blocks are shared between requests.
+    pub prefix_cache: bool,
+    /// Keys the prefix hashes; a secret of the process where tenants must not guess each other's prompts.
+    pub hash_key: [u8; 32],
+    /// Steps that may be planned but not yet updated.
+    pub steps_in_flight: usize,
+}
+
+impl Config {
+    /// Longest prompt plus answer that this scheduler can hold: the model's limit or the pool's.
+    pub fn max_context_len(&self) -> usize {
+        let columns = (self.num_blocks - 1) / self.kv_groups.len();
+        self.max_model_len.min(columns * self.block_size)
+    }
+
+    /// Requests that can exist at once: waiting, running or preempted, and ended but named by a step in flight.
+    pub fn num_slots(&self) -> usize {
+        self.max_queued_requests + 2 * self.max_num_seqs
+    }
+
+    /// Columns of a row's block table.
+    pub fn max_blocks_per_row(&self) -> usize {
+        self.max_context_len().div_ceil(self.block_size)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let limit = i32::MAX as usize;
+        at_least("max_num_seqs", self.max_num_seqs, 1, "1")?;
+        at_least(
+            "max_num_batched_tokens",
+            self.max_num_batched_tokens,
+            self.max_num_seqs,
+            "max_num_seqs, so that every running request gets its token in every step",
+        )?;
+        at_least("max_model_len", self.max_model_len, 2, "2")?;
+        at_least("max_queued_requests", self.max_queued_requests, 1, "1")?;
+        at_least("vocab_size", self.vocab_size, 1, "1")?;
+        at_least("block_size", self.block_size, 1, "1")?;
+        at_least("kv_groups", self.kv_groups.len(), 1, "1")?;
+        at_least(
+            "num_blocks",
+            self.num_blocks,
+            1 + self.kv_groups.len(),
+            "one block per KV group beside the null block",
+        )?;
+        at_most("max_num_seqs", self.max_num_seqs, 65_536)?;
+        at_most("max_num_batched_tokens", self.max_num_batched_tokens, limit)?;
+        at_most("max_queued_requests", self.max_queued_requests, limit / 4)?;
+        at_most("vocab_size", self.vocab_size, limit)?;
+        at_most("num_blocks", self.num_blocks, limit / self.block_size)?;
+        at_most("steps_in_flight", self.steps_in_flight, 1)?;
+        at_least("steps_in_flight", self.steps_in_flight, 1, "1")?;
+        self.policy.validate(self.max_num_seqs)
+    }
+}
+
+pub(crate) fn at_least(
+    name: &'static str,
+    got: usize,
+    least: usize,
+    meaning: &str,
+) -> Result<(), ConfigError> {
+    if got >= least {
+        return Ok(());
+    }
+    let expected = if meaning == least.to_string() {
+        format!("at least {least}")
+    } else {
+        format!("at least {least} ({meaning})")
+    };
+    Err(ConfigError {
+        name,
+        expected,
+        got: got as u64,
+    })
+}
+
+pub(crate) fn at_most(name: &'static str, got: usize, most: usize) -> Result<(), ConfigError> {
+    if got <= most {
+        return Ok(());
+    }
+    Err(ConfigError {
+        name,
+        expected: format!("at most {most}"),
+        got: got as u64,
+    })
+}
+
+/// Saturating time arithmetic: a window near the end of time must not wrap.
+pub(crate) fn after(time: Nanos, delay: Nanos) -> Nanos {
+    time.saturating_add(delay)
+}

@@ -1,0 +1,57 @@
+//! What the core refuses, one type per question.
+
+use thiserror::Error;
+
+/// A setting of [`crate::Config`] is out of range.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{name}: {expected}, got {got}")]
+pub struct ConfigError {
+    pub name: &'static str,
+    pub expected: String,
+    pub got: u64,
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    BadParameter,
+    PromptTooLong,
+    KvCapacity,
+    QueueFull,
+}
+
+/// `Scheduler::add` does not take the request; nothing of it stays behind.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{field}: {message}")]
+pub struct Refusal {
+    pub reason: RefusalReason,
+    /// Path of the offending field, as in the proto's `Start`; empty when it is not a field's fault.
+    pub field: &'static str,
+    pub message: String,
+}
+
+/// The step cannot be completed.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum StepError {
+    #[error("step {0} is not the oldest step in flight")]
+    UnknownStep(u64),
+    #[error("sampled {got} counts, expected one for each of the {expected} sample slots")]
+    WrongCounts { expected: usize, got: usize },
+    #[error("sampled {got} tokens, expected {expected} as the counts say")]
+    WrongTokens { expected: usize, got: usize },
+}
+
+/// An invariant does not hold: a bug, never a user's fault.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct Violation(pub String);
+
+/// Returns a [`Violation`] with a formatted message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::error::Violation(format!($($message)+)));
+        }
+    };
+}
+pub(crate) use ensure;

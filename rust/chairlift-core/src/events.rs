@@ -1,0 +1,105 @@
+//! What happened to requests, in order; text and tokens of all events lie in two shared buffers.
+
+use std::ops::Range;
+
+use crate::request::{Account, RequestId};
+
+/// Why a request ended before its answer was complete, or how its answer was completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// The stop string with this text matched.
+    StopString(String),
+    /// An end or stop token was sampled.
+    StopToken(i32),
+    /// `max_tokens` or the context.
+    Length,
+    /// By the client.
+    Cancelled,
+    /// Its deadline passed while it ran.
+    TimeLimit,
+    /// An error: the answer is not complete.
+    Failed(Failure),
+}
+
+/// The errors that end a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It had not started when its queue deadline passed.
+    QueueTimeout,
+    /// Its logits were not finite.
+    NumericFault,
+    /// A step failed because of it.
+    StepFailed,
+    /// The engine gives up on everything.
+    EngineDown,
+    /// The server drains and it had not started.
+    Draining,
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub request: RequestId,
+    /// Which of the request's answers.
+    pub index: u32,
+    pub kind: EventKind,
+}
+
+/// Ranges point into the buffers of [`Events`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// New output; text may lag behind tokens.
+    Tokens {
+        text: Range<usize>,
+        tokens: Range<usize>,
+        sample_slot: usize,
+    },
+    /// Nothing follows for the request.
+    Ended { reason: EndReason, account: Account },
+}
+
+/// Events since the last time they were taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    pub list: Vec<Event>,
+    pub text: String,
+    pub tokens: Vec<i32>,
+}
+
+impl Events {
+    pub(crate) fn end(&mut self, request: RequestId, reason: EndReason, account: Account) {
+        let kind = EventKind::Ended { reason, account };
+        self.list.push(Event {
+            request,
+            index: 0,
+            kind,
+        });
+    }
+
+    /// Records new output whose text was appended to `self.text` from `text_start` on.
+    pub(crate) fn tokens(
+        &mut self,
+        request: RequestId,
+        text_start: usize,
+        tokens: &[i32],
+        sample_slot: usize,
+    ) {
+        let text = text_start..self.text.len();
+        if text.is_empty() && tokens.is_empty() {
+            return;
+        }
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        let tokens = start..self.tokens.len();
+        let kind = EventKind::Tokens {
+            text,
+            tokens,
+            sample_slot,
+        };
+        self.list.push(Event {
+            request,
+            index: 0,
+            kind,
+        });
+    }
+}

@@ -1,0 +1,227 @@
+//! The plan of a step: one flat `i32` buffer that says *what* to compute; the runner derives *where*.
+//!
+//! ```text
+//! header[16]   lengths: R rows, T tokens, S sample slots, score ranges, assigned, freed rows, block updates,
+//!              copies, swaps in, swaps out; the rest is 0
+//! rows[R]  num_tokens[R]  input_ids[T]  draft_counts[R]  sample_rows[S]  score_ranges[., 2]
+//! assigned[., 6]  freed_rows[.]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]
+//! ```
+//!
+//! A plan is a value: it can be double-buffered, broadcast, logged and replayed. It repeats nothing that the runner
+//! already has: rows are persistent, and block tables change only by `block_updates`.
+
+use thiserror::Error;
+
+use crate::{
+    block_pool::BlockId,
+    config::Config,
+    request::{Row, Slot},
+};
+
+/// Input id of a token that only the runner knows for certain: the row's last sampled token.
+pub const LAST_SAMPLED: i32 = -1;
+
+const HEADER: usize = 16;
+const NUM_SECTIONS: usize = 12;
+/// How many integers one entry of each section has.
+const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 2, 6, 1, 4, 2, 2, 2];
+/// Which length of the header counts each section's entries.
+const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9];
+
+/// A plan under construction. Sections that later features fill (drafts, scores, copies, swaps) are empty or zero.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    rows: Vec<i32>,
+    num_tokens: Vec<i32>,
+    input_ids: Vec<i32>,
+    draft_counts: Vec<i32>,
+    sample_rows: Vec<i32>,
+    assigned: Vec<i32>,
+    freed_rows: Vec<i32>,
+    block_updates: Vec<i32>,
+}
+
+impl Plan {
+    /// Integers that the largest plan of a configuration takes.
+    pub fn capacity(config: &Config) -> usize {
+        let rows = config.max_num_seqs;
+        let block_updates = rows * config.max_blocks_per_row() * config.kv_groups.len();
+        HEADER + rows * (1 + 1 + 1 + 1 + 6 + 1) + config.max_num_batched_tokens + 4 * block_updates
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+        self.num_tokens.clear();
+        self.input_ids.clear();
+        self.draft_counts.clear();
+        self.sample_rows.clear();
+        self.assigned.clear();
+        self.freed_rows.clear();
+        self.block_updates.clear();
+    }
+
+    pub(crate) fn schedule(&mut self, row: Row, tokens: &[i32]) {
+        self.rows.push(row as i32);
+        self.num_tokens.push(tokens.len() as i32);
+        self.input_ids.extend_from_slice(tokens);
+        self.draft_counts.push(0);
+    }
+
+    /// The last token of the row that was scheduled last is sampled after.
+    pub(crate) fn sample(&mut self) {
+        self.sample_rows.push(self.input_ids.len() as i32 - 1);
+    }
+
+    pub(crate) fn assign(&mut self, row: Row, slot: Slot, start: usize) {
+        let (index, adapter_slot, grammar_slot) = (0, 0, 0);
+        let entry = [
+            row as i32,
+            slot as i32,
+            index,
+            start as i32,
+            adapter_slot,
+            grammar_slot,
+        ];
+        self.assigned.extend_from_slice(&entry);
+    }
+
+    pub(crate) fn free_row(&mut self, row: Row) {
+        self.freed_rows.push(row as i32);
+    }
+
+    pub(crate) fn set_block(&mut self, group: usize, row: Row, column: usize, block: BlockId) {
+        let entry = [group as i32, row as i32, column as i32, block as i32];
+        self.block_updates.extend_from_slice(&entry);
+    }
+
+    pub(crate) fn num_scheduled_tokens(&self) -> usize {
+        self.input_ids.len()
+    }
+
+    /// Writes the plan to the front of `out` and returns its length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Plan::capacity`] says and the plan needs it.
+    pub fn encode(&self, out: &mut [i32]) -> usize {
+        let sections: [&[i32]; NUM_SECTIONS] = [
+            &self.rows,
+            &self.num_tokens,
+            &self.input_ids,
+            &self.draft_counts,
+            &self.sample_rows,
+            &[],
+            &self.assigned,
+            &self.freed_rows,
+            &self.block_updates,
+            &[],
+            &[],
+            &[],
+        ];
+        out[..HEADER].fill(0);
+        let mut at = HEADER;
+        for (section, (width, length)) in sections.iter().zip(WIDTHS.iter().zip(LENGTHS)) {
+            out[length] = (section.len() / width) as i32;
+            out[at..at + section.len()].copy_from_slice(section);
+            at += section.len();
+        }
+        at
+    }
+}
+
+/// A buffer is not a plan, or does not fit the tables it is applied to.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct PlanError(pub String);
+
+/// A plan as the runner reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanView<'a> {
+    pub rows: &'a [i32],
+    pub num_tokens: &'a [i32],
+    pub input_ids: &'a [i32],
+    pub draft_counts: &'a [i32],
+    pub sample_rows: &'a [i32],
+    /// `[., 6]`: row, request slot, index, start, adapter slot, grammar slot.
+    pub assigned: &'a [[i32; 6]],
+    pub freed_rows: &'a [i32],
+    /// `[., 4]`: KV group, row, column, block.
+    pub block_updates: &'a [[i32; 4]],
+}
+
+impl<'a> PlanView<'a> {
+    /// Cuts a buffer into its sections.
+    ///
+    /// # Errors
+    /// If the lengths of the header do not fit the buffer.
+    pub fn parse(buffer: &'a [i32]) -> Result<Self, PlanError> {
+        let wrong = || PlanError("plan: the header does not fit the buffer".into());
+        let (header, mut rest) = buffer.split_at_checked(HEADER).ok_or_else(wrong)?;
+        let mut sections = [&[] as &[i32]; NUM_SECTIONS];
+        for (section, (width, length)) in sections.iter_mut().zip(WIDTHS.iter().zip(LENGTHS)) {
+            let count = usize::try_from(header[length]).map_err(|_| wrong())?;
+            (*section, rest) = rest.split_at_checked(count * width).ok_or_else(wrong)?;
+        }
+        let [
+            rows,
+            num_tokens,
+            input_ids,
+            draft_counts,
+            sample_rows,
+            _,
+            assigned,
+            freed_rows,
+            block_updates,
+            ..,
+        ] = sections;
+        Ok(Self {
+            rows,
+            num_tokens,
+            input_ids,
+            draft_counts,
+            sample_rows,
+            assigned: assigned.as_chunks().0,
+            freed_rows,
+            block_updates: block_updates.as_chunks().0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_reads_back_as_it_was_written() {
+        let mut plan = Plan::default();
+        plan.assign(3, 9, 32);
+        plan.set_block(0, 3, 2, 77);
+        plan.schedule(3, &[5, 6, 7]);
+        plan.schedule(1, &[LAST_SAMPLED]);
+        plan.sample();
+        plan.free_row(2);
+        let mut buffer = vec![99; 64];
+        let length = plan.encode(&mut buffer);
+        let view = PlanView::parse(&buffer[..length]).expect("a plan");
+        assert_eq!((view.rows, view.num_tokens), (&[3, 1][..], &[3, 1][..]));
+        assert_eq!(view.input_ids, [5, 6, 7, LAST_SAMPLED]);
+        assert_eq!(
+            (view.draft_counts, view.sample_rows),
+            (&[0, 0][..], &[3][..])
+        );
+        assert_eq!(view.assigned, [[3, 9, 0, 32, 0, 0]]);
+        assert_eq!(
+            (view.freed_rows, view.block_updates),
+            (&[2][..], &[[0, 3, 2, 77]][..])
+        );
+    }
+
+    #[test]
+    fn a_short_or_negative_buffer_is_refused() {
+        assert!(PlanView::parse(&[0; 15]).is_err());
+        let mut header = [0; 16];
+        header[1] = 5;
+        assert!(PlanView::parse(&header).is_err());
+        header[1] = -1;
+        assert!(PlanView::parse(&header).is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! Which blocks hold which tokens, so that equal prompt beginnings are computed once (vLLM's automatic prefix caching).
+//!
+//! A full block is named by a keyed BLAKE3 hash over the name of the block before it and its own tokens; the first
+//! block's parent is a root over the namespace (tenant, adapter, salt), every field length-prefixed:
+//!
+//! ```text
+//! root(namespace) --> hash(root, tokens[0..16]) --> hash(., tokens[16..32]) --> ...
+//! ```
+//!
+//! - The key is configuration, so names cannot be computed outside the process.
+//! - A hit compares parent and tokens too: a collision costs a miss, never a wrong answer.
+//! - The cache owns nothing. A published block may be free: it is found until the pool gives it out again.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+};
+
+use crate::{
+    block_pool::BlockId,
+    error::{Violation, ensure},
+};
+
+/// Names a full block and, through its parents, everything before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHash([u8; 32]);
+
+impl std::hash::Hash for BlockHash {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+    }
+}
+
+/// A keyed hash is already uniform; hashing it again would gain nothing.
+#[derive(Default)]
+struct Uniform(u64);
+
+impl Hasher for Uniform {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        unreachable!("a BlockHash writes one u64, got {} bytes", bytes.len());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+/// Requests share blocks only within a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// From authentication, never from a field of the request.
+    pub tenant: String,
+    /// Chosen by the client, within its tenant.
+    pub salt: String,
+}
+
+#[derive(Clone, Debug)]
+struct Published {
+    group: usize,
+    hash: BlockHash,
+    parent: BlockHash,
+    tokens: Box<[i32]>,
+}
+
+/// The published blocks of every KV group.
+#[derive(Clone, Debug)]
+pub struct PrefixCache {
+    key: [u8; 32],
+    by_hash: Vec<HashMap<BlockHash, BlockId, BuildHasherDefault<Uniform>>>,
+    by_block: Vec<Option<Published>>,
+    num_published: usize,
+}
+
+impl PrefixCache {
+    /// An empty cache over a pool of `num_blocks` blocks.
+    pub fn new(key: [u8; 32], num_groups: usize, num_blocks: usize) -> Self {
+        Self {
+            key,
+            by_hash: vec![HashMap::default(); num_groups],
+            by_block: vec![None; num_blocks],
+            num_published: 0,
+        }
+    }
+
+    /// The parent of a namespace's first blocks.
+    pub fn root(&self, namespace: &Namespace) -> BlockHash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        for field in [&namespace.tenant, &namespace.salt] {
+            hasher.update(&(field.len() as u64).to_le_bytes());
+            hasher.update(field.as_bytes());
+        }
+        BlockHash(*hasher.finalize().as_bytes())
+    }
+
+    /// The name of a block with these tokens after `parent`.
+    pub fn hash(&self, parent: BlockHash, tokens: &[i32]) -> BlockHash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&parent.0);
+        let mut bytes = [0; 64];
+        for sixteen in tokens.chunks(16) {
+            for (four, token) in bytes.chunks_exact_mut(4).zip(sixteen) {
+                four.copy_from_slice(&token.to_le_bytes());
+            }
+            hasher.update(&bytes[..4 * sixteen.len()]);
+        }
+        BlockHash(*hasher.finalize().as_bytes())
+    }
+
+    /// The block of a group that holds `tokens` after `parent`.
+    pub fn lookup(
+        &self,
+        group: usize,
+        hash: BlockHash,
+        parent: BlockHash,
+        tokens: &[i32],
+    ) -> Option<BlockId> {
+        let block = *self.by_hash[group].get(&hash)?;
+        let published = self.by_block[block as usize].as_ref()?;
+        (published.parent == parent && *published.tokens == *tokens).then_some(block)
+    }
+
+    /// Makes a block known. An equal block that is known already stays the known one.
+    pub fn publish(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        hash: BlockHash,
+        parent: BlockHash,
+        tokens: &[i32],
+    ) {
+        if self.by_hash[group].contains_key(&hash) || self.is_published(block) {
+            return;
+        }
+        self.by_hash[group].insert(hash, block);
+        self.by_block[block as usize] = Some(Published {
+            group,
+            hash,
+            parent,
+            tokens: tokens.into(),
+        });
+        self.num_published += 1;
+    }
+
+    /// Whether the block can be found.
+    pub fn is_published(&self, block: BlockId) -> bool {
+        self.by_block[block as usize].is_some()
+    }
+
+    /// Forgets a block that is about to be overwritten.
+    pub fn evict(&mut self, block: BlockId) {
+        if let Some(published) = self.by_block[block as usize].take() {
+            self.by_hash[published.group].remove(&published.hash);
+            self.num_published -= 1;
+        }
+    }
+
+    /// Blocks that can be found.
+    pub fn num_published(&self) -> usize {
+        self.num_published
+    }
+
+    /// Map and blocks agree.
+    ///
+    /// # Errors
+    /// Names the first block that does not.
+    pub fn check_invariants(&self) -> Result<(), Violation> {
+        let mut count = 0;
+        for (block, published) in self.by_block.iter().enumerate() {
+            let Some(published) = published else { continue };
+            count += 1;
+            let mapped = self.by_hash[published.group].get(&published.hash);
+            ensure!(
+                mapped == Some(&(block as BlockId)),
+                "published block {block} is not found"
+            );
+            let hash = self.hash(published.parent, &published.tokens);
+            ensure!(
+                hash == published.hash,
+                "published block {block} has another content's name"
+            );
+        }
+        ensure!(
+            count == self.num_published,
+            "{count} blocks are published, {} counted",
+            self.num_published
+        );
+        let mapped: usize = self.by_hash.iter().map(HashMap::len).sum();
+        ensure!(
+            mapped == count,
+            "{mapped} names for {count} published blocks"
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache() -> PrefixCache {
+        PrefixCache::new([7; 32], 1, 8)
+    }
+
+    fn namespace(tenant: &str, salt: &str) -> Namespace {
+        Namespace {
+            tenant: tenant.into(),
+            salt: salt.into(),
+        }
+    }
+
+    #[test]
+    fn a_published_block_is_found_until_it_is_evicted() {
+        let mut cache = cache();
+        let root = cache.root(&Namespace::default());
+        let hash = cache.hash(root, &[1, 2]);
+        cache.publish(0, 5, hash, root, &[1, 2]);
+        assert_eq!(cache.lookup(0, hash, root, &[1, 2]), Some(5));
+        cache.evict(5);
+        assert_eq!(cache.lookup(0, hash, root, &[1, 2]), None);
+        assert_eq!(cache.check_invariants(), Ok(()));
+    }
+
+    #[test]
+    fn a_collision_is_a_miss() {
+        let mut cache = cache();
+        let root = cache.root(&Namespace::default());
+        let hash = cache.hash(root, &[1, 2]);
+        cache.publish(0, 5, hash, root, &[1, 2]);
+        assert_eq!(
+            cache.lookup(0, hash, root, &[1, 3]),
+            None,
+            "same name, other tokens"
+        );
+        assert_eq!(
+            cache.lookup(0, hash, hash, &[1, 2]),
+            None,
+            "same name, other parent"
+        );
+    }
+
+    #[test]
+    fn tenants_and_salts_share_nothing() {
+        let cache = cache();
+        let roots = [
+            ("", ""),
+            ("a", ""),
+            ("", "a"),
+            ("a", "b"),
+            ("ab", ""),
+            ("", "ab"),
+        ]
+        .map(|(tenant, salt)| cache.root(&namespace(tenant, salt)).0);
+        for (i, root) in roots.iter().enumerate() {
+            assert!(
+                !roots[..i].contains(root),
+                "namespace {i} has a root of its own"
+            );
+        }
+    }
+
+    #[test]
+    fn names_depend_on_the_key() {
+        let other = PrefixCache::new([8; 32], 1, 8);
+        assert_ne!(
+            cache().root(&Namespace::default()),
+            other.root(&Namespace::default())
+        );
+    }
+
+    #[test]
+    fn the_first_of_two_equal_blocks_stays_the_known_one() {
+        let mut cache = cache();
+        let root = cache.root(&Namespace::default());
+        let hash = cache.hash(root, &[1]);
+        cache.publish(0, 5, hash, root, &[1]);
+        cache.publish(0, 6, hash, root, &[1]);
+        assert_eq!(cache.lookup(0, hash, root, &[1]), Some(5));
+        assert!(!cache.is_published(6));
+    }
+}

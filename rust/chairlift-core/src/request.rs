@@ -1,0 +1,197 @@
+//! A request inside the scheduler: `num_computed_tokens` chasing `num_tokens`.
+
+use crate::{
+    Nanos,
+    events::EndReason,
+    kv_cache::BlockTable,
+    prefix_cache::Namespace,
+    text::{TextOptions, TextState, TokenTable},
+};
+
+/// Names a request for ever; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Dense index of a live request; reused after its end.
+pub type Slot = u32;
+
+/// A row of the batch.
+pub type Row = u32;
+
+/// What `Scheduler::add` takes.
+#[derive(Clone, Debug)]
+pub struct NewRequest {
+    pub prompt: Vec<i32>,
+    /// Output tokens, at most what the context leaves.
+    pub max_tokens: usize,
+    /// No stop is looked for before this many output tokens.
+    pub min_tokens: usize,
+    /// End the answer; their text is left out unless `include_stop`.
+    pub stop_token_ids: Vec<i32>,
+    pub text: TextOptions,
+    pub namespace: Namespace,
+    pub cache_read: bool,
+    pub cache_write: bool,
+    /// Fails when it has not started by then.
+    pub queue_deadline: Option<Nanos>,
+    /// Ends with what there is by then.
+    pub deadline: Option<Nanos>,
+}
+
+impl NewRequest {
+    /// A request with every option at its default.
+    pub fn new(prompt: Vec<i32>, max_tokens: usize) -> Self {
+        Self {
+            prompt,
+            max_tokens,
+            min_tokens: 0,
+            stop_token_ids: Vec::new(),
+            text: TextOptions {
+                detokenize: false,
+                skip_special_tokens: true,
+                stop: Vec::new(),
+                include_stop: false,
+            },
+            namespace: Namespace::default(),
+            cache_read: true,
+            cache_write: true,
+            queue_deadline: None,
+            deadline: None,
+        }
+    }
+}
+
+/// Where a request is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In the queue, new or preempted.
+    Waiting,
+    /// Holds a row.
+    Running { row: Row },
+    /// Its last event is out; it keeps row and blocks until no step in flight names it.
+    Ended { row: Option<Row> },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) state: State,
+    /// Prompt, then output.
+    pub(crate) tokens: Vec<i32>,
+    pub(crate) num_prompt: usize,
+    /// Tokens whose keys and values are written, or will be by the steps in flight.
+    pub(crate) num_computed: usize,
+    /// The row's last sampled token is this request's last token: the runner has it.
+    pub(crate) last_token_is_sampled: bool,
+    /// Computed tokens that a preemption threw away and nothing has replaced yet.
+    pub(crate) num_lost: usize,
+    /// Steps in flight that name this request.
+    pub(crate) in_flight: usize,
+    pub(crate) table: BlockTable,
+    pub(crate) text: TextState,
+    pub(crate) max_tokens: usize,
+    pub(crate) min_tokens: usize,
+    pub(crate) stop_token_ids: Vec<i32>,
+    pub(crate) include_stop: bool,
+    pub(crate) cache_read: bool,
+    pub(crate) cache_write: bool,
+    pub(crate) queue_deadline: Option<Nanos>,
+    pub(crate) deadline: Option<Nanos>,
+    pub(crate) account: Account,
+}
+
+/// What a request has cost, for its last event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub prompt_tokens: usize,
+    /// Of the prompt, found in the prefix cache at the first admission.
+    pub cached_tokens: usize,
+    pub output_tokens: usize,
+    pub arrival: Nanos,
+    pub first_scheduled: Option<Nanos>,
+    pub first_token: Option<Nanos>,
+    pub finished: Nanos,
+    pub num_preemptions: usize,
+    /// Tokens whose keys and values were computed, lost and computed again.
+    pub num_recomputed_tokens: usize,
+}
+
+impl Request {
+    pub(crate) fn new(id: RequestId, arrival: Nanos, new: NewRequest, table: BlockTable) -> Self {
+        let num_prompt = new.prompt.len();
+        Self {
+            id,
+            state: State::Waiting,
+            tokens: new.prompt,
+            num_prompt,
+            num_computed: 0,
+            last_token_is_sampled: false,
+            num_lost: 0,
+            in_flight: 0,
+            table,
+            include_stop: new.text.include_stop,
+            text: TextState::new(new.text),
+            max_tokens: new.max_tokens,
+            min_tokens: new.min_tokens,
+            stop_token_ids: new.stop_token_ids,
+            cache_read: new.cache_read,
+            cache_write: new.cache_write,
+            queue_deadline: new.queue_deadline,
+            deadline: new.deadline,
+            account: Account {
+                prompt_tokens: num_prompt,
+                arrival,
+                ..Account::default()
+            },
+        }
+    }
+
+    /// Tokens still to be computed before the next can be sampled; 1 is a decode.
+    pub(crate) fn num_pending(&self) -> usize {
+        self.tokens.len() - self.num_computed
+    }
+
+    /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.
+    pub(crate) fn push(
+        &mut self,
+        token: i32,
+        max_context_len: usize,
+        table: &TokenTable,
+        out: &mut String,
+    ) -> Option<EndReason> {
+        self.tokens.push(token);
+        let may_stop = self.num_output() >= self.min_tokens;
+        if may_stop && self.stop_token_ids.contains(&token) {
+            if self.include_stop {
+                self.text.push(table, token, false, out);
+            }
+            return Some(EndReason::StopToken(token));
+        }
+        if let Some(stop) = self.text.push(table, token, may_stop, out) {
+            return Some(EndReason::StopString(self.text.stop(stop).to_owned()));
+        }
+        let is_full = self.num_output() >= self.max_tokens || self.tokens.len() >= max_context_len;
+        is_full.then_some(EndReason::Length)
+    }
+
+    pub(crate) fn num_output(&self) -> usize {
+        self.tokens.len() - self.num_prompt
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        !matches!(self.state, State::Ended { .. })
+    }
+
+    /// It ran before and lost its row.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.state == State::Waiting && self.account.num_preemptions > 0
+    }
+
+    pub(crate) fn row(&self) -> Option<Row> {
+        match self.state {
+            State::Waiting => None,
+            State::Running { row } => Some(row),
+            State::Ended { row } => row,
+        }
+    }
+}

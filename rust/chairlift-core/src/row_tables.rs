@@ -1,0 +1,251 @@
+//! The runner's side of a plan: apply its differences to the persistent row tables and derive where everything is.
+//!
+//! ```text
+//! row r of the step, n tokens scheduled, c tokens computed before:
+//!
+//!   position      c        c+1      ...      c+n-1
+//!   KV slot       block_tables[group][row][position / block_size] * block_size + position % block_size
+//!   query_start_loc[r] .. query_start_loc[r + 1]      seq_lens[r] = c + n
+//! ```
+
+use crate::plan::{LAST_SAMPLED, PlanError, PlanView};
+
+/// Persistent state of the rows. Nothing but plans (and the sampler, for `last_token`) changes it.
+#[derive(Debug)]
+pub struct RowTables<'a> {
+    /// `[max_num_seqs]`: tokens whose keys and values are written.
+    pub computed: &'a mut [i32],
+    /// `[max_num_seqs]`: last sampled token.
+    pub last_token: &'a [i32],
+    /// `[max_num_seqs]`: request slot.
+    pub row_slot: &'a mut [i32],
+    /// `[max_num_seqs]`: which of the request's answers.
+    pub row_index: &'a mut [i32],
+    /// `[num_kv_groups][max_num_seqs][max_blocks_per_row]`.
+    pub block_tables: &'a mut [i32],
+    pub num_kv_groups: usize,
+}
+
+/// Inputs of the forward pass, derived; each at least as long as the step needs.
+#[derive(Debug)]
+pub struct StepInputs<'a> {
+    pub rows: &'a mut [i32],
+    pub input_ids: &'a mut [i32],
+    pub positions: &'a mut [i32],
+    /// `[num_kv_groups][stride]`, of which the first T of each line are written.
+    pub slot_mapping: &'a mut [i32],
+    pub query_start_loc: &'a mut [i32],
+    pub seq_lens: &'a mut [i32],
+    pub sample_rows: &'a mut [i32],
+}
+
+/// R rows, T tokens, S sample slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepShape {
+    pub num_rows: usize,
+    pub num_tokens: usize,
+    pub num_samples: usize,
+}
+
+/// Applies `plan` to the tables and fills the inputs.
+///
+/// # Errors
+/// If the plan names a row, column or token outside the tables or inputs.
+pub fn apply_plan(
+    plan: &[i32],
+    block_size: usize,
+    tables: &mut RowTables<'_>,
+    inputs: &mut StepInputs<'_>,
+) -> Result<StepShape, PlanError> {
+    let view = PlanView::parse(plan)?;
+    let shape = StepShape {
+        num_rows: view.rows.len(),
+        num_tokens: view.input_ids.len(),
+        num_samples: view.sample_rows.len(),
+    };
+    check_shape(shape, tables, inputs)?;
+    tables.apply(&view)?;
+    inputs.rows[..shape.num_rows].copy_from_slice(view.rows);
+    inputs.sample_rows[..shape.num_samples].copy_from_slice(view.sample_rows);
+    derive(&view, block_size, tables, inputs)?;
+    Ok(shape)
+}
+
+fn check_shape(
+    shape: StepShape,
+    tables: &RowTables<'_>,
+    inputs: &StepInputs<'_>,
+) -> Result<(), PlanError> {
+    let StepShape {
+        num_rows,
+        num_tokens,
+        num_samples,
+    } = shape;
+    let slots = inputs.slot_mapping.len() / tables.num_kv_groups;
+    for (name, length, least) in [
+        ("rows", inputs.rows.len(), num_rows),
+        ("seq_lens", inputs.seq_lens.len(), num_rows),
+        (
+            "query_start_loc",
+            inputs.query_start_loc.len(),
+            num_rows + 1,
+        ),
+        ("input_ids", inputs.input_ids.len(), num_tokens),
+        ("positions", inputs.positions.len(), num_tokens),
+        ("slot_mapping", slots, num_tokens),
+        ("sample_rows", inputs.sample_rows.len(), num_samples),
+    ] {
+        if length < least {
+            return Err(PlanError(format!(
+                "{name}: expected at least {least} entries, got {length}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl RowTables<'_> {
+    fn apply(&mut self, view: &PlanView<'_>) -> Result<(), PlanError> {
+        let num_rows = self.computed.len();
+        for &[row, slot, index, start, _adapter, _grammar] in view.assigned {
+            let row = below("assigned row", row, num_rows)?;
+            self.computed[row] = start;
+            self.row_slot[row] = slot;
+            self.row_index[row] = index;
+        }
+        let columns = self.block_tables.len() / (self.num_kv_groups * num_rows);
+        for &[group, row, column, block] in view.block_updates {
+            let group = below("KV group", group, self.num_kv_groups)?;
+            let row = below("block row", row, num_rows)?;
+            let column = below("block column", column, columns)?;
+            self.block_tables[(group * num_rows + row) * columns + column] = block;
+        }
+        Ok(())
+    }
+}
+
+fn derive(
+    view: &PlanView<'_>,
+    block_size: usize,
+    tables: &mut RowTables<'_>,
+    inputs: &mut StepInputs<'_>,
+) -> Result<(), PlanError> {
+    let num_rows = tables.computed.len();
+    let columns = tables.block_tables.len() / (tables.num_kv_groups * num_rows);
+    let stride = inputs.slot_mapping.len() / tables.num_kv_groups;
+    let mut at = 0;
+    inputs.query_start_loc[0] = 0;
+    for (i, (&row, &count)) in view.rows.iter().zip(view.num_tokens).enumerate() {
+        let row = below("row", row, num_rows)?;
+        let count = below("num_tokens", count, view.input_ids.len() - at + 1)?;
+        let start = below(
+            "computed tokens",
+            tables.computed[row],
+            columns * block_size + 1,
+        )?;
+        let end = below(
+            "row length",
+            (start + count) as i32,
+            columns * block_size + 1,
+        )?;
+        for (token, position) in (at..).zip(start..end) {
+            let id = view.input_ids[token];
+            inputs.input_ids[token] = if id == LAST_SAMPLED {
+                tables.last_token[row]
+            } else {
+                id
+            };
+            inputs.positions[token] = position as i32;
+            for group in 0..tables.num_kv_groups {
+                let line = (group * num_rows + row) * columns;
+                let block = tables.block_tables[line + position / block_size];
+                inputs.slot_mapping[group * stride + token] =
+                    block * block_size as i32 + (position % block_size) as i32;
+            }
+        }
+        at += count;
+        tables.computed[row] = end as i32;
+        inputs.query_start_loc[i + 1] = at as i32;
+        inputs.seq_lens[i] = end as i32;
+    }
+    Ok(())
+}
+
+fn below(name: &str, value: i32, limit: usize) -> Result<usize, PlanError> {
+    usize::try_from(value)
+        .ok()
+        .filter(|&value| value < limit)
+        .ok_or_else(|| PlanError(format!("plan: {name} {value} is not below {limit}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn positions_and_slots_follow_the_block_table() {
+        let mut plan = Plan::default();
+        plan.assign(1, 0, 3);
+        for (column, block) in [(0, 7), (1, 2)] {
+            plan.set_block(0, 1, column, block);
+        }
+        plan.schedule(1, &[50, 51]);
+        plan.schedule(0, &[LAST_SAMPLED]);
+        plan.sample();
+        let mut buffer = vec![0; 64];
+        let length = plan.encode(&mut buffer);
+
+        let (mut computed, mut row_slot, mut row_index) = ([5, 0], [0; 2], [0; 2]);
+        let mut block_tables = [9, 4, 0, 0];
+        let mut tables = RowTables {
+            computed: &mut computed,
+            last_token: &[42, 0],
+            row_slot: &mut row_slot,
+            row_index: &mut row_index,
+            block_tables: &mut block_tables,
+            num_kv_groups: 1,
+        };
+        let mut out = [[0; 4]; 7];
+        let [
+            rows,
+            input_ids,
+            positions,
+            slot_mapping,
+            query_start_loc,
+            seq_lens,
+            sample_rows,
+        ] = &mut out;
+        let mut inputs = StepInputs {
+            rows,
+            input_ids,
+            positions,
+            slot_mapping,
+            query_start_loc,
+            seq_lens,
+            sample_rows,
+        };
+        let shape = apply_plan(&buffer[..length], 4, &mut tables, &mut inputs).expect("applies");
+        assert_eq!(
+            shape,
+            StepShape {
+                num_rows: 2,
+                num_tokens: 3,
+                num_samples: 1
+            }
+        );
+        assert_eq!(inputs.input_ids[..3], [50, 51, 42]);
+        assert_eq!(inputs.positions[..3], [3, 4, 5]);
+        assert_eq!(inputs.slot_mapping[..3], [7 * 4 + 3, 2 * 4, 4 * 4 + 1]);
+        assert_eq!(inputs.query_start_loc[..3], [0, 2, 3]);
+        assert_eq!(
+            (
+                inputs.seq_lens[0],
+                inputs.seq_lens[1],
+                inputs.sample_rows[0]
+            ),
+            (5, 6, 2)
+        );
+        assert_eq!(computed, [6, 5]);
+    }
+}

@@ -1,0 +1,79 @@
+//! The rows of the batch: free, used, or kept empty until a static or dynamic batch ends.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use crate::{
+    error::{Violation, ensure},
+    request::Row,
+};
+
+/// Hands out the lowest free row.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    free: BinaryHeap<Reverse<Row>>,
+    held: Vec<Row>,
+    num_rows: usize,
+    /// Rows freed since the last plan, for the runner.
+    newly_free: Vec<Row>,
+}
+
+impl Rows {
+    pub(crate) fn new(num_rows: usize) -> Self {
+        Self {
+            free: (0..num_rows as Row).map(Reverse).collect(),
+            held: Vec::new(),
+            num_rows,
+            newly_free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Row> {
+        self.free.pop().map(|Reverse(row)| row)
+    }
+
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(crate) fn release(&mut self, row: Row) {
+        self.free.push(Reverse(row));
+        self.newly_free.push(row);
+    }
+
+    /// Keeps the row of a finished request empty.
+    pub(crate) fn hold(&mut self, row: Row) {
+        self.held.push(row);
+    }
+
+    /// The batch has ended.
+    pub(crate) fn release_held(&mut self) {
+        while let Some(row) = self.held.pop() {
+            self.release(row);
+        }
+    }
+
+    pub(crate) fn drain_newly_free(&mut self) -> impl Iterator<Item = Row> + '_ {
+        self.newly_free.drain(..)
+    }
+
+    /// Used and held.
+    pub(crate) fn num_occupied(&self) -> usize {
+        self.num_rows - self.free.len()
+    }
+
+    /// Every row is free, held or used by exactly one of `used`.
+    pub(crate) fn check_invariants(
+        &self,
+        used: impl Iterator<Item = Row>,
+    ) -> Result<(), Violation> {
+        let mut seen = vec![0; self.num_rows];
+        let free = self.free.iter().map(|&Reverse(row)| row);
+        free.chain(self.held.iter().copied())
+            .chain(used)
+            .for_each(|row| seen[row as usize] += 1);
+        for (row, &times) in seen.iter().enumerate() {
+            ensure!(times == 1, "row {row} has {times} states");
+        }
+        Ok(())
+    }
+}

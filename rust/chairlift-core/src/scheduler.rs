@@ -1,0 +1,385 @@
+//! The scheduler: one loop for every policy, prefill and decode alike.
+//!
+//! Each request has `num_computed_tokens` chasing `num_tokens`; a step spends `max_num_batched_tokens` on the
+//! difference (vLLM v1; Sarathi-Serve's chunked prefill falls out of it). A decode is a request that lacks one token.
+//!
+//! ```text
+//!             add                 join (a free row, blocks for all tokens, the policy's gate)
+//!   client ---------> waiting -----------------------------------------------> running ----> ended
+//!                        ^                                                        |
+//!                        +--- preempt: the youngest loses row and blocks ---------+
+//!                             and rejoins from the front
+//! ```
+//!
+//! - Requests and blocks have one owner, this struct; `end` is the one way out and `release` the one place that frees.
+//! - What a step in flight names is released when the last such step ends.
+//! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
+
+mod check;
+mod outcome;
+mod step;
+
+use std::{collections::VecDeque, sync::Arc};
+
+pub use self::{outcome::Sampled, step::Next};
+use crate::{
+    Nanos,
+    config::Config,
+    deadlines::Deadlines,
+    error::{ConfigError, Refusal, RefusalReason},
+    events::{EndReason, Events, Failure},
+    index_list::IndexList,
+    kv_cache::KvCache,
+    request::{NewRequest, Request, RequestId, Slot, State},
+    rows::Rows,
+    text::TokenTable,
+};
+
+/// Names a planned step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StepId(pub u64);
+
+/// What a step in flight computes for one request.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    slot: Slot,
+    /// `num_computed` of the request after the step.
+    end: usize,
+    samples: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    id: StepId,
+    items: Vec<Item>,
+}
+
+/// A request is queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    pub request: RequestId,
+    pub slot: Slot,
+    /// Requests before it in the queue.
+    pub queue_position: usize,
+}
+
+/// A snapshot; all but the counters are of this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub num_waiting: usize,
+    pub num_waiting_tokens: usize,
+    pub num_running: usize,
+    /// Rows in use, those that stay empty until their batch ends included.
+    pub num_rows_held: usize,
+    pub num_blocks: usize,
+    /// Free or evictable.
+    pub num_free_blocks: usize,
+    pub num_cached_blocks: usize,
+    /// Written token slots of the blocks in use, shared blocks counted once.
+    pub num_kv_tokens: usize,
+    /// Since the start.
+    pub num_preemptions: u64,
+    /// Full prompt columns of admitted requests since the start, and those found in the prefix cache.
+    pub num_prefix_queries: u64,
+    pub num_prefix_hits: u64,
+}
+
+/// Owns requests, rows and KV blocks; decides which tokens each step computes.
+pub struct Scheduler {
+    config: Config,
+    max_context_len: usize,
+    token_table: Arc<TokenTable>,
+    requests: Vec<Option<Request>>,
+    free_slots: Vec<Slot>,
+    num_added: u64,
+    /// Preempted requests first, then the new in order of arrival.
+    queue: IndexList,
+    num_preempted: usize,
+    num_waiting_tokens: usize,
+    /// In order of admission: the youngest last.
+    running: Vec<Slot>,
+    rows: Rows,
+    kv: KvCache,
+    deadlines: Deadlines,
+    /// Requests added before this may run in a partial batch.
+    flushed_before: RequestId,
+    in_flight: VecDeque<Step>,
+    spare_items: Vec<Vec<Item>>,
+    num_steps: u64,
+    events: Events,
+    num_preemptions: u64,
+    num_prefix_queries: u64,
+    num_prefix_hits: u64,
+}
+
+fn live(requests: &mut [Option<Request>], slot: Slot) -> &mut Request {
+    requests[slot as usize]
+        .as_mut()
+        .expect("invariant: a listed slot holds a request")
+}
+
+impl Scheduler {
+    /// An idle scheduler.
+    ///
+    /// # Errors
+    /// Names the first setting that is out of range.
+    pub fn new(config: Config, token_table: Arc<TokenTable>) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let num_slots = config.num_slots();
+        Ok(Self {
+            max_context_len: config.max_context_len(),
+            token_table,
+            requests: vec![None; num_slots],
+            free_slots: (0..num_slots as Slot).rev().collect(),
+            num_added: 0,
+            queue: IndexList::with_capacity(num_slots),
+            num_preempted: 0,
+            num_waiting_tokens: 0,
+            running: Vec::with_capacity(config.max_num_seqs),
+            rows: Rows::new(config.max_num_seqs),
+            kv: KvCache::new(&config),
+            deadlines: Deadlines::default(),
+            flushed_before: RequestId(0),
+            in_flight: VecDeque::with_capacity(config.steps_in_flight),
+            spare_items: Vec::new(),
+            num_steps: 0,
+            events: Events::default(),
+            num_preemptions: 0,
+            num_prefix_queries: 0,
+            num_prefix_hits: 0,
+            config,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// A refusal leaves nothing behind.
+    pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
+        self.check_request(&new)?;
+        let slot = self.free_slot()?;
+        self.num_added += 1;
+        let request = RequestId(self.num_added * self.requests.len() as u64 + u64::from(slot));
+        for time in [new.queue_deadline, new.deadline].into_iter().flatten() {
+            self.deadlines.push(time, request);
+        }
+        let table = self.kv.new_table(&new.namespace);
+        let queue_position = self.queue.len();
+        self.num_waiting_tokens += new.prompt.len();
+        self.requests[slot as usize] = Some(Request::new(request, now, new, table));
+        self.queue.push_back(slot);
+        let num_live = self.queue.len() + self.running.len();
+        let requests = &self.requests;
+        self.deadlines
+            .compact(num_live, |id| slot_of(requests, id).is_some());
+        Ok(Added {
+            request,
+            slot,
+            queue_position,
+        })
+    }
+
+    fn check_request(&self, new: &NewRequest) -> Result<(), Refusal> {
+        let num_prompt = new.prompt.len();
+        let vocab_size = self.config.vocab_size;
+        let (model, context) = (self.config.max_model_len, self.max_context_len);
+        let known = |&id: &i32| usize::try_from(id).is_ok_and(|id| id < vocab_size);
+        let refuse = |reason, field, message| {
+            Err(Refusal {
+                reason,
+                field,
+                message,
+            })
+        };
+        let bad = |field, message| refuse(RefusalReason::BadParameter, field, message);
+        if num_prompt == 0 {
+            return bad("prompt", "expected at least one token, got none".into());
+        }
+        if let Some(i) = new.prompt.iter().position(|id| !known(id)) {
+            return bad(
+                "token_ids",
+                format!("expected ids below {vocab_size}, got another at position {i}"),
+            );
+        }
+        if new.max_tokens == 0 {
+            return bad("stopping.max_tokens", "expected at least 1, got 0".into());
+        }
+        if new.min_tokens > new.max_tokens {
+            let (min, max) = (new.min_tokens, new.max_tokens);
+            return bad(
+                "stopping.min_tokens",
+                format!("expected at most max_tokens ({max}), got {min}"),
+            );
+        }
+        if num_prompt >= model {
+            let message = format!(
+                "expected at most {} tokens (the model's context less one), got {num_prompt}",
+                model - 1
+            );
+            return refuse(RefusalReason::PromptTooLong, "prompt", message);
+        }
+        if num_prompt >= context {
+            let message = format!(
+                "expected at most {} tokens (all that this server's KV cache can hold), got {num_prompt}",
+                context - 1
+            );
+            return refuse(RefusalReason::KvCapacity, "prompt", message);
+        }
+        Ok(())
+    }
+
+    fn free_slot(&mut self) -> Result<Slot, Refusal> {
+        let most = self.config.max_queued_requests;
+        let slot = if self.queue.len() < most {
+            self.free_slots.pop()
+        } else {
+            None
+        };
+        slot.ok_or_else(|| Refusal {
+            reason: RefusalReason::QueueFull,
+            field: "",
+            message: format!("{most} requests are waiting already"),
+        })
+    }
+
+    /// Ends a request in any state; false if it has ended already.
+    pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
+        let Some(slot) = slot_of(&self.requests, request) else {
+            return false;
+        };
+        self.end_early(now, slot, reason);
+        self.sweep();
+        true
+    }
+
+    /// Lets the requests that wait now run in a partial batch: no more input is to come.
+    pub fn flush(&mut self) {
+        self.flushed_before = RequestId((self.num_added + 1) * self.requests.len() as u64);
+    }
+
+    /// Moves the events since the last call to `out`, which is cleared.
+    pub fn take_events(&mut self, out: &mut Events) {
+        out.list.clear();
+        out.text.clear();
+        out.tokens.clear();
+        std::mem::swap(&mut self.events, out);
+    }
+
+    /// A snapshot; O(running requests).
+    pub fn load(&self) -> Load {
+        let block_size = self.config.block_size;
+        let num_free_blocks = self.kv.pool.num_free();
+        let num_used = self.kv.pool.num_blocks() - num_free_blocks;
+        let unwritten = |request: &Request| {
+            (request.table.num_columns() * block_size).saturating_sub(request.num_computed)
+        };
+        let num_unwritten: usize = self.requests.iter().flatten().map(unwritten).sum();
+        Load {
+            num_waiting: self.queue.len(),
+            num_waiting_tokens: self.num_waiting_tokens,
+            num_running: self.running.len(),
+            num_rows_held: self.rows.num_occupied(),
+            num_blocks: self.kv.pool.num_blocks(),
+            num_free_blocks,
+            num_cached_blocks: self.kv.num_published(),
+            num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),
+            num_preemptions: self.num_preemptions,
+            num_prefix_queries: self.num_prefix_queries,
+            num_prefix_hits: self.num_prefix_hits,
+        }
+    }
+
+    /// Ends what is due: requests that waited too long to start, and requests out of time.
+    fn expire(&mut self, now: Nanos) {
+        while let Some(request) = self.deadlines.pop_due(now) {
+            let Some(slot) = slot_of(&self.requests, request) else {
+                continue;
+            };
+            let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
+            let request = live(&mut self.requests, slot);
+            let started = request.account.first_scheduled.is_some();
+            if due(request.deadline) {
+                self.end_early(now, slot, EndReason::TimeLimit);
+            } else if due(request.queue_deadline) && !started {
+                self.end_early(now, slot, EndReason::Failed(Failure::QueueTimeout));
+            }
+        }
+        self.sweep();
+    }
+
+    /// Ends a request from outside a step: text that was held back is decided now, unless it failed.
+    fn end_early(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
+        let request = live(&mut self.requests, slot);
+        if !matches!(reason, EndReason::Failed(_)) {
+            let start = self.events.text.len();
+            request
+                .text
+                .finish(&self.token_table, &mut self.events.text);
+            self.events.tokens(request.id, start, &[], 0);
+        }
+        self.end(now, slot, reason);
+    }
+
+    /// The one way out: emits the last event and releases what no step in flight names.
+    fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
+        let request = live(&mut self.requests, slot);
+        if request.state == State::Waiting {
+            self.queue.remove(slot);
+            self.num_waiting_tokens -= request.tokens.len();
+            self.num_preempted -= usize::from(request.account.num_preemptions > 0);
+        }
+        request.state = State::Ended { row: request.row() };
+        request.account.finished = now;
+        request.account.output_tokens = request.num_output();
+        self.events.end(request.id, reason, request.account);
+        if request.in_flight == 0 {
+            self.release(slot);
+        }
+    }
+
+    /// The one place that frees: blocks, row and slot of an ended request that no step names.
+    fn release(&mut self, slot: Slot) {
+        let mut request = self.requests[slot as usize]
+            .take()
+            .expect("invariant: released once");
+        debug_assert!(!request.is_live() && request.in_flight == 0);
+        self.kv.release(&mut request.table);
+        match request.row() {
+            Some(row) if self.config.policy.holds_rows() => self.rows.hold(row),
+            Some(row) => self.rows.release(row),
+            None => {}
+        }
+        self.free_slots.push(slot);
+    }
+
+    /// Takes ended requests off the running list and ends the batch when it is empty. Every public call that may end
+    /// a request finishes with it.
+    fn sweep(&mut self) {
+        let requests = &self.requests;
+        self.running.retain(|&slot| {
+            requests[slot as usize]
+                .as_ref()
+                .is_some_and(|request| matches!(request.state, State::Running { .. }))
+        });
+        if !self.batch_is_open() {
+            self.rows.release_held();
+        }
+    }
+
+    /// Somebody runs, or was preempted and will be back.
+    fn batch_is_open(&self) -> bool {
+        !self.running.is_empty() || self.num_preempted > 0
+    }
+}
+
+/// The slot of a request that has not ended.
+fn slot_of(requests: &[Option<Request>], id: RequestId) -> Option<Slot> {
+    let slot = id.0 % requests.len() as u64;
+    let request = requests[slot as usize].as_ref()?;
+    (request.id == id && request.is_live()).then_some(slot as Slot)
+}

@@ -1,0 +1,270 @@
+//! Planning a step: who runs goes on, then who waits may join.
+
+use super::{Item, Scheduler, Step, StepId, live};
+use crate::{
+    Nanos,
+    plan::{LAST_SAMPLED, Plan},
+    policy::{Gate, Moment},
+    request::{Slot, State},
+};
+
+/// What `schedule` decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The plan is to be run, and answered by `update` or `fail`.
+    Run(StepId),
+    /// There is nothing to run; at `wake_at` there may be, even if nothing is called before.
+    Idle { wake_at: Option<Nanos> },
+}
+
+impl Scheduler {
+    /// Plans the next step into `plan`, which is cleared.
+    ///
+    /// The budget goes to running requests in order of admission, a prefill leaving one token for each decode behind
+    /// it, and what is left to those who join:
+    ///
+    /// ```text
+    /// budget  [ A 1 | B 1 | C chunk of 120 | D 1 | E joins, chunk of 133 ]
+    /// ```
+    pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
+        plan.clear();
+        if self.in_flight.len() >= self.config.steps_in_flight {
+            return Next::Idle { wake_at: None };
+        }
+        self.expire(now);
+        let mut items = self.spare_items.pop().unwrap_or_default();
+        let mut gate_opens = None;
+        let (budget, preempted) = self.schedule_running(now, plan, &mut items);
+        if !preempted {
+            // Who joins right after a preemption would take the very blocks that were just won.
+            gate_opens = self.admit(now, budget, plan, &mut items);
+        }
+        if items.is_empty() {
+            self.spare_items.push(items);
+            let wake_at = [gate_opens, self.deadlines.next()]
+                .into_iter()
+                .flatten()
+                .min();
+            return Next::Idle { wake_at };
+        }
+        self.rows
+            .drain_newly_free()
+            .for_each(|row| plan.free_row(row));
+        self.num_steps += 1;
+        let id = StepId(self.num_steps);
+        self.in_flight.push_back(Step { id, items });
+        Next::Run(id)
+    }
+
+    /// Returns the budget that is left, and whether somebody was preempted.
+    fn schedule_running(
+        &mut self,
+        now: Nanos,
+        plan: &mut Plan,
+        items: &mut Vec<Item>,
+    ) -> (usize, bool) {
+        let mut budget = self.config.max_num_batched_tokens;
+        let num_running = self.running.len();
+        let mut num_decodes = self
+            .running
+            .iter()
+            .filter(|&&slot| self.is_decode(slot))
+            .count();
+        let mut i = 0;
+        while i < self.running.len() {
+            let slot = self.running[i];
+            let pending = live(&mut self.requests, slot).num_pending();
+            num_decodes -= usize::from(pending == 1);
+            let count = pending.min(budget - num_decodes);
+            if count > 0 {
+                while !self.schedule_tokens(now, slot, count, plan, items) {
+                    // The running list is in order of admission: the youngest pays, the oldest never does.
+                    let victim = self
+                        .running
+                        .pop()
+                        .expect("invariant: whoever grows is running");
+                    num_decodes -= usize::from(victim != slot && self.is_decode(victim));
+                    self.preempt(victim);
+                    if victim == slot {
+                        return (budget, true);
+                    }
+                }
+                budget -= count;
+            }
+            i += 1;
+        }
+        (budget, self.running.len() < num_running)
+    }
+
+    fn is_decode(&self, slot: Slot) -> bool {
+        self.requests[slot as usize]
+            .as_ref()
+            .is_some_and(|request| request.num_pending() == 1)
+    }
+
+    /// Adds the next `count` tokens of a running request to the step; false if there are no blocks for them.
+    fn schedule_tokens(
+        &mut self,
+        now: Nanos,
+        slot: Slot,
+        count: usize,
+        plan: &mut Plan,
+        items: &mut Vec<Item>,
+    ) -> bool {
+        let request = live(&mut self.requests, slot);
+        let row = request
+            .row()
+            .expect("invariant: a running request has a row");
+        let (start, end) = (request.num_computed, request.num_computed + count);
+        let num_columns = request.table.num_columns();
+        if !self.kv.grow(&mut request.table, end) {
+            return false;
+        }
+        for column in num_columns..request.table.num_columns() {
+            for group in 0..self.kv.num_groups() {
+                plan.set_block(group, row, column, request.table.block(group, column));
+            }
+        }
+        let samples = end == request.tokens.len();
+        if request.last_token_is_sampled && samples && count == 1 {
+            plan.schedule(row, &[LAST_SAMPLED]);
+        } else {
+            plan.schedule(row, &request.tokens[start..end]);
+        }
+        if samples {
+            plan.sample();
+        }
+        request.num_computed = end;
+        request.in_flight += 1;
+        request.account.first_scheduled.get_or_insert(now);
+        items.push(Item { slot, end, samples });
+        true
+    }
+
+    /// A running request loses row and blocks and waits at the front. What it had published may be found again.
+    pub(super) fn preempt(&mut self, slot: Slot) {
+        let request = live(&mut self.requests, slot);
+        debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
+        self.kv.release(&mut request.table);
+        self.rows.release(
+            request
+                .row()
+                .expect("invariant: a running request has a row"),
+        );
+        request.state = State::Waiting;
+        request.num_lost += request.num_computed;
+        request.num_computed = 0;
+        request.last_token_is_sampled = false;
+        request.account.num_preemptions += 1;
+        self.num_preemptions += 1;
+        self.num_preempted += 1;
+        self.num_waiting_tokens += request.tokens.len();
+        self.queue.push_front(slot);
+    }
+
+    /// Lets waiting requests join while rows, budget, blocks and the policy allow, in order: the head is never passed.
+    /// Returns when the policy's answer changes by itself.
+    fn admit(
+        &mut self,
+        now: Nanos,
+        mut budget: usize,
+        plan: &mut Plan,
+        items: &mut Vec<Item>,
+    ) -> Option<Nanos> {
+        let (mut limit, whole_batch, opens) = match self.gate(now) {
+            Gate::Open { limit, whole_batch } => (limit, whole_batch, None),
+            Gate::Closed { wake_at } => (0, false, wake_at),
+        };
+        while let Some(slot) = self.queue.front() {
+            let rejoins = live(&mut self.requests, slot).is_preempted();
+            if (limit == 0 && !rejoins) || (budget == 0 && !whole_batch) || !self.join(slot, plan) {
+                break;
+            }
+            limit -= usize::from(!rejoins);
+            let count = live(&mut self.requests, slot).num_pending().min(budget);
+            if count > 0 {
+                let scheduled = self.schedule_tokens(now, slot, count, plan, items);
+                assert!(
+                    scheduled,
+                    "invariant: the blocks of all its tokens are promised"
+                );
+                budget -= count;
+            }
+        }
+        opens
+    }
+
+    fn gate(&mut self, now: Nanos) -> Gate {
+        let num_waiting = self.queue.len() - self.num_preempted;
+        let head = self
+            .queue
+            .front()
+            .map(|slot| live(&mut self.requests, slot));
+        let (oldest, flushed) = head.map_or((now, false), |head| {
+            (head.account.arrival, head.id < self.flushed_before)
+        });
+        let batch_is_open = self.batch_is_open();
+        self.config.policy.gate(Moment {
+            now,
+            batch_is_open,
+            num_waiting,
+            oldest,
+            flushed,
+        })
+    }
+
+    /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest; false
+    /// if there is no room.
+    fn join(&mut self, slot: Slot, plan: &mut Plan) -> bool {
+        if !self.rows.has_free() {
+            return false;
+        }
+        let block_size = self.config.block_size;
+        let request = live(&mut self.requests, slot);
+        let rejoins = request.is_preempted();
+        let reads = self.config.prefix_cache && request.cache_read;
+        let num_hits = if reads {
+            self.kv.lookup(&mut request.table, &request.tokens)
+        } else {
+            0
+        };
+        // Whoever was preempted comes back only when everyone who runs could grow once more; otherwise it would lose
+        // its row again at once and compute the same tokens over and over.
+        let headroom = if rejoins {
+            self.running.len() * self.kv.num_groups()
+        } else {
+            0
+        };
+        if !self
+            .kv
+            .admit(&mut request.table, &request.tokens, num_hits, headroom)
+        {
+            return false;
+        }
+        let row = self.rows.take().expect("invariant: a row was free");
+        self.queue.remove(slot);
+        self.num_waiting_tokens -= request.tokens.len();
+        let start = num_hits * block_size;
+        request.state = State::Running { row };
+        request.num_computed = start;
+        if rejoins {
+            self.num_preempted -= 1;
+            request.account.num_recomputed_tokens += request.num_lost.saturating_sub(start);
+            request.num_lost = 0;
+        } else {
+            request.account.cached_tokens = start;
+            if reads {
+                self.num_prefix_queries += ((request.num_prompt - 1) / block_size) as u64;
+                self.num_prefix_hits += num_hits as u64;
+            }
+        }
+        plan.assign(row, slot, start);
+        for column in 0..num_hits {
+            for group in 0..self.kv.num_groups() {
+                plan.set_block(group, row, column, request.table.block(group, column));
+            }
+        }
+        self.running.push(slot);
+        true
+    }
+}

@@ -1,0 +1,105 @@
+//! Stop strings over a text that arrives in pieces.
+//!
+//! One Knuth-Morris-Pratt automaton per stop string: its state is the length of the longest end of the text that begins
+//! the stop string, which is also what must be held back. No text is kept and none is looked at twice.
+
+/// Where a stop string ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    /// Index in the list of stop strings.
+    pub(super) stop: usize,
+    /// Offset in the piece of text.
+    pub(super) end: usize,
+}
+
+/// The stop strings of one answer.
+#[derive(Clone, Debug)]
+pub(super) struct StopMatcher {
+    automata: Vec<Automaton>,
+}
+
+impl StopMatcher {
+    pub(super) fn new(stop: &[String]) -> Self {
+        Self {
+            automata: stop.iter().map(|stop| Automaton::new(stop)).collect(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.automata.is_empty()
+    }
+
+    /// Reads on; returns the earliest match that ends in `text`, the longest of those that end together.
+    ///
+    /// With `accept` false matches are passed over, and only a later one can count.
+    pub(super) fn feed(&mut self, text: &str, accept: bool) -> Option<Match> {
+        for (at, byte) in text.bytes().enumerate() {
+            let mut longest: Option<usize> = None;
+            for i in 0..self.automata.len() {
+                let matched = self.automata[i].step(byte);
+                if matched && longest.is_none_or(|best| self.len(i) > self.len(best)) {
+                    longest = Some(i);
+                }
+            }
+            if let (Some(stop), true) = (longest, accept) {
+                return Some(Match { stop, end: at + 1 });
+            }
+        }
+        None
+    }
+
+    /// Bytes at the end of the text that can still become a stop string.
+    pub(super) fn partial_len(&self) -> usize {
+        let lengths = self.automata.iter().map(|automaton| automaton.matched);
+        lengths.max().unwrap_or(0)
+    }
+
+    fn len(&self, i: usize) -> usize {
+        self.automata[i].pattern.len()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Automaton {
+    pattern: Box<[u8]>,
+    /// `borders[i]`: length of the longest proper prefix of `pattern[..=i]` that is also its end.
+    borders: Box<[usize]>,
+    /// Bytes of `pattern` that the text ends with; less than all of them.
+    matched: usize,
+}
+
+impl Automaton {
+    fn new(pattern: &str) -> Self {
+        let pattern = pattern.as_bytes();
+        let mut borders = vec![0; pattern.len()];
+        let mut matched = 0;
+        for (i, &byte) in pattern.iter().enumerate().skip(1) {
+            while matched > 0 && pattern[matched] != byte {
+                matched = borders[matched - 1];
+            }
+            matched += usize::from(pattern[matched] == byte);
+            borders[i] = matched;
+        }
+        Self {
+            pattern: pattern.into(),
+            borders: borders.into(),
+            matched: 0,
+        }
+    }
+
+    /// Reads one byte; true if the pattern ends with it.
+    fn step(&mut self, byte: u8) -> bool {
+        let Some(&last) = self.borders.last() else {
+            return false;
+        };
+        while self.matched > 0 && self.pattern[self.matched] != byte {
+            self.matched = self.borders[self.matched - 1];
+        }
+        self.matched += usize::from(self.pattern[self.matched] == byte);
+        let whole = self.matched == self.pattern.len();
+        if whole {
+            self.matched = last;
+        }
+        whole
+    }
+}
