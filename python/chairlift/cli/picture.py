@@ -128,8 +128,10 @@ def render_terminal(picture: Picture, width: int) -> RenderableType:
     room = max(10, width - 8)
     per_column = -(-picture.num_steps // room) if picture.num_steps else 1
     num_columns = -(-picture.num_steps // per_column)
-    lines = [_terminal_row(picture, row, per_column, num_columns) for row in range(picture.num_rows)]
-    return Group(*lines, _terminal_axis(picture, per_column, num_columns), Text(), _key(picture))
+    lines = [
+        _terminal_row(picture, row, per_column, num_columns) for row in range(picture.num_rows)
+    ]
+    return Group(*lines, _terminal_axis(per_column, num_columns), Text(), _key(picture))
 
 
 def _terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) -> Text:
@@ -151,7 +153,7 @@ def _terminal_row(picture: Picture, row: int, per_column: int, num_columns: int)
     return Text(f"row {row} ", style="bold").append_text(Text.assemble(*cells))
 
 
-def _terminal_axis(picture: Picture, per_column: int, num_columns: int) -> Text:
+def _terminal_axis(per_column: int, num_columns: int) -> Text:
     axis = [" "] * num_columns
     for column in range(0, num_columns, 10):
         mark = str(column * per_column)
