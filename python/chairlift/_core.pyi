@@ -50,15 +50,49 @@ class TokenTable:
         *,
         byte_fallback: Sequence[int] = (),
         strip_first_space: bool = False,
+        first_tokens: Sequence[bytes] = (),
     ) -> None:
         """Builds the table.
 
         Args:
-            tokens: Bytes of each id, `[vocab_size]`.
+            tokens: Bytes of each id, `[vocab_size]`; an id without bytes contributes nothing.
             special: Ids that `skip_special_tokens` leaves out.
             byte_fallback: Ids that stand for one raw byte (`<0xNN>` of SentencePiece models).
             strip_first_space: The decoder drops one leading space of the whole text.
+            first_tokens: What each id contributes as the first token of a text, `[vocab_size]`;
+                empty where that is no different.
+
+        Raises:
+            ValueError: An id is outside the vocabulary, a `byte_fallback` id has not one byte, or
+                `first_tokens` has another length than `tokens`.
         """
+
+@final
+class TextStream:
+    """The text of one token sequence while it grows, as the scheduler makes it.
+
+    Deltas concatenate to the decode of the whole sequence, and none splits a character; text that
+    may be the start of a stop string waits until that is decided.
+    """
+
+    stopped: str | None
+    """The stop string that matched: of those that end first, the longest."""
+
+    def __init__(
+        self,
+        table: TokenTable,
+        *,
+        skip_special_tokens: bool = True,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+    ) -> None:
+        """Starts an empty text; `include_stop` keeps the stop string that matches."""
+
+    def push(self, token: int) -> str:
+        """Appends one token; returns what it decides. Empty after a stop string matched."""
+
+    def finish(self) -> str:
+        """Ends the text; returns what was undecided, with U+FFFD for an incomplete character."""
 
 @final
 class Added:
@@ -251,7 +285,8 @@ class Scheduler:
             now: The time.
             step: From `schedule`.
             tokens: int32 `[num_tokens]`, accepted tokens of the sample slots, slot after slot.
-            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not finite.
+            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not finite and
+                its one token is ignored.
 
         Raises:
             UnknownStep: The step is not in flight.

@@ -103,7 +103,9 @@ mod tests {
     #[test]
     fn order_survives_removal_from_the_middle() {
         let mut list = IndexList::with_capacity(8);
-        [3, 1, 4].into_iter().for_each(|i| list.push_back(i));
+        for index in [3, 1, 4] {
+            list.push_back(index);
+        }
         list.push_front(5);
         list.remove(1);
         assert_eq!(list.iter().collect::<Vec<_>>(), [5, 3, 4]);

@@ -94,10 +94,6 @@ impl Plan {
         self.block_updates.extend_from_slice(&entry);
     }
 
-    pub(crate) fn num_scheduled_tokens(&self) -> usize {
-        self.input_ids.len()
-    }
-
     /// Writes the plan to the front of `out` and returns its length.
     ///
     /// # Panics

@@ -27,8 +27,9 @@ pub struct BlockHash([u8; 32]);
 
 impl std::hash::Hash for BlockHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let [a, b, c, d, e, f, g, h, ..] = self.0;
-        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.0[..8]);
+        state.write_u64(u64::from_le_bytes(first));
     }
 }
 

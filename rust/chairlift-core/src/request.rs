@@ -73,6 +73,10 @@ pub(crate) enum State {
 }
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own, named where it is read"
+)]
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) state: State,

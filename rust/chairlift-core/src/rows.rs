@@ -12,7 +12,7 @@ use crate::{
 pub(crate) struct Rows {
     free: BinaryHeap<Reverse<Row>>,
     held: Vec<Row>,
-    num_rows: usize,
+    total: usize,
     /// Rows freed since the last plan, for the runner.
     newly_free: Vec<Row>,
 }
@@ -22,7 +22,7 @@ impl Rows {
         Self {
             free: (0..num_rows as Row).map(Reverse).collect(),
             held: Vec::new(),
-            num_rows,
+            total: num_rows,
             newly_free: Vec::new(),
         }
     }
@@ -58,7 +58,7 @@ impl Rows {
 
     /// Used and held.
     pub(crate) fn num_occupied(&self) -> usize {
-        self.num_rows - self.free.len()
+        self.total - self.free.len()
     }
 
     /// Every row is free, held or used by exactly one of `used`.
@@ -66,7 +66,7 @@ impl Rows {
         &self,
         used: impl Iterator<Item = Row>,
     ) -> Result<(), Violation> {
-        let mut seen = vec![0; self.num_rows];
+        let mut seen = vec![0; self.total];
         let free = self.free.iter().map(|&Reverse(row)| row);
         free.chain(self.held.iter().copied())
             .chain(used)

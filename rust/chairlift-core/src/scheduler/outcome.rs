@@ -1,6 +1,6 @@
 //! The end of a step: take the sampled tokens, or roll the step back.
 
-use super::{Item, Scheduler, Step, StepId, live};
+use super::{Item, Scheduler, StepId, live};
 use crate::{
     Nanos,
     error::StepError,
@@ -13,7 +13,7 @@ use crate::{
 pub struct Sampled<'a> {
     /// Accepted tokens, slot after slot.
     pub tokens: &'a [i32],
-    /// Of each slot: how many tokens, at least 1; or -1: the row was not finite and has none.
+    /// Of each slot: how many tokens, at least 1; or -1: the row was not finite, and its one token is ignored.
     pub counts: &'a [i32],
 }
 
@@ -29,10 +29,7 @@ impl Scheduler {
         sampled: Sampled<'_>,
     ) -> Result<(), StepError> {
         self.check_sampled(step, sampled)?;
-        let Step { items, .. } = self
-            .in_flight
-            .pop_front()
-            .expect("invariant: checked above");
+        let items = self.take_step(step)?;
         let (mut tokens, mut sample_slot, mut token_start) = (sampled.tokens, 0, 0);
         for &item in &items {
             let mut count = 0;
@@ -40,8 +37,8 @@ impl Scheduler {
                 count = sampled.counts[sample_slot];
                 sample_slot += 1;
             }
-            let (mine, rest) = tokens.split_at(count.max(0) as usize);
-            self.complete(now, item, mine, token_start);
+            let (mine, rest) = tokens.split_at(count.unsigned_abs() as usize);
+            self.complete(now, item, if count < 0 { &[] } else { mine }, token_start);
             tokens = rest;
             token_start += mine.len();
         }
@@ -52,8 +49,8 @@ impl Scheduler {
 
     fn check_sampled(&self, step: StepId, sampled: Sampled<'_>) -> Result<(), StepError> {
         let oldest = self.in_flight.front().filter(|oldest| oldest.id == step);
-        let items = &oldest.ok_or(StepError::UnknownStep(step.0))?.items;
-        let expected = items.iter().filter(|item| item.samples).count();
+        let oldest = oldest.ok_or(StepError::UnknownStep(step.0))?;
+        let expected = oldest.items.iter().filter(|item| item.samples).count();
         let got = sampled.counts.len();
         if got != expected || sampled.counts.contains(&0) {
             return Err(StepError::WrongCounts { expected, got });
@@ -61,7 +58,7 @@ impl Scheduler {
         let expected = sampled
             .counts
             .iter()
-            .map(|&count| count.max(0) as usize)
+            .map(|&count| count.unsigned_abs() as usize)
             .sum();
         let got = sampled.tokens.len();
         if got != expected {
@@ -110,11 +107,10 @@ impl Scheduler {
         }
         request.last_token_is_sampled = true;
         request.account.first_token.get_or_insert(now);
-        if end
-            .as_ref()
-            .is_some_and(|reason| !matches!(reason, EndReason::StopString(_)))
+        if !matches!(end, None | Some(EndReason::StopString(_)))
+            && let Some(stop) = request.text.finish(&self.token_table, out)
         {
-            request.text.finish(&self.token_table, out);
+            end = Some(EndReason::StopString(request.text.stop(stop).to_owned()));
         }
         self.events
             .tokens(request.id, text_start, &tokens[..num_taken], token_start);
@@ -134,17 +130,7 @@ impl Scheduler {
         step: StepId,
         guilty: &[RequestId],
     ) -> Result<(), StepError> {
-        if self
-            .in_flight
-            .front()
-            .is_none_or(|oldest| oldest.id != step)
-        {
-            return Err(StepError::UnknownStep(step.0));
-        }
-        let Step { items, .. } = self
-            .in_flight
-            .pop_front()
-            .expect("invariant: checked above");
+        let items = self.take_step(step)?;
         // Youngest first, so that the oldest ends up at the front of the queue.
         for &Item { slot, .. } in items.iter().rev() {
             let request = live(&mut self.requests, slot);
@@ -162,6 +148,22 @@ impl Scheduler {
         self.recycle(items);
         self.sweep();
         Ok(())
+    }
+
+    /// Takes the oldest step out of flight, if that is the one.
+    fn take_step(&mut self, step: StepId) -> Result<Vec<Item>, StepError> {
+        let is_oldest = self
+            .in_flight
+            .front()
+            .is_some_and(|oldest| oldest.id == step);
+        let oldest = if is_oldest {
+            self.in_flight.pop_front()
+        } else {
+            None
+        };
+        oldest
+            .map(|step| step.items)
+            .ok_or(StepError::UnknownStep(step.0))
     }
 
     /// Keeps the memory of a step's list for a later step.

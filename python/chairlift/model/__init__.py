@@ -1,0 +1,1 @@
+"""Language models: their configuration, weights, forward pass, KV cache and tokenizer."""

@@ -1,0 +1,96 @@
+"""How much memory keys and values get, and the pool that holds them.
+
+The pool is an array of blocks of one size. A block holds `block_size` tokens for the layers of one
+KV group; groups (layers that share a window) draw from the same pool, so a block has room for the
+largest group, and layer `l` of the model is layer `layer_slots(model)[l]` of its group's blocks.
+"""
+
+from collections import Counter
+
+from torch import Tensor
+
+from chairlift.attention.backend import AttentionBackend
+from chairlift.config import EngineConfig, memory_limit
+from chairlift.errors import ConfigError
+from chairlift.model.config import ModelConfig
+
+MEMORY_FRACTION = 0.25
+"""Of the memory this process may use, where no `kv_cache_memory` is set."""
+
+
+def layer_slots(model: ModelConfig) -> tuple[int, ...]:
+    """Gives the place of each layer inside the blocks of its group."""
+    seen: Counter[int] = Counter()
+    slots = []
+    for group in model.layer_group:
+        slots.append(seen[group])
+        seen[group] += 1
+    return tuple(slots)
+
+
+def layers_per_block(model: ModelConfig) -> int:
+    """Gives the number of layers of the largest group."""
+    return max(Counter(model.layer_group).values())
+
+
+def kv_bytes_per_block(model: ModelConfig, backend: AttentionBackend, block_size: int) -> int:
+    """Gives the bytes of one block, all its layers included."""
+    return backend.block_bytes(
+        layers_per_block(model), model.num_kv_heads, block_size, model.head_dim, model.dtype
+    )
+
+
+def max_blocks_per_row(settings: EngineConfig, model: ModelConfig) -> int:
+    """Gives the blocks of the longest sequence in one group."""
+    max_len = min(settings.max_model_len or model.max_model_len, model.max_model_len)
+    return -(-max_len // settings.block_size)
+
+
+def plan_blocks(
+    settings: EngineConfig,
+    model: ModelConfig,
+    backend: AttentionBackend,
+    memory: int | None = None,
+) -> int:
+    """Gives the number of blocks of the pool, the null block included.
+
+    Without `kv_cache_memory` that is what `max_num_seqs` sequences of full length can fill, as far
+    as a quarter of the memory goes.
+
+    Args:
+        settings: The engine's.
+        model: The model's.
+        backend: Knows the size of a block.
+        memory: Bytes this process may use; None asks the system.
+
+    Raises:
+        ConfigError: The memory does not hold one block per group beside the null block.
+    """
+    block = kv_bytes_per_block(model, backend, settings.block_size)
+    num_groups = len(model.kv_windows)
+    if settings.kv_cache_memory is not None:
+        budget = settings.kv_cache_memory
+        num_blocks = budget // block
+    else:
+        budget = int((memory_limit() if memory is None else memory) * MEMORY_FRACTION)
+        useful = settings.max_num_seqs * num_groups * max_blocks_per_row(settings, model) + 1
+        num_blocks = min(useful, budget // block)
+    least = num_groups + 1
+    if num_blocks < least:
+        message = f"kv_cache_memory: expected at least {least * block} bytes, got {budget}"
+        raise ConfigError(message)
+    return num_blocks
+
+
+def allocate_kv_cache(
+    model: ModelConfig, backend: AttentionBackend, num_blocks: int, block_size: int
+) -> Tensor:
+    """Allocates the pool `[layers_per_block, num_blocks, ...]`, zeroed."""
+    return backend.allocate(
+        layers_per_block(model),
+        num_blocks,
+        model.num_kv_heads,
+        block_size,
+        model.head_dim,
+        model.dtype,
+    )
