@@ -32,4 +32,4 @@ pub type Nanos = u64;
 pub use config::{Config, KvGroup};
 pub use error::{ConfigError, Refusal, RefusalReason, StepError, Violation};
 pub use request::{Account, NewRequest, RequestId, Row, Slot};
-pub use scheduler::Scheduler;
+pub use scheduler::{Load, Scheduler};

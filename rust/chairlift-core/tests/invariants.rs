@@ -1,0 +1,325 @@
+//! Random operations on pool, cache and scheduler; after each one everything must add up.
+
+mod driver;
+
+use std::collections::BTreeMap;
+
+use chairlift_core::{
+    KvGroup, NewRequest, RequestId,
+    block_pool::{BlockPool, NULL_BLOCK},
+    events::{EndReason, Failure},
+    policy::Policy,
+    prefix_cache::{Namespace, PrefixCache},
+    scheduler::{Next, Sampled},
+};
+use driver::{Driver, config, expected_tokens};
+use proptest::prelude::*;
+
+/// Operations on a pool; numbers pick among what exists.
+#[derive(Clone, Debug)]
+enum PoolOp {
+    Allocate,
+    Share(usize),
+    Release(usize, bool),
+}
+
+fn pool_op() -> impl Strategy<Value = PoolOp> {
+    prop_oneof![
+        Just(PoolOp::Allocate),
+        any::<usize>().prop_map(PoolOp::Share),
+        (any::<usize>(), any::<bool>()).prop_map(|(i, blank)| PoolOp::Release(i, blank)),
+    ]
+}
+
+/// What a user does to a scheduler.
+#[derive(Clone, Debug)]
+enum Op {
+    Add {
+        prompt: usize,
+        prefix: u8,
+        max_tokens: usize,
+        stop_early: bool,
+        deadline: u64,
+    },
+    Step,
+    FailedStep {
+        guilty: usize,
+    },
+    BrokenRow,
+    AbortInFlight(usize),
+    Abort(usize),
+    Flush,
+    Tick(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (1..40_usize, 0..3_u8, 1..20_usize, any::<bool>(), 1..200_u64).prop_map(
+            |(prompt, prefix, max_tokens, stop_early, deadline)| Op::Add {
+                prompt,
+                prefix,
+                max_tokens,
+                stop_early,
+                deadline
+            }
+        ),
+        12 => Just(Op::Step),
+        1 => any::<usize>().prop_map(|guilty| Op::FailedStep { guilty }),
+        1 => Just(Op::BrokenRow),
+        1 => any::<usize>().prop_map(Op::AbortInFlight),
+        2 => any::<usize>().prop_map(Op::Abort),
+        1 => Just(Op::Flush),
+        2 => (1..30_u64).prop_map(Op::Tick),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        Just(Policy::Continuous),
+        (1..4_usize).prop_map(|batch_size| Policy::Dynamic {
+            batch_size,
+            window: 10
+        }),
+        (1..4_usize).prop_map(|batch_size| Policy::Static {
+            batch_size,
+            timeout: 40
+        }),
+    ]
+}
+
+/// The scheduler under test, and what each request must answer.
+struct Machine {
+    driver: Driver,
+    expected: BTreeMap<RequestId, Vec<i32>>,
+}
+
+impl Machine {
+    fn nth(&self, i: usize) -> Option<RequestId> {
+        let index = i.checked_rem(self.expected.len())?;
+        self.expected.keys().nth(index).copied()
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Add {
+                prompt,
+                prefix,
+                max_tokens,
+                stop_early,
+                deadline,
+            } => {
+                self.add(prompt, prefix, max_tokens, stop_early, deadline);
+            }
+            Op::Step => drop(self.driver.step()),
+            Op::FailedStep { guilty } => {
+                let guilty: Vec<_> = self.nth(guilty).into_iter().collect();
+                self.driver.failing_step(&guilty);
+            }
+            Op::BrokenRow => self.broken_row(),
+            Op::AbortInFlight(i) => self.abort_in_flight(i),
+            Op::Abort(i) => {
+                if let Some(request) = self.nth(i) {
+                    let now = self.driver.now;
+                    self.driver
+                        .scheduler
+                        .abort(now, request, EndReason::Cancelled);
+                    self.driver.collect();
+                }
+            }
+            Op::Flush => self.driver.scheduler.flush(),
+            Op::Tick(time) => self.driver.now += time,
+        }
+        self.driver.check();
+    }
+
+    fn add(
+        &mut self,
+        prompt: usize,
+        prefix: u8,
+        max_tokens: usize,
+        stop_early: bool,
+        patience: u64,
+    ) {
+        let prompt: Vec<i32> = (0..prompt as i32)
+            .map(|i| i * i32::from(prefix + 1) % 97)
+            .collect();
+        let mut expected = expected_tokens(&prompt, max_tokens.min(64 - prompt.len()));
+        let mut new = NewRequest::new(prompt, max_tokens);
+        new.namespace.salt = if prefix == 2 {
+            "other".into()
+        } else {
+            String::new()
+        };
+        new.deadline = Some(self.driver.now + 20 * patience);
+        new.queue_deadline = Some(self.driver.now + patience);
+        if stop_early {
+            let stop = expected[expected.len() / 2];
+            new.stop_token_ids = vec![stop];
+            let end = expected
+                .iter()
+                .position(|&token| token == stop)
+                .expect("it is there");
+            expected.truncate(end + 1);
+        }
+        if self.driver.scheduler.load().num_waiting < 16 {
+            let request = self.driver.add_request('A', new);
+            self.expected.insert(request, expected);
+        }
+    }
+
+    /// The first sampled row of a step is not finite.
+    fn broken_row(&mut self) {
+        let (next, _, plan) = self.driver.plan();
+        let Next::Run(step) = next else { return };
+        let tokens = self.driver.run(&plan);
+        let mut counts = vec![1; tokens.len()];
+        counts.iter_mut().take(1).for_each(|count| *count = -1);
+        let sampled = Sampled {
+            tokens: &tokens,
+            counts: &counts,
+        };
+        self.driver
+            .scheduler
+            .update(self.driver.now, step, sampled)
+            .expect("in flight");
+        self.driver.collect();
+    }
+
+    /// A request ends between the plan of a step and its outcome.
+    fn abort_in_flight(&mut self, i: usize) {
+        let (next, _, plan) = self.driver.plan();
+        if let Some(request) = self.nth(i) {
+            self.driver
+                .scheduler
+                .abort(self.driver.now, request, EndReason::Cancelled);
+        }
+        self.driver.check();
+        if let Next::Run(step) = next {
+            let tokens = self.driver.run(&plan);
+            self.driver.update(step, &tokens);
+        }
+        self.driver.collect();
+    }
+
+    /// No more faults: everything must end, in time, and give everything back.
+    fn drain(&mut self) {
+        self.driver.scheduler.flush();
+        for _ in 0..2000 {
+            if self.driver.step() == "-" {
+                break;
+            }
+            self.driver.check();
+        }
+        self.driver.assert_empty();
+    }
+
+    /// Each answer is complete, or a prefix of what it had to be.
+    fn check_answers(&self) {
+        for (request, expected) in &self.expected {
+            let outcome = self.driver.outcome(*request);
+            let complete = matches!(
+                outcome.end,
+                Some(EndReason::Length | EndReason::StopToken(_))
+            );
+            let cut = matches!(
+                outcome.end,
+                Some(
+                    EndReason::Cancelled
+                        | EndReason::TimeLimit
+                        | EndReason::Failed(
+                            Failure::QueueTimeout | Failure::NumericFault | Failure::StepFailed
+                        )
+                )
+            );
+            assert!(complete || cut, "{request:?} ended with {:?}", outcome.end);
+            if complete {
+                assert_eq!(&outcome.tokens, expected);
+            } else {
+                assert!(expected.starts_with(&outcome.tokens));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_block_of_a_pool_is_free_or_owned(ops in prop::collection::vec(pool_op(), 1..200)) {
+        let mut pool = BlockPool::new(12);
+        let mut owners = Vec::new();
+        for op in ops {
+            match op {
+                PoolOp::Allocate => match pool.allocate() {
+                    Some(block) => {
+                        prop_assert!(block != NULL_BLOCK && !owners.contains(&block));
+                        owners.push(block);
+                    }
+                    None => prop_assert_eq!(pool.num_free(), 0),
+                },
+                PoolOp::Share(i) => {
+                    let block = 1 + (i % 11) as u32;
+                    pool.share(block);
+                    owners.push(block);
+                }
+                PoolOp::Release(i, blank) => {
+                    if let Some(index) = i.checked_rem(owners.len()) {
+                        pool.release(owners.swap_remove(index), blank);
+                    }
+                }
+            }
+            prop_assert_eq!(pool.check_invariants(), Ok(()));
+            for block in 1..12 {
+                let count = owners.iter().filter(|&&owner| owner == block).count();
+                prop_assert_eq!(pool.num_references(block) as usize, count);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cache_finds_exactly_what_was_published_last(
+        ops in prop::collection::vec((0..6_i32, 0..6_i32, 1..10_u32, any::<bool>()), 1..100),
+    ) {
+        let mut cache = PrefixCache::new([3; 32], 1, 10);
+        let root = cache.root(&Namespace::default());
+        let mut model: BTreeMap<(i32, i32), u32> = BTreeMap::new();
+        for (first, second, block, evict) in ops {
+            let tokens = [first, second];
+            let hash = cache.hash(root, &tokens);
+            if evict {
+                cache.evict(block);
+                model.retain(|_, known| *known != block);
+            } else {
+                cache.publish(0, block, hash, root, &tokens);
+                if !model.values().any(|&known| known == block) {
+                    model.entry((first, second)).or_insert(block);
+                }
+            }
+            prop_assert_eq!(cache.check_invariants(), Ok(()));
+            prop_assert_eq!(cache.lookup(0, hash, root, &tokens), model.get(&(first, second)).copied());
+            prop_assert_eq!(cache.num_published(), model.len());
+        }
+    }
+
+    #[test]
+    fn every_request_ends_once_with_its_own_tokens_and_nothing_leaks(
+        ops in prop::collection::vec(op(), 1..120),
+        policy in policy(),
+        num_blocks in 17..60_usize,
+        num_groups in 1..3_usize,
+        prefix_cache in any::<bool>(),
+        budget in 4..40_usize,
+    ) {
+        let mut config = config(policy);
+        config.kv_groups = vec![KvGroup { window: None }; num_groups];
+        config.num_blocks = 1 + (num_blocks - 1) * num_groups;
+        config.prefix_cache = prefix_cache;
+        config.max_num_batched_tokens = budget;
+        let mut machine = Machine { driver: Driver::new(config), expected: BTreeMap::new() };
+        for op in &ops {
+            machine.apply(op);
+        }
+        machine.drain();
+        machine.check_answers();
+    }
+}
