@@ -14,9 +14,8 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from chairlift.cli.values import parse_duration, parse_size
+from chairlift.cli.values import duration, size
 from chairlift.config import EngineConfig
-from chairlift.errors import ConfigError
 
 HELP = {
     "batching": "When a waiting request may first join the batch.",
@@ -72,19 +71,17 @@ def _parameter(name: str, default: object | None) -> inspect.Parameter:
     field = EngineConfig.model_fields[name]
     default = field.default if default is None else default
     flag = name.removesuffix("_s").replace("_", "-")
-    names = [f"--{flag}/--no-{flag}"] if field.annotation is bool else [f"--{flag}"]
-    kind: Any = _plain_type(field)
-    parser: Callable[[str], object] | None = None
+    kind, make_option = _plain_type(field), typer.Option
+    names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     if name.endswith("_s"):
-        kind, parser, default = str, parse_duration, f"{default:g}s"
+        make_option, default = duration, f"{default:g}s"
     elif name == "kv_cache_memory":
-        kind, parser = str, parse_size
-    option = typer.Option(
-        *names,
+        make_option = size
+    option = make_option(
+        names,
         help=HELP[name],
         envvar=f"CHAIRLIFT_{flag.replace('-', '_').upper()}",
-        parser=None if parser is None else _reported(parser),
-        metavar={parse_duration: "DURATION", parse_size: "SIZE"}.get(parser) if parser else None,
+        show_envvar=False,
         rich_help_panel="Engine",
     )
     annotation = Annotated[kind if default is not None else kind | None, option]
@@ -101,15 +98,3 @@ def _plain_type(field: FieldInfo) -> type:
         kind = get_args(kind)[0] if get_args(kind) else kind
     assert kind in (int, float, bool) or issubclass(kind, StrEnum), kind
     return kind  # type: ignore[no-any-return]
-
-
-def _reported(parse: Callable[[str], object]) -> Callable[[object], object]:
-    """The parser with its errors told beside the option's name; defaults come parsed."""
-
-    def parser(value: object) -> object:
-        try:
-            return parse(str(value))
-        except ConfigError as error:
-            raise typer.BadParameter(str(error)) from None
-
-    return parser

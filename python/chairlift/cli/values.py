@@ -1,6 +1,10 @@
 """Values that people type: sizes such as `2GiB`, durations such as `50ms`."""
 
 import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
 
 from chairlift.errors import ConfigError
 
@@ -46,11 +50,23 @@ def _scaled(text: str, units: dict[str, float] | dict[str, int], expected: str) 
     return float(match[1]) * units[match[2].lower()]
 
 
-def format_size(num_bytes: int) -> str:
-    """`2.0 GiB`, for people."""
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+def duration(name: str, **option: Any) -> Any:  # noqa: ANN401, as typer.Option
+    """`typer.Option` whose value is a duration; the command gets seconds."""
+    return typer.Option(name, parser=_reported(parse_duration), metavar="DURATION", **option)
+
+
+def size(name: str, **option: Any) -> Any:  # noqa: ANN401, as typer.Option
+    """`typer.Option` whose value is a size; the command gets bytes."""
+    return typer.Option(name, parser=_reported(parse_size), metavar="SIZE", **option)
+
+
+def _reported(parse: Callable[[str], object]) -> Callable[[object], object]:
+    """The parser with its errors told beside the option's name; defaults come parsed."""
+
+    def parser(value: object) -> object:
+        try:
+            return parse(str(value))
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parser
