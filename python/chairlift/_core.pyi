@@ -116,6 +116,21 @@ class TokensEvent:
     """Where the step's sampled arrays hold the first of `token_ids`."""
 
 @final
+class Account:
+    """What a request has cost; times as given by the caller of the scheduler."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt, found in the prefix cache at the first admission."""
+    output_tokens: int
+    arrival: int
+    first_scheduled: int | None
+    first_token: int | None
+    finished: int
+    num_preemptions: int
+    num_recomputed_tokens: int
+
+@final
 class FinishedEvent:
     """A request is complete; nothing follows for it."""
 
@@ -126,15 +141,7 @@ class FinishedEvent:
     stop: str | None
     """The stop string that matched."""
     stop_token_id: int | None
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    arrival: int
-    first_scheduled: int | None
-    first_token: int | None
-    finished: int
-    num_preemptions: int
-    num_recomputed_tokens: int
+    account: Account
 
 @final
 class FailedEvent:
@@ -142,16 +149,8 @@ class FailedEvent:
 
     request_id: int
     reason: str
-    """`QUEUE_TIMEOUT`, `NUMERIC_FAULT`, `STEP_FAILED` or `ENGINE_DOWN`."""
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    arrival: int
-    first_scheduled: int | None
-    first_token: int | None
-    finished: int
-    num_preemptions: int
-    num_recomputed_tokens: int
+    """`QUEUE_TIMEOUT`, `NUMERIC_FAULT`, `STEP_FAILED`, `ENGINE_DOWN` or `DRAINING`."""
+    account: Account
 
 @final
 class Events:
@@ -265,7 +264,13 @@ class Scheduler:
         """
 
     def abort(self, now: int, request_id: int, reason: str = "cancelled") -> bool:
-        """Ends a request in any state; its last event is `FinishedEvent` (`FailedEvent` for an upper-case reason).
+        """Ends a request in any state.
+
+        Args:
+            now: The time.
+            request_id: From `add`.
+            reason: `cancelled` or `time_limit` (its last event is `FinishedEvent`); `STEP_FAILED`,
+                `ENGINE_DOWN` or `DRAINING` (`FailedEvent`).
 
         Returns:
             Whether it was live.

@@ -1,6 +1,11 @@
-//! `chairlift._core`: thin bindings over the core and the kernels.
+//! `chairlift._core`: thin bindings over the core and the kernels. They convert, release the GIL and map errors.
 use pyo3::prelude::*;
 
+mod error;
+mod events;
+mod kernels;
+mod plan;
+mod scheduler;
 mod text;
 
 #[pymodule]
@@ -8,10 +13,25 @@ mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use crate::text::{TextStream, TokenTable};
+    use crate::{
+        events::{Account, Events, FailedEvent, FinishedEvent, TokensEvent},
+        plan::apply_plan,
+        scheduler::{Added, Load, Scheduler},
+        text::{TextStream, TokenTable},
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        crate::kernels::register(module)?;
+        let py = module.py();
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("CoreError", py.get_type::<crate::error::CoreError>())?;
+        module.add("ConfigError", py.get_type::<crate::error::ConfigError>())?;
+        module.add("Refused", py.get_type::<crate::error::Refused>())?;
+        module.add("UnknownStep", py.get_type::<crate::error::UnknownStep>())?;
+        module.add(
+            "InvariantError",
+            py.get_type::<crate::error::InvariantError>(),
+        )
     }
 }

@@ -1,0 +1,89 @@
+//! Cost of the scheduler: a decode step (schedule + update) by running requests, and a block's allocate + release.
+//! `cargo bench -p chairlift-core`
+
+use std::sync::Arc;
+
+use chairlift_core::{
+    Config, KvGroup, NewRequest, Scheduler,
+    block_pool::BlockPool,
+    plan::{Plan, PlanView},
+    policy::Policy,
+    scheduler::{Next, Sampled},
+    text::TokenTable,
+};
+use divan::Bencher;
+
+fn main() {
+    divan::main();
+}
+
+const PROMPT: usize = 128;
+
+fn config(num_running: usize) -> Config {
+    Config {
+        policy: Policy::Continuous,
+        max_num_seqs: num_running,
+        max_num_batched_tokens: 8192.max(num_running),
+        max_model_len: 1 << 20,
+        max_queued_requests: num_running,
+        vocab_size: 32_000,
+        block_size: 16,
+        num_blocks: num_running * 600,
+        kv_groups: vec![KvGroup { window: None }],
+        prefix_cache: true,
+        hash_key: [0; 32],
+        steps_in_flight: 1,
+    }
+}
+
+/// A scheduler with everyone past the prompt.
+fn decoding(num_running: usize) -> (Scheduler, Plan, Vec<i32>) {
+    let config = config(num_running);
+    let table = TokenTable::new(vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
+    let mut scheduler = Scheduler::new(config, Arc::new(table)).expect("a valid configuration");
+    for i in 0..num_running {
+        let prompt = (0..PROMPT).map(|j| ((i * 7 + j) % 31_000) as i32).collect();
+        scheduler
+            .add(0, NewRequest::new(prompt, 1 << 19))
+            .expect("there is room");
+    }
+    let capacity = 64 + 10 * num_running + 8192 + 4 * num_running * 70;
+    let (mut plan, mut buffer) = (Plan::default(), vec![0; capacity]);
+    while step(&mut scheduler, &mut plan, &mut buffer) != (num_running, num_running) {}
+    (scheduler, plan, buffer)
+}
+
+fn step(scheduler: &mut Scheduler, plan: &mut Plan, buffer: &mut [i32]) -> (usize, usize) {
+    let Next::Run(id) = scheduler.schedule(0, plan) else {
+        panic!("there is work")
+    };
+    let length = plan.encode(buffer);
+    let view = PlanView::parse(&buffer[..length]).expect("a plan");
+    let shape = (view.rows.len(), view.input_ids.len());
+    let num_samples = view.sample_rows.len();
+    let (tokens, counts) = (vec![5; num_samples], vec![1; num_samples]);
+    let sampled = Sampled {
+        tokens: &tokens,
+        counts: &counts,
+    };
+    scheduler.update(0, id, sampled).expect("in flight");
+    let mut events = chairlift_core::events::Events::default();
+    scheduler.take_events(&mut events);
+    divan::black_box(events);
+    shape
+}
+
+#[divan::bench(args = [64, 256, 1024, 4096])]
+fn decode_step(bencher: Bencher<'_, '_>, num_running: usize) {
+    let (mut scheduler, mut plan, mut buffer) = decoding(num_running);
+    bencher.bench_local(|| step(&mut scheduler, &mut plan, &mut buffer));
+}
+
+#[divan::bench]
+fn block_allocate_and_release(bencher: Bencher<'_, '_>) {
+    let mut pool = BlockPool::new(10_000);
+    bencher.bench_local(|| {
+        let block = pool.allocate().expect("a block is free");
+        pool.release(divan::black_box(block), false);
+    });
+}

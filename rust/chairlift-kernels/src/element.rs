@@ -1,0 +1,147 @@
+//! The number types of activations, weights and cache, and how they lie in panels.
+
+use half::bf16;
+
+/// A number type of activations: `f32` or `bf16`.
+pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
+    /// The unit of packed memory: one number, or two that are neighbours along the summed axis.
+    type Packed: Packed;
+
+    /// Widens without loss.
+    fn to_f32(self) -> f32;
+
+    /// Rounds to nearest, ties to even.
+    fn from_f32(value: f32) -> Self;
+
+    /// Packs `DEPTH` numbers.
+    fn pack(parts: &[Self]) -> Self::Packed;
+
+    /// Sees memory of numbers as packed memory.
+    ///
+    /// # Panics
+    /// If the slice is not aligned for it, or its length is not a multiple of `DEPTH`.
+    fn as_packed(numbers: &[Self]) -> &[Self::Packed];
+}
+
+/// A unit of packed memory that holds `DEPTH` numbers in the order of the summed axis.
+///
+/// A pair of `bf16` is one 32-bit word: a shift or a mask widens either half in its lane, with no
+/// shuffle, and the same words are what AVX-512 BF16 and AMX instructions multiply.
+pub trait Packed: Copy + Default + Send + Sync + 'static {
+    /// Numbers in the unit.
+    const DEPTH: usize;
+
+    /// Number `index < DEPTH` of each unit.
+    fn widen<const W: usize>(units: &[Self; W], index: usize) -> [f32; W];
+}
+
+impl Element for f32 {
+    type Packed = f32;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn pack(parts: &[Self]) -> f32 {
+        parts[0]
+    }
+
+    #[inline(always)]
+    fn as_packed(numbers: &[Self]) -> &[f32] {
+        numbers
+    }
+}
+
+impl Packed for f32 {
+    const DEPTH: usize = 1;
+
+    #[inline(always)]
+    fn widen<const W: usize>(units: &[Self; W], _index: usize) -> [f32; W] {
+        *units
+    }
+}
+
+impl Element for bf16 {
+    type Packed = u32;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        // Without branches, so that loops over it become vector code (`half`'s conversion is not).
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        let quiet = bits | 0x0040_0000;
+        let chosen = if value.is_nan() { quiet } else { rounded };
+        bf16::from_bits((chosen >> 16) as u16)
+    }
+
+    #[inline(always)]
+    fn pack(parts: &[Self]) -> u32 {
+        u32::from(parts[0].to_bits()) | u32::from(parts[1].to_bits()) << 16
+    }
+
+    #[inline(always)]
+    fn as_packed(numbers: &[Self]) -> &[u32] {
+        // SAFETY: `bf16` is a transparent `u16`, and every pair of them is a valid `u32`.
+        let (head, pairs, tail) = unsafe { numbers.align_to::<u32>() };
+        assert!(head.is_empty() && tail.is_empty(), "bf16 pairs are aligned");
+        pairs
+    }
+}
+
+impl Packed for u32 {
+    const DEPTH: usize = 2;
+
+    #[inline(always)]
+    fn widen<const W: usize>(units: &[Self; W], index: usize) -> [f32; W] {
+        let mut wide = [0.0; W];
+        for (wide, &unit) in wide.iter_mut().zip(units) {
+            // The first number of a pair is the low half (little endian).
+            *wide = f32::from_bits(if index == 0 {
+                unit << 16
+            } else {
+                unit & 0xffff_0000
+            });
+        }
+        wide
+    }
+}
+
+#[cfg(target_endian = "big")]
+compile_error!("packed bf16 pairs assume little endian");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_like_half() {
+        for high in 0..=u16::MAX {
+            for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let value = f32::from_bits(u32::from(high) << 16 | low);
+                let ours = <bf16 as Element>::from_f32(value);
+                let half = bf16::from_f32(value);
+                assert!(ours == half || ours.is_nan() && half.is_nan(), "{value:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pair_widens_to_its_numbers() {
+        let numbers = [bf16::from_f32(1.5), bf16::from_f32(-0.375)];
+        let pair = [bf16::pack(&numbers)];
+        assert_eq!(u32::widen(&pair, 0), [1.5]);
+        assert_eq!(u32::widen(&pair, 1), [-0.375]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The one exponential that every kernel uses.
+
+use crate::dispatch::Isa;
+
+/// Below this, the result is zero: `exp` leaves the normal numbers.
+const LOW: f32 = -87.336_54;
+/// Above this, the result is infinite.
+const HIGH: f32 = 88.376_26;
+
+/// `e^x` within 2 units in the last place; 0 far below, infinity far above, NaN for NaN.
+///
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; a polynomial gives `e^r` (Cephes, `expf`) and the
+/// exponent bits are `2^n`. Branch-free: a loop over it becomes vector code in which each lane and
+/// each remainder computes the same bits, which a library's `exp` does not promise.
+#[inline(always)]
+pub fn exp<I: Isa>(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    // The high part of ln 2 has few bits, so that n * LN2_HIGH is exact.
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const P: [f32; 6] = [
+        1.987_569_2e-4,
+        1.398_2e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        5.000_000_1e-1,
+    ];
+    // Written as selects that keep NaN.
+    let t = if x < LOW { LOW } else { x };
+    let t = if t > HIGH { HIGH } else { t };
+    let shifted = I::mul_add(t, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = I::mul_add(n, -LN2_HIGH, t);
+    let r = I::mul_add(n, -LN2_LOW, r);
+    let p = I::mul_add(P[0], r, P[1]);
+    let p = I::mul_add(p, r, P[2]);
+    let p = I::mul_add(p, r, P[3]);
+    let p = I::mul_add(p, r, P[4]);
+    let p = I::mul_add(p, r, P[5]);
+    let p = I::mul_add(p, r * r, r) + 1.0;
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    let y = p * power;
+    let y = if x < LOW { 0.0 } else { y };
+    if x > HIGH { f32::INFINITY } else { y }
+}
+
+/// [`exp`] of each lane.
+#[inline(always)]
+pub fn exp_lanes<I: Isa, const W: usize>(x: [f32; W]) -> [f32; W] {
+    let mut y = x;
+    for lane in &mut y {
+        *lane = exp::<I>(*lane);
+    }
+    y
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Kernel, dispatch};
+
+    struct Exp<'a>(&'a [f32]);
+
+    impl Kernel for Exp<'_> {
+        type Output = Vec<f32>;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> Vec<f32> {
+            self.0.iter().map(|&x| exp::<I>(x)).collect()
+        }
+    }
+
+    #[test]
+    fn exp_is_close_to_float64() {
+        let x: Vec<f32> = (-87_000..88_000).map(|i| i as f32 * 1e-3).collect();
+        for (&x, y) in x.iter().zip(dispatch(Exp(&x))) {
+            let exact = f64::from(x).exp();
+            let error = (f64::from(y) - exact).abs() / exact;
+            assert!(error < 2.5e-7, "exp({x}) = {y}, error {error:e}");
+        }
+    }
+
+    #[test]
+    fn exp_has_the_right_ends() {
+        let x = [
+            f32::NEG_INFINITY,
+            -1e30,
+            -100.0,
+            0.0,
+            -0.0,
+            100.0,
+            f32::INFINITY,
+            f32::NAN,
+        ];
+        let y = dispatch(Exp(&x));
+        assert_eq!(
+            y[..7],
+            [0.0, 0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY]
+        );
+        assert!(y[7].is_nan());
+    }
+}

@@ -1,0 +1,66 @@
+//! Writes new keys and values to the cache.
+
+use crate::Element;
+use crate::disjoint::Disjoint;
+use crate::error::{ArgumentError, expect_equal};
+use crate::layout::{self, BLOCK_SIZE, CacheShape};
+use crate::pool;
+use crate::rows::Rows;
+
+/// Writes a key and a value per token and head to the token's slot.
+///
+/// Threads share the heads and not the tokens: a head of a block is a run of cache lines of its own.
+///
+/// Shapes: `key`, `value` `[T, num_kv_heads * head_dim]`; `slot_mapping` `[T]`, a slot is
+/// `block * 16 + offset`.
+///
+/// # Errors
+/// If the arguments do not fit each other, or a slot is outside the cache.
+pub fn kv_write<T: Element>(
+    key: Rows<'_, T>,
+    value: Rows<'_, T>,
+    cache: &mut [T],
+    shape: CacheShape,
+    slot_mapping: &[i32],
+) -> Result<(), ArgumentError> {
+    let head_dim = shape.head_dim;
+    shape.check(cache.len())?;
+    let width = shape.num_kv_heads * head_dim;
+    expect_equal("key", "a width of", width, key.width())?;
+    expect_equal("value", "a width of", width, value.width())?;
+    expect_equal("value", "as many tokens as key:", key.len(), value.len())?;
+    expect_equal(
+        "slot_mapping",
+        "one slot per token:",
+        key.len(),
+        slot_mapping.len(),
+    )?;
+    let num_slots = shape.num_blocks * BLOCK_SIZE;
+    if let Some(slot) = slot_mapping
+        .iter()
+        .find(|&&slot| usize::try_from(slot).map_or(true, |slot| slot >= num_slots))
+    {
+        let expected = format_args!("slots in 0..{num_slots}");
+        return Err(ArgumentError::new("slot_mapping", expected, slot));
+    }
+    let cache = Disjoint::new(cache);
+    let grain = pool::grain(key.len() * head_dim);
+    pool::split(shape.num_kv_heads, grain, |heads| {
+        for (token, &slot) in slot_mapping.iter().enumerate() {
+            let (block, offset) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
+            for head in heads.clone() {
+                let start = shape.head_start(block, head);
+                // SAFETY: no other part has this head, and one `take` at a time is alive here.
+                let place = unsafe { cache.take(start..start + shape.head_len()) };
+                let numbers = head * head_dim..(head + 1) * head_dim;
+                layout::pack(
+                    place,
+                    offset,
+                    &key.row(token)[numbers.clone()],
+                    &value.row(token)[numbers],
+                );
+            }
+        }
+    });
+    Ok(())
+}

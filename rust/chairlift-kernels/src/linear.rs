@@ -1,0 +1,245 @@
+//! Linear layers with weights packed once.
+//!
+//! ```text
+//!   weight [N][K]  ->  panels of W outputs over the full K, each one stream of memory
+//!
+//!     panel 0            panel 1
+//!     [K / D][W][D]      [K / D][W][D]      ...     D = 1 (f32) or 2 (bf16 pairs)
+//! ```
+//!
+//! An output is one chain of multiply-adds over `k`, started at the bias, for any number of rows:
+//! no blocking over K, no split sums. Threads take contiguous halves (thirds, ...) of the panels, so
+//! that each core streams the same weights every step.
+
+use crate::Element;
+use crate::aligned::{Aligned, Zeroed};
+use crate::disjoint::Disjoint;
+use crate::dispatch::{InstructionSet, Isa, Kernel, dispatch, instruction_set};
+use crate::element::Packed;
+use crate::error::{ArgumentError, expect_equal};
+use crate::pool;
+use crate::rows::{Rows, RowsMut};
+use crate::tile::{ROWS, ROWS_WIDE, accumulate, balanced, with_rows};
+use std::ops::Range;
+
+/// Outputs of a panel: two vector registers.
+const WIDTH: usize = 16;
+const WIDTH_WIDE: usize = 32;
+
+/// Rows whose packed activations a thread holds at a time.
+const MAX_ROWS: usize = 240;
+
+/// `y = x W^T + b`.
+pub struct Linear<T: Element>
+where
+    T::Packed: Zeroed,
+{
+    in_features: usize,
+    out_features: usize,
+    /// `WIDTH` or `WIDTH_WIDE`.
+    width: usize,
+    panels: Aligned<T::Packed>,
+    /// Of whole panels; zero where there is none.
+    bias: Aligned<f32>,
+}
+
+impl<T: Element> Linear<T>
+where
+    T::Packed: Zeroed,
+{
+    /// Packs `weight` `[out_features, in_features]` and `bias` `[out_features]`.
+    ///
+    /// # Errors
+    /// If the shapes do not fit each other.
+    pub fn new(weight: Rows<'_, T>, bias: Option<&[T]>) -> Result<Self, ArgumentError> {
+        let width = match instruction_set() {
+            InstructionSet::Avx512 => WIDTH_WIDE,
+            _ => WIDTH,
+        };
+        let (out_features, in_features) = (weight.len(), weight.width());
+        if out_features == 0 || in_features == 0 {
+            let got = format_args!("[{out_features}, {in_features}]");
+            return Err(ArgumentError::new(
+                "weight",
+                "at least one row and column",
+                got,
+            ));
+        }
+        let num_panels = out_features.div_ceil(width);
+        let mut padded = Aligned::zeroed(num_panels * width);
+        if let Some(bias) = bias {
+            expect_equal("bias", "out_features,", out_features, bias.len())?;
+            for (padded, number) in padded.iter_mut().zip(bias) {
+                *padded = number.to_f32();
+            }
+        }
+        let depth = in_features.div_ceil(T::Packed::DEPTH);
+        let mut panels = Aligned::zeroed(num_panels * depth * width);
+        let shared = Disjoint::new(&mut panels);
+        pool::split(num_panels, 1, |range| {
+            for panel in range {
+                let units = panel * depth * width..(panel + 1) * depth * width;
+                // SAFETY: each panel belongs to one part.
+                let panel_units = unsafe { shared.take(units) };
+                pack_panel(weight, panel * width, width, panel_units);
+            }
+        });
+        Ok(Self {
+            in_features,
+            out_features,
+            width,
+            panels,
+            bias: padded,
+        })
+    }
+
+    /// Width of the input.
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// Width of the output.
+    pub fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`; rounds once, at the end.
+    ///
+    /// # Errors
+    /// If the shapes do not fit.
+    pub fn forward<O: Element>(
+        &self,
+        x: Rows<'_, T>,
+        out: RowsMut<'_, O>,
+    ) -> Result<(), ArgumentError> {
+        expect_equal("x", "in_features,", self.in_features, x.width())?;
+        expect_equal("out", "out_features,", self.out_features, out.width())?;
+        expect_equal("out", "as many rows as x:", x.len(), out.len())?;
+        let stride = out.stride();
+        let out = Disjoint::new(out.into_slice());
+        pool::split(self.out_features.div_ceil(self.width), 1, |panels| {
+            dispatch(Forward {
+                layer: self,
+                x,
+                out,
+                stride,
+                panels,
+            });
+        });
+        Ok(())
+    }
+}
+
+/// Packs outputs `first..first + width` of the weight; what is beyond the weight stays zero.
+fn pack_panel<T: Element>(
+    weight: Rows<'_, T>,
+    first: usize,
+    width: usize,
+    panel: &mut [T::Packed],
+) {
+    let depth = T::Packed::DEPTH;
+    let mut parts = [T::default(); 2];
+    for column in 0..width.min(weight.len() - first) {
+        let row = weight.row(first + column);
+        for (k, numbers) in row.chunks(depth).enumerate() {
+            parts.fill(T::default());
+            parts[..numbers.len()].copy_from_slice(numbers);
+            panel[k * width + column] = T::pack(&parts[..depth]);
+        }
+    }
+}
+
+/// One thread's panels.
+struct Forward<'a, T: Element, O>
+where
+    T::Packed: Zeroed,
+{
+    layer: &'a Linear<T>,
+    x: Rows<'a, T>,
+    out: Disjoint<'a, O>,
+    stride: usize,
+    panels: Range<usize>,
+}
+
+impl<T: Element, O: Element> Kernel for Forward<'_, T, O>
+where
+    T::Packed: Zeroed,
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        if I::WIDE {
+            self.all_rows::<I, WIDTH_WIDE>();
+        } else {
+            self.all_rows::<I, WIDTH>();
+        }
+    }
+}
+
+impl<T: Element, O: Element> Forward<'_, T, O>
+where
+    T::Packed: Zeroed,
+{
+    #[inline(always)]
+    fn all_rows<I: Isa, const W: usize>(&self) {
+        let most = if I::WIDE { ROWS_WIDE } else { ROWS };
+        let in_features = self.layer.in_features;
+        let mut packed = Aligned::zeroed(self.x.len().min(MAX_ROWS) * in_features);
+        let mut done = 0;
+        while done < self.x.len() {
+            let rows = (self.x.len() - done).min(MAX_ROWS);
+            for tile in balanced(rows, most) {
+                let numbers = &mut packed[tile.start * in_features..tile.end * in_features];
+                with_rows!(tile.len(), most, |R| {
+                    pack_rows::<T, R>(self.x, done + tile.start, numbers);
+                });
+            }
+            for panel in self.panels.clone() {
+                for tile in balanced(rows, most) {
+                    let numbers = &packed[tile.start * in_features..tile.end * in_features];
+                    with_rows!(tile.len(), most, |R| {
+                        self.tile::<I, R, W>(panel, done + tile.start, numbers);
+                    });
+                }
+            }
+            done += rows;
+        }
+    }
+
+    /// R rows times one panel.
+    #[inline(always)]
+    fn tile<I: Isa, const R: usize, const W: usize>(
+        &self,
+        panel: usize,
+        first_row: usize,
+        x: &[f32],
+    ) {
+        let depth = self.layer.in_features.div_ceil(T::Packed::DEPTH);
+        let units = &self.layer.panels[panel * depth * W..(panel + 1) * depth * W];
+        let bias: &[f32; W] = self.layer.bias[panel * W..].first_chunk().expect("padded");
+        let mut acc = [*bias; R];
+        let (x, _) = x.as_chunks::<R>();
+        accumulate::<I, T::Packed, R, W>(&mut acc, x, units, W);
+        let columns = W.min(self.layer.out_features - panel * W);
+        for (r, acc) in acc.iter().enumerate() {
+            let start = (first_row + r) * self.stride + panel * W;
+            // SAFETY: the columns of a panel belong to one part, which writes them here only.
+            let out = unsafe { self.out.take(start..start + columns) };
+            for (out, &acc) in out.iter_mut().zip(acc) {
+                *out = O::from_f32(acc);
+            }
+        }
+    }
+}
+
+/// Widens R rows of x to `[K][R]`.
+#[inline(always)]
+fn pack_rows<T: Element, const R: usize>(x: Rows<'_, T>, first: usize, packed: &mut [f32]) {
+    let (packed, _) = packed.as_chunks_mut::<R>();
+    for r in 0..R {
+        for (packed, number) in packed.iter_mut().zip(x.row(first + r)) {
+            packed[r] = number.to_f32();
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Causal attention of a ragged batch over paged keys and values.
+//!
+//! Rows are cut into work items: some queries of one row, with the query heads that share one KV
+//! head. Prefill chunks and decodes differ only in how many queries an item has.
+//!
+//! ```text
+//!   one row           context (in the cache)           chunk of this step (already in the cache)
+//!   positions   0 . . . . . . . . . . . . . . . . . . | . . . . . . . . . |
+//!   blocks      [   16   ][   16   ][   16   ][   16   ][   16   ][   16 ~~~~]   ~ owned, unwritten
+//!   item 0       <------- sees --------------------------------->
+//!   item 1       <------- sees ------------------------------------------->
+//! ```
+//!
+//! Blocks lie at absolute positions and are processed left to right, one [`State::update`] each, so
+//! that a query computes the same bits in a decode and in any chunk.
+
+use crate::Element;
+use crate::aligned::Aligned;
+use crate::disjoint::Disjoint;
+use crate::dispatch::{Isa, Kernel, dispatch};
+use crate::error::{ArgumentError, expect_equal};
+use crate::layout::{BLOCK_SIZE, CacheShape};
+use crate::pool;
+use crate::rows::{Rows, RowsMut};
+use crate::softmax::State;
+use crate::tile::{ROWS, ROWS_WIDE, accumulate, balanced, with_rows};
+use std::ops::Range;
+
+/// Query rows (tokens times heads) of a work item: a few tiles share each load of a block, and a
+/// chunk still gives enough items to balance.
+const ITEM_ROWS: usize = 24;
+
+/// One layer's cache and how to attend to it.
+#[derive(Debug, Clone, Copy)]
+pub struct Layer<'a, T> {
+    /// See [`crate::layout`].
+    pub cache: &'a [T],
+    /// Shape of `cache`.
+    pub shape: CacheShape,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// A token sees itself and the `window - 1` before it.
+    pub window: Option<usize>,
+}
+
+/// Which tokens are computed, and where their row's blocks are.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequences<'a> {
+    /// `[max_num_seqs, max_blocks_per_row]`.
+    pub block_table: Rows<'a, i32>,
+    /// `[R]`, lines of `block_table`.
+    pub rows: &'a [i32],
+    /// `[R + 1]`, where each row's queries start.
+    pub query_start_loc: &'a [i32],
+    /// `[R]`, tokens of each row; its queries are the last of them.
+    pub seq_lens: &'a [i32],
+}
+
+/// Computes attention for all queries of a step.
+///
+/// Shapes: `query`, `out` `[T, num_heads * head_dim]`.
+///
+/// # Errors
+/// If the arguments do not fit each other, or a block that a query sees is outside the cache.
+pub fn paged_attention<T: Element>(
+    query: Rows<'_, T>,
+    layer: &Layer<'_, T>,
+    sequences: &Sequences<'_>,
+    out: RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    let CacheShape {
+        num_kv_heads,
+        head_dim,
+        ..
+    } = layer.shape;
+    layer.shape.check(layer.cache.len())?;
+    let kv_width = num_kv_heads * head_dim;
+    if kv_width == 0 || query.width() == 0 || !query.width().is_multiple_of(kv_width) {
+        let expected = format_args!("a width that is a multiple of {kv_width}");
+        return Err(ArgumentError::new("query", expected, query.width()));
+    }
+    expect_equal("out", "the width of query,", query.width(), out.width())?;
+    expect_equal("out", "as many tokens as query:", query.len(), out.len())?;
+    let group = query.width() / kv_width;
+    let items = work_items(layer, sequences, group, query.len())?;
+    let shares = shares(&items, pool::num_threads());
+    let stride = out.stride();
+    let out = Disjoint::new(out.into_slice());
+    pool::run(shares.len(), &|part| {
+        dispatch(Attend {
+            query,
+            layer,
+            block_table: sequences.block_table,
+            group,
+            items: &items[shares[part].clone()],
+            out,
+            stride,
+        });
+    });
+    Ok(())
+}
+
+/// Adjacent queries of one row and the heads of one KV head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Item {
+    /// Line of the block table.
+    row: usize,
+    kv_head: usize,
+    /// Indices of the queries.
+    tokens: Range<usize>,
+    /// Position of the first query in its row.
+    position: usize,
+    /// Blocks that some query sees.
+    blocks: Range<usize>,
+    cost: usize,
+}
+
+/// First token that the query at `position` sees.
+#[inline(always)]
+fn first_visible(position: usize, window: Option<usize>) -> usize {
+    window.map_or(0, |window| (position + 1).saturating_sub(window))
+}
+
+fn work_items<T>(
+    layer: &Layer<'_, T>,
+    sequences: &Sequences<'_>,
+    group: usize,
+    num_tokens: usize,
+) -> Result<Vec<Item>, ArgumentError> {
+    let starts = sequences.query_start_loc;
+    let num_rows = sequences.rows.len();
+    expect_equal(
+        "query_start_loc",
+        "one more than rows:",
+        num_rows + 1,
+        starts.len(),
+    )?;
+    expect_equal(
+        "seq_lens",
+        "as many as rows:",
+        num_rows,
+        sequences.seq_lens.len(),
+    )?;
+    if starts[0] != 0 || starts[num_rows] as usize != num_tokens || !starts.is_sorted() {
+        let expected = format_args!("ascending from 0 to {num_tokens}");
+        return Err(ArgumentError::new(
+            "query_start_loc",
+            expected,
+            format_args!("{starts:?}"),
+        ));
+    }
+    if layer.window == Some(0) {
+        return Err(ArgumentError::new("window", "at least 1", 0));
+    }
+    let tokens_per_item = (ITEM_ROWS / group).max(1);
+    let mut items = Vec::new();
+    for (index, &row) in sequences.rows.iter().enumerate() {
+        let queries = starts[index] as usize..starts[index + 1] as usize;
+        if queries.is_empty() {
+            continue;
+        }
+        let seq_len = check_row(layer, sequences, index, queries.len())?;
+        let position = |token: usize| seq_len - (queries.end - token);
+        for first in queries.clone().step_by(tokens_per_item) {
+            let tokens = first..queries.end.min(first + tokens_per_item);
+            let start = first_visible(position(first), layer.window) / BLOCK_SIZE;
+            let blocks = start..position(tokens.end - 1) / BLOCK_SIZE + 1;
+            // The load of a block costs about as much as computing two rows with it.
+            let cost = blocks.len() * (tokens.len() * group + 2) + 2;
+            items.extend((0..layer.shape.num_kv_heads).map(|kv_head| Item {
+                row: row as usize,
+                kv_head,
+                tokens: tokens.clone(),
+                position: position(first),
+                blocks: blocks.clone(),
+                cost,
+            }));
+        }
+    }
+    Ok(items)
+}
+
+/// Checks one row and the blocks that its queries see; gives its length.
+fn check_row<T>(
+    layer: &Layer<'_, T>,
+    sequences: &Sequences<'_>,
+    index: usize,
+    num_queries: usize,
+) -> Result<usize, ArgumentError> {
+    let table = sequences.block_table;
+    let row = sequences.rows[index];
+    if row < 0 || row as usize >= table.len() {
+        let expected = format_args!("lines in 0..{}", table.len());
+        return Err(ArgumentError::new("rows", expected, row));
+    }
+    let seq_len = sequences.seq_lens[index];
+    let longest = table.width() * BLOCK_SIZE;
+    if seq_len < 0 || !(num_queries..=longest).contains(&(seq_len as usize)) {
+        let expected = format_args!("lengths in {num_queries}..={longest}");
+        return Err(ArgumentError::new("seq_lens", expected, seq_len));
+    }
+    let seq_len = seq_len as usize;
+    let start = first_visible(seq_len - num_queries, layer.window) / BLOCK_SIZE;
+    let blocks = &table.row(row as usize)[start..seq_len.div_ceil(BLOCK_SIZE)];
+    let num_blocks = layer.shape.num_blocks;
+    match blocks
+        .iter()
+        .find(|&&block| block < 0 || block as usize >= num_blocks)
+    {
+        None => Ok(seq_len),
+        Some(block) => {
+            let expected = format_args!("blocks in 0..{num_blocks}");
+            Err(ArgumentError::new("block_table", expected, block))
+        }
+    }
+}
+
+/// Contiguous shares of the items, of about equal cost, none of them empty.
+fn shares(items: &[Item], threads: usize) -> Vec<Range<usize>> {
+    let total: usize = items.iter().map(|item| item.cost).sum();
+    let mut shares = Vec::with_capacity(threads);
+    let (mut start, mut done) = (0, 0);
+    for (index, item) in items.iter().enumerate() {
+        done += item.cost;
+        if done * threads >= total * (shares.len() + 1) {
+            shares.push(start..index + 1);
+            start = index + 1;
+        }
+    }
+    shares
+}
+
+/// One thread's items.
+struct Attend<'a, T> {
+    query: Rows<'a, T>,
+    layer: &'a Layer<'a, T>,
+    block_table: Rows<'a, i32>,
+    group: usize,
+    items: &'a [Item],
+    out: Disjoint<'a, T>,
+    stride: usize,
+}
+
+/// Memory of one item, row-major over its queries times heads.
+struct Scratch {
+    /// Per tile `[head_dim][R]`: scaled queries.
+    q: Aligned<f32>,
+    m: Vec<f32>,
+    d: Vec<f32>,
+    o: Aligned<f32>,
+}
+
+impl Scratch {
+    /// The state of the tile that has rows `first..first + R`.
+    #[inline(always)]
+    fn state<const R: usize>(&mut self, first: usize, head_dim: usize) -> State<'_, R> {
+        State {
+            m: self.m[first..].first_chunk_mut().expect("a tile"),
+            d: self.d[first..].first_chunk_mut().expect("a tile"),
+            o: &mut self.o[first * head_dim..(first + R) * head_dim],
+        }
+    }
+}
+
+impl<T: Element> Kernel for Attend<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let rows = ITEM_ROWS.max(self.group);
+        let numbers = rows * self.layer.shape.head_dim;
+        let mut scratch = Scratch {
+            q: Aligned::zeroed(numbers),
+            m: vec![0.0; rows],
+            d: vec![0.0; rows],
+            o: Aligned::zeroed(numbers),
+        };
+        for item in self.items {
+            self.attend::<I>(item, &mut scratch);
+        }
+    }
+}
+
+impl<T: Element> Attend<'_, T> {
+    #[inline(always)]
+    fn attend<I: Isa>(&self, item: &Item, scratch: &mut Scratch) {
+        let most = if I::WIDE { ROWS_WIDE } else { ROWS };
+        let shape = self.layer.shape;
+        let rows = item.tokens.len() * self.group;
+        for tile in balanced(rows, most) {
+            with_rows!(tile.len(), most, |R| {
+                self.load_queries::<R>(item, tile.start, scratch);
+                scratch.state::<R>(tile.start, shape.head_dim).clear();
+            });
+        }
+        let table = self.block_table.row(item.row);
+        for block in item.blocks.clone() {
+            let start = shape.head_start(table[block] as usize, item.kv_head);
+            let head = &self.layer.cache[start..start + shape.head_len()];
+            let (keys, values) = head.split_at(head.len() / 2);
+            let (keys, values) = (T::as_packed(keys), T::as_packed(values));
+            for tile in balanced(rows, most) {
+                with_rows!(tile.len(), most, |R| {
+                    self.add_block::<I, R>(item, tile.start, block, keys, values, scratch);
+                });
+            }
+        }
+        for tile in balanced(rows, most) {
+            with_rows!(tile.len(), most, |R| {
+                let mut state = scratch.state::<R>(tile.start, shape.head_dim);
+                state.normalize();
+                self.store::<R>(item, tile.start, state.o);
+            });
+        }
+    }
+
+    /// Token and columns of row `row` of an item: heads of a token are neighbours.
+    #[inline(always)]
+    fn place(&self, item: &Item, row: usize) -> (usize, Range<usize>) {
+        let head_dim = self.layer.shape.head_dim;
+        let head = item.kv_head * self.group + row % self.group;
+        let token = item.tokens.start + row / self.group;
+        (token, head * head_dim..(head + 1) * head_dim)
+    }
+
+    #[inline(always)]
+    fn load_queries<const R: usize>(&self, item: &Item, first: usize, scratch: &mut Scratch) {
+        let head_dim = self.layer.shape.head_dim;
+        let q = &mut scratch.q[first * head_dim..(first + R) * head_dim];
+        let (q, _) = q.as_chunks_mut::<R>();
+        for r in 0..R {
+            let (token, columns) = self.place(item, first + r);
+            for (q, x) in q.iter_mut().zip(&self.query.row(token)[columns]) {
+                q[r] = x.to_f32() * self.layer.scale;
+            }
+        }
+    }
+
+    /// Scores of a tile against one block, and the update of its states.
+    #[inline(always)]
+    fn add_block<I: Isa, const R: usize>(
+        &self,
+        item: &Item,
+        first: usize,
+        block: usize,
+        keys: &[T::Packed],
+        values: &[T::Packed],
+        scratch: &mut Scratch,
+    ) {
+        let head_dim = self.layer.shape.head_dim;
+        let start = block * BLOCK_SIZE;
+        let mut visible = [const { 0..0 }; R];
+        let mut is_hidden = true;
+        for (r, visible) in visible.iter_mut().enumerate() {
+            let position = item.position + (first + r) / self.group;
+            let seen = first_visible(position, self.layer.window).max(start)
+                ..(position + 1).min(start + BLOCK_SIZE);
+            if !seen.is_empty() {
+                *visible = seen.start - start..seen.end - start;
+                is_hidden = false;
+            }
+        }
+        if is_hidden {
+            return;
+        }
+        let q = &scratch.q[first * head_dim..(first + R) * head_dim];
+        let mut scores = [[0.0; BLOCK_SIZE]; R];
+        let (q, _) = q.as_chunks::<R>();
+        accumulate::<I, T::Packed, R, BLOCK_SIZE>(&mut scores, q, keys, BLOCK_SIZE);
+        let mut state = scratch.state::<R>(first, head_dim);
+        state.update::<I, T::Packed>(&scores, values, &visible);
+    }
+
+    #[inline(always)]
+    fn store<const R: usize>(&self, item: &Item, first: usize, o: &[f32]) {
+        for (r, o) in o.chunks_exact(o.len() / R).enumerate() {
+            let (token, columns) = self.place(item, first + r);
+            let base = token * self.stride;
+            // SAFETY: tokens and heads of an item are its own, and items belong to one part.
+            let out = unsafe { self.out.take(base + columns.start..base + columns.end) };
+            for (out, &o) in out.iter_mut().zip(o) {
+                *out = T::from_f32(o);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(cost: usize) -> Item {
+        Item {
+            row: 0,
+            kv_head: 0,
+            tokens: 0..1,
+            position: 0,
+            blocks: 0..1,
+            cost,
+        }
+    }
+
+    #[test]
+    fn shares_cover_the_items_in_order_and_are_never_empty() {
+        for threads in 1..9 {
+            for costs in [
+                vec![],
+                vec![5],
+                vec![1, 100, 1],
+                vec![3; 40],
+                (1..30).collect(),
+            ] {
+                let items: Vec<Item> = costs.into_iter().map(item).collect();
+                let shares = shares(&items, threads);
+                assert!(shares.len() <= threads);
+                assert!(shares.iter().all(|share| !share.is_empty()));
+                assert_eq!(
+                    shares.iter().map(ExactSizeIterator::len).sum::<usize>(),
+                    items.len()
+                );
+                assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
+            }
+        }
+    }
+
+    #[test]
+    fn equal_items_make_equal_shares() {
+        let items: Vec<Item> = (0..40).map(|_| item(7)).collect();
+        let shares = shares(&items, 4);
+        assert_eq!(shares, [0..10, 10..20, 20..30, 30..40]);
+    }
+}

@@ -1,0 +1,295 @@
+//! The kernels' own threads: persistent, parked when idle.
+//!
+//! A job has as many parts as threads at most; the caller computes part 0 and worker `i` part `i`.
+//! Parts are fixed shares and not taken from a queue: a share of a weight matrix then stays in the
+//! cache of one core from step to step, and no result can depend on timing.
+//!
+//! - Workers spin for some microseconds after a job (the next layer comes soon), then park.
+//! - A panic in a part reaches the caller after the other parts have ended.
+//! - A part that asks for threads itself gets none: it computes all parts in turn.
+//! - After `fork` the child starts workers of its own. At exit nothing is joined.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+
+/// Turns of a spin loop before a thread parks; some tens of microseconds.
+const SPINS: usize = 2_000;
+
+/// Threads of a job, the caller included; 0 is "not set": as many as the process may use.
+static NUM_THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how many threads later jobs use, the caller included.
+pub fn set_num_threads(num_threads: usize) {
+    NUM_THREADS.store(num_threads.max(1), Ordering::Relaxed);
+}
+
+/// Threads that a job uses at most.
+pub fn num_threads() -> usize {
+    match NUM_THREADS.load(Ordering::Relaxed) {
+        0 => {
+            let available = thread::available_parallelism().map_or(1, usize::from);
+            NUM_THREADS.store(available, Ordering::Relaxed);
+            available
+        }
+        set => set,
+    }
+}
+
+/// Splits `0..len` into contiguous ranges of equal length, one per thread, and runs them.
+///
+/// There are fewer ranges than threads where each would have less than `grain` items.
+pub fn split(len: usize, grain: usize, task: impl Fn(Range<usize>) + Sync) {
+    if len == 0 {
+        return;
+    }
+    let parts = num_threads().min(len.div_ceil(grain.max(1)));
+    run(parts, &|part| {
+        task(part * len / parts..(part + 1) * len / parts)
+    });
+}
+
+/// Items of an elementwise kernel that are worth waking a thread for.
+pub fn grain(elements_per_item: usize) -> usize {
+    const ELEMENTS: usize = 1 << 14;
+    ELEMENTS.div_ceil(elements_per_item.max(1))
+}
+
+/// Runs `task(part)` for each part of `0..parts`, each on a thread of its own.
+///
+/// # Panics
+/// If a part does, with its payload.
+pub fn run(parts: usize, task: &(dyn Fn(usize) + Sync)) {
+    thread_local! {
+        static IN_JOB: Cell<bool> = const { Cell::new(false) };
+    }
+    if parts <= 1 || IN_JOB.get() {
+        (0..parts).for_each(task);
+        return;
+    }
+    let marked = |part| {
+        IN_JOB.set(true);
+        let result = catch_unwind(AssertUnwindSafe(|| task(part)));
+        IN_JOB.set(false);
+        if let Err(payload) = result {
+            resume_unwind(payload);
+        }
+    };
+    Pool::of_this_process().run(parts, &marked);
+}
+
+type Payload = Box<dyn Any + Send>;
+
+/// One call of `run`, on the stack of the caller, who leaves only when `pending` is 0.
+struct Job<'a> {
+    task: &'a (dyn Fn(usize) + Sync),
+    pending: AtomicUsize,
+    panic: Mutex<Option<Payload>>,
+    caller: Thread,
+}
+
+impl Job<'_> {
+    fn run_part(&self, part: usize) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (self.task)(part))) {
+            *lock(&self.panic) = Some(payload);
+        }
+    }
+}
+
+/// A worker and the job that it is to take part in, or null.
+struct Worker {
+    thread: Thread,
+    mailbox: Arc<AtomicPtr<Job<'static>>>,
+}
+
+struct Pool {
+    process: u32,
+    /// Held for the length of a job: one at a time.
+    workers: Mutex<Vec<Worker>>,
+}
+
+impl Pool {
+    /// The pool that belongs to this process.
+    ///
+    /// The memory of a forked child holds the parent's pool, perhaps locked, and none of its
+    /// threads: the child leaves it alone and makes another.
+    fn of_this_process() -> &'static Self {
+        static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+        let process = std::process::id();
+        let current = POOL.load(Ordering::Acquire);
+        // SAFETY: null, or a leaked box.
+        if let Some(pool) = unsafe { current.as_ref() }
+            && pool.process == process
+        {
+            return pool;
+        }
+        let fresh = Box::into_raw(Box::new(Self {
+            process,
+            workers: Mutex::new(Vec::new()),
+        }));
+        match POOL.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: leaked above.
+            Ok(_) => unsafe { &*fresh },
+            Err(winner) => {
+                // SAFETY: nobody else has seen `fresh`; the winner is leaked.
+                unsafe {
+                    drop(Box::from_raw(fresh));
+                    &*winner
+                }
+            }
+        }
+    }
+
+    fn run(&self, parts: usize, task: &(dyn Fn(usize) + Sync)) {
+        let job = Job {
+            task,
+            pending: AtomicUsize::new(parts - 1),
+            panic: Mutex::new(None),
+            caller: thread::current(),
+        };
+        let mut workers = lock(&self.workers);
+        while workers.len() < parts - 1 {
+            let worker = spawn(workers.len() + 1);
+            workers.push(worker);
+        }
+        let address = (&raw const job).cast::<Job<'static>>().cast_mut();
+        for worker in &workers[..parts - 1] {
+            worker.mailbox.store(address, Ordering::Release);
+            worker.thread.unpark();
+        }
+        job.run_part(0);
+        wait_until(|| job.pending.load(Ordering::Acquire) == 0);
+        drop(workers);
+        let payload = lock(&job.panic).take();
+        if let Some(payload) = payload {
+            resume_unwind(payload);
+        }
+    }
+}
+
+/// Starts the worker that computes part `part` of each job.
+fn spawn(part: usize) -> Worker {
+    let mailbox = Arc::new(AtomicPtr::<Job<'static>>::new(ptr::null_mut()));
+    let inbox = Arc::clone(&mailbox);
+    let handle = thread::Builder::new()
+        .name(format!("kernel-{part}"))
+        .spawn(move || {
+            loop {
+                wait_until(|| !inbox.load(Ordering::Acquire).is_null());
+                let address = inbox.swap(ptr::null_mut(), Ordering::Acquire);
+                // SAFETY: the caller of `Pool::run` keeps the job until `pending` is 0, and this
+                // worker has not counted itself off yet.
+                let job = unsafe { &*address };
+                job.run_part(part);
+                let caller = job.caller.clone();
+                // The job may be gone from here on.
+                if job.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    caller.unpark();
+                }
+            }
+        })
+        .expect("the system can start a thread");
+    Worker {
+        thread: handle.thread().clone(),
+        mailbox,
+    }
+}
+
+/// Returns once a condition holds, whose maker unparks this thread.
+fn wait_until(condition: impl Fn() -> bool) {
+    for _ in 0..SPINS {
+        if condition() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    while !condition() {
+        thread::park();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing that runs under these locks leaves a value half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn each_part_runs_once() {
+        for parts in 0..9 {
+            let counts: Vec<AtomicU32> = (0..parts).map(|_| AtomicU32::new(0)).collect();
+            run(parts, &|part| {
+                counts[part].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(
+                counts
+                    .iter()
+                    .all(|count| count.load(Ordering::Relaxed) == 1)
+            );
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        for guilty in 0..3 {
+            let caught = catch_unwind(|| {
+                run(3, &|part| assert!(part != guilty, "part {guilty}"));
+            });
+            let payload = caught.expect_err("the panic is not swallowed");
+            let message = payload.downcast_ref::<String>().expect("a message");
+            assert_eq!(message, &format!("part {guilty}"));
+        }
+        each_part_runs_once();
+    }
+
+    #[test]
+    fn a_job_within_a_job_does_not_deadlock() {
+        let count = AtomicU32::new(0);
+        run(3, &|_| {
+            run(4, &|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 12);
+    }
+
+    #[test]
+    fn many_callers_take_turns() {
+        let count = AtomicU32::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        run(3, &|_| {
+                            count.fetch_add(1, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 4 * 200 * 3);
+    }
+
+    #[test]
+    fn split_covers_the_range_and_keeps_the_grain() {
+        for len in [0, 1, 7, 64] {
+            let seen: Vec<AtomicU32> = (0..len).map(|_| AtomicU32::new(0)).collect();
+            split(len, 4, |range| {
+                assert!(len < 4 || range.len() >= 2);
+                for item in range {
+                    seen[item].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        }
+    }
+}

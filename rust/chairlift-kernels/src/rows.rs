@@ -1,0 +1,165 @@
+//! Matrices whose rows may lie apart, such as the query part of a fused QKV projection.
+
+use crate::error::ArgumentError;
+
+/// Rows of equal width in one slice, `stride` apart.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a, T> {
+    data: &'a [T],
+    len: usize,
+    width: usize,
+    stride: usize,
+}
+
+/// Like [`Rows`], to be written.
+#[derive(Debug)]
+pub struct RowsMut<'a, T> {
+    data: &'a mut [T],
+    len: usize,
+    width: usize,
+    stride: usize,
+}
+
+/// Length of the slice that holds `len` rows.
+fn span(len: usize, width: usize, stride: usize) -> usize {
+    if len == 0 {
+        0
+    } else {
+        (len - 1) * stride + width
+    }
+}
+
+fn check(data_len: usize, len: usize, width: usize, stride: usize) -> Result<usize, ArgumentError> {
+    if len > 1 && stride < width {
+        return Err(ArgumentError::new(
+            "stride",
+            format_args!("at least {width}"),
+            stride,
+        ));
+    }
+    let needed = span(len, width, stride);
+    if data_len < needed {
+        return Err(ArgumentError::new(
+            "data",
+            format_args!("at least {needed} elements"),
+            data_len,
+        ));
+    }
+    Ok(needed)
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// Sees `data` as `len` rows of `width`, each `stride` after the one before.
+    ///
+    /// # Errors
+    /// If the rows overlap or `data` is too short.
+    pub fn new(
+        data: &'a [T],
+        len: usize,
+        width: usize,
+        stride: usize,
+    ) -> Result<Self, ArgumentError> {
+        let needed = check(data.len(), len, width, stride)?;
+        Ok(Self {
+            data: &data[..needed],
+            len,
+            width,
+            stride,
+        })
+    }
+
+    /// Sees `data` as adjacent rows.
+    ///
+    /// # Panics
+    /// If it is not a whole number of rows.
+    pub fn contiguous(data: &'a [T], width: usize) -> Self {
+        assert!(width > 0 && data.len().is_multiple_of(width), "whole rows");
+        Self {
+            data,
+            len: data.len() / width,
+            width,
+            stride: width,
+        }
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Row `index`.
+    #[inline(always)]
+    pub fn row(&self, index: usize) -> &'a [T] {
+        &self.data[index * self.stride..][..self.width]
+    }
+}
+
+impl<'a, T> RowsMut<'a, T> {
+    /// Sees `data` as `len` rows of `width`, each `stride` after the one before.
+    ///
+    /// # Errors
+    /// If the rows overlap or `data` is too short.
+    pub fn new(
+        data: &'a mut [T],
+        len: usize,
+        width: usize,
+        stride: usize,
+    ) -> Result<Self, ArgumentError> {
+        let needed = check(data.len(), len, width, stride)?;
+        Ok(Self {
+            data: &mut data[..needed],
+            len,
+            width,
+            stride,
+        })
+    }
+
+    /// Sees `data` as adjacent rows.
+    ///
+    /// # Panics
+    /// If it is not a whole number of rows.
+    pub fn contiguous(data: &'a mut [T], width: usize) -> Self {
+        assert!(width > 0 && data.len().is_multiple_of(width), "whole rows");
+        Self {
+            len: data.len() / width,
+            data,
+            width,
+            stride: width,
+        }
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Elements from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The slice that holds the rows, gaps included.
+    pub fn into_slice(self) -> &'a mut [T] {
+        self.data
+    }
+}

@@ -1,0 +1,117 @@
+//! The one inner loop of all matrix work: a tile of rows times a panel of columns.
+//!
+//! ```text
+//!                    B, one panel: W columns            a linear layer: k = input feature
+//!                k  [ . . . . . . . . . ]               scores: k = coordinate, columns = tokens
+//!     A          |  [ . . . . . . . . . ]               values: k = token, columns = coordinates
+//!   R rows  -->  v  [ . . . . . . . . . ]
+//!                      acc, R x W registers
+//! ```
+//!
+//! Every element of `acc` is one chain of multiply-adds over `k` in ascending order, whatever R and
+//! W are: this is where batch invariance comes from.
+
+use crate::dispatch::Isa;
+use crate::element::Packed;
+
+/// Most rows of a tile with 16 registers of 8 lanes: 6 x 2 accumulators, two of B and one of A.
+pub const ROWS: usize = 6;
+/// Most rows of a tile with 32 registers of 16 lanes.
+pub const ROWS_WIDE: usize = 12;
+
+/// `acc[r][c] += a[k][r] * b[k][c]` for each `k` of `a`, in ascending order.
+///
+/// `b` has a line of W units per `P::DEPTH` values of `k`, `stride` units apart.
+#[inline(always)]
+pub fn accumulate<I: Isa, P: Packed, const R: usize, const W: usize>(
+    acc: &mut [[f32; W]; R],
+    a: &[[f32; R]],
+    b: &[P],
+    stride: usize,
+) {
+    let whole = a.chunks_exact(P::DEPTH);
+    let rest = whole.remainder();
+    let mut lines = b.chunks(stride);
+    for (a, line) in whole.zip(&mut lines) {
+        multiply_add::<I, P, R, W>(acc, a, line);
+    }
+    if !rest.is_empty()
+        && let Some(line) = lines.next()
+    {
+        multiply_add::<I, P, R, W>(acc, rest, line);
+    }
+}
+
+/// One line of B against up to `P::DEPTH` values of `k`.
+#[inline(always)]
+fn multiply_add<I: Isa, P: Packed, const R: usize, const W: usize>(
+    acc: &mut [[f32; W]; R],
+    a: &[[f32; R]],
+    line: &[P],
+) {
+    let units: &[P; W] = line.first_chunk().expect("a line holds W units");
+    for (index, a) in a.iter().enumerate() {
+        let b = P::widen(units, index);
+        for r in 0..R {
+            for c in 0..W {
+                acc[r][c] = I::mul_add(a[r], b[c], acc[r][c]);
+            }
+        }
+    }
+}
+
+/// Cuts `total` rows into tiles of at most `most`, as equal as they can be: 16 is 6 + 5 + 5, since a
+/// tile of few rows costs nearly as much as a full one.
+pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let tiles = total.div_ceil(most);
+    (0..tiles).map(move |tile| tile * total / tiles..(tile + 1) * total / tiles)
+}
+
+/// Calls a function that is generic over a number of rows with `$rows` in place of `R`.
+macro_rules! with_rows {
+    ($rows:expr, $most:expr, |$R:ident| $call:expr) => {{
+        macro_rules! case {
+            ($n:literal) => {{
+                const $R: usize = $n;
+                $call
+            }};
+        }
+        match $rows {
+            1 => case!(1),
+            2 => case!(2),
+            3 => case!(3),
+            4 => case!(4),
+            5 => case!(5),
+            6 => case!(6),
+            7 if $most > 6 => case!(7),
+            8 if $most > 6 => case!(8),
+            9 if $most > 6 => case!(9),
+            10 if $most > 6 => case!(10),
+            11 if $most > 6 => case!(11),
+            12 if $most > 6 => case!(12),
+            rows => unreachable!("a tile of {rows} rows"),
+        }
+    }};
+}
+pub(crate) use with_rows;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_the_rows_and_are_balanced() {
+        for total in 0..200 {
+            let tiles: Vec<_> = balanced(total, ROWS).collect();
+            assert_eq!(
+                tiles.iter().map(ExactSizeIterator::len).sum::<usize>(),
+                total
+            );
+            assert!(tiles.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let sizes = tiles.iter().map(ExactSizeIterator::len);
+            if let (Some(least), Some(most)) = (sizes.clone().min(), sizes.max()) {
+                assert!(most <= ROWS && most - least <= 1);
+            }
+        }
+    }
+}

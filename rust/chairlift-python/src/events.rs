@@ -1,0 +1,160 @@
+//! Events of a step, turned into Python objects only when somebody iterates: the engine thread hands them on unread.
+
+use chairlift_core::events::{self, EndReason, EventKind, Failure};
+use pyo3::{
+    prelude::*,
+    types::{PyIterator, PyList},
+};
+
+/// New output of one request in one step.
+#[pyclass(module = "chairlift._core", frozen, get_all)]
+pub(crate) struct TokensEvent {
+    request_id: u64,
+    index: u32,
+    text: String,
+    token_ids: Vec<i32>,
+    sample_slot: usize,
+}
+
+/// What a request has cost.
+#[pyclass(module = "chairlift._core", frozen, get_all)]
+#[derive(Clone)]
+pub(crate) struct Account {
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    output_tokens: usize,
+    arrival: u64,
+    first_scheduled: Option<u64>,
+    first_token: Option<u64>,
+    finished: u64,
+    num_preemptions: usize,
+    num_recomputed_tokens: usize,
+}
+
+/// A request is complete.
+#[pyclass(module = "chairlift._core", frozen, get_all)]
+pub(crate) struct FinishedEvent {
+    request_id: u64,
+    index: u32,
+    reason: &'static str,
+    stop: Option<String>,
+    stop_token_id: Option<i32>,
+    account: Py<Account>,
+}
+
+/// A request ended by an error.
+#[pyclass(module = "chairlift._core", frozen, get_all)]
+pub(crate) struct FailedEvent {
+    request_id: u64,
+    reason: &'static str,
+    account: Py<Account>,
+}
+
+/// What one step produced, in order.
+#[pyclass(module = "chairlift._core", frozen)]
+pub(crate) struct Events {
+    pub(crate) inner: events::Events,
+}
+
+#[pymethods]
+impl Events {
+    fn __len__(&self) -> usize {
+        self.inner.list.len()
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        let list = PyList::empty(py);
+        for event in &self.inner.list {
+            list.append(self.object(py, event)?)?;
+        }
+        list.try_iter()
+    }
+}
+
+impl Events {
+    fn object(&self, py: Python<'_>, event: &events::Event) -> PyResult<Py<PyAny>> {
+        let (request_id, index) = (event.request.0, event.index);
+        match &event.kind {
+            EventKind::Tokens {
+                text,
+                tokens,
+                sample_slot,
+            } => {
+                let event = TokensEvent {
+                    request_id,
+                    index,
+                    text: self.inner.text[text.clone()].to_owned(),
+                    token_ids: self.inner.tokens[tokens.clone()].to_vec(),
+                    sample_slot: *sample_slot,
+                };
+                Ok(Py::new(py, event)?.into_any())
+            }
+            EventKind::Ended { reason, account } => {
+                let account = Py::new(py, Account::from(account))?;
+                if let EndReason::Failed(failure) = reason {
+                    let reason = failure_name(*failure);
+                    let event = FailedEvent {
+                        request_id,
+                        reason,
+                        account,
+                    };
+                    return Ok(Py::new(py, event)?.into_any());
+                }
+                let (reason, stop, stop_token_id) = match reason {
+                    EndReason::StopString(stop) => ("stop", Some(stop.clone()), None),
+                    EndReason::StopToken(token) => ("stop", None, Some(*token)),
+                    EndReason::Length => ("length", None, None),
+                    EndReason::TimeLimit => ("time_limit", None, None),
+                    EndReason::Cancelled | EndReason::Failed(_) => ("cancelled", None, None),
+                };
+                let event = FinishedEvent {
+                    request_id,
+                    index,
+                    reason,
+                    stop,
+                    stop_token_id,
+                    account,
+                };
+                Ok(Py::new(py, event)?.into_any())
+            }
+        }
+    }
+}
+
+impl From<&chairlift_core::Account> for Account {
+    fn from(account: &chairlift_core::Account) -> Self {
+        Self {
+            prompt_tokens: account.prompt_tokens,
+            cached_tokens: account.cached_tokens,
+            output_tokens: account.output_tokens,
+            arrival: account.arrival,
+            first_scheduled: account.first_scheduled,
+            first_token: account.first_token,
+            finished: account.finished,
+            num_preemptions: account.num_preemptions,
+            num_recomputed_tokens: account.num_recomputed_tokens,
+        }
+    }
+}
+
+/// The end of a request as Python names it: lower case completes the answer, upper case fails the request.
+pub(crate) fn end_reason(name: &str) -> Option<EndReason> {
+    Some(match name {
+        "cancelled" => EndReason::Cancelled,
+        "time_limit" => EndReason::TimeLimit,
+        "STEP_FAILED" => EndReason::Failed(Failure::StepFailed),
+        "ENGINE_DOWN" => EndReason::Failed(Failure::EngineDown),
+        "DRAINING" => EndReason::Failed(Failure::Draining),
+        _ => return None,
+    })
+}
+
+fn failure_name(failure: Failure) -> &'static str {
+    match failure {
+        Failure::QueueTimeout => "QUEUE_TIMEOUT",
+        Failure::NumericFault => "NUMERIC_FAULT",
+        Failure::StepFailed => "STEP_FAILED",
+        Failure::EngineDown => "ENGINE_DOWN",
+        Failure::Draining => "DRAINING",
+    }
+}

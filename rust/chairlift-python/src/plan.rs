@@ -1,0 +1,74 @@
+//! `apply_plan`: the runner's tables and inputs as slices.
+
+use chairlift_core::row_tables::{self, RowTables, StepInputs};
+use chairlift_kernels::tensor::{Borrows, Tensor};
+use pyo3::{exceptions::PyValueError, prelude::*};
+
+/// Applies a plan to the runner's tables and derives the inputs of the forward pass.
+#[pyfunction]
+#[pyo3(signature = (plan, block_size, *, computed, last_token, row_slot, row_index, block_tables,
+    rows, input_ids, positions, slot_mapping, query_start_loc, seq_lens, sample_rows))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "keyword arguments of the Python function"
+)]
+#[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+pub(crate) fn apply_plan(
+    py: Python<'_>,
+    plan: Tensor,
+    block_size: usize,
+    computed: Tensor,
+    last_token: Tensor,
+    row_slot: Tensor,
+    row_index: Tensor,
+    block_tables: Tensor,
+    rows: Tensor,
+    input_ids: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    sample_rows: Tensor,
+) -> PyResult<(usize, usize, usize)> {
+    let [num_kv_groups, num_rows, _] = block_tables.dims("block_tables")?;
+    for (name, table) in [
+        ("computed", &computed),
+        ("last_token", &last_token),
+        ("row_slot", &row_slot),
+        ("row_index", &row_index),
+    ] {
+        if table.shape() != [num_rows] {
+            let got = table.shape();
+            return Err(PyValueError::new_err(format!(
+                "{name}: expected shape [{num_rows}] as block_tables has rows, got {got:?}"
+            )));
+        }
+    }
+    if num_kv_groups == 0 || slot_mapping.dims::<2>("slot_mapping")?[0] != num_kv_groups {
+        return Err(PyValueError::new_err(format!(
+            "slot_mapping: expected {num_kv_groups} lines, one per KV group"
+        )));
+    }
+    let mut borrows = Borrows::default();
+    let plan = borrows.slice::<i32>("plan", &plan)?;
+    let mut tables = RowTables {
+        computed: borrows.slice_mut("computed", &computed)?,
+        last_token: borrows.slice("last_token", &last_token)?,
+        row_slot: borrows.slice_mut("row_slot", &row_slot)?,
+        row_index: borrows.slice_mut("row_index", &row_index)?,
+        block_tables: borrows.slice_mut("block_tables", &block_tables)?,
+        num_kv_groups,
+    };
+    let mut inputs = StepInputs {
+        rows: borrows.slice_mut("rows", &rows)?,
+        input_ids: borrows.slice_mut("input_ids", &input_ids)?,
+        positions: borrows.slice_mut("positions", &positions)?,
+        slot_mapping: borrows.slice_mut("slot_mapping", &slot_mapping)?,
+        query_start_loc: borrows.slice_mut("query_start_loc", &query_start_loc)?,
+        seq_lens: borrows.slice_mut("seq_lens", &seq_lens)?,
+        sample_rows: borrows.slice_mut("sample_rows", &sample_rows)?,
+    };
+    let shape = py.detach(|| row_tables::apply_plan(plan, block_size, &mut tables, &mut inputs));
+    let shape = shape.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok((shape.num_rows, shape.num_tokens, shape.num_samples))
+}

@@ -1,0 +1,282 @@
+//! `Scheduler`: converts, releases the GIL, maps errors.
+
+use std::sync::Arc;
+
+use chairlift_core::{
+    Config, KvGroup, NewRequest, RequestId, events,
+    plan::Plan,
+    policy::Policy,
+    prefix_cache::Namespace,
+    scheduler::{self, Next, Sampled, StepId},
+    text::TextOptions,
+};
+use chairlift_kernels::tensor::{Borrows, Tensor};
+use pyo3::{exceptions::PyValueError, prelude::*};
+
+use crate::{
+    error,
+    events::{Events, end_reason},
+    text::TokenTable,
+};
+
+/// A request is queued.
+#[pyclass(module = "chairlift._core", frozen, get_all)]
+pub(crate) struct Added {
+    request_id: u64,
+    slot: u32,
+    queue_position: usize,
+}
+
+/// A snapshot of the scheduler.
+#[pyclass(module = "chairlift._core", frozen, get_all)]
+pub(crate) struct Load {
+    num_waiting: usize,
+    num_waiting_tokens: usize,
+    num_running: usize,
+    num_rows_held: usize,
+    num_blocks: usize,
+    num_free_blocks: usize,
+    num_cached_blocks: usize,
+    num_kv_tokens: usize,
+    num_preemptions: u64,
+    num_prefix_queries: u64,
+    num_prefix_hits: u64,
+}
+
+/// Owns requests and KV blocks; decides which tokens each step computes.
+#[pyclass(module = "chairlift._core")]
+pub(crate) struct Scheduler {
+    inner: scheduler::Scheduler,
+    plan: Plan,
+    #[pyo3(get)]
+    wake_at: Option<u64>,
+    #[pyo3(get)]
+    max_context_len: usize,
+    #[pyo3(get)]
+    plan_capacity: usize,
+    #[pyo3(get)]
+    num_slots: usize,
+}
+
+fn policy(name: &str, batch_size: usize, window: u64, timeout: u64) -> PyResult<Policy> {
+    match name {
+        "continuous" => Ok(Policy::Continuous),
+        "dynamic" => Ok(Policy::Dynamic { batch_size, window }),
+        "static" => Ok(Policy::Static {
+            batch_size,
+            timeout,
+        }),
+        _ => Err(error::ConfigError::new_err(format!(
+            "policy: expected continuous, dynamic or static, got {name:?}"
+        ))),
+    }
+}
+
+#[pymethods]
+impl Scheduler {
+    #[new]
+    #[pyo3(signature = (*, policy, batch_size, batch_window, batch_timeout, max_num_seqs,
+        max_num_batched_tokens, max_model_len, max_queued_requests, vocab_size, block_size,
+        num_blocks, kv_windows, prefix_cache, hash_key, token_table, steps_in_flight = 1))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python class"
+    )]
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn new(
+        policy: &str,
+        batch_size: usize,
+        batch_window: u64,
+        batch_timeout: u64,
+        max_num_seqs: usize,
+        max_num_batched_tokens: usize,
+        max_model_len: usize,
+        max_queued_requests: usize,
+        vocab_size: usize,
+        block_size: usize,
+        num_blocks: usize,
+        kv_windows: Vec<Option<u32>>,
+        prefix_cache: bool,
+        hash_key: [u8; 32],
+        token_table: &TokenTable,
+        steps_in_flight: usize,
+    ) -> PyResult<Self> {
+        let config = Config {
+            policy: self::policy(policy, batch_size, batch_window, batch_timeout)?,
+            max_num_seqs,
+            max_num_batched_tokens,
+            max_model_len,
+            max_queued_requests,
+            vocab_size,
+            block_size,
+            num_blocks,
+            kv_groups: kv_windows
+                .iter()
+                .map(|&window| KvGroup { window })
+                .collect(),
+            prefix_cache,
+            hash_key,
+            steps_in_flight,
+        };
+        let table = Arc::clone(&token_table.inner);
+        let inner = scheduler::Scheduler::new(config, table).map_err(|e| error::config(&e))?;
+        let config = inner.config();
+        Ok(Self {
+            plan: Plan::default(),
+            wake_at: None,
+            max_context_len: config.max_context_len(),
+            plan_capacity: Plan::capacity(config),
+            num_slots: config.num_slots(),
+            inner,
+        })
+    }
+
+    #[pyo3(signature = (now, prompt, *, max_tokens, min_tokens = 0, stop = vec![],
+        stop_token_ids = vec![], include_stop = false, detokenize = true,
+        skip_special_tokens = true, tenant = String::new(), salt = String::new(),
+        cache_read = true, cache_write = true, queue_deadline = None, deadline = None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python method"
+    )]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "keyword arguments of the Python method"
+    )]
+    fn add(
+        &mut self,
+        py: Python<'_>,
+        now: u64,
+        prompt: Vec<i32>,
+        max_tokens: usize,
+        min_tokens: usize,
+        stop: Vec<String>,
+        stop_token_ids: Vec<i32>,
+        include_stop: bool,
+        detokenize: bool,
+        skip_special_tokens: bool,
+        tenant: String,
+        salt: String,
+        cache_read: bool,
+        cache_write: bool,
+        queue_deadline: Option<u64>,
+        deadline: Option<u64>,
+    ) -> PyResult<Added> {
+        let text = TextOptions {
+            detokenize,
+            skip_special_tokens,
+            stop,
+            include_stop,
+        };
+        let new = NewRequest {
+            prompt,
+            max_tokens,
+            min_tokens,
+            stop_token_ids,
+            text,
+            namespace: Namespace { tenant, salt },
+            cache_read,
+            cache_write,
+            queue_deadline,
+            deadline,
+        };
+        let added = py.detach(|| self.inner.add(now, new));
+        let added = added.map_err(|refusal| error::refused(py, refusal))?;
+        Ok(Added {
+            request_id: added.request.0,
+            slot: added.slot,
+            queue_position: added.queue_position,
+        })
+    }
+
+    #[pyo3(signature = (now, request_id, reason = "cancelled"))]
+    fn abort(&mut self, now: u64, request_id: u64, reason: &str) -> PyResult<bool> {
+        let end = end_reason(reason)
+            .ok_or_else(|| PyValueError::new_err(format!("reason: unknown {reason:?}")))?;
+        Ok(self.inner.abort(now, RequestId(request_id), end))
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn schedule(&mut self, py: Python<'_>, now: u64, plan: Tensor) -> PyResult<Option<u64>> {
+        let mut borrows = Borrows::default();
+        let buffer = borrows.slice_mut::<i32>("plan", &plan)?;
+        if buffer.len() < self.plan_capacity {
+            let (expected, got) = (self.plan_capacity, buffer.len());
+            return Err(PyValueError::new_err(format!(
+                "plan: expected at least {expected} integers, got {got}"
+            )));
+        }
+        py.detach(|| match self.inner.schedule(now, &mut self.plan) {
+            Next::Run(StepId(step)) => {
+                self.wake_at = None;
+                self.plan.encode(buffer);
+                Ok(Some(step))
+            }
+            Next::Idle { wake_at } => {
+                self.wake_at = wake_at;
+                Ok(None)
+            }
+        })
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn update(
+        &mut self,
+        py: Python<'_>,
+        now: u64,
+        step: u64,
+        tokens: Tensor,
+        counts: Tensor,
+    ) -> PyResult<Events> {
+        let mut borrows = Borrows::default();
+        let tokens = borrows.slice::<i32>("tokens", &tokens)?;
+        let counts = borrows.slice::<i32>("counts", &counts)?;
+        let updated = py.detach(|| {
+            self.inner
+                .update(now, StepId(step), Sampled { tokens, counts })
+        });
+        updated.map_err(error::step)?;
+        Ok(self.take_events())
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn fail(&mut self, now: u64, step: u64, guilty: Vec<u64>) -> PyResult<Events> {
+        let guilty: Vec<_> = guilty.iter().map(|&id| RequestId(id)).collect();
+        self.inner
+            .fail(now, StepId(step), &guilty)
+            .map_err(error::step)?;
+        Ok(self.take_events())
+    }
+
+    fn take_events(&mut self) -> Events {
+        let mut inner = events::Events::default();
+        self.inner.take_events(&mut inner);
+        Events { inner }
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn load(&self) -> Load {
+        let load = self.inner.load();
+        Load {
+            num_waiting: load.num_waiting,
+            num_waiting_tokens: load.num_waiting_tokens,
+            num_running: load.num_running,
+            num_rows_held: load.num_rows_held,
+            num_blocks: load.num_blocks,
+            num_free_blocks: load.num_free_blocks,
+            num_cached_blocks: load.num_cached_blocks,
+            num_kv_tokens: load.num_kv_tokens,
+            num_preemptions: load.num_preemptions,
+            num_prefix_queries: load.num_prefix_queries,
+            num_prefix_hits: load.num_prefix_hits,
+        }
+    }
+
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.check_invariants())
+            .map_err(error::violation)
+    }
+}
