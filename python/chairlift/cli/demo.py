@@ -76,7 +76,9 @@ def demo(
 
 
 @contextmanager
-def _server(rows: int, tokens: int, batching: Batching) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def _server(
+    rows: int, tokens: int, batching: Batching
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A server of the demo model in a process of its own: its address, and the process."""
     with tempfile.TemporaryDirectory(prefix="chairlift-") as folder:
         target = f"unix:{folder}/demo.sock"
@@ -104,9 +106,7 @@ async def _ride(
     from chairlift.client import connect_async, new_start
 
     starts = [
-        new_start(
-            Chat([ChatMessage("user", text)]), max_tokens=limit, seed=SEED, request_id=str(i)
-        )
+        new_start(Chat([ChatMessage("user", text)]), max_tokens=limit, seed=SEED, request_id=str(i))
         for i, (text, limit) in enumerate(PROMPTS)
     ]
     async with connect_async(target) as client:

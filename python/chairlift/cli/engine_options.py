@@ -41,7 +41,7 @@ HELP = {
 def engine_options(
     *, without: frozenset[str] = frozenset(), defaults: dict[str, object] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorates a command that takes `settings: dict[str, object]`, the values for `EngineConfig`.
+    """Decorates a command that takes `settings: dict[str, Any]`, the values for `EngineConfig`.
 
     Args:
         without: Settings that this command decides itself.
@@ -71,7 +71,8 @@ def _parameter(name: str, default: object | None) -> inspect.Parameter:
     field = EngineConfig.model_fields[name]
     default = field.default if default is None else default
     flag = name.removesuffix("_s").replace("_", "-")
-    kind, make_option = _plain_type(field), typer.Option
+    kind: Any = _plain_type(field)
+    make_option: Callable[..., Any] = typer.Option
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     if name.endswith("_s"):
         make_option, default = duration, f"{default:g}s"
@@ -84,9 +85,11 @@ def _parameter(name: str, default: object | None) -> inspect.Parameter:
         show_envvar=False,
         rich_help_panel="Engine",
     )
-    annotation = Annotated[kind if default is not None else kind | None, option]
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind if default is not None else kind | None, option],
     )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chairlift.v1 import generation_pb2
 
 DEFAULT_TARGET = "127.0.0.1:50051"
+NO_SERVER = "no server at {}: `chairlift serve` starts one"
 
 Target = Annotated[
     str,
@@ -42,7 +43,8 @@ async def connected(target: str) -> AsyncIterator["AsyncClient"]:
         try:
             is_serving = await client.is_serving()
         except ServerError as error:
-            message = f"no server at {target} ({error}); `chairlift serve` starts one"
+            is_there = "UNAVAILABLE" not in str(error)
+            message = f"{target}: {error}" if is_there else NO_SERVER.format(target)
             raise ChairliftError(message) from None
         if not is_serving:
             message = f"the server at {target} does not serve yet, or is about to end"

@@ -5,7 +5,7 @@ import logging
 import time
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -89,7 +89,7 @@ def serve(
             is_eager=True,
         ),
     ] = None,
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,16 +23,14 @@ def offline(
     ],
     repeat: Annotated[int, typer.Option(help="Runs, one result each.", min=1)] = 1,
     as_json: Json = False,
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> None:
     """Run a workload through the engine: greedy, end-of-sequence ignored, no prefix cache."""
     work = read_workload(workload)
     report(_runs(model, work, repeat, settings), title=f"{model}, {workload}", as_json=as_json)
 
 
-def _runs(
-    model: str, work: list[Item], repeat: int, settings: dict[str, object]
-) -> Iterator[Result]:
+def _runs(model: str, work: list[Item], repeat: int, settings: dict[str, Any]) -> Iterator[Result]:
     from chairlift.cli.bench.drive import drive, warm_up
     from chairlift.engine.engine import Engine
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,7 +32,7 @@ def policies(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.")] = 0,
     as_json: Json = False,
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> None:
     """Compare static, dynamic and continuous batching on the same seeded work."""
     work = {"num_requests": requests, "max_tokens": max_tokens, "seed": seed, "rate_per_s": rate}
@@ -42,7 +42,7 @@ def policies(
 
 
 def _runs(
-    model: str, work: dict[str, int | float | None], settings: dict[str, object]
+    model: str, work: dict[str, int | float | None], settings: dict[str, Any]
 ) -> Iterator[Result]:
     from chairlift.cli.bench.drive import drive, warm_up
     from chairlift.engine.engine import Engine

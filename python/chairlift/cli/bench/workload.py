@@ -28,7 +28,8 @@ def read_workload(path: Path) -> list[Item]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot read workload {path}: {error}"
+        reason = getattr(error, "strerror", None) or error
+        message = f"cannot read workload {path}: {reason}"
         raise ConfigError(message) from None
     work = []
     for number, line in enumerate(lines, start=1):
