@@ -72,7 +72,7 @@ def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Sch
         vocab_size=loaded.config.vocab_size,
         max_model_len=loaded.max_model_len,
         max_context_len=scheduler.max_context_len,
-        eos_token_ids=loaded.config.eos_token_ids,
+        eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
     )
     model = loaded.config.generation
     defaults = Sampling(model.temperature, model.top_k, model.top_p, model.min_p)

@@ -22,15 +22,15 @@ from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flus
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step_record import StepRecord
 from chairlift.errors import Reason, RequestError
-from chairlift.types import Event, Failed, Finished, Request
+from chairlift.types import Chat, Event, Failed, Finished, Request
 
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 """How long `stop` waits for the last events, and then for the thread."""
 
-_LONG_TEXT = 16_384
-"""Characters from which tokenizing leaves the event loop for a worker thread."""
+_LONG_PROMPT = 16_384
+"""Characters or tokens from which preparing leaves the event loop for a worker thread."""
 
 
 class EngineState(StrEnum):
@@ -111,6 +111,9 @@ class AsyncEngine:
         except BaseException:
             self._state = EngineState.DEAD
             raise
+        if self._state is not EngineState.STARTING:
+            # `stop` came first.
+            return
         self._thread = EngineLoop(self.engine, self._hop)
         self._thread.watched = bool(self._watchers)
         self._thread.start()
@@ -142,12 +145,12 @@ class AsyncEngine:
         self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
 
     async def prepare(self, request: Request) -> Prepared:
-        """Tokenizes and validates a request; long text does not hold up the event loop.
+        """Tokenizes and validates a request; a long prompt does not hold up the event loop.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        if isinstance(request.prompt, str) and len(request.prompt) < _LONG_TEXT:
+        if not isinstance(request.prompt, Chat) and len(request.prompt) < _LONG_PROMPT:
             return self.engine.prepare(request)
         return await asyncio.to_thread(self.engine.prepare, request)
 
@@ -227,8 +230,9 @@ class AsyncEngine:
             case EngineState.DEAD:
                 return Reason.ENGINE_DOWN
             case EngineState.SERVING:
-                # The scheduler caps its queue; this caps what has not reached it yet.
-                full = len(self._submitted) > self.config.max_queued_requests
+                # The scheduler caps its queue; this caps what it has not answered yet.
+                most = self.config.max_queued_requests + self.config.max_num_seqs
+                full = len(self._submitted) > most
                 return Reason.QUEUE_FULL if full else None
 
     def _hop(self, delivery: Delivery) -> None:
@@ -254,6 +258,8 @@ class AsyncEngine:
     def _answers(self, delivery: Delivery) -> list[tuple[Handle, Event]]:
         events: list[tuple[Handle, Event]] = []
         for handle, answer in delivery.answers:
+            if handle.ended:
+                continue
             self._submitted.discard(handle)
             if isinstance(answer, RequestError):
                 handle.ended = True
@@ -266,7 +272,10 @@ class AsyncEngine:
     def _events(self, output: StepOutput) -> list[tuple[Handle, Event]]:
         events: list[tuple[Handle, Event]] = []
         for core_event in output.events:
-            handle = self._live[core_event.request_id]
+            handle = self._live.get(core_event.request_id)
+            if handle is None:
+                # `stop` did not wait for a thread that was stuck, and now it has come back.
+                continue
             event = to_event(core_event, handle.prepared.output, output.sampled)
             if isinstance(event, Finished | Failed):
                 handle.ended = True

@@ -69,7 +69,7 @@ def short_text(text: str, field: str, most_bytes: int) -> None:
 def strings(values: Iterable[str], field: str, *, most: int, most_bytes: int) -> tuple[str, ...]:
     """Checks a list of short texts that are not empty."""
     expected = f"at most {most} strings of 1 to {most_bytes} bytes"
-    if isinstance(values, str):
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise bad(field, expected, values)
     texts = tuple(values)
     at_most(texts, field, most)

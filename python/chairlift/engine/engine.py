@@ -77,7 +77,8 @@ class Engine:
         model_config: Of the model.
         tokenizer: Of the model.
         num_kv_blocks: Of the KV cache, the null block included.
-        max_model_len: Longest prompt plus answer.
+        max_model_len: Longest prompt plus answer of the model, or less where the settings say so.
+        max_context_len: The same for this server, whose KV cache may hold less.
         scheduler: Owns requests and KV blocks.
         runner: Owns the row tables and runs the model.
         clock: Gives monotonic nanoseconds; the only clock of the engine.
@@ -117,6 +118,7 @@ class Engine:
         self.scheduler = new_scheduler(self.config, loaded)
         self.runner = new_runner(self.config, loaded, self.scheduler)
         self._preparer = new_preparer(self.config, loaded, self.scheduler)
+        self.max_context_len = self.scheduler.max_context_len
         self._plan = torch.zeros(self.scheduler.plan_capacity, dtype=torch.int32)
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs

@@ -43,7 +43,6 @@ _RETRY_AFTER_S = {
 _NS = 1e-9
 
 CoreEvent = _core.TokensEvent | _core.FinishedEvent | _core.FailedEvent
-CoreEnd = _core.FinishedEvent | _core.FailedEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,11 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         logprobs = sampled.of(event.sample_slot, len(event.token_ids)) if output.logprobs else None
         text = event.text if output.text else ""
         return Tokens(event.request_id, event.index, text, event.token_ids, logprobs)
-    usage = Usage(event.prompt_tokens, event.cached_tokens, event.output_tokens)
+    account = event.account
+    usage = Usage(account.prompt_tokens, account.cached_tokens, account.output_tokens)
+    timeline = _timeline(account)
     if isinstance(event, _core.FailedEvent):
-        return failed(event.request_id, Reason(event.reason), usage, _timeline(event))
+        return failed(event.request_id, Reason(event.reason), usage, timeline)
     return Finished(
         request_id=event.request_id,
         index=event.index,
@@ -86,7 +87,7 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         stop=event.stop,
         stop_token_id=event.stop_token_id,
         usage=usage,
-        timeline=_timeline(event),
+        timeline=timeline,
     )
 
 
@@ -131,12 +132,12 @@ def core_refusal(error: _core.Refused) -> RequestError:
     )
 
 
-def _timeline(end: CoreEnd) -> Timeline:
-    scheduled, first, finished = end.first_scheduled, end.first_token, end.finished
+def _timeline(account: _core.Account) -> Timeline:
+    scheduled, first, finished = account.first_scheduled, account.first_token, account.finished
     return Timeline(
-        queued_s=((finished if scheduled is None else scheduled) - end.arrival) * _NS,
+        queued_s=((finished if scheduled is None else scheduled) - account.arrival) * _NS,
         prefill_s=None if scheduled is None or first is None else (first - scheduled) * _NS,
         decode_s=None if first is None else (finished - first) * _NS,
-        num_preemptions=end.num_preemptions,
-        num_recomputed_tokens=end.num_recomputed_tokens,
+        num_preemptions=account.num_preemptions,
+        num_recomputed_tokens=account.num_recomputed_tokens,
     )

@@ -6,7 +6,7 @@ state that changes, so that any thread may call it.
 """
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Protocol, TypeVar
 
 from chairlift.config import EngineConfig
@@ -120,6 +120,7 @@ class Preparer:
         stop_token_ids = self._stop_token_ids(stopping)
         queue_timeout_s = _first(times.queue_timeout_s, self._config.queue_timeout_s)
         time_limit_s = _first(times.time_limit_s, self._config.time_limit_s)
+        checks.utf8_len(request.tenant, "tenant")
         checks.short_text(cache.salt, "prefix_cache.salt", MAX_SALT_BYTES)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request)
@@ -131,11 +132,11 @@ class Preparer:
             min_tokens=min_tokens,
             stop=stop,
             stop_token_ids=stop_token_ids,
-            include_stop=stopping.include_stop,
-            output=request.output,
+            include_stop=bool(stopping.include_stop),
+            output=Output(*map(bool, astuple(request.output))),
             queue_timeout_s=checks.seconds(queue_timeout_s, "schedule.queue_timeout"),
             time_limit_s=checks.seconds(time_limit_s, "schedule.time_limit"),
-            prefix_cache=cache,
+            prefix_cache=PrefixCache(bool(cache.read), bool(cache.write), cache.salt),
             tenant=request.tenant,
         )
 
@@ -167,8 +168,8 @@ class Preparer:
 
     def _stop_token_ids(self, stopping: Stopping) -> tuple[int, ...]:
         field_path = "stopping.stop_token_ids"
-        checks.at_most(stopping.stop_token_ids, field_path, MAX_STOP_TOKEN_IDS)
         asked = checks.token_ids(stopping.stop_token_ids, field_path, self._limits.vocab_size)
+        checks.at_most(asked, field_path, MAX_STOP_TOKEN_IDS)
         own = () if stopping.ignore_eos else self._limits.eos_token_ids
         return tuple(dict.fromkeys((*own, *asked)))
 
@@ -203,7 +204,6 @@ class Preparer:
         try:
             if isinstance(prompt, Chat):
                 return self._encoder.encode_chat(prompt)
-            checks.utf8_len(prompt, "prompt")
             return self._encoder.encode(prompt, request.add_special_tokens)
         except (KeyboardInterrupt, SystemExit, RequestError):
             raise

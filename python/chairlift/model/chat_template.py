@@ -1,0 +1,104 @@
+"""Chat templates: conversations to the text that a model was trained on.
+
+A template is Jinja code that comes with the model. It sees what it sees in `transformers`
+(`apply_chat_template`), and runs in Jinja's sandbox, since a model is data from elsewhere.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from chairlift.errors import Reason, RequestError
+
+
+def render(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    variables: Mapping[str, Any],
+) -> str:
+    """Renders a conversation.
+
+    Args:
+        template: Jinja source.
+        messages: Turns with `role`, `content` and whatever else the template knows.
+        add_generation_prompt: Ends with what opens the model's turn.
+        variables: What else the template sees: special tokens, arguments of the request.
+
+    Raises:
+        RequestError: `BAD_PARAMETER` in `chat`: the template refuses the conversation, or fails.
+    """
+    if not messages:
+        _refuse("expected at least one message")
+    if reserved := {"messages", "add_generation_prompt"} & variables.keys():
+        _refuse(f"template argument {min(reserved)!r} is reserved")
+    # Templates ask `tools is none`, which an absent name is not.
+    names = {"tools": None, "documents": None, **variables}
+    try:
+        return _compile(template).render(
+            **names, messages=list(messages), add_generation_prompt=add_generation_prompt
+        )
+    except TemplateError as error:
+        _refuse(f"chat template: {' '.join(str(error).split())}")
+    except Exception as error:
+        # The message of any other error may quote the conversation.
+        _refuse(f"chat template: {type(error).__name__}")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise RequestError(Reason.BAD_PARAMETER, message, field="chat") from None
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the model's own words for training; here its body is all it is."""
+
+    tags = {"generation"}  # noqa: RUF012  - as Jinja declares it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+@lru_cache(maxsize=16)
+def _compile(template: str) -> Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(template)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Writes JSON; Jinja's own filter escapes HTML, which models are not trained on."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
