@@ -59,3 +59,7 @@ class RequestError(ChairliftError):
 
 class EngineDownError(ChairliftError):
     """The engine stopped after an internal fault; every request has ended and none is taken."""
+
+
+class ServerError(ChairliftError):
+    """A server cannot be reached, or ended a call without a reason of the catalogue."""

@@ -57,7 +57,7 @@ class Metrics:
         self.registry.register(_LoadCollector(load))
         self._ended = Counter(
             "chairlift_requests_ended",
-            "Requests that ended, by finish reason or error reason; refused ones are not among them.",
+            "Requests that ended, by finish or error reason; refused ones are not among them.",
             ["reason"],
             registry=self.registry,
         )

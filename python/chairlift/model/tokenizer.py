@@ -99,6 +99,11 @@ class Tokenizer:
             message = f"{path}: {error}"
             raise ModelError(message) from error
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations are understood."""
+        return "default" in self._chat_templates
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Gives the token ids of a text.
 

@@ -1,4 +1,4 @@
-"""Open generation calls: who must be woken when the server drains, and when the last one has ended."""
+"""Open generation calls: who is woken when the server drains, and when the last has ended."""
 
 import asyncio
 from collections.abc import Iterator

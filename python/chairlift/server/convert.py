@@ -147,7 +147,7 @@ def _refuse_later_fields(start: pb.Start) -> None:
 
 def _differs(sampling: pb.Sampling, name: str, off: float) -> bool:
     """Whether a penalty is on."""
-    if not sampling.HasField(name):  # type: ignore[arg-type]
+    if not sampling.HasField(name):
         return False
     value = getattr(sampling, name)
     if not math.isfinite(value):
@@ -253,7 +253,7 @@ def seconds(value: duration_pb2.Duration, field: str) -> float:
     Raises:
         RequestError: Not a positive time of at most a year.
     """
-    total = value.seconds + value.nanos * 1e-9
+    total = float(value.seconds + value.nanos * 1e-9)
     is_valid = 0 <= value.nanos < 1_000_000_000 and 0 < total <= _YEAR_S
     if not is_valid:
         raise bad(field, f"expected a positive time of at most a year, got {total} s")

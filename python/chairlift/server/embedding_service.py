@@ -9,9 +9,7 @@ from chairlift.v1 import embedding_pb2_grpc
 class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
     """Vectors of texts."""
 
-    async def Embed(  # noqa: N802 (named by the proto)
-        self, request: pb.EmbedRequest, context: Context
-    ) -> pb.EmbedResponse:
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Refuses: embeddings come with a later version."""
         message = "Embed: not supported by this version of the server"
         raise RequestError(Reason.FEATURE, message, field="Embed")

@@ -1,4 +1,4 @@
-"""Whether requests may enter: the phases of a server, from the first byte of the model to the last answer."""
+"""Whether requests may enter: the phases of a server, from start to last answer."""
 
 import asyncio
 from enum import StrEnum

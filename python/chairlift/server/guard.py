@@ -132,6 +132,4 @@ def _is_real_cancellation(error: BaseException) -> bool:
     if isinstance(error, GeneratorExit):
         return True
     task = asyncio.current_task()
-    return (
-        isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-    )
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -64,7 +64,7 @@ class Health:
 
 
 def _silence(engine: "AsyncEngine") -> float:
-    """Seconds since the engine showed that it lives: a turn of its thread, a step if any request runs."""
+    """Seconds since a sign of life: a turn of the thread, or a step if any request runs."""
     progress = engine.progress
     sign_ns = progress.last_step_ns if engine.load().num_running else progress.alive_ns
     return (time.monotonic_ns() - sign_ns) * _NS

@@ -57,7 +57,9 @@ def parse_address(text: str, option: str) -> TcpAddress | UnixAddress:
     if text.startswith("unix:"):
         path = text.removeprefix("unix:").removeprefix("//")
         if not path or len(os.fsencode(path)) > _MAX_UNIX_PATH_BYTES:
-            message = f"{option}: expected unix:PATH of 1 to {_MAX_UNIX_PATH_BYTES} bytes, got {text!r}"
+            message = (
+                f"{option}: expected unix:PATH of 1 to {_MAX_UNIX_PATH_BYTES} bytes, got {text!r}"
+            )
             raise ConfigError(message)
         return UnixAddress(Path(path))
     host, separator, port = text.rpartition(":")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from chairlift.server.outbox import Track
 
 if TYPE_CHECKING:
-    from chairlift.engine.async_engine import Handle
+    from chairlift.engine.handle import Handle
 
 _REMEMBERED: Final = 4096
 """Ended requests that steps still being reported may name."""

@@ -68,7 +68,7 @@ class Track:
         """The request's last event."""
         self._sequence += 1
         event = pb.Event(request_id=self.request_id, sequence=self._sequence, last=True)
-        (event.finished if isinstance(end, pb.Finished) else event.failed).CopyFrom(end)  # type: ignore[arg-type]
+        (event.finished if isinstance(end, pb.Finished) else event.failed).CopyFrom(end)
         return event
 
     def hold(self, event: types.Tokens) -> bool:

@@ -19,7 +19,7 @@ from chairlift.server.status import to_error
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
-    from chairlift.engine.async_engine import Handle
+    from chairlift.engine.handle import Handle
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,9 @@ class Requests:
             message = "request_id: a live request of this stream has the same"
             raise RequestError(Reason.REQUEST_ID, message, field="request_id")
         engine = self._desk.gate.admit()
-        request, delivery = convert.to_request(start, served=engine.engine.model_name, tenant=TENANT)
+        request, delivery = convert.to_request(
+            start, served=engine.engine.model_name, tenant=TENANT
+        )
         prepared = await engine.prepare(request)
         handle = engine.submit(prepared, self)
         track = Track(start.request_id or self._new_label(), delivery)
@@ -113,7 +115,7 @@ class Requests:
             self._desk.batch_end.half_closed(self._num_waiting)
 
     def abandon(self) -> None:
-        """Ends all requests because nobody listens any more; synchronous, so that `finally` may call it."""
+        """Ends all requests, because nobody listens; synchronous, so that `finally` may call it."""
         for live in list(self._labels.values()):
             self._desk.gate.engine().abort(live.handle)
             if live.is_accepted:
@@ -174,7 +176,7 @@ class Requests:
         self._forget(live)
         self._outbox.end(live.track, end)
 
-    def refuse(self, request_id: str, command: pb.CommandKind.ValueType, error: RequestError) -> None:
+    def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
         """Answers a command that is refused; a live request of this label is untouched."""
         if command == pb.COMMAND_KIND_START:
             self._desk.metrics.refused(error.reason)

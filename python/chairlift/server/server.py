@@ -1,6 +1,6 @@
 """The server: binds first, loads the model behind a closed gate, serves, drains.
 
-    bind -> STARTING -> load, probe -> SERVING -> signal -> DRAINING -> stop
+bind -> STARTING -> load, probe -> SERVING -> signal -> DRAINING -> stop
 """
 
 import asyncio
@@ -137,7 +137,9 @@ class Server:
     async def _add_services(self) -> None:
         server, desk = self._grpc, self._desk
         info = ServerServicer(desk, self._engine_config, self._config.max_receive_bytes)
-        generation_pb2_grpc.add_GenerationServiceServicer_to_server(GenerationServicer(desk), server)
+        generation_pb2_grpc.add_GenerationServiceServicer_to_server(
+            GenerationServicer(desk), server
+        )
         embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server(EmbeddingServicer(), server)
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
             TokenizerServicer(self.gate), server
@@ -162,7 +164,7 @@ class Server:
         """Loads the model, generates one token to see that it works, and opens the gate.
 
         Args:
-            on_progress: Told, on another thread, how many bytes of the weights are read of how many.
+            on_progress: Told, on another thread, how many bytes of weights are read of how many.
 
         Raises:
             ConfigError: A setting does not fit the model.

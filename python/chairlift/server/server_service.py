@@ -43,7 +43,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self._started_at.GetCurrentTime()
         self._started_ns = time.monotonic_ns()
 
-    async def GetServerInfo(  # noqa: N802 (named by the proto)
+    async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoResponse:
         """The process and its settings; answers while the model still loads."""
@@ -68,7 +68,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             max_receive_bytes=self._max_receive_bytes,
         )
 
-    async def GetModelInfo(  # noqa: N802
+    async def GetModelInfo(
         self, request: pb.GetModelInfoRequest, context: Context
     ) -> pb.GetModelInfoResponse:
         """The served model."""
@@ -94,15 +94,11 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             has_chat_template=engine.tokenizer.has_chat_template,
         )
 
-    async def GetLoad(  # noqa: N802
-        self, request: pb.GetLoadRequest, context: Context
-    ) -> pb.GetLoadResponse:
+    async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
         """One snapshot of the load."""
         return pb.GetLoadResponse(load=_load(self._desk.gate.engine()))
 
-    async def WatchLoad(  # noqa: N802
-        self, request: pb.WatchLoadRequest, context: Context
-    ) -> None:
+    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Context) -> None:
         """A snapshot now and then one per interval, until the server drains."""
         gate = self._desk.gate
         engine = gate.engine()
@@ -114,9 +110,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             await send(context, response, self._desk.write_timeout_s)
             await _first(gate.draining, interval_s)
 
-    async def WatchSteps(  # noqa: N802
-        self, request: pb.WatchStepsRequest, context: Context
-    ) -> None:
+    async def WatchSteps(self, request: pb.WatchStepsRequest, context: Context) -> None:
         """Every step of the engine from now on, until the server drains."""
         engine = self._desk.gate.engine()
         feed = StepFeed(self._desk.live, TENANT, self._started_ns)
@@ -130,7 +124,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             drain.cancel()
             unsubscribe()
 
-    async def PlanMemory(  # noqa: N802
+    async def PlanMemory(
         self, request: pb.PlanMemoryRequest, context: Context
     ) -> pb.PlanMemoryResponse:
         """Refuses: plans come with a later version."""

@@ -17,21 +17,17 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    async def Generate(  # noqa: N802 (named by the proto)
+    async def Generate(
         self, request_iterator: AsyncIterator[pb.GenerateRequest], context: Context
     ) -> None:
         """Commands in, events out."""
         await GenerateCall(self._desk, request_iterator, context).run()
 
-    async def GenerateOne(  # noqa: N802
-        self, request: pb.GenerateOneRequest, context: Context
-    ) -> None:
+    async def GenerateOne(self, request: pb.GenerateOneRequest, context: Context) -> None:
         """One request; a refusal or failure is the status of the call."""
         await GenerateOneCall(self._desk, request.start, context).run()
 
-    async def Abort(  # noqa: N802
-        self, request: pb.AbortRequest, context: Context
-    ) -> pb.AbortResponse:
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         """Ends live requests of the caller's tenant from any connection."""
         engine = self._desk.gate.engine()
         target = request.WhichOneof("target")

@@ -17,7 +17,7 @@ DOMAIN: Final = "chairlift"
 """Domain of every `ErrorInfo`."""
 
 INTERNAL_MESSAGE: Final = "internal error; the server's log says more"
-"""The whole of what a client learns of a fault of ours: the text of an exception may hold secrets."""
+"""All that a client learns of a fault of ours: the text of an exception may hold secrets."""
 
 CODES: Final = {
     Reason.BAD_PARAMETER: grpc.StatusCode.INVALID_ARGUMENT,
@@ -40,6 +40,7 @@ CODES: Final = {
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 
+
 def code_of(reason: Reason) -> int:
     """The gRPC code's number."""
     return int(CODES[reason].value[0])
@@ -55,7 +56,7 @@ def to_error(error: RequestError) -> pb.Error:
     """The error as part of an event."""
     wait_s = error.retry_after_s
     return pb.Error(
-        code=pb.StatusCode.ValueType(code_of(error.reason)),
+        code=f"STATUS_CODE_{CODES[error.reason].name}",
         reason=error.reason.value,
         message=error.message,
         field=error.field,
@@ -64,7 +65,7 @@ def to_error(error: RequestError) -> pb.Error:
 
 
 def to_status(error: RequestError) -> grpc.Status:
-    """The error as the status of a call, with ErrorInfo, BadRequest and RetryInfo in the trailers."""
+    """The error as the status of a call, with the details of google.rpc in its trailers."""
     info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
     if error.field:
         info.metadata["field"] = error.field

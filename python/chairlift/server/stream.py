@@ -32,7 +32,9 @@ _KINDS: Final = {
 class GenerateCall:
     """Many requests on one stream."""
 
-    def __init__(self, desk: Desk, commands: AsyncIterator[pb.GenerateRequest], context: Context):
+    def __init__(
+        self, desk: Desk, commands: AsyncIterator[pb.GenerateRequest], context: Context
+    ) -> None:
         self._desk = desk
         self._commands = commands
         self._context = context
@@ -42,7 +44,7 @@ class GenerateCall:
         self._has_written = False
 
     async def run(self) -> None:
-        """Until the client has half-closed and its requests have ended, or the server ends the call.
+        """Until the client has half-closed and its requests have ended, or the server drains.
 
         Raises:
             RequestError: The call fails as a whole.
@@ -105,8 +107,8 @@ class GenerateCall:
             self._requests.refuse(request_id, _kind(kind), error)
         except Exception:
             _log.exception("a command failed")
-            error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
-            self._requests.refuse(request_id, _kind(kind), error)
+            fault = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
+            self._requests.refuse(request_id, _kind(kind), fault)
         finally:
             self._is_starting = False
             self._outbox.wake()

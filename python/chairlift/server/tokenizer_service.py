@@ -22,16 +22,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    async def Tokenize(  # noqa: N802 (named by the proto)
-        self, request: pb.TokenizeRequest, context: Context
-    ) -> pb.TokenizeResponse:
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Text to token ids, as Generate does it."""
         tokenizer = self._engine(request.model).tokenizer
         special = request.add_special_tokens if request.HasField("add_special_tokens") else True
         ids = await _on_thread(lambda: tokenizer.encode(request.text, special))
         return pb.TokenizeResponse(token_ids=ids)
 
-    async def Detokenize(  # noqa: N802
+    async def Detokenize(
         self, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
         """Token ids to text."""
@@ -44,14 +42,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         text = await _on_thread(lambda: engine.tokenizer.decode(ids, skip))
         return pb.DetokenizeResponse(text=text)
 
-    async def ApplyChatTemplate(  # noqa: N802
+    async def ApplyChatTemplate(
         self, request: pb.ApplyChatTemplateRequest, context: Context
     ) -> pb.ApplyChatTemplateResponse:
         """A conversation to the prompt that Generate would use."""
         tokenizer = self._engine(request.model).tokenizer
         chat = to_chat(request.chat)
         ids = await _on_thread(lambda: tokenizer.encode_chat(chat))
-        text = await _on_thread(lambda: tokenizer.decode(ids, False))
+        text = await _on_thread(lambda: tokenizer.render_chat(chat))
         return pb.ApplyChatTemplateResponse(token_ids=ids, text=text)
 
     def _engine(self, model: str) -> "Engine":
