@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from chairlift import _core
 
 VOCAB = 100
