@@ -32,7 +32,7 @@ __all__ = [
 _LAZY = {"Engine": "chairlift.engine.engine", "AsyncEngine": "chairlift.engine.async_engine"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # noqa: ANN401, an attribute may be anything
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     message = f"module {__name__!r} has no attribute {name!r}"

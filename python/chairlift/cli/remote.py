@@ -65,7 +65,8 @@ async def follow(
             if event.HasField("tokens"):
                 on_text(event.tokens.text, event.tokens.num_tokens)
     except RequestError as error:
-        return f"{error.field}: {error.message}" if error.field else error.message, True
+        names_field = error.message.startswith(error.field)
+        return error.message if names_field else f"{error.field}: {error.message}", True
     assert generation.finished is not None, "events ended without an error"
     from chairlift.v1 import generation_pb2
 
