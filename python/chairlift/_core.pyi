@@ -1,4 +1,4 @@
-"""The compiled core: scheduler and plan (rust/chairlift-core), CPU kernels (rust/chairlift-kernels).
+"""The compiled core: scheduler and plan (`chairlift-core`), CPU kernels (`chairlift-kernels`).
 
 Times are nanoseconds of one monotonic clock, given by the caller. `Tensor` arguments are CPU
 tensors; a wrong dtype, shape or device raises `TypeError` or `ValueError` that names the argument.
@@ -290,8 +290,8 @@ class Scheduler:
             now: The time.
             step: From `schedule`.
             tokens: int32 `[num_tokens]`, accepted tokens of the sample slots, slot after slot.
-            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not finite and
-                its one token is ignored.
+            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not
+                finite and its one token is ignored.
 
         Raises:
             UnknownStep: The step is not in flight.
@@ -331,7 +331,7 @@ def apply_plan(
     seq_lens: Tensor,
     sample_rows: Tensor,
 ) -> tuple[int, int, int]:
-    """Applies a plan's differences to the runner's tables and derives the inputs of the forward pass.
+    """Applies a plan's differences to the runner's tables and derives the inputs of its step.
 
     All tensors are int32. R rows, T tokens and S sample slots are the plan's; the outputs must hold
     at least that many.
@@ -372,13 +372,13 @@ class Linear:
     out_features: int
 
     def forward(self, x: Tensor, out: Tensor) -> None:
-        """Computes `out` `[T, out_features]` from `x` `[T, in_features]` (rows of x may be strided).
+        """Computes `out` `[T, out_features]` from `x` `[T, in_features]`; its rows may be strided.
 
         `out` may be float32 where `x` is bfloat16 (logits).
         """
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-    """out = x / rms(x) * weight over the last axis; `x`, `out` `[T, H]`, `weight` `[H]`."""
+    """Writes x / rms(x) * weight over the last axis; `x`, `out` `[T, H]`, `weight` `[H]`."""
 
 def rope(
     x: Tensor,
@@ -387,7 +387,9 @@ def rope(
     norm_weight: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """Rotates `x` `[T, num_heads, head_dim]` in place (halves paired, as in Llama), after an RMS norm per head if given.
+    """Rotates `x` `[T, num_heads, head_dim]` in place, after an RMS norm per head if given.
+
+    Coordinates d and d + head_dim / 2 make a pair, as in Llama.
 
     Args:
         x: Rows may be strided.
@@ -398,17 +400,18 @@ def rope(
     """
 
 def silu_mul(gate_up: Tensor, out: Tensor) -> None:
-    """out = silu(gate) * up, where `gate_up` `[T, 2 I]` holds both side by side; `out` `[T, I]`."""
+    """Writes silu(gate) * up to `out` `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side."""
 
 def kv_write(
     key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, block_size: int
 ) -> None:
-    """Writes keys and values `[T, num_kv_heads, head_dim]` (rows may be strided) to one layer's cache.
+    """Writes keys and values `[T, num_kv_heads, head_dim]` to one layer's cache.
 
     Args:
-        key: After RoPE.
-        value: As projected.
-        cache: `[num_blocks, num_kv_heads, 2 * block_size * head_dim]`, the layout of `attention.cpu`.
+        key: After RoPE; rows may be strided.
+        value: As projected; rows may be strided.
+        cache: `[num_blocks, num_kv_heads, 2 * block_size * head_dim]`, see `attention.cpu`.
+            head_dim is a multiple of 16 up to 256.
         slot_mapping: int32 `[T]`.
         block_size: 16.
     """
@@ -426,7 +429,7 @@ def paged_attention(
     block_size: int,
     window: int | None = None,
 ) -> None:
-    """Causal attention of a ragged batch over paged keys and values, prefill chunks and decodes alike.
+    """Causal attention of a ragged batch over paged keys and values, chunks and decodes alike.
 
     Args:
         query: `[T, num_heads, head_dim]`, rows may be strided.
@@ -455,7 +458,10 @@ def sample(
     logprobs: Tensor,
     ranks: Tensor,
 ) -> None:
-    """Draws one token per row; a draw depends on (seed, index, position) and the row's logits alone.
+    """Draws one token per row, from (seed, index, position) and the row's logits alone.
+
+    Filters apply after temperature in this order: top_k, top_p over what that leaves, min_p
+    relative to the likeliest token.
 
     Args:
         logits: float32 `[S, vocab_size]`.
@@ -467,7 +473,7 @@ def sample(
         index: int32 `[S]`, which of the n answers.
         position: int32 `[S]`, of the token that is drawn.
         tokens: Out int32 `[S]`.
-        counts: Out int32 `[S]`: 1, or -1 where a row holds NaN or +inf (its token is 0).
+        counts: Out int32 `[S]`: 1, or -1 where a row holds NaN, +inf or only -inf (token 0).
         logprobs: Out float32 `[S]`: log softmax of the raw logits at the token.
         ranks: Out int32 `[S]`: 1 is the likeliest.
     """
@@ -476,4 +482,4 @@ def cpu_features() -> str:
     """Instruction set that the kernels use here: `avx512`, `avx2` or `portable`."""
 
 def set_num_threads(num_threads: int) -> None:
-    """Sets the kernels' threads; before the first kernel runs."""
+    """Sets how many threads later kernel calls use; the process's cores if never called."""

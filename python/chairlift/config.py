@@ -91,7 +91,9 @@ def memory_limit() -> int:
 
 def available_cores() -> int:
     """Cores this process may use: its affinity, cut by the cgroup's quota where there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     UNKNOWN_REQUEST = "UNKNOWN_REQUEST"
     QUEUE_FULL = "QUEUE_FULL"
     QUEUE_TIMEOUT = "QUEUE_TIMEOUT"
+    SLOW_READER = "SLOW_READER"
     FEATURE = "FEATURE"
     STARTING = "STARTING"
     DRAINING = "DRAINING"
@@ -54,3 +55,11 @@ class RequestError(ChairliftError):
         self.message = message
         self.field = field
         self.retry_after_s = retry_after_s
+
+
+class EngineDownError(ChairliftError):
+    """The engine stopped after an internal fault; every request has ended and none is taken."""
+
+
+class ServerError(ChairliftError):
+    """A server cannot be reached, or ended a call without a reason of the catalogue."""

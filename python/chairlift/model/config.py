@@ -15,6 +15,9 @@ from chairlift.config import Dtype
 from chairlift.errors import ModelError
 from chairlift.model.fields import Fields, either, read_json
 
+SUPPORTED_HEAD_DIMS = range(8, 257, 8)
+"""Of the attention kernels."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
@@ -96,14 +99,7 @@ class ModelConfig:
         _refuse_unsupported(fields)
         rope = _rope_fields(fields)
         generation = _generation_fields(folder / "generation_config.json")
-        num_heads = fields.integer("num_attention_heads")
-        num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
-        if num_heads % num_kv_heads:
-            fields.fail("num_key_value_heads", f"a divisor of {num_heads}")
-        hidden_size = fields.integer("hidden_size")
-        head_dim = fields.integer("head_dim", default=max(1, hidden_size // num_heads))
-        if head_dim % 2:
-            fields.fail("head_dim", f"an even number (here it is {head_dim})")
+        num_heads, num_kv_heads, head_dim = _head_sizes(fields)
         max_model_len = fields.integer("max_position_embeddings")
         kv_windows, layer_group = _kv_groups(architecture.windows(fields), max_model_len)
         bias = "attention_bias" in architecture.bias_flags and fields.flag("attention_bias")
@@ -111,7 +107,7 @@ class ModelConfig:
             architecture=name,
             dtype=_compute_dtype(fields, dtype),
             vocab_size=fields.integer("vocab_size"),
-            hidden_size=hidden_size,
+            hidden_size=fields.integer("hidden_size"),
             intermediate_size=fields.integer("intermediate_size"),
             num_layers=len(layer_group),
             num_heads=num_heads,
@@ -224,6 +220,19 @@ def _refuse_unsupported(fields: Fields) -> None:
         fields.fail("hidden_act", "silu")
 
 
+def _head_sizes(fields: Fields) -> tuple[int, int, int]:
+    """Gives the number of query heads, of key and value heads, and their size."""
+    num_heads = fields.integer("num_attention_heads")
+    num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
+    if num_heads % num_kv_heads:
+        fields.fail("num_key_value_heads", f"a divisor of {num_heads}")
+    head_dim = fields.optional_integer("head_dim") or fields.integer("hidden_size") // num_heads
+    if head_dim not in SUPPORTED_HEAD_DIMS:
+        message = f"{fields.path}: head_dim: expected a multiple of 8 up to 256, got {head_dim}"
+        raise ModelError(message)
+    return num_heads, num_kv_heads, head_dim
+
+
 def _kv_groups(
     windows: list[int | None], max_model_len: int
 ) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
@@ -311,7 +320,7 @@ def resolve_model(name: str) -> Path:
             raise ModelError(message)
         return folder
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         return folder
     if folder.exists() or not _HUB_ID.fullmatch(name):
         message = f"{name}: not a model folder, nor a Hugging Face id (owner/name), nor demo"

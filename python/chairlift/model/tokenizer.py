@@ -103,6 +103,11 @@ class Tokenizer:
         """The least number that is above every id."""
         return max(self._backend.get_vocab().values(), default=-1) + 1
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations are understood."""
+        return "default" in self._chat_templates
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Gives the token ids of a text.
 

@@ -162,7 +162,7 @@ class _Reader:
         stored = [self.checkpoint.tensors[name] for name in names]
         rows = [tensor.shape[0] for tensor in stored]
         joined = torch.empty((sum(rows), *stored[0].shape[1:]), dtype=self.dtype)
-        for part, tensor in zip(joined.split(rows), stored, strict=True):
+        for part, tensor in zip(torch.split(joined, rows), stored, strict=True):
             part.copy_(tensor.read())
             self.done += tensor.num_bytes
         if self.on_progress is not None:

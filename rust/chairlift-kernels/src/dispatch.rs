@@ -31,7 +31,10 @@ impl InstructionSet {
 
 /// What a kernel may ask of the set that it is compiled for.
 pub trait Isa: Copy + Send + Sync {
-    /// Whether 32 vector registers of 16 lanes are there (otherwise 16 of 8).
+    /// Rows of a tile of [`crate::tile`] at most, so that accumulators stay in registers.
+    const ROWS: usize;
+
+    /// Whether registers have 16 lanes, which is when a panel of 32 columns is worth it.
     const WIDE: bool;
 
     /// `a * b + c`: fused where the set has the instruction, else two roundings.
@@ -41,10 +44,24 @@ pub trait Isa: Copy + Send + Sync {
 }
 
 #[derive(Clone, Copy)]
-struct Fused<const WIDE: bool>;
+struct Avx512;
 
-impl<const WIDE: bool> Isa for Fused<WIDE> {
-    const WIDE: bool = WIDE;
+impl Isa for Avx512 {
+    const ROWS: usize = 8;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Avx2;
+
+impl Isa for Avx2 {
+    const ROWS: usize = 6;
+    const WIDE: bool = false;
 
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
@@ -56,6 +73,7 @@ impl<const WIDE: bool> Isa for Fused<WIDE> {
 struct Portable;
 
 impl Isa for Portable {
+    const ROWS: usize = 2;
     const WIDE: bool = false;
 
     #[inline(always)]
@@ -94,13 +112,13 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Fused<true>>()
+    kernel.run::<Avx512>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Fused<false>>()
+    kernel.run::<Avx2>()
 }
 
 /// The set that kernels use in this process: the best one here, or a lesser one that the environment

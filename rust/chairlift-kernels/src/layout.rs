@@ -24,7 +24,7 @@ pub struct CacheShape {
     pub num_blocks: usize,
     /// Heads of keys and values.
     pub num_kv_heads: usize,
-    /// Coordinates of a head; a multiple of 8.
+    /// Coordinates of a head; a multiple of 16.
     pub head_dim: usize,
 }
 
@@ -34,10 +34,10 @@ impl CacheShape {
     /// # Errors
     /// If the head size is unsupported or the length of the cache is another.
     pub fn check(&self, cache_len: usize) -> Result<(), ArgumentError> {
-        if self.head_dim == 0 || self.head_dim > 256 || !self.head_dim.is_multiple_of(8) {
+        if self.head_dim == 0 || self.head_dim > 256 || !self.head_dim.is_multiple_of(16) {
             return Err(ArgumentError::new(
                 "head_dim",
-                "a multiple of 8 up to 256",
+                "a multiple of 16 up to 256",
                 self.head_dim,
             ));
         }

@@ -19,7 +19,7 @@ use crate::element::Packed;
 use crate::error::{ArgumentError, expect_equal};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{ROWS, ROWS_WIDE, accumulate, balanced, with_rows};
+use crate::tile::{accumulate, balanced, with_rows};
 use std::ops::Range;
 
 /// Outputs of a panel: two vector registers.
@@ -121,7 +121,7 @@ where
             dispatch(Forward {
                 layer: self,
                 x,
-                out,
+                out: &out,
                 stride,
                 panels,
             });
@@ -149,19 +149,39 @@ fn pack_panel<T: Element>(
     }
 }
 
+/// Where outputs go; called once per row and panel, so that the loops above are compiled only once
+/// for all output types.
+trait Store: Sync {
+    /// Rounds and stores adjacent numbers.
+    ///
+    /// # Safety
+    /// No other thread stores there meanwhile.
+    unsafe fn store(&self, start: usize, numbers: &[f32]);
+}
+
+impl<O: Element> Store for Disjoint<'_, O> {
+    unsafe fn store(&self, start: usize, numbers: &[f32]) {
+        // SAFETY: the caller's promise; the slice does not outlive this call.
+        let out = unsafe { self.take(start..start + numbers.len()) };
+        for (out, &number) in out.iter_mut().zip(numbers) {
+            *out = O::from_f32(number);
+        }
+    }
+}
+
 /// One thread's panels.
-struct Forward<'a, T: Element, O>
+struct Forward<'a, T: Element>
 where
     T::Packed: Zeroed,
 {
     layer: &'a Linear<T>,
     x: Rows<'a, T>,
-    out: Disjoint<'a, O>,
+    out: &'a dyn Store,
     stride: usize,
     panels: Range<usize>,
 }
 
-impl<T: Element, O: Element> Kernel for Forward<'_, T, O>
+impl<T: Element> Kernel for Forward<'_, T>
 where
     T::Packed: Zeroed,
 {
@@ -177,28 +197,27 @@ where
     }
 }
 
-impl<T: Element, O: Element> Forward<'_, T, O>
+impl<T: Element> Forward<'_, T>
 where
     T::Packed: Zeroed,
 {
     #[inline(always)]
     fn all_rows<I: Isa, const W: usize>(&self) {
-        let most = if I::WIDE { ROWS_WIDE } else { ROWS };
         let in_features = self.layer.in_features;
         let mut packed = Aligned::zeroed(self.x.len().min(MAX_ROWS) * in_features);
         let mut done = 0;
         while done < self.x.len() {
             let rows = (self.x.len() - done).min(MAX_ROWS);
-            for tile in balanced(rows, most) {
+            for tile in balanced(rows, I::ROWS) {
                 let numbers = &mut packed[tile.start * in_features..tile.end * in_features];
-                with_rows!(tile.len(), most, |R| {
+                with_rows!(I, tile.len(), |R| {
                     pack_rows::<T, R>(self.x, done + tile.start, numbers);
                 });
             }
             for panel in self.panels.clone() {
-                for tile in balanced(rows, most) {
+                for tile in balanced(rows, I::ROWS) {
                     let numbers = &packed[tile.start * in_features..tile.end * in_features];
-                    with_rows!(tile.len(), most, |R| {
+                    with_rows!(I, tile.len(), |R| {
                         self.tile::<I, R, W>(panel, done + tile.start, numbers);
                     });
                 }
@@ -225,10 +244,7 @@ where
         for (r, acc) in acc.iter().enumerate() {
             let start = (first_row + r) * self.stride + panel * W;
             // SAFETY: the columns of a panel belong to one part, which writes them here only.
-            let out = unsafe { self.out.take(start..start + columns) };
-            for (out, &acc) in out.iter_mut().zip(acc) {
-                *out = O::from_f32(acc);
-            }
+            unsafe { self.out.store(start, &acc[..columns]) };
         }
     }
 }

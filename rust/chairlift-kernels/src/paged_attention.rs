@@ -23,7 +23,7 @@ use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use crate::softmax::State;
-use crate::tile::{ROWS, ROWS_WIDE, accumulate, balanced, with_rows};
+use crate::tile::{accumulate, balanced, with_rows};
 use std::ops::Range;
 
 /// Query rows (tokens times heads) of a work item: a few tiles share each load of a block, and a
@@ -284,11 +284,10 @@ impl<T: Element> Kernel for Attend<'_, T> {
 impl<T: Element> Attend<'_, T> {
     #[inline(always)]
     fn attend<I: Isa>(&self, item: &Item, scratch: &mut Scratch) {
-        let most = if I::WIDE { ROWS_WIDE } else { ROWS };
         let shape = self.layer.shape;
         let rows = item.tokens.len() * self.group;
-        for tile in balanced(rows, most) {
-            with_rows!(tile.len(), most, |R| {
+        for tile in balanced(rows, I::ROWS) {
+            with_rows!(I, tile.len(), |R| {
                 self.load_queries::<R>(item, tile.start, scratch);
                 scratch.state::<R>(tile.start, shape.head_dim).clear();
             });
@@ -299,14 +298,14 @@ impl<T: Element> Attend<'_, T> {
             let head = &self.layer.cache[start..start + shape.head_len()];
             let (keys, values) = head.split_at(head.len() / 2);
             let (keys, values) = (T::as_packed(keys), T::as_packed(values));
-            for tile in balanced(rows, most) {
-                with_rows!(tile.len(), most, |R| {
+            for tile in balanced(rows, I::ROWS) {
+                with_rows!(I, tile.len(), |R| {
                     self.add_block::<I, R>(item, tile.start, block, keys, values, scratch);
                 });
             }
         }
-        for tile in balanced(rows, most) {
-            with_rows!(tile.len(), most, |R| {
+        for tile in balanced(rows, I::ROWS) {
+            with_rows!(I, tile.len(), |R| {
                 let mut state = scratch.state::<R>(tile.start, shape.head_dim);
                 state.normalize();
                 self.store::<R>(item, tile.start, state.o);

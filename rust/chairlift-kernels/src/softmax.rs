@@ -75,60 +75,54 @@ impl<const R: usize> State<'_, R> {
                 weights[token][r] = row[token];
             }
         }
-        let head_dim = self.o.len() / R;
-        let mut start = 0;
-        while start + STRIP <= head_dim {
-            self.add_values::<I, P, STRIP>(&factors, &weights, values, visible, start);
-            start += STRIP;
-        }
-        if start < head_dim {
-            self.add_values::<I, P, { STRIP / 2 }>(&factors, &weights, values, visible, start);
-        }
+        self.add_values::<I, P>(&factors, &weights, values, visible);
     }
 
-    /// `o = o * factor + weights * values` for the W coordinates from `start` on.
+    /// `o = o * factor + weights * values`, a strip of coordinates at a time.
     #[inline(always)]
-    fn add_values<I: Isa, P: Packed, const W: usize>(
+    fn add_values<I: Isa, P: Packed>(
         &mut self,
         factors: &[f32; R],
         weights: &[[f32; R]; BLOCK_SIZE],
         values: &[P],
         visible: &[Range<usize>; R],
-        start: usize,
     ) {
-        let head_dim = self.o.len() / R;
-        let mut acc = [[0.0; W]; R];
-        for r in 0..R {
-            let o: &[f32; W] = self.o[r * head_dim + start..]
-                .first_chunk()
-                .expect("a strip of the head");
-            for c in 0..W {
-                acc[r][c] = o[c] * factors[r];
-            }
-        }
         // Tokens that all queries see go as one tile, the others one query at a time. The order of
         // the sum is ascending for each query either way.
-        let mut shared = 0;
-        if visible.iter().all(|seen| seen.start == 0) {
-            shared = BLOCK_SIZE;
-            for seen in visible {
-                shared = shared.min(seen.end);
-            }
-            accumulate::<I, P, R, W>(&mut acc, &weights[..shared], &values[start..], head_dim);
+        let mut shared = BLOCK_SIZE;
+        for seen in visible {
+            shared = if seen.start == 0 {
+                shared.min(seen.end)
+            } else {
+                0
+            };
         }
-        for r in 0..R {
-            for token in shared.max(visible[r].start)..visible[r].end {
-                let line = &values[token / P::DEPTH * head_dim + start..];
-                let units: &[P; W] = line.first_chunk().expect("a strip of the head");
-                let value = P::widen(units, token % P::DEPTH);
-                for c in 0..W {
-                    acc[r][c] = I::mul_add(weights[token][r], value[c], acc[r][c]);
+        let head_dim = self.o.len() / R;
+        for start in (0..head_dim).step_by(STRIP) {
+            let mut acc = [[0.0; STRIP]; R];
+            for r in 0..R {
+                let o = strip(&self.o[r * head_dim + start..]);
+                for c in 0..STRIP {
+                    acc[r][c] = o[c] * factors[r];
                 }
             }
-            let o: &mut [f32; W] = self.o[r * head_dim + start..]
-                .first_chunk_mut()
-                .expect("a strip of the head");
-            *o = acc[r];
+            let values = &values[start..];
+            accumulate::<I, P, R, STRIP>(&mut acc, &weights[..shared], values, head_dim);
+            for r in 0..R {
+                self.o[r * head_dim + start..][..STRIP].copy_from_slice(&acc[r]);
+            }
+        }
+        for (r, seen) in visible.iter().enumerate() {
+            for token in shared.max(seen.start)..seen.end {
+                let line = &values[token / P::DEPTH * head_dim..];
+                for start in (0..head_dim).step_by(STRIP) {
+                    let value = P::widen(strip(&line[start..]), token % P::DEPTH);
+                    let o = &mut self.o[r * head_dim + start..][..STRIP];
+                    for c in 0..STRIP {
+                        o[c] = I::mul_add(weights[token][r], value[c], o[c]);
+                    }
+                }
+            }
         }
     }
 
@@ -165,6 +159,12 @@ impl<const R: usize> State<'_, R> {
             }
         }
     }
+}
+
+/// The first strip of a slice.
+#[inline(always)]
+fn strip<U>(units: &[U]) -> &[U; STRIP] {
+    units.first_chunk().expect("a strip of the head")
 }
 
 /// Largest of the lanes and `start`.

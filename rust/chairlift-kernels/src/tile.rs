@@ -14,11 +14,6 @@
 use crate::dispatch::Isa;
 use crate::element::Packed;
 
-/// Most rows of a tile with 16 registers of 8 lanes: 6 x 2 accumulators, two of B and one of A.
-pub const ROWS: usize = 6;
-/// Most rows of a tile with 32 registers of 16 lanes.
-pub const ROWS_WIDE: usize = 12;
-
 /// `acc[r][c] += a[k][r] * b[k][c]` for each `k` of `a`, in ascending order.
 ///
 /// `b` has a line of W units per `P::DEPTH` values of `k`, `stride` units apart.
@@ -67,31 +62,20 @@ pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Ran
     (0..tiles).map(move |tile| tile * total / tiles..(tile + 1) * total / tiles)
 }
 
-/// Calls a function that is generic over a number of rows with `$rows` in place of `R`.
+/// Evaluates an expression with the constant `$R` equal to `$rows`, which is at most `$I::ROWS`.
 macro_rules! with_rows {
-    ($rows:expr, $most:expr, |$R:ident| $call:expr) => {{
-        macro_rules! case {
-            ($n:literal) => {{
-                const $R: usize = $n;
-                $call
-            }};
-        }
+    ($I:ident, $rows:expr, |$R:ident| $body:expr) => {
+        $crate::tile::with_rows!($I, $rows, |$R| $body, 1 2 3 4 5 6 7 8)
+    };
+    ($I:ident, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
         match $rows {
-            1 => case!(1),
-            2 => case!(2),
-            3 => case!(3),
-            4 => case!(4),
-            5 => case!(5),
-            6 => case!(6),
-            7 if $most > 6 => case!(7),
-            8 if $most > 6 => case!(8),
-            9 if $most > 6 => case!(9),
-            10 if $most > 6 => case!(10),
-            11 if $most > 6 => case!(11),
-            12 if $most > 6 => case!(12),
+            $($n if $n <= <$I as $crate::dispatch::Isa>::ROWS => {
+                const $R: usize = $n;
+                $body
+            })*
             rows => unreachable!("a tile of {rows} rows"),
         }
-    }};
+    };
 }
 pub(crate) use with_rows;
 
@@ -102,7 +86,7 @@ mod tests {
     #[test]
     fn tiles_cover_the_rows_and_are_balanced() {
         for total in 0..200 {
-            let tiles: Vec<_> = balanced(total, ROWS).collect();
+            let tiles: Vec<_> = balanced(total, 6).collect();
             assert_eq!(
                 tiles.iter().map(ExactSizeIterator::len).sum::<usize>(),
                 total
@@ -110,7 +94,7 @@ mod tests {
             assert!(tiles.windows(2).all(|pair| pair[0].end == pair[1].start));
             let sizes = tiles.iter().map(ExactSizeIterator::len);
             if let (Some(least), Some(most)) = (sizes.clone().min(), sizes.max()) {
-                assert!(most <= ROWS && most - least <= 1);
+                assert!(most <= 6 && most - least <= 1);
             }
         }
     }

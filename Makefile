@@ -1,0 +1,172 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+# Each check is defined once, here; CI and people call the same targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := .tools
+UV := $(shell command -v uv 2>/dev/null)
+# Index of torch's wheels, say https://download.pytorch.org/whl/cpu; empty means the default index.
+TORCH_INDEX ?=
+MODEL ?= demo
+
+BUF_VERSION := 1.75.0
+GRPC_TOOLS_VERSION := 1.76.0
+RUST_VERSION := 1.89
+
+PIP_INSTALL := $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml)
+CUDA_SOURCES := $(shell find cuda tests/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.h')
+
+say = @printf '\033[1m==> %s\033[0m\n' '$(1)'
+# A check whose tool `make setup` does not promise: one line where the tool is absent, an error in CI.
+without = { echo '    skipped: $(1) needs $(2)'; test -z "$${CI:-}"; }
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- set-up -----------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(VENV)/.built ## Install everything into .venv and build the Rust module (release)
+
+.PHONY: prerequisites
+prerequisites:
+ifeq ($(UV),)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo 'Python 3.11 or newer is needed (found: $(shell $(PYTHON) --version 2>&1)): install it, or name one with `make PYTHON=python3.12 ...`'; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo 'Python has no venv module: on Debian or Ubuntu `apt install python3-venv`'; exit 1; }
+endif
+	@command -v cargo >/dev/null && command -v rustc >/dev/null \
+	  || { echo 'Rust is needed: https://rustup.rs, then open a new shell'; exit 1; }
+	@printf '%s\n' '$(RUST_VERSION)' "$$(rustc --version | cut -d' ' -f2)" | sort -CV \
+	  || { echo "Rust $(RUST_VERSION) or newer is needed (found: $$(rustc --version)): rustup update stable"; exit 1; }
+	@command -v cc >/dev/null \
+	  || { echo 'Rust needs a linker: on Debian or Ubuntu `apt install build-essential`'; exit 1; }
+
+$(BIN)/python: | prerequisites
+	$(call say,virtual environment in $(VENV))
+	$(if $(UV),uv venv --quiet --allow-existing --python '$(if $(filter python3,$(PYTHON)),>=3.11,$(PYTHON))' $(VENV),$(PYTHON) -m venv $(VENV))
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(call say,Python packages)
+	@echo '    torch comes from $(or $(TORCH_INDEX),the default index; on a machine without a GPU TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes)'
+	$(if $(TORCH_INDEX),$(PIP_INSTALL) --index-url '$(TORCH_INDEX)' 'torch>=2.10,<3')
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	  print(*p["dependencies"], *p["optional-dependencies"]["test"], *p["optional-dependencies"]["dev"], sep="\n")' \
+	  > $(VENV)/requirements.txt
+	$(PIP_INSTALL) --requirement $(VENV)/requirements.txt
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.installed Cargo.toml Cargo.lock $(RUST_SOURCES) | prerequisites
+	$(call say,Rust module in release mode)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked $(if $(UV),--uv)
+	@touch $@
+
+# --- see it run -------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## Serve the demo model, stream seven prompts at once, draw who sat in which row
+	$(BIN)/chairlift demo
+
+.PHONY: serve
+serve: setup ## Serve MODEL (default: demo) on 127.0.0.1:50051
+	$(BIN)/chairlift serve $(MODEL)
+
+# --- checks -----------------------------------------------------------------------------------
+
+.PHONY: test
+test: setup lint rust-test proto pytest ## Every check there is; pytest last
+
+.PHONY: lint
+lint: setup ## Format, lints and types of Rust, Python and CUDA
+	$(call say,lint)
+	cargo fmt --all --check
+	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --quiet --check
+	$(BIN)/mypy
+	$(BIN)/stubtest chairlift._core --concise --ignore-disjoint-bases --mypy-config-file pyproject.toml
+	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
+
+.PHONY: format
+format: setup ## Rewrite the sources in the project's format
+	cargo fmt --all
+	$(BIN)/ruff check --quiet --fix-only
+	$(BIN)/ruff format --quiet
+	$(BIN)/clang-format -i $(CUDA_SOURCES)
+
+.PHONY: rust-test
+rust-test: prerequisites ## Tests of the Rust crates (they need no Python)
+	$(call say,cargo test)
+	cargo test --quiet --locked
+
+.PHONY: pytest
+pytest: setup ## Tests of the Python package
+	$(call say,pytest)
+	@$(BIN)/python -m pytest
+
+# --- proto ------------------------------------------------------------------------------------
+
+# The stubs come from one pinned compiler in an environment of its own: the runtime that the server
+# uses is newer than the oldest one the stubs must run on.
+$(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed: | $(BIN)/python
+	$(call say,proto compiler in $(TOOLS))
+	$(if $(UV),uv venv --quiet --allow-existing --python $(BIN)/python $(@D),$(BIN)/python -m venv $(@D))
+	$(if $(UV),uv pip install --quiet --python $(@D)/bin/python,$(@D)/bin/python -m pip install --quiet --disable-pip-version-check) 'grpcio-tools==$(GRPC_TOOLS_VERSION)' setuptools
+	@touch $@
+
+PROTOC := $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/bin/python -m grpc_tools.protoc -Iproto
+PROTOS := $(shell find proto -name '*.proto')
+
+.PHONY: stubs
+stubs: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Generate python/chairlift/v1 from proto/
+	$(PROTOC) --python_out=python --pyi_out=python --grpc_python_out=python $(PROTOS)
+
+.PHONY: proto
+proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of proto/, and that the committed stubs are current
+	$(call say,proto)
+	@rm -rf $(TOOLS)/stubs && mkdir -p $(TOOLS)/stubs
+	$(PROTOC) --python_out=$(TOOLS)/stubs --pyi_out=$(TOOLS)/stubs --grpc_python_out=$(TOOLS)/stubs $(PROTOS)
+	@diff -r --exclude=__pycache__ --exclude=__init__.py $(TOOLS)/stubs/chairlift/v1 python/chairlift/v1 \
+	  || { echo 'python/chairlift/v1 is not what proto/ generates: run `make stubs`'; exit 1; }
+	@command -v npx >/dev/null || $(call without,buf,Node.js (npx)); \
+	if command -v npx >/dev/null; then \
+	  buf() { npm_config_cache=$(TOOLS)/npm npx --yes --loglevel=error --package=@bufbuild/buf@$(BUF_VERSION) -- buf "$$@"; }; \
+	  buf lint proto && buf format --diff --exit-code proto; \
+	fi
+
+# --- more -------------------------------------------------------------------------------------
+
+.PHONY: wheel
+wheel: setup ## Build the wheel into dist/
+	$(BIN)/maturin build --release --locked --out dist
+
+.PHONY: bench-scheduler
+bench-scheduler: setup ## Time of one decode step of the scheduler alone
+	$(BIN)/chairlift bench scheduler
+
+.PHONY: bench-policies
+bench-policies: setup ## static, dynamic and continuous batching on the same work (MODEL=demo)
+	$(BIN)/chairlift bench policies $(MODEL)
+
+.PHONY: bench-offline
+bench-offline: setup ## Tokens per second on a fixed workload (MODEL=demo WORKLOAD=work.jsonl)
+	@test -n '$(WORKLOAD)' || { echo 'name the work: make bench-offline WORKLOAD=work.jsonl'; exit 1; }
+	$(BIN)/chairlift bench offline $(MODEL) --workload $(WORKLOAD)
+
+.PHONY: train-demo
+train-demo: setup ## Train the model that ships with the package again
+	$(BIN)/python -m chairlift.demo.train
+
+.PHONY: clean
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) $(TOOLS) target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find python -name '*.so' -delete -o -name __pycache__ -prune -exec rm -rf {} +

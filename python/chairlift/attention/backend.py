@@ -1,0 +1,85 @@
+"""The interface of an attention backend, which alone knows the inside of a KV block."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from chairlift.attention.metadata import AttentionMetadata
+
+
+class AttentionBackend(Protocol):
+    """Stores keys and values in blocks and attends to them.
+
+    A cache is one layer of what `allocate` gives.
+    """
+
+    layout: str
+    """Names the inside of a block; blocks move only between caches of equal layout."""
+
+    def allocate(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        num_kv_heads: int,
+        block_size: int,
+        head_dim: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Gives `[num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim]` of zeros."""
+        return torch.zeros(
+            num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim, dtype=dtype
+        )
+
+    def block_bytes(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        block_size: int,
+        head_dim: int,
+        dtype: torch.dtype,
+    ) -> int:
+        """Bytes that one block takes over all layers."""
+        return num_layers * num_kv_heads * 2 * block_size * head_dim * dtype.itemsize
+
+    def write(
+        self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
+    ) -> None:
+        """Writes `key` and `value` `[T, num_kv_heads, head_dim]` to the slots `[T]`."""
+        ...
+
+    def attend(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        metadata: AttentionMetadata,
+        *,
+        group: int,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """Causal attention of each token to its row, this step's tokens included.
+
+        Args:
+            query: `[T, num_heads, head_dim]`; rows may be strided.
+            cache: Where this step's keys and values are already written.
+            metadata: The step.
+            group: KV group of the layer.
+            scale: Factor of the scores.
+            window: A token sees itself and the `window - 1` before it; None sees all.
+
+        Returns:
+            `[T, num_heads, head_dim]`, contiguous.
+        """
+        ...
+
+    def pack(self, key: Tensor, value: Tensor) -> Tensor:
+        """Lays out one block, `[num_kv_heads, 2 * block_size * head_dim]`.
+
+        `key` and `value` are `[block_size, num_kv_heads, head_dim]`.
+        """
+        ...
+
+    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+        """Gives the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
+        ...

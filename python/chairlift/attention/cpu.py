@@ -1,0 +1,73 @@
+"""Attention on the CPU, by the kernels of `chairlift._core`.
+
+A block holds, per KV head, keys and then values, as the kernels read them: float32 keys
+`[head_dim][16]` and values `[16][head_dim]`; bfloat16 keys `[head_dim / 2][16][2]` and values
+`[8][head_dim][2]` (pairs along the summed axis).
+"""
+
+import torch
+from torch import Tensor
+
+from chairlift import _core
+from chairlift.attention.backend import AttentionBackend
+from chairlift.attention.metadata import AttentionMetadata
+
+
+class CpuBackend(AttentionBackend):
+    """Keys and values where the CPU kernels read them."""
+
+    layout = "cpu-k_transposed-v_rows-16"
+
+    def write(
+        self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
+    ) -> None:
+        _core.kv_write(key, value, cache, slot_mapping, block_size)
+
+    def attend(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        metadata: AttentionMetadata,
+        *,
+        group: int,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        out = torch.empty(query.shape, dtype=query.dtype)
+        _core.paged_attention(
+            query,
+            cache,
+            metadata.block_tables[group],
+            metadata.rows,
+            metadata.query_start_loc,
+            metadata.seq_lens,
+            out,
+            scale=scale,
+            block_size=metadata.block_size,
+            window=window,
+        )
+        return out
+
+    def pack(self, key: Tensor, value: Tensor) -> Tensor:
+        pair = _pair(key.dtype)
+        tokens, heads, head_dim = key.shape
+        # [tokens, heads, head_dim] -> [heads, head_dim / pair, tokens, pair]
+        keys = key.permute(1, 2, 0).reshape(heads, head_dim // pair, pair, tokens)
+        # [tokens, heads, head_dim] -> [heads, tokens / pair, head_dim, pair]
+        values = value.permute(1, 0, 2).reshape(heads, tokens // pair, pair, head_dim)
+        halves = (half.transpose(2, 3).reshape(heads, -1) for half in (keys, values))
+        return torch.cat(tuple(halves), dim=1)
+
+    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+        pair = _pair(block.dtype)
+        heads = block.shape[0]
+        keys, values = block.chunk(2, dim=1)
+        head_dim = keys.shape[1] // block_size
+        key = keys.reshape(heads, head_dim // pair, block_size, pair).transpose(2, 3)
+        value = values.reshape(heads, block_size // pair, head_dim, pair).transpose(2, 3)
+        return key.flatten(1, 2).permute(2, 0, 1), value.flatten(1, 2).permute(1, 0, 2)
+
+
+def _pair(dtype: torch.dtype) -> int:
+    """Numbers that are stored together: two bfloat16 make one 32-bit lane."""
+    return 2 if dtype == torch.bfloat16 else 1

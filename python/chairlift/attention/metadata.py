@@ -1,0 +1,28 @@
+"""What attention needs to know about a step."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """A ragged batch: T tokens of R rows, each row's tokens adjacent, in G KV groups.
+
+    All tensors are int32 on the CPU.
+    """
+
+    rows: Tensor
+    """`[R]`: line of each row in the block tables."""
+    query_start_loc: Tensor
+    """`[R + 1]`: where each row's tokens start."""
+    seq_lens: Tensor
+    """`[R]`: tokens of each row after this step; its queries are the last of them."""
+    positions: Tensor
+    """`[T]`: place of each token in its row."""
+    slot_mapping: Tensor
+    """`[G, T]`: block * block_size + offset, where each token's key and value go."""
+    block_tables: Tensor
+    """`[G, max_num_seqs, max_blocks_per_row]`: the blocks of each row, in order."""
+    block_size: int
+    """Tokens of a block."""

@@ -1,0 +1,10 @@
+"""`chairlift bench`: figures that can be made again."""
+
+import typer
+
+from chairlift.cli.bench import offline, policies, scheduler
+
+app = typer.Typer(help="Measure; --json prints one JSON object per line.", no_args_is_help=True)
+app.command("policies")(policies.policies)
+app.command("offline")(offline.offline)
+app.command("scheduler")(scheduler.scheduler)

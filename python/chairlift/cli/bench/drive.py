@@ -1,0 +1,122 @@
+"""Runs a workload through the synchronous engine and writes down what happened."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chairlift.cli.bench.workload import Item
+from chairlift.engine.engine import Engine, StepOutput
+from chairlift.errors import ChairliftError
+from chairlift.types import (
+    Accepted,
+    Failed,
+    Finished,
+    Request,
+    Sampling,
+    Schedule,
+    Stopping,
+    Tokens,
+)
+
+HOUR_S = 3600.0
+
+
+@dataclass(slots=True)
+class Course:
+    """What became of one request; times in seconds after the start."""
+
+    arrival_s: float
+    token_times_s: list[float] = field(default_factory=list)
+    """When tokens came, one entry per token."""
+    finished_s: float | None = None
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened in one run of a workload."""
+
+    courses: list[Course] = field(default_factory=list)
+    seconds: float = 0.0
+    num_steps: int = 0
+    num_rows: int = 0
+    """Rows that computed something, summed over the steps."""
+    num_tokens: int = 0
+    """Tokens computed, summed over the steps."""
+    kv_waste: float = 0.0
+    """Unwritten share of the allocated KV slots, summed over the steps."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(len(course.token_times_s) for course in self.courses)
+
+
+def drive(engine: Engine, work: Sequence[Item]) -> Trace:
+    """Runs all of the work; requests join when they arrive, partial batches go after the last one.
+
+    Raises:
+        ChairliftError: A request was refused or failed.
+    """
+    trace = Trace()
+    courses: dict[int, Course] = {}
+    # Tokenizing and checking are not what is measured.
+    pending = deque((item, engine.prepare(_request(item))) for item in work)
+    start = time.perf_counter()
+    while pending or engine.has_work:
+        now = time.perf_counter() - start
+        while pending and pending[0][0].arrival_s <= now:
+            item, prepared = pending.popleft()
+            accepted = engine.add(prepared)
+            courses[accepted.request_id] = Course(item.arrival_s)
+            if not pending:
+                engine.flush()
+        output = engine.advance()
+        _note_events(engine, output, courses, time.perf_counter() - start)
+        if output.record is not None:
+            _note_step(trace, output, engine.config.block_size)
+        elif pending:
+            time.sleep(0.0005)
+    trace.seconds = time.perf_counter() - start
+    trace.courses = list(courses.values())
+    return trace
+
+
+def warm_up(engine: Engine) -> None:
+    """One short request, so that no first-time cost is measured."""
+    drive(engine, [Item([0] * 8, 8)])
+
+
+def _request(item: Item) -> Request:
+    return Request(
+        list(item.prompt_token_ids),
+        Sampling(temperature=0),
+        Stopping(max_tokens=item.max_tokens, ignore_eos=True),
+        schedule=Schedule(queue_timeout_s=HOUR_S, time_limit_s=HOUR_S),
+    )
+
+
+def _note_events(
+    engine: Engine, output: StepOutput, courses: dict[int, Course], now: float
+) -> None:
+    for event in engine.events(output):
+        match event:
+            case Tokens():
+                courses[event.request_id].token_times_s += [now] * len(event.token_ids)
+            case Finished():
+                courses[event.request_id].finished_s = now
+            case Failed():
+                raise ChairliftError(event.message)
+            case Accepted():
+                pass
+
+
+def _note_step(trace: Trace, output: StepOutput, block_size: int) -> None:
+    assert output.record is not None
+    trace.num_steps += 1
+    trace.num_rows += len(output.record.num_tokens)
+    trace.num_tokens += int(output.record.num_tokens.sum())
+    load = output.load
+    allocated = (load.num_blocks - load.num_free_blocks) * block_size
+    # The last step of a batch leaves nothing allocated, and so nothing wasted.
+    trace.kv_waste += 1 - load.num_kv_tokens / allocated if allocated else 0.0

@@ -1,0 +1,46 @@
+"""`chairlift bench offline`: output tokens per second on a fixed workload."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chairlift.cli.bench.report import Json, Result, report
+from chairlift.cli.bench.workload import Item, read_workload
+from chairlift.cli.engine_options import engine_options
+
+
+@engine_options(
+    without=frozenset({"prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"})
+)
+def offline(
+    model: Annotated[str, typer.Argument(help="demo, a folder or a Hugging Face id.")] = "demo",
+    *,
+    workload: Annotated[
+        Path,
+        typer.Option(help='Lines of {"prompt_token_ids": [..], "max_tokens": N}.'),
+    ],
+    repeat: Annotated[int, typer.Option(help="Runs, one result each.", min=1)] = 1,
+    as_json: Json = False,
+    settings: dict[str, Any],
+) -> None:
+    """Run a workload through the engine: greedy, end-of-sequence ignored, no prefix cache."""
+    work = read_workload(workload)
+    report(_runs(model, work, repeat, settings), title=f"{model}, {workload}", as_json=as_json)
+
+
+def _runs(model: str, work: list[Item], repeat: int, settings: dict[str, Any]) -> Iterator[Result]:
+    from chairlift.cli.bench.drive import drive, warm_up
+    from chairlift.engine.engine import Engine
+
+    settings = {"max_queued_requests": max(1024, len(work)), **settings, "prefix_cache": False}
+    engine = Engine(model, **settings)
+    warm_up(engine)
+    for _ in range(repeat):
+        trace = drive(engine, work)
+        yield {
+            "output_tokens": trace.num_output_tokens,
+            "seconds": trace.seconds,
+            "tokens_per_s": trace.num_output_tokens / trace.seconds,
+        }

@@ -1,0 +1,54 @@
+"""Results as JSON lines or as a table."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, nothing else.")]
+Result = Mapping[str, str | int | float]
+
+
+def report(results: Iterable[Result], *, title: str, as_json: bool) -> None:
+    """Prints results as they come (JSON), or all of them side by side (a table).
+
+    Args:
+        results: All with the same keys; names end in their unit: `_s` seconds, `_per_s` rates.
+        title: Of the table.
+        as_json: One object per line on stdout.
+    """
+    if as_json:
+        for result in results:
+            sys.stdout.write(json.dumps(result) + "\n")
+            sys.stdout.flush()
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    with console.status("measuring"):
+        rows = list(results)
+    table = Table(title=title, title_justify="left")
+    table.add_column()
+    for row in rows:
+        table.add_column(str(next(iter(row.values()))), justify="right")
+    for key in list(rows[0])[1:]:
+        table.add_row(key, *(format_value(key, row[key]) for row in rows))
+    console.print(table)
+
+
+def format_value(key: str, value: str | float) -> str:
+    """A figure with three significant digits and its unit."""
+    if isinstance(value, str | int):
+        return str(value)
+    if key.endswith("_per_s"):
+        return f"{value:,.1f}"
+    if key.endswith("_s") or key == "seconds":
+        for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+            if value * factor >= 1 or unit == "µs":
+                return f"{value * factor:.3g} {unit}"
+    if key.endswith(("utilization", "waste")):
+        return f"{value:.1%}"
+    return f"{value:.3g}"

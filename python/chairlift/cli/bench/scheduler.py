@@ -1,0 +1,84 @@
+"""`chairlift bench scheduler`: the scheduler alone, on decode steps."""
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from chairlift.cli.bench.report import Json, Result, report
+
+PROMPT_TOKENS = 128
+VOCAB_SIZE = 32_000
+BLOCK_SIZE = 16
+
+
+def scheduler(
+    running: Annotated[
+        list[int] | None,
+        typer.Option(help="Running requests; may be repeated. Default: 64, 256 and 1024."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Measured decode steps.", min=10)] = 400,
+    as_json: Json = False,
+) -> None:
+    """Time of schedule and update in one decode step, without a model."""
+    results = (measure(count, steps) for count in running or (64, 256, 1024))
+    report(results, title=f"Scheduler, {steps} decode steps", as_json=as_json)
+
+
+def measure(running: int, steps: int) -> Result:
+    """Median and 99th percentile of one decode step with `running` requests in the batch."""
+    import numpy as np
+
+    seconds = sorted(_decode_steps(running, steps))
+    return {
+        "running": running,
+        "step_p50_s": float(np.percentile(seconds, 50)),
+        "step_p99_s": float(np.percentile(seconds, 99)),
+    }
+
+
+def _decode_steps(running: int, steps: int) -> Iterator[float]:
+    """Seconds of schedule plus update, for each step in which all requests decode."""
+    import torch
+
+    from chairlift import _core
+
+    budget = max(8192, running)
+    blocks_per_request = -(-(PROMPT_TOKENS + steps + 1) // BLOCK_SIZE) + 1
+    core = _core.Scheduler(
+        policy="continuous",
+        batch_size=running,
+        batch_window=0,
+        batch_timeout=0,
+        max_num_seqs=running,
+        max_num_batched_tokens=budget,
+        max_model_len=PROMPT_TOKENS + 8 * steps,
+        max_queued_requests=running,
+        vocab_size=VOCAB_SIZE,
+        block_size=BLOCK_SIZE,
+        num_blocks=1 + running * blocks_per_request,
+        kv_windows=[None],
+        prefix_cache=True,
+        hash_key=bytes(32),
+        token_table=_core.TokenTable([b" word"] * VOCAB_SIZE, []),
+    )
+    for i in range(running):
+        prompt = [(7 * i + j) % VOCAB_SIZE for j in range(PROMPT_TOKENS)]
+        core.add(time.monotonic_ns(), prompt, max_tokens=4 * steps)
+    plan = torch.zeros(core.plan_capacity, dtype=torch.int32)
+    tokens = torch.full((running,), 5, dtype=torch.int32)
+    counts = torch.ones(running, dtype=torch.int32)
+    measured = 0
+    while measured < steps:
+        started = time.perf_counter()
+        step = core.schedule(time.monotonic_ns(), plan)
+        scheduled = time.perf_counter()
+        assert step is not None, "requests are running"
+        num_rows, num_tokens, num_samples = plan[:3].tolist()
+        updating = time.perf_counter()
+        core.update(time.monotonic_ns(), step, tokens[:num_samples], counts[:num_samples])
+        ended = time.perf_counter()
+        if num_rows == num_tokens == running:
+            measured += 1
+            yield (scheduled - started) + (ended - updating)

@@ -1,0 +1,82 @@
+"""Work to measure on: read from a file, or drawn from a seed."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chairlift.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One request: greedy, end-of-sequence ignored, so that every engine does the same work."""
+
+    prompt_token_ids: Sequence[int]
+    max_tokens: int
+    """Length of the answer."""
+    arrival_s: float = 0.0
+    """After the start."""
+
+
+def read_workload(path: Path) -> list[Item]:
+    """Reads lines of `{"prompt_token_ids": [..], "max_tokens": N}`.
+
+    Raises:
+        ConfigError: The file cannot be read; the message names the first bad line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"cannot read workload {path}: {reason}"
+        raise ConfigError(message) from None
+    work = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            work.append(Item([int(i) for i in entry["prompt_token_ids"]], int(entry["max_tokens"])))
+        except (ValueError, KeyError, TypeError):
+            message = (
+                f'{path}:{number}: expected {{"prompt_token_ids": [..], "max_tokens": N}}, '
+                f"got {line[:60]!r}"
+            )
+            raise ConfigError(message) from None
+    if not work:
+        message = f"{path} holds no request"
+        raise ConfigError(message)
+    return work
+
+
+def chat_workload(
+    num_requests: int,
+    *,
+    seed: int,
+    vocab_size: int,
+    max_tokens: int,
+    rate_per_s: float | None,
+) -> list[Item]:
+    """Draws prompts from a log-normal law (median 24) and answers from a capped exponential one.
+
+    The exponential law with a cap is that of Anyscale's comparison of batching policies (2023); its
+    lengths are scaled down for CPUs, which keeps the ratios between the policies.
+
+    Args:
+        num_requests: How many.
+        seed: The same work for the same seed.
+        vocab_size: Token ids are below it.
+        max_tokens: Cap of an answer; the mean before the cap is a third of it.
+        rate_per_s: Poisson arrivals per second; None: all at once.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    prompts = np.clip(random.lognormal(np.log(24), 0.7, num_requests), 4, 160).astype(int)
+    answers = np.clip(random.exponential(max_tokens / 3, num_requests), 1, max_tokens).astype(int)
+    gaps = (
+        random.exponential(1 / rate_per_s, num_requests) if rate_per_s else np.zeros(num_requests)
+    )
+    return [
+        Item(random.integers(0, vocab_size, prompt).tolist(), int(answer), float(arrival))
+        for prompt, answer, arrival in zip(prompts, answers, np.cumsum(gaps), strict=True)
+    ]

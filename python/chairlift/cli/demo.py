@@ -1,0 +1,157 @@
+"""`chairlift demo`: a server, seven prompts on one stream, and the picture of what happened."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from chairlift.cli.board import Board
+from chairlift.cli.picture import Seat, draw, render_terminal
+from chairlift.cli.picture_svg import render_svg
+from chairlift.cli.remote import answer_all
+from chairlift.config import Batching
+from chairlift.errors import ChairliftError, ServerError
+from chairlift.types import Chat, ChatMessage
+
+if TYPE_CHECKING:
+    from chairlift.client import AsyncClient
+    from chairlift.v1 import server_pb2
+
+PROMPTS: tuple[tuple[str, int], ...] = (
+    ("Tell me a story about a fox and a river.", 48),
+    ("What is the capital of France?", 24),
+    ("Count from 3 to 12.", 40),
+    ("Write JSON about a cat named Mia.", 40),
+    ("Why is the sky blue?", 32),
+    ("Tell me a short story.", 64),
+    ("Say hello.", 16),
+)
+"""Prompts of different lengths, and the longest answer of each."""
+
+SEED = 7
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 10.0
+WATCH_TIMEOUT_S = 10.0
+
+
+def demo(
+    *,
+    rows: Annotated[int, typer.Option(help="Of the batch: few, so that some must wait.")] = 4,
+    tokens: Annotated[int, typer.Option(help="Token budget of a step; cuts prompts.")] = 16,
+    batching: Annotated[Batching, typer.Option(help="See what a policy does.")] = (
+        Batching.CONTINUOUS
+    ),
+    picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path(
+        "chairlift-demo.svg"
+    ),
+) -> None:
+    """Serve the demo model, stream seven prompts at once and draw who sat in which row."""
+    console = Console()
+    board = Board([text for text, _ in PROMPTS])
+    with _server(rows, tokens, batching) as (target, process):
+        seats = asyncio.run(_ride(console, target, process, board))
+    console.print(board.answers())
+    labels = {
+        f"{i}": f"{line.prompt}  ({line.num_tokens} tokens)" for i, line in enumerate(board.lines)
+    }
+    figure = draw(seats, labels, rows)
+    console.print(render_terminal(figure, console.width))
+    title = f"{len(PROMPTS)} prompts, {rows} rows, {batching} batching"
+    try:
+        picture.write_text(render_svg(figure, title), encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write the picture: {error}"
+        raise ChairliftError(message) from None
+    console.print(f"the picture: {picture}")
+    raise typer.Exit(1 if any(line.has_failed for line in board.lines) else 0)
+
+
+@contextmanager
+def _server(
+    rows: int, tokens: int, batching: Batching
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server of the demo model in a process of its own: its address, and the process."""
+    with tempfile.TemporaryDirectory(prefix="chairlift-") as folder:
+        target = f"unix:{folder}/demo.sock"
+        command = [sys.executable, "-m", "chairlift", "serve", "demo", "--listen", target]
+        command += ["--max-num-seqs", str(rows), "--max-num-batched-tokens", str(tokens)]
+        command += ["--batching", batching.value, "--drain-grace", "0s"]
+        # Settings of the user's own server do not belong to the demo.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("CHAIRLIFT_")}
+        process = subprocess.Popen(command, env=environment)
+        try:
+            yield target, process
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def _ride(
+    console: Console, target: str, process: subprocess.Popen[bytes], board: Board
+) -> list[Seat]:
+    """Sends the prompts, shows the answers as they come, and gives the recorded seats."""
+    from chairlift.client import connect_async, new_start
+
+    starts = [
+        new_start(Chat([ChatMessage("user", text)]), max_tokens=limit, seed=SEED, request_id=str(i))
+        for i, (text, limit) in enumerate(PROMPTS)
+    ]
+    async with connect_async(target) as client:
+        await _until_serving(client, process)
+        recorder = Recorder()
+        recording = asyncio.create_task(recorder.record(await client.watch_steps()))
+        with Live(board, console=console, transient=True, refresh_per_second=20):
+            await answer_all(client, board, starts)
+        await recorder.until((await client.load()).num_steps)
+        recording.cancel()
+    return recorder.seats
+
+
+async def _until_serving(client: "AsyncClient", process: subprocess.Popen[bytes]) -> None:
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while process.poll() is None:
+            with suppress(ServerError):
+                if await client.is_serving():
+                    return
+            await asyncio.sleep(0.1)
+    message = "the server did not start"
+    raise ChairliftError(message)
+
+
+class Recorder:
+    """Who sat where, from a watch of the engine's steps."""
+
+    def __init__(self) -> None:
+        self.seats: list[Seat] = []
+        self._last = 0
+        self._grown = asyncio.Event()
+
+    async def record(self, steps: "AsyncIterator[server_pb2.Step]") -> None:
+        """Takes steps until the watch ends."""
+        async for step in steps:
+            self.seats += [
+                Seat(step.step, row.row, row.request_id, row.num_tokens, row.sampled)
+                for row in step.rows
+            ]
+            self._last = step.step
+            self._grown.set()
+
+    async def until(self, step: int) -> None:
+        """Waits for a step: the watch is a call of its own and may lag behind the answers."""
+        async with asyncio.timeout(WATCH_TIMEOUT_S):
+            while self._last < step:
+                self._grown.clear()
+                await self._grown.wait()

@@ -1,0 +1,103 @@
+"""One option per setting of `EngineConfig`, defined by that class alone.
+
+The option of `max_num_seqs` is `--max-num-seqs` and `CHAIRLIFT_MAX_NUM_SEQS`; seconds and bytes are
+typed as people do: `batch_window_s` is `--batch-window 50ms`, `kv_cache_memory` takes `2GiB`.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any, get_args
+
+import typer
+from pydantic.fields import FieldInfo
+
+from chairlift.cli.values import duration, size
+from chairlift.config import EngineConfig
+
+HELP = {
+    "batching": "When a waiting request may first join the batch.",
+    "batch_size": "Requests of a full static or dynamic batch; default: max-num-seqs.",
+    "batch_window_s": "dynamic: longest wait of the oldest request for a full batch.",
+    "batch_timeout_s": "static: the same, while streams stay open.",
+    "max_num_seqs": "Rows of the batch.",
+    "max_num_batched_tokens": "Token budget of a step.",
+    "max_model_len": "Longest prompt plus answer; default: the model's own.",
+    "max_queued_requests": "Cap of the waiting queue.",
+    "kv_cache_memory": "Memory of the KV cache, such as 2GiB; default: what the model can use, "
+    "at most a quarter of the memory.",
+    "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
+    "dtype": "Element type of weights and KV cache.",
+    "num_threads": "Threads of the kernels; default: the cores this process may use.",
+    "default_max_tokens": "Answer length where a request names none.",
+    "queue_timeout_s": "A request that has not started by then fails.",
+    "time_limit_s": "A request that has not ended by then ends with what there is.",
+}
+"""Settings with an option, in the order of --help. `block_size` has one value so far and none."""
+
+
+def engine_options(
+    *, without: frozenset[str] = frozenset(), defaults: dict[str, object] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorates a command that takes `settings: dict[str, Any]`, the values for `EngineConfig`.
+
+    Args:
+        without: Settings that this command decides itself.
+        defaults: Settings whose default differs from that of `EngineConfig`.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        names = [name for name in HELP if name not in without]
+
+        @functools.wraps(command)
+        def with_settings(*args: object, **options: object) -> None:
+            given = {name: options.pop(name) for name in names}
+            settings = {name: value for name, value in given.items() if value is not None}
+            command(*args, settings=settings, **options)
+
+        signature = inspect.signature(command)
+        own = [p for p in signature.parameters.values() if p.name != "settings"]
+        added = [_parameter(name, (defaults or {}).get(name)) for name in names]
+        with_settings.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+        return with_settings
+
+    return decorate
+
+
+def _parameter(name: str, default: object | None) -> inspect.Parameter:
+    field = EngineConfig.model_fields[name]
+    default = field.default if default is None else default
+    flag = name.removesuffix("_s").replace("_", "-")
+    kind: Any = _plain_type(field)
+    make_option: Callable[..., Any] = typer.Option
+    names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
+    if name.endswith("_s"):
+        make_option, default = duration, f"{default:g}s"
+    elif name == "kv_cache_memory":
+        make_option = size
+    option = make_option(
+        names,
+        help=HELP[name],
+        envvar=f"CHAIRLIFT_{flag.replace('-', '_').upper()}",
+        show_envvar=False,
+        rich_help_panel="Engine",
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind if default is not None else kind | None, option],
+    )
+
+
+def _plain_type(field: FieldInfo) -> type:
+    """What to parse: int of `Annotated[int, ...] | None`, the enum of an enum."""
+    kind: Any = field.annotation
+    if isinstance(kind, types.UnionType) or get_args(kind):
+        kind = next(part for part in get_args(kind) if part is not types.NoneType)
+        kind = get_args(kind)[0] if get_args(kind) else kind
+    assert kind in (int, float, bool) or issubclass(kind, StrEnum), kind
+    return kind  # type: ignore[no-any-return]

@@ -1,0 +1,94 @@
+"""`chairlift generate`: prompts to a server, answers to the terminal as they come."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from chairlift.cli.board import Board
+from chairlift.cli.errors import complain
+from chairlift.cli.remote import (
+    DEFAULT_TARGET,
+    MaxTokens,
+    MinP,
+    Seed,
+    Stop,
+    Target,
+    Temperature,
+    TopK,
+    TopP,
+    answer_all,
+    connected,
+)
+from chairlift.errors import ChairliftError
+
+
+def generate(
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]...", help="Default: the lines of standard input."),
+    ] = None,
+    *,
+    target: Target = DEFAULT_TARGET,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    seed: Seed = None,
+    stop: Stop = None,
+) -> None:
+    """Answer one or many prompts at once, over one stream."""
+    texts = prompts or _lines_of_stdin()
+    options: dict[str, object] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "stop": stop or (),
+    }
+    board = Board(texts)
+    asyncio.run(_answer(target, board, options))
+    failed = [line for line in board.lines if line.has_failed]
+    for line in failed:
+        complain(line.outcome)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _lines_of_stdin() -> list[str]:
+    lines = [] if sys.stdin.isatty() else [line.rstrip("\n") for line in sys.stdin]
+    if not lines:
+        message = "expected a prompt: as an argument, or as a line of standard input"
+        raise ChairliftError(message)
+    return lines
+
+
+async def _answer(target: str, board: Board, options: dict[str, object]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from chairlift.client import new_start
+
+    console = Console()
+    starts = [new_start(line.prompt, **options) for line in board.lines]  # type: ignore[arg-type]
+    async with connected(target) as client:
+        if len(board.lines) == 1:
+            await answer_all(client, board, starts, on_text=_print_now)
+            typer.echo()
+        elif console.is_terminal:
+            with Live(board, console=console, transient=True, refresh_per_second=12):
+                await answer_all(client, board, starts)
+            console.print(board.answers())
+        else:
+            await answer_all(client, board, starts)
+            for i, line in enumerate(board.lines, start=1):
+                if not line.has_failed:
+                    typer.echo(f"[{i}] {line.text.strip()}")
+
+
+def _print_now(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -1,0 +1,187 @@
+"""Who sat in which row at which step: the classic figure of continuous batching, from step records.
+
+Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (OSDI 2022),
+schedule iteration by iteration; this draws what that looks like from the outside.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#3aa6a0", "#d4a72c")
+"""One per request, in order of the labels; readable beside each other and on white."""
+
+
+class Work(StrEnum):
+    """What a row did in a step."""
+
+    PREFILL = "prefill"
+    """Computed a chunk of its prompt (or computed again what a preemption lost)."""
+    DECODE = "decode"
+    """Computed one token and drew the next."""
+    FINISH = "finish"
+    """Drew its last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One row of one recorded step."""
+
+    step: int
+    row: int
+    request_id: str
+    num_tokens: int
+    """Computed in this step."""
+    sampled: bool
+    """Whether a token was drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive steps of one request in one row."""
+
+    row: int
+    request_id: str
+    first: int
+    """Column of the first step."""
+    work: tuple[Work, ...]
+    """One per step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The figure as values: columns are steps that ran, counted from 0."""
+
+    num_rows: int
+    num_steps: int
+    runs: tuple[Run, ...]
+    labels: Mapping[str, str]
+    """Request id to what to call it, in the order of the legend."""
+
+    @property
+    def utilization(self) -> float:
+        """Share of the seats that were taken, 0 to 1."""
+        taken = sum(len(run.work) for run in self.runs)
+        return taken / max(1, self.num_rows * self.num_steps)
+
+    def number(self, request_id: str) -> int:
+        """Place of a request in the legend, from 0."""
+        return list(self.labels).index(request_id)
+
+    def colour(self, request_id: str) -> str:
+        """Colour of a request, `#rrggbb`."""
+        return COLOURS[self.number(request_id) % len(COLOURS)]
+
+
+def draw(seats: Iterable[Seat], labels: Mapping[str, str], num_rows: int) -> Picture:
+    """Arranges recorded steps.
+
+    Args:
+        seats: In any order. Seats of requests without a label are left out.
+        labels: Request id to what to call it; decides order and colours.
+        num_rows: Rows of the batch, empty ones included.
+    """
+    taken = sorted((s for s in seats if s.request_id in labels), key=lambda s: (s.step, s.row))
+    column = {step: i for i, step in enumerate(sorted({seat.step for seat in taken}))}
+    last = {seat.request_id: seat.step for seat in taken}
+    open_runs: dict[int, tuple[str, int, list[Work]]] = {}
+    runs: list[Run] = []
+
+    def close(row: int) -> None:
+        request_id, first, work = open_runs.pop(row)
+        runs.append(Run(row, request_id, first, tuple(work)))
+
+    has_drawn: set[str] = set()
+    for seat in taken:
+        at = column[seat.step]
+        if seat.row in open_runs:
+            request_id, first, work = open_runs[seat.row]
+            if request_id != seat.request_id or first + len(work) != at:
+                close(seat.row)
+        _, _, work = open_runs.setdefault(seat.row, (seat.request_id, at, []))
+        is_last = seat.step == last[seat.request_id]
+        work.append(_work(seat, is_last=is_last, has_drawn=seat.request_id in has_drawn))
+        if seat.sampled:
+            has_drawn.add(seat.request_id)
+    for row in list(open_runs):
+        close(row)
+    runs.sort(key=lambda run: (run.row, run.first))
+    return Picture(num_rows, len(column), tuple(runs), labels)
+
+
+def _work(seat: Seat, *, is_last: bool, has_drawn: bool) -> Work:
+    if is_last:
+        return Work.FINISH
+    # The step that computes the last chunk of a prompt also draws the first token.
+    is_prefill = not seat.sampled or not has_drawn or seat.num_tokens > 1
+    return Work.PREFILL if is_prefill else Work.DECODE
+
+
+_GLYPHS = {Work.PREFILL: "╱", Work.DECODE: "─", Work.FINISH: "●"}
+
+
+def render_terminal(picture: Picture, width: int) -> RenderableType:
+    """The figure as coloured text of at most `width` columns."""
+    room = max(10, width - 8)
+    per_column = -(-picture.num_steps // room) if picture.num_steps else 1
+    num_columns = -(-picture.num_steps // per_column)
+    lines = [
+        _terminal_row(picture, row, per_column, num_columns) for row in range(picture.num_rows)
+    ]
+    return Group(*lines, _terminal_axis(per_column, num_columns), Text(), _key(picture))
+
+
+def _terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) -> Text:
+    cells: list[tuple[str, str]] = [("·", "bright_black")] * num_columns
+    for run in (run for run in picture.runs if run.row == row):
+        colour = picture.colour(run.request_id)
+        for i, work in enumerate(run.work):
+            at = (run.first + i) // per_column
+            style = f"white on {shade(colour, 0.6) if work is Work.PREFILL else colour}"
+            glyph = _GLYPHS[work]
+            # Where several steps share a column, the end of a request must not be hidden.
+            if i > 0 and cells[at][0] == _GLYPHS[Work.FINISH]:
+                continue
+            cells[at] = (glyph, f"bold {style}" if work is Work.FINISH else style)
+        start = run.first // per_column
+        number = str(picture.number(run.request_id) + 1)
+        if len(run.work) > per_column:
+            cells[start] = (number, f"bold white on {shade(colour, 0.6)}")
+    return Text(f"row {row} ", style="bold").append_text(Text.assemble(*cells))
+
+
+def _terminal_axis(per_column: int, num_columns: int) -> Text:
+    axis = [" "] * num_columns
+    for column in range(0, num_columns, 10):
+        mark = str(column * per_column)
+        if column + len(mark) <= num_columns:
+            axis[column : column + len(mark)] = mark
+    return Text("step  " + "".join(axis).rstrip(), style="bright_black")
+
+
+def _key(picture: Picture) -> Text:
+    key = Text()
+    for i, (request_id, label) in enumerate(picture.labels.items()):
+        key.append(f" {i + 1} ", style=f"bold white on {picture.colour(request_id)}")
+        key.append(f" {label}\n")
+    key.append(
+        f"╱ prompt   ─ one token per step   ● last token   {describe_use(picture)}", style="dim"
+    )
+    return key
+
+
+def describe_use(picture: Picture) -> str:
+    """One line on how full the rows were."""
+    return (
+        f"{picture.num_steps} steps, {picture.num_rows} rows, "
+        f"{picture.utilization:.0%} of the seats taken"
+    )
+
+
+def shade(colour: str, factor: float) -> str:
+    """A darker `#rrggbb`: each part times factor."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part * factor):02x}" for part in parts)

@@ -1,0 +1,141 @@
+"""The picture as an SVG file: no library, and it scales in a README."""
+
+from xml.sax.saxutils import escape
+
+from chairlift.cli.picture import Picture, Run, Work, describe_use, shade
+
+_LEFT, _TOP, _RIGHT = 64, 64, 24
+_ROW_HEIGHT, _GAP = 34, 6
+_LEGEND_LINE = 22
+_FONT = "ui-sans-serif, system-ui, 'Helvetica Neue', Arial, sans-serif"
+
+
+def render_svg(picture: Picture, title: str) -> str:
+    """The figure as one SVG document; colours do not depend on the reader's theme."""
+    step_width = max(4.0, min(24.0, 900 / max(1, picture.num_steps)))
+    width = max(560.0, _LEFT + picture.num_steps * step_width + _RIGHT)
+    rows_end = _TOP + picture.num_rows * (_ROW_HEIGHT + _GAP)
+    height = rows_end + 64 + _LEGEND_LINE * len(picture.labels)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" font-family="{_FONT}" font-size="13">',
+        *_hatches(picture),
+        f'<rect width="{width:.0f}" height="{height:.0f}" rx="8" fill="#ffffff"/>',
+        _text(_LEFT, 28, title, size=17, weight=600),
+        _text(_LEFT, 47, describe_use(picture), fill="#667085"),
+        *_seats(picture, step_width),
+        *_axis(picture, step_width, rows_end),
+        *_legend(picture, rows_end + 66),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _hatches(picture: Picture) -> list[str]:
+    """One darker, hatched paint per request, for the chunks of its prompt."""
+    parts = ["<defs>"]
+    for i, request_id in enumerate(picture.labels):
+        colour = shade(picture.colour(request_id), 0.72)
+        parts.append(
+            f'<pattern id="prompt{i}" width="6" height="6" patternUnits="userSpaceOnUse" '
+            f'patternTransform="rotate(45)"><rect width="6" height="6" fill="{colour}"/>'
+            '<rect width="2" height="6" fill="#ffffff" fill-opacity="0.35"/></pattern>'
+        )
+    return [*parts, "</defs>"]
+
+
+def _seats(picture: Picture, step_width: float) -> list[str]:
+    parts = []
+    for row in range(picture.num_rows):
+        y = _TOP + row * (_ROW_HEIGHT + _GAP)
+        length = picture.num_steps * step_width
+        parts.append(_text(_LEFT - 10, y + _ROW_HEIGHT / 2 + 4.5, f"row {row}", anchor="end"))
+        parts.append(
+            f'<rect x="{_LEFT}" y="{y}" width="{length:.1f}" height="{_ROW_HEIGHT}" rx="4" '
+            'fill="#f2f4f7"/>'
+        )
+    for run in picture.runs:
+        parts += _run(picture, run, step_width)
+    return parts
+
+
+def _run(picture: Picture, run: Run, step_width: float) -> list[str]:
+    """A stretch of seats: one rectangle per step, so that steps can be counted."""
+    y = _TOP + run.row * (_ROW_HEIGHT + _GAP)
+    number = picture.number(run.request_id)
+    colour = picture.colour(run.request_id)
+    label = escape(f"{picture.labels[run.request_id]}: steps {run.first} to ")
+    parts = [f"<g><title>{label}{run.first + len(run.work) - 1}</title>"]
+    gap = 1.5 if step_width >= 8 else 0.75
+    for i, work in enumerate(run.work):
+        x = _LEFT + (run.first + i) * step_width
+        paint = f"url(#prompt{number})" if work is Work.PREFILL else colour
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y}" width="{step_width - gap:.1f}" height="{_ROW_HEIGHT}" '
+            f'rx="2" fill="{paint}"/>'
+        )
+        if work is Work.FINISH:
+            middle, radius = x + (step_width - gap) / 2, min(5.0, step_width / 2 - gap / 2)
+            parts.append(
+                f'<circle cx="{middle:.1f}" cy="{y + _ROW_HEIGHT / 2}" r="{radius:.1f}" '
+                'fill="#ffffff"/>'
+            )
+    middle = _LEFT + (run.first + len(run.work) / 2) * step_width
+    if len(run.work) * step_width >= 24:
+        parts.append(
+            f'<circle cx="{middle:.1f}" cy="{y + _ROW_HEIGHT / 2}" r="10" fill="{colour}"/>'
+        )
+        parts.append(
+            _text(
+                middle,
+                y + _ROW_HEIGHT / 2 + 5,
+                str(number + 1),
+                fill="#ffffff",
+                size=14,
+                weight=700,
+                anchor="middle",
+            )
+        )
+    return [*parts, "</g>"]
+
+
+def _axis(picture: Picture, step_width: float, y: float) -> list[str]:
+    every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if n * step_width >= 40)
+    marks = [
+        _text(_LEFT + (step + 0.5) * step_width, y + 12, str(step), fill="#667085", anchor="middle")
+        for step in range(0, picture.num_steps, every)
+    ]
+    return [*marks, _text(_LEFT - 10, y + 12, "step", fill="#667085", anchor="end")]
+
+
+def _legend(picture: Picture, y: float) -> list[str]:
+    parts = []
+    for i, (request_id, label) in enumerate(picture.labels.items()):
+        middle = y + i * _LEGEND_LINE
+        parts.append(
+            f'<circle cx="{_LEFT + 9}" cy="{middle - 4.5}" r="9" '
+            f'fill="{picture.colour(request_id)}"/>'
+        )
+        parts.append(
+            _text(_LEFT + 9, middle, str(i + 1), fill="#ffffff", weight=700, anchor="middle")
+        )
+        parts.append(_text(_LEFT + 28, middle, label))
+    words = "hatched: a chunk of the prompt · plain: one token · white dot: the last token"
+    parts.append(_text(_LEFT, y - 30, words, fill="#667085", size=12))
+    return parts
+
+
+def _text(
+    x: float,
+    y: float,
+    words: str,
+    *,
+    fill: str = "#344054",
+    size: int = 13,
+    weight: int = 400,
+    anchor: str = "start",
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" font-size="{size}" font-weight="{weight}" '
+        f'text-anchor="{anchor}">{escape(words)}</text>'
+    )

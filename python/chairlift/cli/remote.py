@@ -1,0 +1,101 @@
+"""What the commands that talk to a server share: the target, the request's options, the events."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chairlift.cli.board import Board, Line
+from chairlift.errors import ChairliftError, RequestError, ServerError
+
+if TYPE_CHECKING:
+    from chairlift.client import AsyncClient, AsyncGeneration
+    from chairlift.v1 import generation_pb2
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+NO_SERVER = "no server at {}: `chairlift serve` starts one"
+
+Target = Annotated[
+    str,
+    typer.Option(envvar="CHAIRLIFT_TARGET", help="Server: HOST:PORT or unix:PATH."),
+]
+MaxTokens = Annotated[int | None, typer.Option(help="Longest answer.", min=1)]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the model's.")]
+TopK = Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens; 0 is off.")]
+TopP = Annotated[float | None, typer.Option(help="Draw from this share of the likelihood.")]
+MinP = Annotated[float | None, typer.Option(help="Leave out what is this much less likely.")]
+Seed = Annotated[int | None, typer.Option(help="The same draws again.", min=0)]
+Stop = Annotated[list[str] | None, typer.Option(help="Ends the answer; may be repeated.")]
+
+
+@asynccontextmanager
+async def connected(target: str) -> AsyncIterator["AsyncClient"]:
+    """A client of a server that is there and serves.
+
+    Raises:
+        ChairliftError: There is none, or it does not serve yet.
+    """
+    from chairlift.client import connect_async
+
+    async with connect_async(target) as client:
+        try:
+            is_serving = await client.is_serving()
+        except ServerError as error:
+            is_there = "UNAVAILABLE" not in str(error)
+            message = f"{target}: {error}" if is_there else NO_SERVER.format(target)
+            raise ChairliftError(message) from None
+        if not is_serving:
+            message = f"the server at {target} does not serve yet, or is about to end"
+            raise ChairliftError(message)
+        yield client
+
+
+async def follow(
+    generation: "AsyncGeneration", on_text: Callable[[str, int], None]
+) -> tuple[str, bool]:
+    """Hands on an answer as it comes: text and how many tokens it is.
+
+    Returns:
+        How it ended, for people, and whether that was an error.
+    """
+    try:
+        async for event in generation.events():
+            if event.HasField("tokens"):
+                on_text(event.tokens.text, event.tokens.num_tokens)
+    except RequestError as error:
+        return f"{error.field}: {error.message}" if error.field else error.message, True
+    assert generation.finished is not None, "events ended without an error"
+    from chairlift.v1 import generation_pb2
+
+    name = generation_pb2.FinishReason.Name(generation.finished.reason)
+    return name.removeprefix("FINISH_REASON_").lower(), False
+
+
+async def answer_all(
+    client: "AsyncClient",
+    board: Board,
+    starts: "list[generation_pb2.Start]",
+    on_text: Callable[[str], None] | None = None,
+) -> None:
+    """Sends requests over one stream of their own and writes what comes on the board.
+
+    Args:
+        client: From `connected`.
+        board: One line per request.
+        starts: The requests, in the order of the lines.
+        on_text: Told every piece of text, too.
+    """
+    generations = await client.generate_all(starts)
+
+    async def one(line: Line, generation: "AsyncGeneration") -> None:
+        def grow(text: str, num_tokens: int) -> None:
+            line.text += text
+            line.num_tokens += num_tokens
+            if on_text is not None:
+                on_text(text)
+
+        line.outcome, line.has_failed = await follow(generation, grow)
+
+    await asyncio.gather(*map(one, board.lines, generations))

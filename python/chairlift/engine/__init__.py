@@ -1,0 +1,1 @@
+"""The engine loop: requests in, steps of the model, events out."""

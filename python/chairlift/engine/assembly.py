@@ -1,0 +1,79 @@
+"""Puts the parts of an engine together, each with the sizes that the others need."""
+
+import secrets
+
+import torch
+
+from chairlift import _core
+from chairlift.config import EngineConfig, available_cores
+from chairlift.engine.loading import LoadedModel
+from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.engine.prepare import Limits, Preparer
+from chairlift.errors import ConfigError
+from chairlift.types import Sampling
+
+_NS_PER_S = 1_000_000_000
+
+
+def set_threads(config: EngineConfig) -> None:
+    """Gives the cores to the kernels, whatever the number of engines in the process."""
+    # The kernels have their own threads. PyTorch's would only spin beside them, since all it does
+    # here is gather and add.
+    torch.set_num_threads(1)
+    _core.set_num_threads(config.num_threads or available_cores())
+
+
+def new_scheduler(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
+    """Builds an idle scheduler.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+    try:
+        return _core.Scheduler(
+            policy=config.batching.value,
+            batch_size=config.batch_size or config.max_num_seqs,
+            batch_window=round(config.batch_window_s * _NS_PER_S),
+            batch_timeout=round(config.batch_timeout_s * _NS_PER_S),
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=loaded.max_model_len,
+            max_queued_requests=config.max_queued_requests,
+            vocab_size=loaded.config.vocab_size,
+            block_size=config.block_size,
+            num_blocks=loaded.num_blocks,
+            kv_windows=loaded.config.kv_windows,
+            prefix_cache=config.prefix_cache,
+            hash_key=secrets.token_bytes(32),
+            token_table=loaded.tokenizer.token_table(loaded.config.vocab_size),
+        )
+    except _core.ConfigError as error:
+        raise ConfigError(str(error)) from None
+
+
+def new_runner(
+    config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler
+) -> ModelRunner:
+    """Builds the runner with tables of the scheduler's sizes."""
+    shape = RunnerShape(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        num_kv_groups=len(loaded.config.kv_windows),
+        max_blocks_per_row=-(-scheduler.max_context_len // config.block_size),
+        block_size=config.block_size,
+        num_slots=scheduler.num_slots,
+    )
+    return ModelRunner(loaded.transformer, loaded.kv_cache, shape)
+
+
+def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:
+    """Builds what checks requests against the model and the server."""
+    limits = Limits(
+        vocab_size=loaded.config.vocab_size,
+        max_model_len=loaded.max_model_len,
+        max_context_len=scheduler.max_context_len,
+        eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
+    )
+    model = loaded.config.generation
+    defaults = Sampling(model.temperature, model.top_k, model.top_p, model.min_p)
+    return Preparer(config, loaded.tokenizer, limits, defaults)

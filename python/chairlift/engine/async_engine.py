@@ -1,0 +1,337 @@
+"""The engine behind an asyncio event loop: submit, abort, and events that arrive at sinks.
+
+One thread runs the engine (`loop.py`); everything here runs on the event loop. A step's events
+cross over in one hop, and become Python objects only on this side.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from enum import StrEnum
+from pathlib import Path
+
+from chairlift import _core
+from chairlift.config import engine_config
+from chairlift.engine.engine import Engine, StepOutput
+from chairlift.engine.events import failed, refused, to_event
+from chairlift.engine.handle import Handle, Sink
+from chairlift.engine.loading import Progress as LoadingProgress
+from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
+from chairlift.engine.prepare import Prepared
+from chairlift.engine.step_record import StepRecord
+from chairlift.errors import Reason, RequestError
+from chairlift.types import Chat, Event, Failed, Finished, Request
+
+logger = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 5.0
+"""How long `stop` waits for the last events, and then for the thread."""
+
+_LONG_PROMPT = 16_384
+"""Characters or tokens from which preparing leaves the event loop for a worker thread."""
+
+
+class EngineState(StrEnum):
+    """What an `AsyncEngine` does with requests."""
+
+    STARTING = "starting"
+    """Refuses them: the model is being read."""
+    SERVING = "serving"
+    DRAINING = "draining"
+    """Ends those it has and refuses new ones; also after `stop`."""
+    DEAD = "dead"
+    """A fault ended them all; none is taken any more."""
+
+
+class AsyncEngine:
+    """An engine for many concurrent callers on one event loop."""
+
+    engine: Engine
+    """Set by `start`; other than `prepare` and constants, it belongs to its thread."""
+
+    def __init__(
+        self,
+        model: str | Path = "demo",
+        *,
+        on_progress: LoadingProgress | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        **settings: object,
+    ) -> None:
+        """Checks the settings; `start` loads the model.
+
+        Args:
+            model: `demo`, a local folder, or a Hugging Face id.
+            on_progress: Told how much of the weights is read, on another thread.
+            clock: Time in nanoseconds; tests bring their own.
+            settings: Fields of `EngineConfig`.
+
+        Raises:
+            ConfigError: A setting is wrong.
+        """
+        self.config = engine_config(**settings)
+        self._new_engine = lambda: Engine(model, on_progress=on_progress, clock=clock, **settings)
+        self._state = EngineState.STARTING
+        self._thread: EngineLoop | None = None
+        # A handle is in `_submitted` until the engine's answer, then in `_live` until its end.
+        self._submitted: set[Handle] = set()
+        self._live: dict[int, Handle] = {}
+        self._watchers: list[Callable[[StepRecord], None]] = []
+        self._all_ended = asyncio.Event()
+        self._all_ended.set()
+
+    @classmethod
+    def of(cls, engine: Engine) -> "AsyncEngine":
+        """Serves an engine that exists; it must have no work and no other user."""
+        self = cls(**engine.config.model_dump())
+        self._new_engine = lambda: engine
+        return self
+
+    @property
+    def state(self) -> EngineState:
+        """What happens to a request that is submitted now."""
+        return self._state
+
+    @property
+    def progress(self) -> Progress:
+        """Signs of life of the engine thread; RuntimeError before `start`."""
+        return self._running().progress
+
+    async def start(self) -> None:
+        """Loads the model on a worker thread and starts to serve.
+
+        Raises:
+            ModelError: The model cannot be loaded.
+            ConfigError: A setting does not fit the model.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            self.engine = await asyncio.to_thread(self._new_engine)
+        except BaseException:
+            self._state = EngineState.DEAD
+            raise
+        if self._state is not EngineState.STARTING:
+            # `stop` came first.
+            return
+        self._thread = EngineLoop(self.engine, self._hop)
+        self._thread.watched = bool(self._watchers)
+        self._thread.start()
+        self._state = EngineState.SERVING
+
+    async def stop(self, grace_s: float = 0) -> None:
+        """Ends: what runs may finish for a while, what waits fails at once, then the rest fails.
+
+        Every request has ended when this returns. A thread that is stuck in a step is left behind.
+
+        Args:
+            grace_s: How long running requests may go on.
+        """
+        thread = self._thread
+        if thread is None:
+            self._state = EngineState.DRAINING
+            return
+        if self._state is not EngineState.DEAD:
+            self._state = EngineState.DRAINING
+            thread.put(FailWaiting(Reason.DRAINING))
+            if grace_s > 0:
+                await self._wait_for_all(grace_s)
+            for handle in (*self._submitted, *self._live.values()):
+                thread.put(Abort(handle, Reason.DRAINING))
+            await self._wait_for_all(JOIN_TIMEOUT_S)
+        thread.stop()
+        if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
+            logger.error("the engine thread does not end: a step takes too long")
+        self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
+
+    async def prepare(self, request: Request) -> Prepared:
+        """Tokenizes and validates a request; a long prompt does not hold up the event loop.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        if not isinstance(request.prompt, Chat) and len(request.prompt) < _LONG_PROMPT:
+            return self.engine.prepare(request)
+        return await asyncio.to_thread(self.engine.prepare, request)
+
+    def submit(self, prepared: Prepared, sink: Sink) -> Handle:
+        """Hands a request to the engine.
+
+        The first event that arrives at the sink is `Accepted`, or `Failed` for a request that is
+        refused; the last is `Finished` or `Failed`. None arrives before this returns.
+        """
+        handle = Handle(prepared, sink)
+        self._submitted.add(handle)
+        self._all_ended.clear()
+        refusal = self._refusal()
+        if refusal is None:
+            self._running().put(Submit(handle))
+        else:
+            asyncio.get_running_loop().call_soon(self._fail, [handle], refusal)
+        return handle
+
+    def abort(self, handle: Handle) -> None:
+        """Ends a request in whatever state it is; no effect on one that has ended."""
+        if not handle.ended and not handle.aborted and self._thread is not None:
+            handle.aborted = True
+            self._thread.put(Abort(handle, "cancelled"))
+
+    def flush(self) -> None:
+        """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
+        self._running().put(Flush())
+
+    async def generate(self, request: Request) -> AsyncIterator[Event]:
+        """Answers one request; closing the iterator cancels it.
+
+        Raises:
+            RequestError: The request is wrong. A request that is refused later gives `Failed`.
+        """
+        inbox = _Inbox()
+        handle = self.submit(await self.prepare(request), inbox)
+        try:
+            while not inbox.ended:
+                for event in await inbox.take():
+                    yield event
+        finally:
+            self.abort(handle)
+
+    def load(self) -> _core.Load:
+        """Gives a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
+        return self._running().load
+
+    def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
+        """Calls back on the event loop after every step; gives a function that ends this."""
+        self._watchers.append(callback)
+        self._tell_watched()
+
+        def end() -> None:
+            self._watchers.remove(callback)
+            self._tell_watched()
+
+        return end
+
+    def _tell_watched(self) -> None:
+        if self._thread is not None:
+            self._thread.watched = bool(self._watchers)
+
+    def _running(self) -> EngineLoop:
+        if self._thread is None:
+            message = "the engine has not started"
+            raise RuntimeError(message)
+        return self._thread
+
+    def _refusal(self) -> Reason | None:
+        """Gives why a request cannot be submitted now."""
+        match self._state:
+            case EngineState.STARTING:
+                return Reason.STARTING
+            case EngineState.DRAINING:
+                return Reason.DRAINING
+            case EngineState.DEAD:
+                return Reason.ENGINE_DOWN
+            case EngineState.SERVING:
+                # The scheduler caps its queue; this caps what it has not answered yet.
+                most = self.config.max_queued_requests + self.config.max_num_seqs
+                full = len(self._submitted) > most
+                return Reason.QUEUE_FULL if full else None
+
+    def _hop(self, delivery: Delivery) -> None:
+        """Takes a delivery to the event loop; the one thing here that the engine thread calls."""
+        self._loop.call_soon_threadsafe(self._receive, delivery)
+
+    def _receive(self, delivery: Delivery) -> None:
+        self._running().delivered()
+        if delivery.output is None:
+            self._state = EngineState.DEAD
+            self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
+            return
+        inboxes: dict[int, tuple[Sink, list[tuple[Handle, Event]]]] = {}
+        for handle, event in (*self._answers(delivery), *self._events(delivery.output)):
+            inboxes.setdefault(id(handle.sink), (handle.sink, []))[1].append((handle, event))
+        for sink, events in inboxes.values():
+            self._give(sink, events)
+        self._note_ends()
+        if delivery.output.record is not None:
+            for watcher in tuple(self._watchers):
+                watcher(delivery.output.record)
+
+    def _answers(self, delivery: Delivery) -> list[tuple[Handle, Event]]:
+        events: list[tuple[Handle, Event]] = []
+        for handle, answer in delivery.answers:
+            if handle.ended:
+                continue
+            self._submitted.discard(handle)
+            if isinstance(answer, RequestError):
+                handle.ended = True
+                events.append((handle, refused(answer)))
+            else:
+                self._live[answer.request_id] = handle
+                events.append((handle, answer))
+        return events
+
+    def _events(self, output: StepOutput) -> list[tuple[Handle, Event]]:
+        events: list[tuple[Handle, Event]] = []
+        for core_event in output.events:
+            handle = self._live.get(core_event.request_id)
+            if handle is None:
+                # `stop` did not wait for a thread that was stuck, and now it has come back.
+                continue
+            event = to_event(core_event, handle.prepared.output, output.sampled)
+            if isinstance(event, Finished | Failed):
+                handle.ended = True
+                del self._live[core_event.request_id]
+            events.append((handle, event))
+        return events
+
+    def _give(self, sink: Sink, events: list[tuple[Handle, Event]]) -> None:
+        try:
+            sink.deliver(events)
+        except Exception:
+            logger.exception("a sink failed; its requests are aborted")
+            for handle, _ in events:
+                self.abort(handle)
+
+    def _fail(self, handles: list[Handle], reason: Reason) -> None:
+        """Ends requests on this side alone."""
+        for handle in handles:
+            if handle.ended:
+                continue
+            handle.ended = True
+            self._submitted.discard(handle)
+            if handle.request_id is not None:
+                self._live.pop(handle.request_id, None)
+            self._give(handle.sink, [(handle, failed(handle.request_id, reason))])
+        self._note_ends()
+
+    def _note_ends(self) -> None:
+        if not self._submitted and not self._live:
+            self._all_ended.set()
+
+    async def _wait_for_all(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._all_ended.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+
+class _Inbox:
+    """The sink of one request: events wait here until they are taken."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+
+    def deliver(self, events: list[tuple[Handle, Event]]) -> None:
+        """Keeps the events; a request has as many as its max_tokens at most."""
+        self._events.extend(event for _, event in events)
+        self._arrived.set()
+
+    async def take(self) -> list[Event]:
+        """Waits for events and gives all there are."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        events = list(self._events)
+        self._events.clear()
+        self.ended = any(isinstance(event, Finished | Failed) for event in events)
+        return events

@@ -1,0 +1,143 @@
+"""From the core's events to those of `chairlift.types`, and from its refusals to `RequestError`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chairlift import _core
+from chairlift.errors import Reason, RequestError
+from chairlift.types import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Logprobs,
+    Output,
+    Timeline,
+    Tokens,
+    Usage,
+)
+
+NEVER_QUEUED = -1
+"""`Failed.request_id` of a request that was refused before it got an id."""
+
+_MESSAGES = {
+    Reason.QUEUE_TIMEOUT: "the request did not start within its queue timeout",
+    Reason.NUMERIC_FAULT: "the model's output for this request was not finite",
+    Reason.STEP_FAILED: "a step of the model failed for this request, twice",
+    Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
+    Reason.DRAINING: "the server is shutting down",
+    Reason.STARTING: "the server is starting",
+    Reason.QUEUE_FULL: "the queue is full",
+}
+
+_RETRY_AFTER_S = {
+    Reason.QUEUE_FULL: 1.0,
+    Reason.QUEUE_TIMEOUT: 1.0,
+    Reason.STARTING: 1.0,
+    Reason.DRAINING: 1.0,
+    Reason.ENGINE_DOWN: 1.0,
+}
+
+_NS = 1e-9
+
+CoreEvent = _core.TokensEvent | _core.FinishedEvent | _core.FailedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLogprobs:
+    """The sampler's arrays of one step, which events of that step point into."""
+
+    logprobs: Tensor
+    """float32 `[S]`"""
+    ranks: Tensor
+    """int32 `[S]`"""
+
+    def of(self, start: int, count: int) -> Logprobs:
+        """Cuts the part of one event."""
+        end = start + count
+        return Logprobs(self.logprobs[start:end].tolist(), self.ranks[start:end].tolist())
+
+
+NO_LOGPROBS = SampledLogprobs(torch.empty(0), torch.empty(0, dtype=torch.int32))
+
+
+def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Event:
+    """Converts one event of the core.
+
+    Args:
+        event: From `_core.Events`.
+        output: What its request asked for.
+        sampled: Of the step that gave the event.
+    """
+    if isinstance(event, _core.TokensEvent):
+        logprobs = sampled.of(event.sample_slot, len(event.token_ids)) if output.logprobs else None
+        text = event.text if output.text else ""
+        return Tokens(event.request_id, event.index, text, event.token_ids, logprobs)
+    account = event.account
+    usage = Usage(account.prompt_tokens, account.cached_tokens, account.output_tokens)
+    timeline = _timeline(account)
+    if isinstance(event, _core.FailedEvent):
+        return failed(event.request_id, Reason(event.reason), usage, timeline)
+    return Finished(
+        request_id=event.request_id,
+        index=event.index,
+        reason=FinishReason(event.reason),
+        stop=event.stop,
+        stop_token_id=event.stop_token_id,
+        usage=usage,
+        timeline=timeline,
+    )
+
+
+def failed(
+    request_id: int | None,
+    reason: Reason,
+    usage: Usage | None = None,
+    timeline: Timeline | None = None,
+) -> Failed:
+    """Gives the end of a request by a fault that its own fields did not cause."""
+    return Failed(
+        request_id=NEVER_QUEUED if request_id is None else request_id,
+        reason=reason,
+        message=_MESSAGES[reason],
+        usage=usage,
+        timeline=timeline,
+        retry_after_s=_RETRY_AFTER_S.get(reason),
+    )
+
+
+def refused(error: RequestError) -> Failed:
+    """Gives the end of a request that was never queued."""
+    return Failed(
+        request_id=NEVER_QUEUED,
+        reason=error.reason,
+        message=error.message,
+        field=error.field,
+        retry_after_s=error.retry_after_s,
+    )
+
+
+def refusal(reason: Reason) -> RequestError:
+    """Gives the error for a request that the engine's state does not let in."""
+    return RequestError(reason, _MESSAGES[reason], retry_after_s=_RETRY_AFTER_S.get(reason))
+
+
+def core_refusal(error: _core.Refused) -> RequestError:
+    """Gives the error for a request that the scheduler does not take."""
+    reason = Reason(error.reason)
+    return RequestError(
+        reason, error.message, field=error.field, retry_after_s=_RETRY_AFTER_S.get(reason)
+    )
+
+
+def _timeline(account: _core.Account) -> Timeline:
+    scheduled, first, finished = account.first_scheduled, account.first_token, account.finished
+    return Timeline(
+        queued_s=((finished if scheduled is None else scheduled) - account.arrival) * _NS,
+        prefill_s=None if scheduled is None or first is None else (first - scheduled) * _NS,
+        decode_s=None if first is None else (finished - first) * _NS,
+        num_preemptions=account.num_preemptions,
+        num_recomputed_tokens=account.num_recomputed_tokens,
+    )

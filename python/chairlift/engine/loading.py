@@ -1,0 +1,64 @@
+"""Brings a model into memory: folder, configuration, tokenizer, weights, KV cache."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from chairlift.attention.cpu import CpuBackend
+from chairlift.config import EngineConfig
+from chairlift.errors import ConfigError
+from chairlift.model.config import ModelConfig, resolve_model
+from chairlift.model.kv_cache import allocate_kv_cache, plan_blocks
+from chairlift.model.tokenizer import Tokenizer
+from chairlift.model.transformer import Transformer
+from chairlift.model.weights import load_weights
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of weights that are read and the bytes that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Everything of a model that the engine runs."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    transformer: Transformer
+    kv_cache: Tensor
+    num_blocks: int
+    """Of the KV cache, the null block included."""
+    max_model_len: int
+    """Tokens of prompt and answer: the model's, or less where the settings say so."""
+
+
+def load_model(
+    model: str | Path, settings: EngineConfig, on_progress: Progress | None
+) -> LoadedModel:
+    """Reads a model and allocates its KV cache.
+
+    Args:
+        model: `demo`, a local folder, or a Hugging Face id.
+        settings: Of the engine.
+        on_progress: Told how far the weights are.
+
+    Raises:
+        ModelError: The model cannot be loaded.
+        ConfigError: A setting does not fit the model.
+    """
+    folder = resolve_model(str(model))
+    config = ModelConfig.load(folder, settings.dtype)
+    max_model_len = settings.max_model_len or config.max_model_len
+    if max_model_len > config.max_model_len:
+        message = (
+            f"max_model_len: expected at most the model's {config.max_model_len},"
+            f" got {max_model_len}"
+        )
+        raise ConfigError(message)
+    backend = CpuBackend()
+    num_blocks = plan_blocks(settings, config, backend)
+    tokenizer = Tokenizer.load(folder)
+    transformer = Transformer(config, load_weights(folder, config, on_progress), backend)
+    kv_cache = allocate_kv_cache(config, backend, num_blocks, settings.block_size)
+    return LoadedModel(config, tokenizer, transformer, kv_cache, num_blocks, max_model_len)

@@ -1,0 +1,74 @@
+"""The CPU kernels as functions of tensors: outputs are allocated here, checks are in `_core`.
+
+Activations are float32 or bfloat16; the result has the dtype of the input. The bits of a row do
+not depend on the other rows of a call. `chairlift.reference` holds the plain PyTorch twins.
+"""
+
+import torch
+from torch import Tensor
+
+from chairlift import _core
+
+
+class Linear:
+    """A linear layer whose weights are packed once, at construction."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Packs a copy of the weights.
+
+        Args:
+            weight: `[out_features, in_features]`.
+            bias: `[out_features]`, of the same dtype.
+
+        Raises:
+            TypeError: A dtype or device is wrong.
+            ValueError: A shape is wrong.
+        """
+        self._packed = _core.Linear(weight, bias)
+        self.in_features = self._packed.in_features
+        self.out_features = self._packed.out_features
+        self.dtype = weight.dtype
+
+    def __call__(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+        """Gives `x W^T + b`, `[T, out_features]`.
+
+        Args:
+            x: `[T, in_features]`; rows may be strided.
+            out_dtype: float32 for the logits of a bfloat16 model; else the dtype of `x`.
+        """
+        out = torch.empty(x.shape[0], self.out_features, dtype=out_dtype or self.dtype)
+        self._packed.forward(x, out)
+        return out
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+    out = torch.empty(x.shape, dtype=x.dtype)
+    _core.rms_norm(x, weight, eps, out)
+    return out
+
+
+def rope_(
+    x: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+) -> None:
+    """Rotates `x` `[T, num_heads, head_dim]` in place, after an RMS norm per head if given.
+
+    Args:
+        x: Rows may be strided.
+        positions: int32 `[T]`.
+        cos_sin: float32 `[max_position, head_dim]`: cosines, then sines.
+        norm_weight: `[head_dim]`.
+        eps: Of that norm.
+    """
+    _core.rope(x, positions, cos_sin, norm_weight, eps)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """Gives `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
+    out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
+    _core.silu_mul(gate_up, out)
+    return out

@@ -1,0 +1,1 @@
+"""The gRPC door of the engine: proto types stop here."""

@@ -1,0 +1,317 @@
+"""Proto messages to `chairlift.types` and back; no other module knows both.
+
+`to_request` checks what only the proto can get wrong: a oneof that is not set, a duration that is
+none, a field of a later version. All other checks are the engine's, so that they hold without a
+server too. Nothing is ever ignored in silence.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import duration_pb2, json_format
+
+from chairlift import types
+from chairlift.errors import Reason, RequestError
+from chairlift.server.status import duration
+from chairlift.v1 import generation_pb2 as pb
+
+MAX_REQUEST_ID_BYTES: Final = 128
+
+_YEAR_S: Final = 31_536_000.0
+
+_FINISH_REASONS: Final = {
+    types.FinishReason.STOP: pb.FINISH_REASON_STOP,
+    types.FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+    types.FinishReason.CANCELLED: pb.FINISH_REASON_CANCELLED,
+    types.FinishReason.TIME_LIMIT: pb.FINISH_REASON_TIME_LIMIT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The part of `Output` that the server itself carries out."""
+
+    text: bool
+    token_ids: bool
+    logprobs: bool
+    timeline: bool
+    interval: int
+    """Tokens per event after the first; 0 is one event at the end."""
+
+
+def bad(field: str, message: str) -> RequestError:
+    """The error for a value that is wrong."""
+    return RequestError(Reason.BAD_PARAMETER, f"{field}: {message}", field=field)
+
+
+def unsupported(field: str) -> RequestError:
+    """The error for a field that this version does not carry out."""
+    message = f"{field}: not supported by this version of the server"
+    return RequestError(Reason.FEATURE, message, field=field)
+
+
+# --- commands in ------------------------------------------------------------------------------
+
+
+def check_request_id(request_id: str) -> None:
+    """Checks a client's label.
+
+    Raises:
+        RequestError: Longer than 128 bytes, or not printable ASCII.
+    """
+    if len(request_id) > MAX_REQUEST_ID_BYTES or not (
+        request_id.isascii() and request_id.isprintable()
+    ):
+        message = f"expected at most {MAX_REQUEST_ID_BYTES} printable ASCII characters"
+        raise bad("request_id", message)
+
+
+def check_model(name: str, served: str) -> None:
+    """Checks a model's name; empty is the served one.
+
+    Raises:
+        RequestError: It is another.
+    """
+    if name not in ("", served):
+        message = f"model: this server serves {served!r} alone"
+        raise RequestError(Reason.MODEL, message, field="model")
+
+
+def to_request(start: pb.Start, *, served: str, tenant: str) -> tuple[types.Request, Delivery]:
+    """Converts a request.
+
+    Args:
+        start: As it came.
+        served: Name of the served model.
+        tenant: Whose request it is.
+
+    Raises:
+        RequestError: With the path of the field that is wrong or not supported.
+    """
+    check_request_id(start.request_id)
+    check_model(start.model, served)
+    if start.adapter:
+        message = "adapter: this server has none"
+        raise RequestError(Reason.ADAPTER, message, field="adapter")
+    _refuse_later_fields(start)
+    request = types.Request(
+        prompt=_prompt(start),
+        sampling=_sampling(start.sampling),
+        stopping=_stopping(start.stopping),
+        output=types.Output(
+            text=_optional(start.output, "text", True),
+            logprobs=start.output.HasField("logprobs"),
+            skip_special_tokens=_optional(start.output, "skip_special_tokens", True),
+        ),
+        schedule=types.Schedule(
+            queue_timeout_s=_seconds(start.schedule, "queue_timeout", "schedule.queue_timeout"),
+            time_limit_s=_seconds(start.schedule, "time_limit", "schedule.time_limit"),
+        ),
+        prefix_cache=types.PrefixCache(
+            read=_optional(start.prefix_cache, "read", True),
+            write=_optional(start.prefix_cache, "write", True),
+            salt=start.prefix_cache.salt,
+        ),
+        add_special_tokens=_optional(start, "add_special_tokens", True),
+        truncate_prompt=_optional(start, "truncate_prompt", None),
+        tenant=tenant,
+    )
+    return request, _delivery(start.output)
+
+
+def _refuse_later_fields(start: pb.Start) -> None:
+    """Names the first field that asks for something which this version does not do."""
+    sampling, output, schedule = start.sampling, start.output, start.schedule
+    if sampling.HasField("n") and sampling.n == 0:
+        raise bad("sampling.n", "expected at least 1, got 0")
+    asked = {
+        "sampling.repetition_penalty": _differs(sampling, "repetition_penalty", 1.0),
+        "sampling.presence_penalty": _differs(sampling, "presence_penalty", 0.0),
+        "sampling.frequency_penalty": _differs(sampling, "frequency_penalty", 0.0),
+        "sampling.n": sampling.n > 1,
+        "sampling.logit_bias": bool(sampling.logit_bias),
+        "output.logprobs": output.logprobs > 0,
+        "output.prompt_logprobs": output.HasField("prompt_logprobs"),
+        "output.echo": output.echo,
+        "constraint": start.HasField("constraint"),
+        "schedule.priority": schedule.priority != 0,
+        "schedule.time_to_first_token": schedule.HasField("time_to_first_token"),
+        "credit": start.HasField("credit"),
+        "resume_window": start.HasField("resume_window"),
+    }
+    for field, is_asked in asked.items():
+        if is_asked:
+            raise unsupported(field)
+
+
+def _differs(sampling: pb.Sampling, name: str, off: float) -> bool:
+    """Whether a penalty is on."""
+    if not sampling.HasField(name):
+        return False
+    value = getattr(sampling, name)
+    if not math.isfinite(value):
+        raise bad(f"sampling.{name}", f"expected a finite number, got {value}")
+    return bool(value != off)
+
+
+def _prompt(start: pb.Start) -> types.Prompt:
+    kind = start.WhichOneof("prompt")
+    if kind == "text":
+        return start.text
+    if kind == "token_ids":
+        return list(start.token_ids.ids)
+    if kind == "chat":
+        return to_chat(start.chat)
+    raise bad("prompt", "expected text, token_ids or chat, got none of them")
+
+
+def to_chat(chat: pb.Chat) -> types.Chat:
+    """Converts a conversation.
+
+    Raises:
+        RequestError: With the path of the field that is wrong or not supported.
+    """
+    if chat.tools:
+        raise unsupported("chat.tools")
+    if not chat.messages:
+        raise bad("chat.messages", "expected at least one message, got none")
+    try:
+        arguments: dict[str, Any] = json_format.MessageToDict(chat.template_arguments)
+    except json_format.SerializeToJsonError:
+        raise bad("chat.template_arguments", "expected finite numbers") from None
+    return types.Chat(
+        messages=[_chat_message(message, i) for i, message in enumerate(chat.messages)],
+        add_generation_prompt=_optional(chat, "add_generation_prompt", True),
+        template_arguments=arguments,
+    )
+
+
+def _chat_message(message: pb.ChatMessage, position: int) -> types.ChatMessage:
+    path = f"chat.messages[{position}]"
+    for name in ("reasoning", "tool_calls", "tool_call_id"):
+        if getattr(message, name):
+            raise unsupported(f"{path}.{name}")
+    if not message.role:
+        raise bad(f"{path}.role", "expected a role such as user, got none")
+    kind = message.WhichOneof("content")
+    if kind is None:
+        raise bad(f"{path}.content", "expected text or parts, got none of them")
+    if kind == "text":
+        return types.ChatMessage(role=message.role, content=message.text, name=message.name)
+    for i, part in enumerate(message.parts.parts):
+        if part.WhichOneof("part") is None:
+            raise bad(f"{path}.parts[{i}]", "expected text, got nothing")
+    content = "".join(part.text for part in message.parts.parts)
+    return types.ChatMessage(role=message.role, content=content, name=message.name)
+
+
+def _sampling(sampling: pb.Sampling) -> types.Sampling:
+    return types.Sampling(
+        temperature=_optional(sampling, "temperature", None),
+        top_k=_optional(sampling, "top_k", None),
+        top_p=_optional(sampling, "top_p", None),
+        min_p=_optional(sampling, "min_p", None),
+        seed=_optional(sampling, "seed", None),
+    )
+
+
+def _stopping(stopping: pb.Stopping) -> types.Stopping:
+    return types.Stopping(
+        max_tokens=_optional(stopping, "max_tokens", None),
+        min_tokens=stopping.min_tokens,
+        stop=tuple(stopping.stop),
+        stop_token_ids=tuple(stopping.stop_token_ids),
+        ignore_eos=stopping.ignore_eos,
+        include_stop=stopping.include_stop,
+    )
+
+
+def _delivery(output: pb.Output) -> Delivery:
+    return Delivery(
+        text=_optional(output, "text", True),
+        token_ids=output.token_ids,
+        logprobs=output.HasField("logprobs"),
+        timeline=output.timeline,
+        interval=_optional(output, "interval", 1),
+    )
+
+
+def _optional(message: Any, name: str, default: Any) -> Any:
+    return getattr(message, name) if message.HasField(name) else default
+
+
+def _seconds(message: Any, name: str, field: str) -> float | None:
+    if not message.HasField(name):
+        return None
+    return seconds(getattr(message, name), field)
+
+
+def seconds(value: duration_pb2.Duration, field: str) -> float:
+    """Converts a duration.
+
+    Raises:
+        RequestError: Not a positive time of at most a year.
+    """
+    total = float(value.seconds + value.nanos * 1e-9)
+    is_valid = 0 <= value.nanos < 1_000_000_000 and 0 < total <= _YEAR_S
+    if not is_valid:
+        raise bad(field, f"expected a positive time of at most a year, got {total} s")
+    return total
+
+
+# --- events out -------------------------------------------------------------------------------
+
+
+def from_accepted(event: types.Accepted, handle: str) -> pb.Accepted:
+    """Converts the event; `handle` is the server's name of the request."""
+    return pb.Accepted(
+        handle=handle,
+        num_prompt_tokens=event.num_prompt_tokens,
+        queue_position=event.queue_position,
+        seed=event.seed,
+    )
+
+
+def from_finished(event: types.Finished, delivery: Delivery) -> pb.Finished:
+    """Converts the event."""
+    finished = pb.Finished(
+        reason=_FINISH_REASONS[event.reason],
+        usage=_usage(event.usage),
+        timeline=_timeline(event.timeline) if delivery.timeline else None,
+    )
+    if event.stop is not None:
+        finished.stop = event.stop
+    elif event.stop_token_id is not None:
+        finished.stop_token_id = event.stop_token_id
+    return finished
+
+
+def from_failed(event: types.Failed, error: pb.Error, delivery: Delivery) -> pb.Failed:
+    """Converts the event; `error` is its reason as `status` words it."""
+    with_timeline = delivery.timeline and event.timeline is not None
+    return pb.Failed(
+        error=error,
+        usage=None if event.usage is None else _usage(event.usage),
+        timeline=_timeline(event.timeline) if with_timeline else None,
+    )
+
+
+def _usage(usage: types.Usage) -> pb.Usage:
+    return pb.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+    )
+
+
+def _timeline(timeline: types.Timeline | None) -> pb.Timeline | None:
+    if timeline is None:
+        return None
+    return pb.Timeline(
+        queued=duration(timeline.queued_s),
+        prefill=None if timeline.prefill_s is None else duration(timeline.prefill_s),
+        decode=None if timeline.decode_s is None else duration(timeline.decode_s),
+        num_preemptions=timeline.num_preemptions,
+        num_recomputed_tokens=timeline.num_recomputed_tokens,
+    )

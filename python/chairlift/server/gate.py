@@ -1,0 +1,94 @@
+"""Whether requests may enter: the phases of a server, from start to last answer."""
+
+import asyncio
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from chairlift.errors import Reason, RequestError
+
+if TYPE_CHECKING:
+    from chairlift.engine.async_engine import AsyncEngine
+
+_REFUSALS = {
+    "starting": (Reason.STARTING, "the model is still loading"),
+    "draining": (Reason.DRAINING, "the server is shutting down and takes no new requests"),
+    "dead": (Reason.ENGINE_DOWN, "the engine has died"),
+}
+
+
+class Phase(StrEnum):
+    """What the server is doing."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+class Gate:
+    """Holds the engine once it is loaded, and lets requests through while it serves.
+
+    The port is bound before the model is loaded, so that a client learns UNAVAILABLE with a reason
+    instead of a refused connection. Phases only move forward.
+    """
+
+    def __init__(self) -> None:
+        self._engine: AsyncEngine | None = None
+        self._phase = Phase.STARTING
+        self.draining = asyncio.Event()
+        """Set when the server no longer serves: by a signal or by the engine's death."""
+
+    @property
+    def phase(self) -> Phase:
+        """What the server is doing."""
+        return self._phase
+
+    @property
+    def loaded(self) -> "AsyncEngine | None":
+        """The engine in any phase, for those that only look."""
+        return self._engine
+
+    def engine(self) -> "AsyncEngine":
+        """The engine in any phase.
+
+        Raises:
+            RequestError: The model is still loading.
+        """
+        if self._engine is None:
+            raise self.refusal()
+        return self._engine
+
+    def admit(self) -> "AsyncEngine":
+        """The engine, for a new request.
+
+        Raises:
+            RequestError: STARTING, DRAINING or ENGINE_DOWN.
+        """
+        if self._phase is not Phase.SERVING:
+            raise self.refusal()
+        return self.engine()
+
+    def refusal(self) -> RequestError:
+        """Why nothing enters now."""
+        reason, message = _REFUSALS.get(self._phase.value, _REFUSALS["starting"])
+        return RequestError(reason, message, retry_after_s=1.0)
+
+    def load(self, engine: "AsyncEngine") -> None:
+        """Takes the engine; requests still wait outside."""
+        self._engine = engine
+
+    def open(self) -> None:
+        """Starts to serve, unless a signal came first."""
+        if self._phase is Phase.STARTING:
+            self._phase = Phase.SERVING
+
+    def drain(self) -> None:
+        """Refuses new requests from now on."""
+        if self._phase is not Phase.DEAD:
+            self._phase = Phase.DRAINING
+        self.draining.set()
+
+    def die(self) -> None:
+        """The engine has died: nothing enters any more."""
+        self._phase = Phase.DEAD
+        self.draining.set()

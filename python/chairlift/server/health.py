@@ -1,0 +1,70 @@
+"""`grpc.health.v1`: serving means that a request sent now would be answered."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+if TYPE_CHECKING:
+    from chairlift.engine.async_engine import AsyncEngine
+
+_PERIOD_S: Final = 0.25
+_STALL_S: Final = 30.0
+_LONG_STEPS: Final = 20.0
+"""An engine stalls when nothing comes of it for 30 s, or for 20 times its longest step."""
+
+_NS: Final = 1e-9
+
+
+class Health:
+    """One status for the server and for each of its services."""
+
+    def __init__(self, services: tuple[str, ...]) -> None:
+        """Starts as NOT_SERVING.
+
+        Args:
+            services: Their full names.
+        """
+        self._names = ("", *services)
+        self._servicer = health.aio.HealthServicer()
+        self._is_serving: bool | None = None
+
+    async def add_to(self, server: Any) -> None:
+        """Registers the service."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        await self.set(is_serving=False)
+
+    async def set(self, *, is_serving: bool) -> None:
+        """Tells whether requests are answered; watchers hear of a change only."""
+        if is_serving is self._is_serving:
+            return
+        self._is_serving = is_serving
+        kinds = health_pb2.HealthCheckResponse
+        status = kinds.SERVING if is_serving else kinds.NOT_SERVING
+        for name in self._names:
+            await self._servicer.set(name, status)
+
+    async def shut_down(self) -> None:
+        """NOT_SERVING from now on, whatever is set."""
+        await self._servicer.enter_graceful_shutdown()
+
+    async def follow(self, engine: "AsyncEngine") -> None:
+        """Keeps the status true to the engine's progress; returns when the engine is dead."""
+        longest_s = 0.0
+        while engine.state.value != "dead":
+            silent_s = _silence(engine)
+            if silent_s <= max(_STALL_S, _LONG_STEPS * longest_s):
+                longest_s = max(longest_s, silent_s)
+                await self.set(is_serving=True)
+            else:
+                await self.set(is_serving=False)
+            await asyncio.sleep(_PERIOD_S)
+        await self.set(is_serving=False)
+
+
+def _silence(engine: "AsyncEngine") -> float:
+    """Seconds since a sign of life: a turn of the thread, or a step if any request runs."""
+    progress = engine.progress
+    sign_ns = progress.last_step_ns if engine.load().num_running else progress.alive_ns
+    return (time.monotonic_ns() - sign_ns) * _NS

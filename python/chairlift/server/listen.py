@@ -1,0 +1,166 @@
+"""Where the server listens: loopback TCP or a Unix socket, nothing that others could reach."""
+
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from chairlift.errors import ConfigError
+
+_MAX_UNIX_PATH_BYTES: Final = 107
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A loopback address."""
+
+    host: str
+    """An IP address, without brackets."""
+    port: int
+    """0 lets the system choose."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        """IPv4 or IPv6."""
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """A socket in the file system."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+def parse_address(text: str, option: str) -> TcpAddress | UnixAddress:
+    """Reads `HOST:PORT` or `unix:PATH`.
+
+    Args:
+        text: As typed.
+        option: Named in errors.
+
+    Raises:
+        ConfigError: It is neither, or others could reach it.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:").removeprefix("//")
+        if not path or len(os.fsencode(path)) > _MAX_UNIX_PATH_BYTES:
+            message = (
+                f"{option}: expected unix:PATH of 1 to {_MAX_UNIX_PATH_BYTES} bytes, got {text!r}"
+            )
+            raise ConfigError(message)
+        return UnixAddress(Path(path))
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        message = f"{option}: expected HOST:PORT or unix:PATH, got {text!r}"
+        raise ConfigError(message)
+    return TcpAddress(_loopback(host, text, option), int(port))
+
+
+def _loopback(host: str, text: str, option: str) -> str:
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        message = f"{option}: expected localhost or an IP address before the port, got {text!r}"
+        raise ConfigError(message) from None
+    if not address.is_loopback:
+        message = (
+            f"{option}: {text} can be reached from other machines, and this version has neither TLS"
+            " nor tokens; use 127.0.0.1, ::1 or unix:PATH"
+        )
+        raise ConfigError(message)
+    return str(address)
+
+
+def bind(server: Any, address: TcpAddress | UnixAddress, option: str) -> TcpAddress | UnixAddress:
+    """Binds a gRPC server.
+
+    Returns:
+        The address with the port that the system chose.
+
+    Raises:
+        ConfigError: Somebody else listens there, or it cannot be used; one line.
+    """
+    if isinstance(address, TcpAddress):
+        _check_free(address, option)
+        return TcpAddress(address.host, _add_port(server, address, option))
+    _remove_stale(address, option)
+    with _private_files():
+        _add_port(server, address, option)
+    return address
+
+
+def _add_port(server: Any, address: TcpAddress | UnixAddress, option: str) -> int:
+    try:
+        port = int(server.add_insecure_port(str(address)))
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        message = f"{option}: cannot listen on {address}"
+        raise ConfigError(message)
+    return port
+
+
+def _check_free(address: TcpAddress, option: str) -> None:
+    """Asks the system first: its answer is one line, gRPC's is a page."""
+    with closing(socket.socket(address.family, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            message = f"{option}: cannot listen on {address}: {_reason(error)}"
+            raise ConfigError(message) from None
+
+
+def _remove_stale(address: UnixAddress, option: str) -> None:
+    """Removes the socket file of a server that is gone."""
+    path = address.path
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        message = f"{option}: cannot listen on {address}: {_reason(error)}"
+        raise ConfigError(message) from None
+    if not stat.S_ISSOCK(mode):
+        message = f"{option}: cannot listen on {address}: the file exists and is no socket"
+        raise ConfigError(message)
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            message = f"{option}: cannot listen on {address}: {_reason(error)}"
+            raise ConfigError(message) from None
+    message = f"{option}: cannot listen on {address}: another server does"
+    raise ConfigError(message)
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Files made meanwhile are for their owner alone, from their first moment."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or "unknown error").lower()

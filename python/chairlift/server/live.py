@@ -1,0 +1,81 @@
+"""Live requests of the whole server: found by handle for Abort, by engine id for WatchSteps."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from chairlift.server.outbox import Track
+
+if TYPE_CHECKING:
+    from chairlift.engine.handle import Handle
+
+_REMEMBERED: Final = 4096
+"""Ended requests that steps still being reported may name."""
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """A request between its submission and its last event."""
+
+    handle: "Handle"
+    track: Track
+    tenant: str
+    arrived_at: float
+    """Monotonic seconds."""
+    is_accepted: bool = False
+    last_token_at: float | None = field(default=None)
+
+    @property
+    def request_id(self) -> str:
+        """The client's label."""
+        return self.track.request_id
+
+    def tokens_came(self) -> tuple[float, float | None]:
+        """Notes the time of new tokens; gives seconds since arrival and since the last ones."""
+        now = time.monotonic()
+        last, self.last_token_at = self.last_token_at, now
+        return now - self.arrived_at, None if last is None else now - last
+
+
+class LiveRequests:
+    """All live requests, whatever call they came by."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, LiveRequest] = {}
+        self._seated: dict[int, LiveRequest] = {}
+        self._ended: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def add(self, request: LiveRequest) -> None:
+        """Takes a request that was submitted."""
+        self._by_name[request.handle.name] = request
+
+    def accepted(self, request: LiveRequest) -> None:
+        """Learns the engine's id of a request."""
+        if request.handle.request_id is not None:
+            self._seated[request.handle.request_id] = request
+
+    def remove(self, request: LiveRequest) -> None:
+        """Forgets a request that ended; for WatchSteps not at once, its last step comes later."""
+        self._by_name.pop(request.handle.name, None)
+        if request.handle.request_id is not None:
+            self._ended.append(request.handle.request_id)
+        while len(self._ended) > _REMEMBERED:
+            self._seated.pop(self._ended.popleft(), None)
+
+    def get(self, name: str) -> LiveRequest | None:
+        """The request of this handle, if it is live."""
+        return self._by_name.get(name)
+
+    def of_tenant(self, tenant: str) -> Iterator[LiveRequest]:
+        """The live requests of a tenant."""
+        return (request for request in list(self._by_name.values()) if request.tenant == tenant)
+
+    def seated(self, engine_id: int, tenant: str) -> LiveRequest | None:
+        """The request that a step names, live or just ended; None for another tenant's."""
+        request = self._seated.get(engine_id)
+        return request if request is not None and request.tenant == tenant else None

@@ -1,0 +1,164 @@
+"""`ServerService`: what runs here and how busy it is."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf import timestamp_pb2
+
+from chairlift import _core
+from chairlift.config import EngineConfig
+from chairlift.errors import Reason, RequestError
+from chairlift.server.convert import check_model, seconds
+from chairlift.server.gate import Phase
+from chairlift.server.guard import Context
+from chairlift.server.requests import TENANT, Desk
+from chairlift.server.status import duration
+from chairlift.server.steps import StepFeed
+from chairlift.server.stream import send
+from chairlift.v1 import server_pb2 as pb
+from chairlift.v1 import server_pb2_grpc
+
+if TYPE_CHECKING:
+    from chairlift.engine.async_engine import AsyncEngine
+
+_STATES: Final = {
+    Phase.STARTING: pb.SERVER_STATE_STARTING,
+    Phase.SERVING: pb.SERVER_STATE_SERVING,
+    Phase.DRAINING: pb.SERVER_STATE_DRAINING,
+    Phase.DEAD: pb.SERVER_STATE_DEAD,
+}
+
+_SHORTEST_INTERVAL_S: Final = 0.1
+
+
+class ServerServicer(server_pb2_grpc.ServerServiceServicer):
+    """Answers from the settings, the model's configuration and the engine's last snapshot."""
+
+    def __init__(self, desk: Desk, config: EngineConfig, max_receive_bytes: int) -> None:
+        self._desk = desk
+        self._config = config
+        self._max_receive_bytes = max_receive_bytes
+        self._started_at = timestamp_pb2.Timestamp()
+        self._started_at.GetCurrentTime()
+        self._started_ns = time.monotonic_ns()
+
+    async def GetServerInfo(
+        self, request: pb.GetServerInfoRequest, context: Context
+    ) -> pb.GetServerInfoResponse:
+        """The process and its settings; answers while the model still loads."""
+        config, engine = self._config, self._desk.gate.loaded
+        return pb.GetServerInfoResponse(
+            version=_core.__version__,
+            state=_STATES[self._desk.gate.phase],
+            start_time=self._started_at,
+            device="cpu",
+            kernels=_core.cpu_features(),
+            batching=config.batching.value,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_queued_requests=config.max_queued_requests,
+            batch_size=config.batch_size or config.max_num_seqs,
+            block_size=config.block_size,
+            num_blocks=0 if engine is None else engine.load().num_blocks,
+            prefix_cache=config.prefix_cache,
+            default_max_tokens=config.default_max_tokens,
+            queue_timeout=duration(config.queue_timeout_s),
+            time_limit=duration(config.time_limit_s),
+            max_receive_bytes=self._max_receive_bytes,
+        )
+
+    async def GetModelInfo(
+        self, request: pb.GetModelInfoRequest, context: Context
+    ) -> pb.GetModelInfoResponse:
+        """The served model."""
+        engine = self._desk.gate.engine().engine
+        check_model(request.model, engine.model_name)
+        model, defaults = engine.model_config, engine.model_config.generation
+        return pb.GetModelInfoResponse(
+            name=engine.model_name,
+            architecture=model.architecture,
+            vocab_size=model.vocab_size,
+            max_model_len=engine.max_model_len,
+            max_context_len=engine.scheduler.max_context_len,
+            eos_token_ids=model.eos_token_ids,
+            dtype=str(model.dtype).removeprefix("torch."),
+            num_layers=model.num_layers,
+            hidden_size=model.hidden_size,
+            sampling_defaults=pb.SamplingDefaults(
+                temperature=1.0 if defaults.temperature is None else defaults.temperature,
+                top_k=defaults.top_k or 0,
+                top_p=1.0 if defaults.top_p is None else defaults.top_p,
+                min_p=defaults.min_p or 0.0,
+            ),
+            has_chat_template=engine.tokenizer.has_chat_template,
+        )
+
+    async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
+        """One snapshot of the load."""
+        return pb.GetLoadResponse(load=_load(self._desk.gate.engine()))
+
+    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Context) -> None:
+        """A snapshot now and then one per interval, until the server drains."""
+        gate = self._desk.gate
+        engine = gate.engine()
+        interval_s = 1.0
+        if request.HasField("interval"):
+            interval_s = max(seconds(request.interval, "interval"), _SHORTEST_INTERVAL_S)
+        while not gate.draining.is_set():
+            response = pb.WatchLoadResponse(load=_load(engine))
+            await send(context, response, self._desk.write_timeout_s)
+            await _first(gate.draining, interval_s)
+
+    async def WatchSteps(self, request: pb.WatchStepsRequest, context: Context) -> None:
+        """Every step of the engine from now on, until the server drains."""
+        engine = self._desk.gate.engine()
+        feed = StepFeed(self._desk.live, TENANT, self._started_ns)
+        unsubscribe = engine.watch_steps(feed.add)
+        drain = asyncio.create_task(_wake(self._desk.gate.draining, feed))
+        try:
+            await context.send_initial_metadata(())
+            while not self._desk.gate.draining.is_set():
+                await send(context, await feed.take(), self._desk.write_timeout_s)
+        finally:
+            drain.cancel()
+            unsubscribe()
+
+    async def PlanMemory(
+        self, request: pb.PlanMemoryRequest, context: Context
+    ) -> pb.PlanMemoryResponse:
+        """Refuses: plans come with a later version."""
+        message = "PlanMemory: not supported by this version of the server"
+        raise RequestError(Reason.FEATURE, message, field="PlanMemory")
+
+
+async def _first(event: asyncio.Event, timeout_s: float) -> None:
+    """Until the event or the time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+async def _wake(draining: asyncio.Event, feed: StepFeed) -> None:
+    await draining.wait()
+    feed.wake()
+
+
+def _load(engine: "AsyncEngine") -> pb.Load:
+    load = engine.load()
+    return pb.Load(
+        num_waiting=load.num_waiting,
+        num_running=load.num_running,
+        num_rows_held=load.num_rows_held,
+        num_blocks=load.num_blocks,
+        num_free_blocks=load.num_free_blocks,
+        num_cached_blocks=load.num_cached_blocks,
+        num_kv_tokens=load.num_kv_tokens,
+        num_waiting_tokens=load.num_waiting_tokens,
+        num_preemptions=load.num_preemptions,
+        num_prefix_queries=load.num_prefix_queries,
+        num_prefix_hits=load.num_prefix_hits,
+        num_steps=engine.progress.num_steps,
+    )

@@ -1,0 +1,46 @@
+"""`GenerationService`: one object per call does the work, see `stream.py` and `single.py`."""
+
+from collections.abc import AsyncIterator
+
+from chairlift.errors import Reason, RequestError
+from chairlift.server.guard import Context
+from chairlift.server.requests import TENANT, Desk
+from chairlift.server.single import GenerateOneCall
+from chairlift.server.stream import GenerateCall
+from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import generation_pb2_grpc
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
+    """Streams of generated tokens."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def Generate(
+        self, request_iterator: AsyncIterator[pb.GenerateRequest], context: Context
+    ) -> None:
+        """Commands in, events out."""
+        await GenerateCall(self._desk, request_iterator, context).run()
+
+    async def GenerateOne(self, request: pb.GenerateOneRequest, context: Context) -> None:
+        """One request; a refusal or failure is the status of the call."""
+        await GenerateOneCall(self._desk, request.start, context).run()
+
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
+        """Ends live requests of the caller's tenant from any connection."""
+        engine = self._desk.gate.engine()
+        target = request.WhichOneof("target")
+        if target is None:
+            message = "target: expected handle, request_id or all, got none of them"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="target")
+        aborted = [
+            live
+            for live in self._desk.live.of_tenant(TENANT)
+            if target == "all"
+            or (target == "handle" and live.handle.name == request.handle)
+            or (target == "request_id" and live.request_id == request.request_id)
+        ]
+        for live in aborted:
+            engine.abort(live.handle)
+        return pb.AbortResponse(num_aborted=len(aborted))

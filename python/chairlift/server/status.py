@@ -1,0 +1,93 @@
+"""From a reason to a gRPC status, as an `Error` inside an event or as the status of a whole call.
+
+Both carry the same catalogue, so that a client switches on `reason` wherever the error reaches it.
+"""
+
+from typing import Final
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from chairlift.errors import Reason, RequestError
+from chairlift.v1 import generation_pb2 as pb
+
+DOMAIN: Final = "chairlift"
+"""Domain of every `ErrorInfo`."""
+
+INTERNAL_MESSAGE: Final = "internal error; the server's log says more"
+"""All that a client learns of a fault of ours: the text of an exception may hold secrets."""
+
+CODES: Final = {
+    Reason.BAD_PARAMETER: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.PROMPT_TOO_LONG: grpc.StatusCode.INVALID_ARGUMENT,
+    # Not RESOURCE_EXHAUSTED: clients would retry for ever what can never fit.
+    Reason.KV_CAPACITY: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.MODEL: grpc.StatusCode.NOT_FOUND,
+    Reason.ADAPTER: grpc.StatusCode.NOT_FOUND,
+    Reason.REQUEST_ID: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.UNKNOWN_REQUEST: grpc.StatusCode.NOT_FOUND,
+    Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.QUEUE_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Reason.SLOW_READER: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.FEATURE: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.STARTING: grpc.StatusCode.UNAVAILABLE,
+    Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
+    Reason.ENGINE_DOWN: grpc.StatusCode.UNAVAILABLE,
+    Reason.NUMERIC_FAULT: grpc.StatusCode.INTERNAL,
+    Reason.STEP_FAILED: grpc.StatusCode.INTERNAL,
+    Reason.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+
+def code_of(reason: Reason) -> int:
+    """The gRPC code's number."""
+    return int(CODES[reason].value[0])
+
+
+def duration(seconds: float) -> duration_pb2.Duration:
+    """A proto duration, to the nanosecond."""
+    whole, nanos = divmod(round(seconds * 1e9), 1_000_000_000)
+    return duration_pb2.Duration(seconds=whole, nanos=nanos)
+
+
+def to_error(error: RequestError) -> pb.Error:
+    """The error as part of an event."""
+    wait_s = error.retry_after_s
+    return pb.Error(
+        code=f"STATUS_CODE_{CODES[error.reason].name}",
+        reason=error.reason.value,
+        message=error.message,
+        field=error.field,
+        retry_after=None if wait_s is None else duration(wait_s),
+    )
+
+
+def to_status(error: RequestError) -> grpc.Status:
+    """The error as the status of a call, with the details of google.rpc in its trailers."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
+    if error.field:
+        info.metadata["field"] = error.field
+    details = [_packed(info)]
+    if error.field and CODES[error.reason] is grpc.StatusCode.INVALID_ARGUMENT:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.message
+        )
+        details.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
+    wait_s = error.retry_after_s
+    if wait_s is not None:
+        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=duration(wait_s))))
+    return rpc_status.to_status(
+        status_pb2.Status(code=code_of(error.reason), message=error.message, details=details)
+    )
+
+
+def _packed(
+    message: error_details_pb2.ErrorInfo
+    | error_details_pb2.BadRequest
+    | error_details_pb2.RetryInfo,
+) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed

@@ -1,0 +1,148 @@
+"""One `Generate` call: a task that reads commands, and the handler itself, which writes events.
+
+The two never wait for each other, except that commands are read only while the outbox has room; a
+call that read and wrote in one loop would stand still once both windows are full.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Final
+
+from chairlift.errors import Reason, RequestError
+from chairlift.server.convert import check_request_id, unsupported
+from chairlift.server.gate import Phase
+from chairlift.server.guard import Context
+from chairlift.server.outbox import Outbox
+from chairlift.server.requests import Desk, Requests
+from chairlift.server.status import INTERNAL_MESSAGE
+from chairlift.v1 import generation_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+_KINDS: Final = {
+    "start": pb.COMMAND_KIND_START,
+    "cancel": pb.COMMAND_KIND_CANCEL,
+    "update": pb.COMMAND_KIND_UPDATE,
+    "credit": pb.COMMAND_KIND_CREDIT,
+    "resume": pb.COMMAND_KIND_RESUME,
+}
+
+
+class GenerateCall:
+    """Many requests on one stream."""
+
+    def __init__(
+        self, desk: Desk, commands: AsyncIterator[pb.GenerateRequest], context: Context
+    ) -> None:
+        self._desk = desk
+        self._commands = commands
+        self._context = context
+        self._outbox = Outbox()
+        self._requests = Requests(desk, self._outbox, half_closed=False)
+        self._is_starting = False
+        self._has_written = False
+
+    async def run(self) -> None:
+        """Until the client has half-closed and its requests have ended, or the server drains.
+
+        Raises:
+            RequestError: The call fails as a whole.
+        """
+        self._desk.gate.admit()
+        reader = asyncio.create_task(self._read())
+        reader.add_done_callback(self._on_read)
+        with self._desk.calls.open(self._outbox):
+            try:
+                while not self._is_over(reader):
+                    await self._outbox.wait()
+                    await self._write()
+            finally:
+                # Only synchronous work here: this also runs when the call is being cancelled.
+                reader.cancel()
+                self._requests.abandon()
+        if self._desk.gate.phase is Phase.DEAD or not (self._has_written or _ended(reader)):
+            raise self._desk.gate.refusal()
+
+    def _is_over(self, reader: asyncio.Task[None]) -> bool:
+        """Whether nothing can follow. A command that could not be decoded ends the call here."""
+        if reader.done() and not reader.cancelled():
+            reader.result()
+        is_idle = not self._requests and not self._outbox and not self._is_starting
+        return is_idle and (reader.done() or self._desk.gate.draining.is_set())
+
+    def _on_read(self, reader: asyncio.Task[None]) -> None:
+        if not reader.cancelled():
+            reader.exception()  # Retrieved here, for a call that breaks before it looks.
+        self._outbox.wake()
+
+    async def _write(self) -> None:
+        events = self._outbox.take()
+        if not events:
+            return
+        self._has_written = True
+        await send(self._context, pb.GenerateResponse(events=events), self._desk.write_timeout_s)
+
+    async def _read(self) -> None:
+        async for message in self._commands:
+            await self._obey(message)
+            await self._outbox.wait_for_room()
+        # A broken call looks like a half-close from here; its handler is cancelled besides.
+        self._requests.half_close()
+
+    async def _obey(self, message: pb.GenerateRequest) -> None:
+        """Carries a command out; whatever is wrong with it stays its own trouble."""
+        kind = message.WhichOneof("command")
+        command = getattr(message, kind) if kind else None
+        request_id: str = getattr(command, "request_id", "")
+        try:
+            if isinstance(command, pb.Start):
+                self._is_starting = True
+                await self._requests.start(command)
+            elif isinstance(command, pb.Cancel):
+                self._requests.cancel(command.request_id)
+            else:
+                self._refuse(kind, request_id)
+        except RequestError as error:
+            self._requests.refuse(request_id, _kind(kind), error)
+        except Exception:
+            _log.exception("a command failed")
+            fault = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
+            self._requests.refuse(request_id, _kind(kind), fault)
+        finally:
+            self._is_starting = False
+            self._outbox.wake()
+
+    def _refuse(self, kind: str | None, request_id: str) -> None:
+        """Names what is wrong with a command that this version does not carry out."""
+        if kind is None:
+            message = "command: expected start or cancel, got none"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="command")
+        if kind in ("update", "credit"):
+            check_request_id(request_id)
+            if request_id not in self._requests:
+                message = "request_id: no live request of this stream has it"
+                raise RequestError(Reason.UNKNOWN_REQUEST, message, field="request_id")
+        raise unsupported(kind)
+
+
+def _kind(kind: str | None) -> pb.CommandKind:
+    return _KINDS[kind] if kind else pb.COMMAND_KIND_UNSPECIFIED
+
+
+def _ended(reader: asyncio.Task[None]) -> bool:
+    return reader.done() and not reader.cancelled()
+
+
+async def send(context: Context, response: object, timeout_s: float) -> None:
+    """Writes one message.
+
+    Raises:
+        RequestError: The client has not read for too long.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            await context.write(response)
+    except TimeoutError:
+        message = f"nothing was read from this stream for {timeout_s:g} s"
+        raise RequestError(Reason.SLOW_READER, message) from None

@@ -1,0 +1,116 @@
+"""Steps engines, collects what they say, and looks into or bends what the sampler sees."""
+
+from collections import defaultdict
+
+from chairlift.types import Failed, Finished, Output, Request, Sampling, Stopping, Tokens
+
+
+class Panic(BaseException):
+    """Like a panic in Rust, which is no Exception."""
+
+
+class Clock:
+    """Nanoseconds that pass only when a test says so."""
+
+    def __init__(self):
+        self.now = 1_000_000_000
+
+    def __call__(self):
+        return self.now
+
+    def advance(self, seconds):
+        self.now += round(seconds * 1e9)
+
+
+def greedy(prompt, max_tokens=16, *, seed=0, output=None, **stopping):
+    """A request whose seed, unused by a greedy draw, names it in what `watch_sampler` records."""
+    return Request(
+        prompt,
+        Sampling(temperature=0, seed=seed),
+        Stopping(max_tokens=max_tokens, **stopping),
+        output or Output(),
+    )
+
+
+def drain(engine, *, limit=10_000):
+    """Steps until all requests have ended; gives their events, in order, by request id."""
+    events = defaultdict(list)
+    for _ in range(limit):
+        if not engine.has_work:
+            break
+        for event in engine.step():
+            events[event.request_id].append(event)
+    assert not engine.has_work, "the requests do not end"
+    return events
+
+
+def run(engine, requests):
+    """Adds all requests, then drains; gives a list of events per request."""
+    ids = [engine.add(request).request_id for request in requests]
+    engine.flush()
+    events = drain(engine)
+    return [events[request_id] for request_id in ids]
+
+
+def token_ids(events):
+    return [token for event in events if isinstance(event, Tokens) for token in event.token_ids]
+
+
+def text(events):
+    return "".join(event.text for event in events if isinstance(event, Tokens))
+
+
+def end(events):
+    """The last event; there is one end and nothing after it."""
+    assert [isinstance(event, Finished | Failed) for event in events].count(True) == 1
+    assert isinstance(events[-1], Finished | Failed)
+    return events[-1]
+
+
+def assert_empty(engine):
+    """Nothing runs, waits or holds a block."""
+    engine.check_invariants()
+    load = engine.load()
+    assert (load.num_waiting, load.num_running, load.num_kv_tokens) == (0, 0, 0)
+    assert load.num_free_blocks == load.num_blocks
+
+
+def watch_sampler(engine):
+    """Records each row of logits that is sampled from, by (seed of the request, position)."""
+    seen = {}
+    sampler = engine.runner.sampler
+    sample = sampler.sample
+
+    def record(logits, slots, index, position):
+        seeds = sampler.seed.index_select(0, slots).tolist()
+        for row, key in enumerate(zip(seeds, position.tolist(), strict=True)):
+            assert key not in seen, "a token is drawn once"
+            seen[key] = logits[row].clone()
+        return sample(logits, slots, index, position)
+
+    sampler.sample = record
+    return seen
+
+
+def bend_logits(engine, bend):
+    """Lets `bend(logits, seeds)` change the logits in place before each draw."""
+    sampler = engine.runner.sampler
+    sample = sampler.sample
+
+    def bent(logits, slots, index, position):
+        bend(logits, sampler.seed.index_select(0, slots).tolist())
+        return sample(logits, slots, index, position)
+
+    sampler.sample = bent
+
+
+def script(engine, answers):
+    """Makes the model write: `answers` gives the tokens of each request, by its seed."""
+    left = {seed: iter(tokens) for seed, tokens in answers.items()}
+
+    def write(logits, seeds):
+        for row, seed in enumerate(seeds):
+            if seed in left:
+                logits[row, next(left[seed])] = 1e6
+
+    bend_logits(engine, write)

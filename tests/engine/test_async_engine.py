@@ -1,0 +1,321 @@
+"""The engine behind an event loop: every request ends once, whatever happens around it."""
+
+import asyncio
+import threading
+
+import pytest
+from chairlift.engine.async_engine import AsyncEngine, EngineState
+from chairlift.engine.engine import Engine
+from chairlift.errors import ModelError, Reason
+from chairlift.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
+
+from tests.engine.drive import Panic, assert_empty, end, greedy, run, token_ids
+from tests.engine.tiny_model import prompts
+
+LONG = {"max_tokens": 200, "ignore_eos": True}
+
+
+class Inbox:
+    """A sink that keeps events by handle and counts deliveries."""
+
+    def __init__(self):
+        self.events = {}
+        self.deliveries = []
+        self._changed = asyncio.Event()
+
+    def deliver(self, events):
+        self.deliveries.append(events)
+        for handle, event in events:
+            self.events.setdefault(handle, []).append(event)
+        self._changed.set()
+
+    async def until(self, condition):
+        while not condition(self.events):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def ends(self, handle):
+        await self.until(
+            lambda seen: seen.get(handle) and isinstance(seen[handle][-1], Finished | Failed)
+        )
+        return end(self.events[handle])
+
+
+class Gate:
+    """Holds the engine thread inside a step until it is opened."""
+
+    def __init__(self, engine):
+        self._run = engine.runner.run
+        self._open = threading.Event()
+        self._reached = threading.Event()
+        engine.runner.run = self._held
+
+    def _held(self, inputs):
+        self._reached.set()
+        self._open.wait()
+        return self._run(inputs)
+
+    async def reached(self):
+        await asyncio.to_thread(self._reached.wait)
+
+    def open(self):
+        self._open.set()
+
+
+@pytest.fixture
+async def start(tiny):
+    """Starts async engines and stops them after the test."""
+    started = []
+
+    async def make(**settings):
+        engine = AsyncEngine(
+            tiny.folder, **{"max_num_seqs": 4, "max_num_batched_tokens": 32, **settings}
+        )
+        await engine.start()
+        started.append(engine)
+        return engine
+
+    yield make
+    for engine in started:
+        await engine.stop()
+
+
+@pytest.fixture
+async def engine(start):
+    return await start()
+
+
+def submit(engine, request, inbox):
+    return engine.submit(engine.engine.prepare(request), inbox)
+
+
+async def test_interleaved_requests_get_the_tokens_of_the_synchronous_engine(engine, tiny):
+    wanted = [greedy(p, 25) for p in prompts()]
+    alone = Engine(tiny.folder, max_num_seqs=4, max_num_batched_tokens=32)
+    expected = [token_ids(events) for events in run(alone, wanted)]
+
+    async def collect(request):
+        return [event async for event in engine.generate(request)]
+
+    answers = await asyncio.gather(*map(collect, wanted))
+    assert [token_ids(events) for events in answers] == expected
+    for events in answers:
+        assert isinstance(events[0], Accepted)
+        assert isinstance(end(events), Finished)
+
+
+async def test_a_sink_gets_all_events_of_a_step_at_once(engine):
+    inbox = Inbox()
+    handles = [submit(engine, greedy([i], 10, ignore_eos=True), inbox) for i in range(1, 5)]
+    for handle in handles:
+        await inbox.ends(handle)
+    for events in inbox.deliveries:
+        token_owners = [handle for handle, event in events if isinstance(event, Tokens)]
+        assert len(token_owners) == len(set(token_owners))
+    assert any(len(events) >= 4 for events in inbox.deliveries)
+    assert all(handle.ended and handle.request_id is not None for handle in handles)
+    assert len({handle.name for handle in handles}) == 4
+
+
+async def test_abort_before_the_request_is_accepted(engine):
+    gate, inbox = Gate(engine.engine), Inbox()
+    running = submit(engine, greedy([1], 3, ignore_eos=True), inbox)
+    await gate.reached()
+    handle = submit(engine, greedy([2], **LONG), inbox)
+    engine.abort(handle)
+    engine.abort(handle)
+    gate.open()
+    finished = await inbox.ends(handle)
+    assert finished.reason is FinishReason.CANCELLED
+    assert [type(event) for event in inbox.events[handle]] == [Accepted, Finished]
+    assert (await inbox.ends(running)).reason is FinishReason.LENGTH
+    engine.abort(handle)
+
+
+async def test_abort_while_it_runs(engine):
+    inbox = Inbox()
+    handle = submit(engine, greedy([1], **LONG), inbox)
+    await inbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(handle, [])))
+    engine.abort(handle)
+    assert (await inbox.ends(handle)).reason is FinishReason.CANCELLED
+
+
+async def test_closing_the_iterator_cancels_the_request(engine):
+    stream = engine.generate(greedy([1], **LONG))
+    async for event in stream:
+        if isinstance(event, Tokens):
+            break
+    await stream.aclose()
+    inbox = Inbox()
+    await inbox.ends(submit(engine, greedy([2], 2), inbox))
+    await engine.stop()
+    assert_empty(engine.engine)
+
+
+async def test_refusals_arrive_as_failed(start):
+    engine = await start(max_queued_requests=1, max_num_seqs=1)
+    gate, inbox = Gate(engine.engine), Inbox()
+    first = submit(engine, greedy([1], 3), inbox)
+    await gate.reached()
+    others = [submit(engine, greedy([2], 3), inbox) for _ in range(4)]
+    assert all(handle.request_id is None for handle in others)
+    gate.open()
+    ends = [await inbox.ends(handle) for handle in others]
+    assert [getattr(e, "reason", None) for e in ends].count(Reason.QUEUE_FULL) == 3
+    assert isinstance(await inbox.ends(first), Finished)
+
+
+async def test_stop_lets_running_requests_finish_and_fails_the_queued(start):
+    engine = await start(max_num_seqs=1)
+    inbox = Inbox()
+    running = submit(engine, greedy([1], 30, ignore_eos=True), inbox)
+    await inbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(running, [])))
+    queued = submit(engine, greedy([2], **LONG), inbox)
+    stopping = asyncio.create_task(engine.stop(grace_s=60))
+    failed = await inbox.ends(queued)
+    assert engine.state is EngineState.DRAINING
+    late = submit(engine, greedy([3], **LONG), inbox)
+    await stopping
+    assert (failed.reason, failed.usage.output_tokens) == (Reason.DRAINING, 0)
+    assert end(inbox.events[running]).reason is FinishReason.LENGTH
+    assert end(inbox.events[late]).reason is Reason.DRAINING
+    assert_empty(engine.engine)
+
+
+async def test_stop_without_grace_ends_everybody(engine):
+    inbox = Inbox()
+    handles = [submit(engine, greedy([i], **LONG), inbox) for i in range(1, 9)]
+    await inbox.until(lambda seen: len(seen) == 8)
+    await engine.stop()
+    assert {end(inbox.events[handle]).reason for handle in handles} == {Reason.DRAINING}
+    assert_empty(engine.engine)
+    await engine.stop()
+
+
+async def test_a_dead_engine_ends_every_request(engine):
+    gate, inbox = Gate(engine.engine), Inbox()
+    handles = [submit(engine, greedy([i], **LONG), inbox) for i in range(1, 9)]
+    await gate.reached()
+
+    class Broken:
+        def __getattr__(self, name):
+            raise Panic
+
+    engine.engine.scheduler = Broken()
+    gate.open()
+    ends = [await inbox.ends(handle) for handle in handles]
+    assert {e.reason for e in ends} == {Reason.ENGINE_DOWN}
+    assert engine.state is EngineState.DEAD
+    late = submit(engine, greedy([3], 3), inbox)
+    assert (await inbox.ends(late)).reason is Reason.ENGINE_DOWN
+    engine.abort(late)
+    await engine.stop()
+
+
+async def test_a_failed_step_reaches_its_requests_alone(engine):
+    inbox = Inbox()
+    forward = engine.engine.runner.model.forward
+
+    def broken(*args):
+        raise Panic
+
+    engine.engine.runner.model.forward = broken
+    failed = await inbox.ends(submit(engine, greedy([1], 3), inbox))
+    assert failed.reason is Reason.STEP_FAILED
+    engine.engine.runner.model.forward = forward
+    assert isinstance(await inbox.ends(submit(engine, greedy([1], 3), inbox)), Finished)
+    assert engine.state is EngineState.SERVING
+
+
+async def test_a_sink_that_raises_is_cut_off_alone(engine):
+    class Faulty:
+        def deliver(self, events):
+            raise ValueError
+
+    inbox = Inbox()
+    faulty = submit(engine, greedy([1], **LONG), Faulty())
+    good = submit(engine, greedy([2], 20, ignore_eos=True), inbox)
+    assert (await inbox.ends(good)).reason is FinishReason.LENGTH
+    await engine.stop(grace_s=60)
+    assert faulty.ended
+    assert_empty(engine.engine)
+
+
+async def test_an_idle_engine_rests(start):
+    engine = await start(batching="dynamic", batch_window_s=0.3)
+    advance, idle_turns = engine.engine.advance, []
+
+    def counted():
+        output = advance()
+        if output.record is None:
+            idle_turns.append(output)
+        return output
+
+    engine.engine.advance = counted
+    inbox = Inbox()
+    await inbox.ends(submit(engine, greedy([1], 3), inbox))
+    # The window passed with a request in the queue: a thread that spins turns thousands of times.
+    assert len(idle_turns) < 20
+
+
+async def test_flush_lets_a_partial_batch_run(start):
+    engine = await start(batching="static", batch_timeout_s=3600)
+    inbox = Inbox()
+    handle = submit(engine, greedy([1], 3), inbox)
+    engine.flush()
+    assert isinstance(await inbox.ends(handle), Finished)
+
+
+async def test_steps_can_be_watched(engine):
+    records, inbox = [], Inbox()
+    end_watching = engine.watch_steps(records.append)
+    handle = submit(engine, greedy([7] * 40, 3, ignore_eos=True), inbox)
+    await inbox.ends(handle)
+    end_watching()
+    await inbox.ends(submit(engine, greedy([1], 3), inbox))
+    assert [rows for record in records for rows in record.rows] == [
+        (0, handle.request_id, 32, False),
+        (0, handle.request_id, 8, True),
+        (0, handle.request_id, 1, True),
+        (0, handle.request_id, 1, True),
+    ]
+    assert engine.progress.num_steps > len(records)
+    assert engine.load().num_running == 0
+
+
+async def test_requests_before_the_start_are_refused(tiny, make_engine):
+    engine, inbox = AsyncEngine(tiny.folder), Inbox()
+    handle = engine.submit(make_engine().prepare(greedy([1])), inbox)
+    engine.abort(handle)
+    assert (await inbox.ends(handle)).reason is Reason.STARTING
+    await engine.stop()
+
+
+async def test_a_model_that_is_missing_is_told(tmp_path):
+    engine = AsyncEngine(tmp_path)
+    with pytest.raises(ModelError):
+        await engine.start()
+    assert engine.state is EngineState.DEAD
+    await engine.stop()
+
+
+async def test_random_aborts_leave_nothing(start):
+    engine = await start(max_queued_requests=2000)
+    inbox = Inbox()
+    handles = []
+    for i in range(300):
+        handles.append(submit(engine, greedy(prompts()[i % 8], 20), inbox))
+        if i % 3 == 0:
+            engine.abort(handles[(i * 7919) % len(handles)])
+        if i % 5 == 0:
+            await asyncio.sleep(0)
+    for handle in handles:
+        await inbox.ends(handle)
+    assert all(isinstance(end(events), Finished) for events in inbox.events.values())
+    await engine.stop()
+    assert_empty(engine.engine)
+
+
+async def test_long_prompts_are_tokenized_off_the_loop(engine):
+    prepared = await engine.prepare(Request("one two " * 4000, truncate_prompt=100))
+    assert len(prepared.prompt) == 100

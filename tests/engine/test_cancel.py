@@ -1,0 +1,102 @@
+import random
+
+import pytest
+from chairlift.types import Finished, FinishReason, Tokens
+
+from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
+from tests.engine.tiny_model import prompts
+
+
+def test_cancel_while_waiting(make_engine):
+    engine = make_engine(max_num_seqs=1)
+    ids = [engine.add(greedy([1, 2, 3], 8)).request_id for _ in range(2)]
+    engine.step()
+    assert engine.cancel(ids[1])
+    events = drain(engine)
+    assert end(events[ids[1]]).reason is FinishReason.CANCELLED
+    assert end(events[ids[1]]).timeline.prefill_s is None
+    assert_empty(engine)
+
+
+def test_cancel_before_the_first_step(engine):
+    request_id = engine.add(greedy([1, 2, 3])).request_id
+    assert engine.cancel(request_id)
+    assert end(drain(engine)[request_id]).reason is FinishReason.CANCELLED
+    assert_empty(engine)
+
+
+def test_cancel_amid_a_chunked_prompt(make_engine):
+    engine = make_engine(max_num_batched_tokens=16)
+    request_id = engine.add(greedy([7] * 200)).request_id
+    assert engine.step() == []
+    engine.cancel(request_id)
+    assert end(drain(engine)[request_id]).usage.output_tokens == 0
+    assert_empty(engine)
+
+
+def test_cancel_while_it_answers_keeps_what_there_is(engine):
+    request_id = engine.add(greedy([1, 2, 3], 100, ignore_eos=True)).request_id
+    before = [event for _ in range(5) for event in engine.step()]
+    engine.cancel(request_id)
+    after = drain(engine)[request_id]
+    assert end(after).usage.output_tokens == len(token_ids(before)) == 5
+    assert token_ids(after) == []
+    assert_empty(engine)
+
+
+def test_cancel_of_a_preempted_request(make_engine, tiny):
+    engine = make_engine(kv_cache_memory=tiny.kv_blocks(10), max_num_seqs=2)
+    ids = [engine.add(greedy([i] * 60, 100, ignore_eos=True)).request_id for i in (1, 2)]
+    while engine.load().num_preemptions == 0:
+        engine.step()
+    engine.cancel(ids[1])
+    events = drain(engine)
+    assert end(events[ids[1]]).timeline.num_preemptions == 1
+    assert end(events[ids[0]]).reason is FinishReason.LENGTH
+    assert_empty(engine)
+
+
+def test_cancel_twice_and_after_the_end_and_of_nobody_is_no_op(engine):
+    request_id = engine.add(greedy([1, 2, 3])).request_id
+    assert engine.cancel(request_id)
+    assert not engine.cancel(request_id)
+    assert len(drain(engine)[request_id]) == 1
+    assert not engine.cancel(request_id)
+    assert not engine.cancel(12345)
+    assert engine.step() == []
+
+
+@pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
+def test_random_cancels_leave_the_pool_full(make_engine, tiny, clock, batching):
+    engine = make_engine(
+        batching=batching, kv_cache_memory=tiny.kv_blocks(30), max_num_batched_tokens=24
+    )
+    reference = [
+        token_ids(events) for events in run(make_engine(), [greedy(p, 30) for p in prompts()])
+    ]
+    draw = random.Random(1)
+    live, ended, seen = {}, 0, {}
+    for _ in range(1500):
+        clock.advance(0.02)
+        if draw.random() < 0.3 and len(live) < 30:
+            which = draw.randrange(8)
+            live[engine.add(greedy(prompts()[which], 30)).request_id] = which
+        if live and draw.random() < 0.15:
+            engine.cancel(draw.choice(list(live)))
+        for event in engine.step():
+            if isinstance(event, Tokens):
+                seen.setdefault(event.request_id, []).extend(event.token_ids)
+            else:
+                assert isinstance(event, Finished)
+                which = live.pop(event.request_id)
+                got = seen.pop(event.request_id, [])
+                assert got == reference[which][: len(got)]
+                if event.reason is not FinishReason.CANCELLED:
+                    assert got == reference[which]
+                ended += 1
+        engine.check_invariants()
+    for request_id in live:
+        engine.cancel(request_id)
+    drain(engine)
+    assert ended > 100
+    assert_empty(engine)

@@ -1,0 +1,78 @@
+"""A Llama of a few thousand parameters with a tokenizer, written to a folder by `transformers`."""
+
+import random
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+VOCAB_SIZE = 390
+"""Wider than the tokenizer, as in many checkpoints."""
+MAX_MODEL_LEN = 256
+EOS = 0
+
+WORDS = (
+    *("lift", "chair", "snow", "slope", "ride", "stop", "go", "up", "one", "two", "three"),
+    *("Ärger", "größe", "서울", "日本", "🎿", "❄️", "né"),
+)
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def write(folder, seed=0):
+    """Writes the checkpoint and gives the reference model (eager, float32)."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_MODEL_LEN,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        attn_implementation="eager",
+        dtype="float32",
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
+    return model
+
+
+def _tokenizer():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE - 10,
+        special_tokens=["<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    draw = random.Random(0)
+    tokenizer.train_from_iterator(
+        (" ".join(draw.choices(WORDS, k=12)) for _ in range(200)), trainer
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", chat_template=CHAT_TEMPLATE
+    )
+
+
+def prompts(num=8, seed=0):
+    """Gives prompts of many lengths, half of which begin alike for two blocks."""
+    draw = random.Random(seed)
+    shared = [draw.randrange(1, VOCAB_SIZE) for _ in range(40)]
+    lengths = [1, 3, 16, 17, 33, 50, 70, 97]
+    return [
+        (shared[: lengths[i % 8]] if i % 2 else [])
+        + [draw.randrange(1, VOCAB_SIZE) for _ in range(lengths[i % 8])]
+        for i in range(num)
+    ]

@@ -1,0 +1,235 @@
+"""What a model folder says, and what is refused."""
+
+import json
+
+import huggingface_hub
+import pytest
+import torch
+from chairlift.config import Dtype
+from chairlift.errors import ModelError
+from chairlift.model.config import (
+    GenerationDefaults,
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    resolve_model,
+)
+
+from tests.model.families import FAMILIES
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "max_position_embeddings": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 131,
+}
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Gives `load(**changes)`: the configuration of LLAMA with changes; ... takes a key out."""
+
+    def get(*, compute=Dtype.AUTO, generation=None, **changes):
+        values = {key: value for key, value in {**LLAMA, **changes}.items() if value is not ...}
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        if generation is not None:
+            (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+        return ModelConfig.load(tmp_path, compute)
+
+    return get
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fields_are_those_of_transformers(pretrained, family):
+    reference, folder = pretrained(family)
+    ours, theirs = ModelConfig.load(folder), reference.config
+    attention = reference.model.layers[0].self_attn
+    assert ours.architecture == type(reference).__name__
+    assert ours.head_dim == attention.head_dim
+    assert ours.num_kv_heads == theirs.num_key_value_heads
+    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+    assert ours.tie_word_embeddings == theirs.tie_word_embeddings
+    assert ours.qkv_bias == (attention.q_proj.bias is not None)
+    assert ours.o_bias == (attention.o_proj.bias is not None)
+    assert ours.mlp_bias == (reference.model.layers[0].mlp.up_proj.bias is not None)
+    assert ours.qk_norm == hasattr(attention, "q_norm")
+    assert ours.eos_token_ids == (2,)
+    assert ours.bos_token_id == 1
+
+
+def test_absent_values_take_the_defaults_of_transformers(load):
+    config = load()
+    assert config.num_kv_heads == 4
+    assert config.head_dim == 16
+    assert config.rms_norm_eps == 1e-6
+    assert config.rope_theta == 10_000
+    assert config.rope_scaling is None
+    assert not config.tie_word_embeddings
+    assert config.eos_token_ids == ()
+    assert config.bos_token_id is None
+    assert config.generation == GenerationDefaults()
+
+
+def test_null_counts_as_absent(load):
+    names = ("num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters", "eos_token_id")
+    assert load(**dict.fromkeys(names)) == load()
+
+
+def test_old_and_new_rope_keys_mean_the_same(load):
+    old = load(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 4.0})
+    new = load(rope_parameters={"rope_type": "linear", "factor": 4, "rope_theta": 5e5})
+    assert old == new
+    assert old.rope_scaling == LinearScaling(4.0)
+    assert old.rope_theta == 5e5
+
+
+def test_llama3_rope_scales_from_the_longest_length_unless_told(load):
+    rope = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+    assert load(rope_scaling=rope).rope_scaling == Llama3Scaling(8, 1, 4, 256)
+    rope["original_max_position_embeddings"] = 64
+    assert load(rope_scaling=rope).rope_scaling == Llama3Scaling(8, 1, 4, 64)
+
+
+def test_layers_with_the_same_window_share_a_kv_group(load):
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = load(
+        architectures=["Qwen3ForCausalLM"],
+        num_key_value_heads=2,
+        num_hidden_layers=3,
+        use_sliding_window=True,
+        sliding_window=24,
+        layer_types=kinds,
+    )
+    assert config.kv_windows == (24, None)
+    assert config.layer_group == (0, 1, 0)
+
+
+@pytest.mark.parametrize(("window", "expected"), [(255, 255), (256, None), (None, None)])
+def test_a_window_as_long_as_the_model_is_none(load, window, expected):
+    config = load(
+        architectures=["MistralForCausalLM"], num_key_value_heads=2, sliding_window=window
+    )
+    assert config.kv_windows == (expected,)
+
+
+def test_qwen_has_no_window_unless_it_is_in_use(load):
+    config = load(
+        architectures=["Qwen2ForCausalLM"],
+        num_key_value_heads=2,
+        use_sliding_window=False,
+        sliding_window=24,
+        max_window_layers=0,
+    )
+    assert config.kv_windows == (None,)
+
+
+def test_generation_config_gives_sampling_defaults_and_end_tokens(load):
+    generation = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [5, 6]}
+    config = load(eos_token_id=7, generation=generation)
+    assert config.generation == GenerationDefaults(temperature=0.6, top_k=20, top_p=0.95)
+    assert config.eos_token_ids == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ("float32", torch.float32),
+        ("bfloat16", torch.bfloat16),
+        ("float16", torch.bfloat16),
+        (..., torch.float32),
+    ],
+)
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_dtype_is_the_checkpoints_unless_told(load, key, stored, expected):
+    assert load(**{key: stored}).dtype == expected
+    assert load(**{key: stored}, compute=Dtype.FLOAT32).dtype == torch.float32
+
+
+UNSUPPORTED = {
+    "another architecture": ({"architectures": ["GPT2LMHeadModel"]}, "architectures: expected Lla"),
+    "no architecture": ({"architectures": ...}, "architectures"),
+    "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, 'rope_type: .*got "yarn"'),
+    "dynamic rope": ({"rope_scaling": {"type": "dynamic", "factor": 4}}, 'got "dynamic"'),
+    "rope per layer": ({"rope_parameters": {"full_attention": {}}}, "rope_parameters"),
+    "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "no rope factor": ({"rope_scaling": {"rope_type": "linear"}}, "factor: .*got nothing"),
+    "activation": ({"hidden_act": "gelu"}, "hidden_act"),
+    "quantization": ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+    "code": ({"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map"),
+    "dtype": ({"dtype": "float8_e4m3fn"}, "dtype"),
+    "missing size": ({"hidden_size": ...}, "hidden_size: expected an integer, got nothing"),
+    "size as text": ({"hidden_size": "64"}, "hidden_size"),
+    "size as flag": ({"num_hidden_layers": True}, "num_hidden_layers"),
+    "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers"),
+    "head size": ({"head_dim": 12}, "head_dim: expected a multiple of 8 up to 256, got 12"),
+    "implied head size": ({"hidden_size": 16}, "head_dim: expected a multiple of 8"),
+    "large head": ({"head_dim": 512}, "head_dim"),
+    "heads": ({"num_key_value_heads": 3}, "num_key_value_heads: expected a divisor of 4, got 3"),
+    "flag as text": ({"attention_bias": "no"}, "attention_bias"),
+    "end token": ({"eos_token_id": "</s>"}, "eos_token_id"),
+    "layer kind": (
+        {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["chunked_attention"] * 2},
+        "layer_types",
+    ),
+    "windows of mistral": (
+        {"architectures": ["MistralForCausalLM"], "layer_types": ["full_attention"] * 2},
+        "layer_types",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_what_is_not_supported_is_named_in_one_line(load, case):
+    changes, pattern = UNSUPPORTED[case]
+    if "layer_types" in changes:
+        changes = {"num_key_value_heads": 2, **changes}
+    with pytest.raises(ModelError, match=pattern) as error:
+        load(**changes)
+    assert "config.json" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"hidden_size": 64', "\udcff"])
+def test_an_unreadable_config_is_named_in_one_line(tmp_path, text):
+    if text is not None:
+        (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ModelError, match=r"config\.json: ") as error:
+        ModelConfig.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_local_folder_is_a_model(tmp_path):
+    assert resolve_model(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "nothing", "a/b/c", "../no-such", ""])
+def test_a_name_that_is_no_model_is_refused(name):
+    with pytest.raises(ModelError, match="not a model folder"):
+        resolve_model(name)
+
+
+@pytest.fixture
+def offline_hub(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_cached_hub_model_needs_no_network(offline_hub):
+    revision = "0" * 40
+    repository = offline_hub / "models--owner--name"
+    snapshot = repository / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(revision)
+    assert resolve_model("owner/name") == snapshot
+
+
+def test_a_hub_model_out_of_reach_is_one_line(offline_hub):
+    with pytest.raises(ModelError, match="owner/name: ") as error:
+        resolve_model("owner/name")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,73 @@
+"""How many blocks there are, and how layers share them."""
+
+import pytest
+import torch
+from chairlift.attention.cpu import CpuBackend
+from chairlift.config import EngineConfig
+from chairlift.errors import ConfigError
+from chairlift.model.config import ModelConfig
+from chairlift.model.kv_cache import (
+    allocate_kv_cache,
+    kv_bytes_per_block,
+    layer_slots,
+    plan_blocks,
+)
+
+BACKEND = CpuBackend()
+GIB = 2**30
+
+
+@pytest.fixture
+def plain(pretrained):
+    return ModelConfig.load(pretrained("llama")[1])
+
+
+@pytest.fixture
+def mixed(pretrained):
+    return ModelConfig.load(pretrained("qwen3, alternating window, wide heads, biases")[1])
+
+
+def test_a_block_holds_keys_and_values_of_one_group(plain, mixed):
+    floats = 2 * 16 * 2 * 16
+    assert kv_bytes_per_block(plain, BACKEND, 16) == 3 * floats * 4
+    assert kv_bytes_per_block(mixed, BACKEND, 16) == 2 * 2 * floats * 4
+
+
+def test_layers_of_a_group_lie_side_by_side_in_its_blocks(plain, mixed):
+    assert layer_slots(plain) == (0, 1, 2)
+    assert mixed.layer_group == (0, 1, 0)
+    assert layer_slots(mixed) == (0, 0, 1)
+
+
+def test_the_pool_is_as_large_as_the_setting(plain):
+    block = kv_bytes_per_block(plain, BACKEND, 16)
+    settings = EngineConfig(kv_cache_memory=10 * block + 1)
+    assert plan_blocks(settings, plain, BACKEND) == 10
+
+
+def test_by_default_every_row_may_grow_to_full_length(plain, mixed):
+    settings = EngineConfig(max_num_seqs=4)
+    assert plan_blocks(settings, plain, BACKEND, memory=GIB) == 4 * 16 + 1
+    assert plan_blocks(settings, mixed, BACKEND, memory=GIB) == 2 * 4 * 16 + 1
+    shorter = EngineConfig(max_num_seqs=4, max_model_len=33)
+    assert plan_blocks(shorter, plain, BACKEND, memory=GIB) == 4 * 3 + 1
+
+
+def test_by_default_the_pool_takes_a_quarter_of_the_memory_at_most(plain):
+    block = kv_bytes_per_block(plain, BACKEND, 16)
+    assert plan_blocks(EngineConfig(), plain, BACKEND, memory=400 * block) == 100
+
+
+@pytest.mark.parametrize("num_blocks", [0, 1, 2])
+def test_a_pool_without_a_block_for_each_group_is_refused(mixed, num_blocks):
+    settings = EngineConfig(kv_cache_memory=num_blocks * kv_bytes_per_block(mixed, BACKEND, 16) + 1)
+    with pytest.raises(ConfigError, match="kv_cache_memory: expected at least"):
+        plan_blocks(settings, mixed, BACKEND)
+
+
+def test_the_pool_is_zeroed_and_has_the_planned_size(mixed):
+    cache = allocate_kv_cache(mixed, BACKEND, num_blocks=5, block_size=16)
+    assert cache.nbytes == 5 * kv_bytes_per_block(mixed, BACKEND, 16)
+    assert cache.shape[:2] == (2, 5)
+    assert cache.dtype == torch.float32
+    assert not cache.any()

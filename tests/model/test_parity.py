@@ -1,0 +1,103 @@
+"""Every family against `transformers`: one prompt at a time, eager attention, float32."""
+
+import pytest
+import torch
+from chairlift.config import Dtype
+from chairlift.model.transformer import cos_sin_table
+
+from tests.model.families import FAMILIES, build, neutral, random_tokens
+from tests.model.paged import PagedBatch, generate, load_model, prompt_logits
+
+SEEDS = (0, 1, 2)
+# Longer than four blocks, every window and the original length of every scaled RoPE.
+PROMPT_LENGTH = 75
+TOLERANCE = 2e-5
+NEAR_TIE = 1e-5
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+every_seed = pytest.mark.parametrize("seed", SEEDS)
+
+
+def reference_logits(reference, tokens):
+    return reference(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+@every_family
+@every_seed
+def test_prompt_logits_equal_those_of_transformers(pretrained, family, seed):
+    reference, folder = pretrained(family, seed)
+    prompt = random_tokens(PROMPT_LENGTH, seed)
+    ours = prompt_logits(load_model(folder), prompt)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, reference_logits(reference, prompt), atol=TOLERANCE, rtol=0)
+
+
+@every_family
+@every_seed
+def test_greedy_tokens_equal_those_of_transformers(pretrained, family, seed):
+    reference, folder = pretrained(family, seed)
+    prompts = [random_tokens(length, seed + 7) for length in (PROMPT_LENGTH, 3, 50)]
+    answers = generate(load_model(folder), prompts, num_tokens=24, budget=29)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_greedy(reference, prompt, answer)
+
+
+def assert_greedy(reference, prompt, answer):
+    """Fails at the first token that the reference would not take, unless two are all but equal."""
+    logits = reference_logits(reference, prompt + answer[:-1])[len(prompt) - 1 :]
+    for step, (row, token) in enumerate(zip(logits, answer, strict=True)):
+        if token != row.argmax():
+            gap = float(row.max() - row[token])
+            message = f"step {step}: {token} instead of {int(row.argmax())}, logits {gap:.2e} apart"
+            assert gap < NEAR_TIE, message
+
+
+@every_family
+def test_parity_sees_every_parameter(family):
+    model = build(family)
+    prompt = random_tokens(PROMPT_LENGTH, 0)
+    expected = reference_logits(model, prompt)
+    for name, parameter in model.named_parameters():
+        value = parameter.clone()
+        parameter.copy_(neutral(name, parameter))
+        change = (reference_logits(model, prompt) - expected).abs().max()
+        parameter.copy_(value)
+        assert change > 100 * TOLERANCE, name
+
+
+@every_family
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
+def test_logits_are_bit_equal_whatever_the_batch_and_the_chunks(pretrained, family, dtype):
+    _, folder = pretrained(family)
+    model = load_model(folder, dtype=dtype)
+    prompts = [random_tokens(length, length) for length in (PROMPT_LENGTH, 33, 1)]
+    alone = [prompt_logits(model, prompt) for prompt in prompts]
+    for chunk in (1, 16, 29):
+        assert torch.equal(prompt_logits(model, prompts[0], chunk), alone[0])
+    together = PagedBatch(model, num_rows=4, max_len=PROMPT_LENGTH, seed=1)
+    logits = together.step(dict(zip((2, 0, 3), prompts, strict=True)))
+    for row, expected in zip((2, 0, 3), alone, strict=True):
+        assert torch.equal(logits[row], expected)
+
+
+@every_family
+def test_bfloat16_is_as_near_to_float32_as_transformers_is(pretrained, family):
+    _, folder = pretrained(family)
+    prompt = random_tokens(PROMPT_LENGTH, 0)
+    exact = reference_logits(build(family), prompt)
+    theirs = reference_logits(build(family).bfloat16(), prompt).float()
+    ours = prompt_logits(load_model(folder, dtype=Dtype.BFLOAT16), prompt)
+    assert (ours - exact).square().mean() < 1.5 * (theirs - exact).square().mean()
+
+
+@every_family
+def test_rope_angles_equal_those_of_transformers(pretrained, family):
+    reference, folder = pretrained(family)
+    positions = torch.arange(256)[None]
+    cos, sin = reference.model.rotary_emb(torch.zeros(1), positions)
+    half = cos.shape[-1] // 2
+    expected = torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
+    # The angles have the same bits; cosine and sine are rounded once here and by the library there.
+    torch.testing.assert_close(
+        cos_sin_table(load_model(folder).config), expected, atol=1.2e-7, rtol=0
+    )

@@ -1,0 +1,168 @@
+"""The house as ARCHITECTURE.md draws it: one-way layers, a light start, small files."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "python" / "chairlift"
+
+LEAVES = {"chairlift", "types", "errors", "config"}
+KERNELS = {"_core", "kernels", "reference"}
+MODEL = LEAVES | KERNELS | {"attention", "model"}
+ENGINE = MODEL | {"engine"}
+MAY_IMPORT = {
+    "__init__": LEAVES | {"engine"},
+    "__main__": {"cli"},
+    "errors": set(),
+    "types": {"errors"},
+    "config": {"errors"},
+    "kernels": {"_core"},
+    "reference": set(),
+    "attention": LEAVES | KERNELS | {"attention"},
+    "model": MODEL,
+    "engine": ENGINE,
+    "v1": {"v1"},
+    "client": LEAVES | {"v1", "client"},
+    "metrics": LEAVES,
+    "server": LEAVES | {"_core", "engine", "metrics", "model", "server", "v1"},
+    "demo": ENGINE | {"demo"},
+    "cli": ENGINE | {"bench", "cli", "client", "demo", "server", "v1"},
+}
+"""What each part may import: `server -> engine -> model -> attention -> kernels`."""
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+LONG_FILES: dict[str, str] = {}
+"""Files over the limit: path from the root to the reason."""
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions over the limit: `path:name` to the reason."""
+
+GENERATED = PACKAGE / "v1"
+PYTHON_FILES = sorted(p for p in PACKAGE.rglob("*.py") if GENERATED not in p.parents)
+ALL_SOURCES = [
+    *PYTHON_FILES,
+    *(ROOT / "tests").rglob("*.py"),
+    *(ROOT / "rust").rglob("*.rs"),
+    *(ROOT / "cuda").rglob("*.cu*"),
+]
+
+
+def part_of(path: Path) -> str:
+    """First component below the package: a folder, or a module of its own."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, int]]:
+    """Every absolute import anywhere in a file, lazy ones included, with its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            # `from chairlift import _core` names a module below the package.
+            names = (f"chairlift.{alias.name}" for alias in node.names)
+            yield from ((n, node.lineno) for n in (names if module == "chairlift" else [module]))
+
+
+def top_level_names() -> set[str]:
+    """Modules and folders; any other x of `from chairlift import x` is the package's own."""
+    return {p.name.removesuffix(".py") for p in PACKAGE.iterdir()} | {"_core"}
+
+
+def test_layers_import_one_way() -> None:
+    known = top_level_names()
+    wrong = []
+    for path in PYTHON_FILES:
+        allowed = MAY_IMPORT[part_of(path)]
+        for module, line in imports_of(path):
+            if module.split(".")[0] != "chairlift":
+                continue
+            target = module.split(".")[1] if "." in module else "chairlift"
+            target = target if target in known else "chairlift"
+            if target not in allowed:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_engine_and_below_import_torch() -> None:
+    below = {"kernels", "reference", "attention", "model", "engine", "demo"}
+    # The scheduler takes tensors, and its benchmark is a user of the scheduler alone.
+    exempt = {PACKAGE / "cli" / "bench" / "scheduler.py"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in PYTHON_FILES
+        if part_of(path) not in below and path not in exempt
+        for module, line in imports_of(path)
+        if module.split(".")[0] == "torch"
+    ]
+    assert not wrong, wrong
+
+
+def test_proto_types_stay_at_the_door() -> None:
+    doors = {"server", "client", "v1", "cli"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in PYTHON_FILES
+        if part_of(path) not in doors
+        for module, line in imports_of(path)
+        if module.startswith(("chairlift.v1", "grpc", "google.protobuf"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_that_serves_imports_transformers() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in PYTHON_FILES
+        for module, line in imports_of(path)
+        if module.split(".")[0] == "transformers" and part_of(path) != "demo"
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    "module", ["chairlift", "chairlift.v1", "chairlift.client", "chairlift.cli"]
+)
+def test_import_loads_neither_torch_nor_a_server(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    loaded = set(run.stdout.split())
+    heavy = {"torch", "transformers", "tokenizers", "chairlift.server", "chairlift.engine"}
+    assert not loaded & heavy, loaded & heavy
+
+
+def test_no_file_is_long() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in ALL_SOURCES
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
+    }
+    assert long.keys() == LONG_FILES.keys(), long
+
+
+def test_no_python_function_is_long() -> None:
+    long = {}
+    for path in PYTHON_FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            assert node.end_lineno is not None
+            # A docstring explains; it is not what makes a function hard to read.
+            has_docstring = ast.get_docstring(node) is not None
+            first = node.body[0].end_lineno if has_docstring else node.lineno
+            lines = node.end_lineno - (first or 0)
+            if lines > MAX_FUNCTION_LINES:
+                long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
+    assert long.keys() == LONG_FUNCTIONS.keys(), long
+
+
+def test_every_part_of_the_package_has_a_layer() -> None:
+    assert {part_of(path) for path in PYTHON_FILES} <= MAY_IMPORT.keys()
