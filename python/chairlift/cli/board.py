@@ -32,7 +32,7 @@ class Board:
         table = Table.grid(padding=(0, 1), expand=True)
         table.add_column(width=3)
         table.add_column(max_width=30, no_wrap=True, style="bold")
-        table.add_column(width=16, no_wrap=True)
+        table.add_column(width=18, no_wrap=True)
         table.add_column(ratio=1, no_wrap=True)
         for i, line in enumerate(self.lines):
             table.add_row(chip(i), _one_line(line.prompt), _state(line), _Tail(line.text))

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from chairlift.cli.board import Board
+from chairlift.cli.board import Board, Line
 from chairlift.cli.picture import Seat, draw, render_terminal
 from chairlift.cli.picture_svg import render_svg
 from chairlift.cli.remote import answer_all
@@ -24,20 +26,22 @@ from chairlift.types import Chat, ChatMessage
 
 if TYPE_CHECKING:
     from chairlift.client import AsyncClient
-    from chairlift.v1 import server_pb2
+    from chairlift.v1 import generation_pb2, server_pb2
 
 PROMPTS: tuple[tuple[str, int], ...] = (
-    ("Tell me a story about a fox and a river.", 48),
+    ("Tell me a story about a fox and a river.", 64),
     ("What is the capital of France?", 24),
     ("Count from 3 to 12.", 40),
-    ("Write JSON about a cat named Mia.", 40),
+    ("Tell me a short story.", 40),
     ("Why is the sky blue?", 32),
-    ("Tell me a short story.", 64),
+    ("Write JSON about a cat named Mia.", 40),
     ("Say hello.", 16),
 )
 """Prompts of different lengths, and the longest answer of each."""
 
 SEED = 7
+FRAME_S = 0.05
+"""The small model is too quick for the eye: a step is shown for so long."""
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 WATCH_TIMEOUT_S = 10.0
@@ -64,7 +68,7 @@ def demo(
         f"{i}": f"{line.prompt}  ({line.num_tokens} tokens)" for i, line in enumerate(board.lines)
     }
     figure = draw(seats, labels, rows)
-    console.print(render_terminal(figure, console.width))
+    console.print(render_terminal(figure, console.width), "")
     title = f"{len(PROMPTS)} prompts, {rows} rows, {batching} batching"
     try:
         picture.write_text(render_svg(figure, title), encoding="utf-8")
@@ -113,11 +117,59 @@ async def _ride(
         await _until_serving(client, process)
         recorder = Recorder()
         recording = asyncio.create_task(recorder.record(await client.watch_steps()))
-        with Live(board, console=console, transient=True, refresh_per_second=20):
-            await answer_all(client, board, starts)
+        await _show(console, client, board, starts)
         await recorder.until((await client.load()).num_steps)
         recording.cancel()
     return recorder.seats
+
+
+async def _show(
+    console: Console, client: "AsyncClient", board: Board, starts: "list[generation_pb2.Start]"
+) -> None:
+    """Answers all prompts at full speed and shows them in slow motion, in the same order."""
+    film = SlowMotion([line.prompt for line in board.lines])
+    with Live(film.board, console=console, transient=True, refresh_per_second=25):
+        showing = asyncio.create_task(film.play())
+        started = time.perf_counter()
+        await answer_all(
+            client, board, starts, lambda number, _text: film.take(number, board.lines[number])
+        )
+        seconds = time.perf_counter() - started
+        film.end()
+        await showing
+    num_tokens = sum(line.num_tokens for line in board.lines)
+    console.print(
+        f"{len(starts)} answers, {num_tokens} tokens in {seconds:.2f} s, shown in slow motion\n",
+        style="dim",
+    )
+
+
+class SlowMotion:
+    """Shows what happens to some lines, at most one step per `FRAME_S`."""
+
+    def __init__(self, prompts: list[str]) -> None:
+        self.board = Board(prompts)
+        self._takes: asyncio.Queue[tuple[int, Line] | None] = asyncio.Queue()
+
+    def take(self, number: int, line: Line) -> None:
+        """Notes how a line looks now."""
+        self._takes.put_nowait((number, copy(line)))
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self._takes.put_nowait(None)
+
+    async def play(self) -> None:
+        """Brings the board up to one take after the other."""
+        grown: set[int] = set()
+        while (take := await self._takes.get()) is not None:
+            number, line = take
+            # A step gives a request one token: the second one of some line opens the next frame.
+            if number in grown and not line.outcome:
+                await asyncio.sleep(FRAME_S)
+                grown.clear()
+            grown.add(number)
+            self.board.lines[number] = line
 
 
 async def _until_serving(client: "AsyncClient", process: subprocess.Popen[bytes]) -> None:

@@ -76,7 +76,7 @@ async def _answer(target: str, board: Board, options: dict[str, object]) -> None
     starts = [new_start(line.prompt, **options) for line in board.lines]  # type: ignore[arg-type]
     async with connected(target) as client:
         if len(board.lines) == 1:
-            await answer_all(client, board, starts, on_text=_print_now)
+            await answer_all(client, board, starts, on_piece=_print_now)
             typer.echo()
         elif console.is_terminal:
             with Live(board, console=console, transient=True, refresh_per_second=12):
@@ -89,6 +89,6 @@ async def _answer(target: str, board: Board, options: dict[str, object]) -> None
                     typer.echo(f"[{i}] {line.text.strip()}")
 
 
-def _print_now(text: str) -> None:
+def _print_now(_number: int, text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()

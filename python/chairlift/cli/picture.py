@@ -163,14 +163,8 @@ def _terminal_axis(per_column: int, num_columns: int) -> Text:
 
 
 def _key(picture: Picture) -> Text:
-    key = Text()
-    for i, (request_id, label) in enumerate(picture.labels.items()):
-        key.append(f" {i + 1} ", style=f"bold white on {picture.colour(request_id)}")
-        key.append(f" {label}\n")
-    key.append(
-        f"╱ prompt   ─ one token per step   ● last token   {describe_use(picture)}", style="dim"
-    )
-    return key
+    words = f"╱ prompt   ─ one token per step   ● last token   {describe_use(picture)}"
+    return Text(words, style="dim")
 
 
 def describe_use(picture: Picture) -> str:

@@ -65,7 +65,8 @@ async def follow(
             if event.HasField("tokens"):
                 on_text(event.tokens.text, event.tokens.num_tokens)
     except RequestError as error:
-        return f"{error.field}: {error.message}" if error.field else error.message, True
+        names_field = error.message.startswith(error.field)
+        return error.message if names_field else f"{error.field}: {error.message}", True
     assert generation.finished is not None, "events ended without an error"
     from chairlift.v1 import generation_pb2
 
@@ -77,7 +78,7 @@ async def answer_all(
     client: "AsyncClient",
     board: Board,
     starts: "list[generation_pb2.Start]",
-    on_text: Callable[[str], None] | None = None,
+    on_piece: Callable[[int, str], None] | None = None,
 ) -> None:
     """Sends requests over one stream of their own and writes what comes on the board.
 
@@ -85,17 +86,19 @@ async def answer_all(
         client: From `connected`.
         board: One line per request.
         starts: The requests, in the order of the lines.
-        on_text: Told every piece of text, too.
+        on_piece: Told the number of a line that has changed, and the text it gained.
     """
     generations = await client.generate_all(starts)
 
-    async def one(line: Line, generation: "AsyncGeneration") -> None:
+    tell = on_piece or (lambda _number, _text: None)
+
+    async def one(number: int, line: Line, generation: "AsyncGeneration") -> None:
         def grow(text: str, num_tokens: int) -> None:
             line.text += text
             line.num_tokens += num_tokens
-            if on_text is not None:
-                on_text(text)
+            tell(number, text)
 
         line.outcome, line.has_failed = await follow(generation, grow)
+        tell(number, "")
 
-    await asyncio.gather(*map(one, board.lines, generations))
+    await asyncio.gather(*map(one, range(len(starts)), board.lines, generations))

@@ -48,7 +48,7 @@ def format_value(key: str, value: str | float) -> str:
     if key.endswith("_s") or key == "seconds":
         for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
             if value * factor >= 1 or unit == "µs":
-                return f"{value * factor:.3g} {unit}"
+                return f"{value * factor:#.3g}".rstrip(".") + f" {unit}"
     if key.endswith(("utilization", "waste")):
         return f"{value:.1%}"
     return f"{value:.3g}"
