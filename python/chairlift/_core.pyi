@@ -6,7 +6,7 @@ Every call that does real work releases the GIL.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Self, final
 
 from torch import Tensor
 
@@ -43,15 +43,15 @@ class InvariantError(CoreError):
 class TokenTable:
     """What each token id contributes to text (see `model.tokenizer`)."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         tokens: Sequence[bytes],
         special: Sequence[int],
         *,
         byte_fallback: Sequence[int] = (),
         strip_first_space: bool = False,
         first_tokens: Sequence[bytes] = (),
-    ) -> None:
+    ) -> Self:
         """Builds the table.
 
         Args:
@@ -78,14 +78,14 @@ class TextStream:
     stopped: str | None
     """The stop string that matched: of those that end first, the longest."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         table: TokenTable,
         *,
         skip_special_tokens: bool = True,
         stop: Sequence[str] = (),
         include_stop: bool = False,
-    ) -> None:
+    ) -> Self:
         """Starts an empty text; `include_stop` keeps the stop string that matches."""
 
     def push(self, token: int) -> str:
