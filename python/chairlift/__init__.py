@@ -5,7 +5,7 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chairlift.errors import ChairliftError, ConfigError, ModelError, RequestError
 from chairlift.types import Answer, Chat, ChatMessage, Request, Sampling, Stopping
@@ -32,7 +32,7 @@ __all__ = [
 _LAZY = {"Engine": "chairlift.engine.engine", "AsyncEngine": "chairlift.engine.async_engine"}
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401, an attribute may be anything
+def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     message = f"module {__name__!r} has no attribute {name!r}"

@@ -1,4 +1,4 @@
-"""The compiled core: scheduler and plan (chairlift-core), CPU kernels (chairlift-kernels).
+"""The compiled core: scheduler and plan (`chairlift-core`), CPU kernels (`chairlift-kernels`).
 
 Times are nanoseconds of one monotonic clock, given by the caller. `Tensor` arguments are CPU
 tensors; a wrong dtype, shape or device raises `TypeError` or `ValueError` that names the argument.
@@ -331,7 +331,7 @@ def apply_plan(
     seq_lens: Tensor,
     sample_rows: Tensor,
 ) -> tuple[int, int, int]:
-    """Applies a plan's differences to the runner's tables and derives the forward pass's inputs.
+    """Applies a plan's differences to the runner's tables and derives the inputs of its step.
 
     All tensors are int32. R rows, T tokens and S sample slots are the plan's; the outputs must hold
     at least that many.
@@ -372,7 +372,7 @@ class Linear:
     out_features: int
 
     def forward(self, x: Tensor, out: Tensor) -> None:
-        """Computes `out` `[T, out_features]` from `x` `[T, in_features]`; rows of x may be strided.
+        """Computes `out` `[T, out_features]` from `x` `[T, in_features]`; its rows may be strided.
 
         `out` may be float32 where `x` is bfloat16 (logits).
         """

@@ -83,8 +83,8 @@ class Block:
         config, weights, positions = self.config, self.weights, metadata.positions
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         qkv = weights.qkv(kernels.rms_norm(x, weights.attention_norm, config.rms_norm_eps))
-        qkv = qkv.unflatten(-1, (heads + 2 * kv_heads, head_dim))
-        query, key, value = qkv.split((heads, kv_heads, kv_heads), dim=1)
+        qkv = qkv.view(-1, heads + 2 * kv_heads, head_dim)
+        query, key, value = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
         kernels.rope_(query, positions, self.cos_sin, weights.query_norm, config.rms_norm_eps)
         kernels.rope_(key, positions, self.cos_sin, weights.key_norm, config.rms_norm_eps)
 

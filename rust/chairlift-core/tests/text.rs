@@ -181,6 +181,22 @@ fn a_stop_string_is_found_at_every_split_into_three_tokens() {
 }
 
 #[test]
+fn a_stop_string_that_repeats_itself_is_found_where_str_find_finds_it() {
+    let joined_bytes = joined_bytes();
+    let words = |len: usize| (0..1 << len).map(move |bits| format!("{bits:0len$b}"));
+    let all = (1..=5).flat_map(|len| {
+        words(len).flat_map(move |stop| words(9).map(move |whole| (stop.clone(), whole)))
+    });
+    // Here a failed match goes on in the middle of the stop string.
+    let long = [("0010000".to_owned(), "00100010000".to_owned())];
+    for (stop, whole) in all.chain(long) {
+        let expected = &whole[..whole.find(&stop).unwrap_or(whole.len())];
+        let deltas = deltas(&joined_bytes, &[&stop], &bytes(&whole));
+        assert_eq!(deltas.concat(), expected, "{stop} in {whole}");
+    }
+}
+
+#[test]
 fn the_stop_string_that_ends_first_wins_over_the_one_that_begins_first() {
     let (deltas, stop) = run(&table(&[b"xabcdy"]), options(&["abcd", "bc"]), &[0], 0);
     assert_eq!((deltas.concat().as_str(), stop), ("xa", Some(1)));

@@ -1,0 +1,235 @@
+//! Norm, rotary embedding, activation and the softmax algebra against float64.
+
+mod oracle;
+
+use chairlift_kernels::dispatch::{Isa, Kernel, dispatch};
+use chairlift_kernels::norm::rms_norm;
+use chairlift_kernels::rope::{HeadNorm, rope};
+use chairlift_kernels::silu::silu_mul;
+use chairlift_kernels::softmax::State;
+use chairlift_kernels::{Element, Rows, RowsMut, bf16};
+use oracle::{assert_close, bits, numbers, rounding, wide};
+
+const WIDTHS: [usize; 9] = [1, 7, 8, 15, 16, 17, 33, 64, 1000];
+
+fn norm<T: Element>(x: &[T], weight: &[T]) -> Vec<T> {
+    let mut out = vec![T::from_f32(f32::NAN); x.len()];
+    let width = weight.len();
+    rms_norm(
+        Rows::contiguous(x, width),
+        weight,
+        1e-5,
+        RowsMut::contiguous(&mut out, width),
+    )
+    .expect("the shapes fit");
+    out
+}
+
+fn norm_oracle(x: &[f64], weight: &[f64]) -> Vec<f64> {
+    let square: f64 = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (square + 1e-5).sqrt();
+    x.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
+}
+
+fn norm_agrees<T: Element>() {
+    for width in WIDTHS {
+        let (x, weight) = (numbers::<T>(1, 5 * width), numbers::<T>(2, width));
+        let expected: Vec<f64> = wide(&x)
+            .chunks(width)
+            .flat_map(|row| norm_oracle(row, &wide(&weight)))
+            .collect();
+        let out = norm(&x, &weight);
+        assert_close(
+            &out,
+            &expected,
+            1.01 * rounding::<T>() + 3e-7,
+            1e-30,
+            "rms_norm",
+        );
+        for (row, out) in x.chunks(width).zip(out.chunks(width)) {
+            assert_eq!(bits(&norm(row, &weight)), bits(out), "alone, width {width}");
+        }
+    }
+}
+
+#[test]
+fn rms_norm_agrees_with_float64() {
+    norm_agrees::<f32>();
+    norm_agrees::<bf16>();
+}
+
+fn silu_agrees<T: Element>() {
+    for width in WIDTHS {
+        let mut x = numbers::<T>(1, 3 * 2 * width);
+        x[0] = T::from_f32(-60.0);
+        let mut out = vec![T::from_f32(f32::NAN); 3 * width];
+        let rows = Rows::contiguous(&x, 2 * width);
+        silu_mul(rows, RowsMut::contiguous(&mut out, width)).expect("the shapes fit");
+        let mut expected = Vec::new();
+        for row in wide(&x).chunks(2 * width) {
+            let (gate, up) = row.split_at(width);
+            expected.extend(gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u));
+        }
+        assert_close(
+            &out,
+            &expected,
+            1.01 * rounding::<T>() + 5e-7,
+            1e-30,
+            "silu_mul",
+        );
+    }
+}
+
+#[test]
+fn silu_mul_agrees_with_float64() {
+    silu_agrees::<f32>();
+    silu_agrees::<bf16>();
+}
+
+#[test]
+fn silu_mul_has_the_right_ends() {
+    let gates = [f32::NEG_INFINITY, -1e30, -100.0, 100.0, 1e30, f32::NAN];
+    let mut x = gates.to_vec();
+    x.extend([1.0; 6]);
+    let mut out = vec![0.0; 6];
+    silu_mul(Rows::contiguous(&x, 12), RowsMut::contiguous(&mut out, 6)).expect("it fits");
+    assert!(out[0].is_nan(), "-inf * 0, as torch");
+    assert!(out[1] == 0.0 && out[2].abs() < 1e-30);
+    assert_eq!(out[3..5], [100.0, 1e30]);
+    assert!(out[5].is_nan());
+}
+
+fn rope_agrees<T: Element>(has_norm: bool) {
+    for (heads, head_dim) in [(1, 2), (3, 16), (2, 64), (5, 6)] {
+        let tokens = 4;
+        let width = heads * head_dim;
+        let before = numbers::<T>(1, tokens * width);
+        let weight = numbers::<T>(2, head_dim);
+        let cos_sin = numbers::<f32>(3, 9 * head_dim);
+        let positions = [3, 0, 8, 3];
+        let mut x = before.clone();
+        let norm = has_norm.then_some(HeadNorm {
+            weight: &weight[..],
+            eps: 1e-5,
+        });
+        let rows = RowsMut::contiguous(&mut x, width);
+        rope(rows, &positions, Rows::contiguous(&cos_sin, head_dim), norm).expect("it fits");
+        let mut expected = Vec::new();
+        for (index, head) in wide(&before).chunks(head_dim).enumerate() {
+            let angles = &wide(&cos_sin)[positions[index / heads] as usize * head_dim..];
+            let head = if has_norm {
+                norm_oracle(head, &wide(&weight))
+            } else {
+                head.to_vec()
+            };
+            let half = head_dim / 2;
+            expected
+                .extend((0..half).map(|d| head[d] * angles[d] - head[d + half] * angles[d + half]));
+            expected
+                .extend((0..half).map(|d| head[d + half] * angles[d] + head[d] * angles[d + half]));
+        }
+        assert_close(&x, &expected, rounding::<T>(), 1e-5, "rope");
+    }
+}
+
+#[test]
+fn rope_agrees_with_float64() {
+    rope_agrees::<f32>(false);
+    rope_agrees::<f32>(true);
+    rope_agrees::<bf16>(false);
+    rope_agrees::<bf16>(true);
+}
+
+#[test]
+fn rope_leaves_the_gaps_between_rows_alone() {
+    let mut x = numbers::<f32>(1, 3 * 40);
+    let before = x.clone();
+    let cos_sin = numbers::<f32>(3, 16);
+    let rows = RowsMut::new(&mut x, 3, 32, 40).expect("it fits");
+    rope(rows, &[0, 0, 0], Rows::contiguous(&cos_sin, 16), None).expect("it fits");
+    for (row, before) in x.chunks(40).zip(before.chunks(40)) {
+        assert_ne!(row[..32], before[..32]);
+        assert_eq!(row[32..], before[32..]);
+    }
+}
+
+#[test]
+fn rope_refuses_a_position_without_angles() {
+    for position in [-1, 9] {
+        let mut x = vec![0.0_f32; 16];
+        let angles = vec![0.0; 9 * 16];
+        let rows = RowsMut::contiguous(&mut x, 16);
+        let error = rope(rows, &[position], Rows::contiguous(&angles, 16), None);
+        let expected = format!("positions: expected positions in 0..9, got {position}");
+        assert_eq!(error.expect_err("wrong").to_string(), expected);
+    }
+}
+
+/// Softmax-weighted values of 32 tokens: block after block into one state, or merged from two.
+struct Algebra<'a> {
+    scores: &'a [[f32; 16]; 2],
+    values: &'a [f32],
+    merges: bool,
+}
+
+impl Kernel for Algebra<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) -> Vec<f32> {
+        let (mut m, mut d, mut o) = ([0.0], [0.0], vec![0.0; 16]);
+        let (mut m2, mut d2, mut o2) = ([0.0], [0.0], vec![0.0; 16]);
+        let mut state = State {
+            m: &mut m,
+            d: &mut d,
+            o: &mut o,
+        };
+        let mut other = State {
+            m: &mut m2,
+            d: &mut d2,
+            o: &mut o2,
+        };
+        state.clear();
+        other.clear();
+        let (first, second) = self.values.split_at(16 * 16);
+        state.update::<I, f32>(&[self.scores[0]], first, &[0..16]);
+        if self.merges {
+            state.merge::<I>(&other); // of no token
+            other.update::<I, f32>(&[self.scores[1]], second, &[3..13]);
+            state.merge::<I>(&other);
+        } else {
+            state.update::<I, f32>(&[self.scores[1]], second, &[3..13]);
+        }
+        state.normalize();
+        o
+    }
+}
+
+#[test]
+fn updates_and_merges_of_a_state_agree_with_float64() {
+    let scores = numbers::<f32>(1, 32);
+    let values = numbers::<f32>(2, 32 * 16);
+    let scores: &[[f32; 16]; 2] = scores.as_chunks().0.try_into().expect("two blocks");
+    let tokens = || (0..16).chain(19..29);
+    let weights: Vec<f64> = tokens()
+        .map(|t| f64::from(scores[t / 16][t % 16]).exp())
+        .collect();
+    let total: f64 = weights.iter().sum();
+    let expected: Vec<f64> = (0..16)
+        .map(|c| {
+            tokens()
+                .zip(&weights)
+                .map(|(t, w)| w * f64::from(values[t * 16 + c]))
+                .sum()
+        })
+        .map(|sum: f64| sum / total)
+        .collect();
+    for merges in [false, true] {
+        let out = dispatch(Algebra {
+            scores,
+            values: &values,
+            merges,
+        });
+        assert_close(&out, &expected, 1e-6, 1e-6, "state");
+    }
+}

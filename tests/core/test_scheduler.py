@@ -1,0 +1,208 @@
+"""The scheduler through its Python binding; its behaviour is tested in rust/chairlift-core."""
+
+import pytest
+import torch
+from chairlift import _core
+
+VOCAB = 100
+
+
+def new_scheduler(**changes):
+    settings = {
+        "policy": "continuous",
+        "batch_size": 4,
+        "batch_window": 0,
+        "batch_timeout": 0,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 8,
+        "max_model_len": 64,
+        "max_queued_requests": 2,
+        "vocab_size": VOCAB,
+        "block_size": 4,
+        "num_blocks": 17,
+        "kv_windows": [None],
+        "prefix_cache": True,
+        "hash_key": bytes(32),
+        "token_table": _core.TokenTable([b"%d " % i for i in range(VOCAB)], special=[]),
+    }
+    return _core.Scheduler(**settings | changes)
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def run_step(scheduler, plan, token=7, now=0):
+    """Runs one step whose sample slots all draw `token`; gives its events, or None when idle."""
+    step = scheduler.schedule(now, plan)
+    if step is None:
+        return None
+    num_samples = int(plan[2])
+    return list(
+        scheduler.update(now, step, int32(*[token] * num_samples), int32(*[1] * num_samples))
+    )
+
+
+@pytest.fixture
+def scheduler():
+    return new_scheduler()
+
+
+@pytest.fixture
+def plan(scheduler):
+    return torch.zeros(scheduler.plan_capacity, dtype=torch.int32)
+
+
+def test_a_request_runs_from_add_to_finished(scheduler, plan):
+    added = scheduler.add(5, [1, 2, 3], max_tokens=2)
+    assert added.queue_position == 0
+    first, *none = run_step(scheduler, plan, now=6)
+    assert none == []
+    assert (first.request_id, first.text, first.token_ids, first.sample_slot) == (
+        added.request_id,
+        "7 ",
+        [7],
+        0,
+    )
+    second, finished = run_step(scheduler, plan, now=7)
+    assert second.token_ids == [7]
+    assert (finished.reason, finished.stop, finished.stop_token_id) == ("length", None, None)
+    account = finished.account
+    assert (account.prompt_tokens, account.cached_tokens, account.output_tokens) == (3, 0, 2)
+    times = (account.arrival, account.first_scheduled, account.first_token, account.finished)
+    assert times == (5, 6, 6, 7)
+    assert run_step(scheduler, plan) is None
+    scheduler.check_invariants()
+
+
+def test_a_stop_string_is_named_and_cut(scheduler, plan):
+    scheduler.add(0, [1], max_tokens=9, stop=["7 7"])
+    *tokens, finished = run_step(scheduler, plan) + run_step(scheduler, plan)
+    assert (finished.reason, finished.stop) == ("stop", "7 7")
+    assert "".join(event.text for event in tokens) == ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "reason", "field"),
+    [
+        ([], 1, "BAD_PARAMETER", "prompt"),
+        ([VOCAB], 1, "BAD_PARAMETER", "token_ids"),
+        ([-1], 1, "BAD_PARAMETER", "token_ids"),
+        ([1], 0, "BAD_PARAMETER", "stopping.max_tokens"),
+        ([1] * 64, 1, "PROMPT_TOO_LONG", "prompt"),
+    ],
+)
+def test_a_refusal_names_reason_and_field(scheduler, prompt, max_tokens, reason, field):
+    with pytest.raises(_core.Refused) as refusal:
+        scheduler.add(0, prompt, max_tokens=max_tokens)
+    assert (refusal.value.reason, refusal.value.field) == (reason, field)
+    assert refusal.value.message
+
+
+def test_what_the_pool_can_never_hold_is_refused_as_capacity():
+    scheduler = new_scheduler(num_blocks=3)
+    assert scheduler.max_context_len == 8
+    with pytest.raises(_core.Refused) as refusal:
+        scheduler.add(0, [1] * 8, max_tokens=1)
+    assert refusal.value.reason == "KV_CAPACITY"
+
+
+def test_a_full_queue_is_refused(scheduler):
+    for _ in range(2):
+        scheduler.add(0, [1], max_tokens=1)
+    with pytest.raises(_core.Refused) as refusal:
+        scheduler.add(0, [1], max_tokens=1)
+    assert (refusal.value.reason, refusal.value.field) == ("QUEUE_FULL", "")
+
+
+def test_abort_is_idempotent_and_its_events_are_taken(scheduler):
+    request_id = scheduler.add(0, [1], max_tokens=1).request_id
+    assert scheduler.abort(1, request_id)
+    assert not scheduler.abort(1, request_id)
+    (event,) = scheduler.take_events()
+    assert isinstance(event, _core.FinishedEvent)
+    assert event.reason == "cancelled"
+    assert len(scheduler.take_events()) == 0
+
+
+def test_an_abort_with_an_error_is_a_failed_event(scheduler):
+    scheduler.abort(1, scheduler.add(0, [1], max_tokens=1).request_id, "DRAINING")
+    (event,) = scheduler.take_events()
+    assert isinstance(event, _core.FailedEvent)
+    assert event.reason == "DRAINING"
+    with pytest.raises(ValueError, match="reason"):
+        scheduler.abort(1, 1, "no such reason")
+
+
+def test_a_row_that_is_not_finite_fails_alone(scheduler, plan):
+    bad = scheduler.add(0, [1], max_tokens=2).request_id
+    good = scheduler.add(0, [2], max_tokens=2).request_id
+    step = scheduler.schedule(0, plan)
+    events = list(scheduler.update(0, step, int32(0, 7), int32(-1, 1)))
+    assert [(e.request_id, type(e)) for e in events] == [
+        (bad, _core.FailedEvent),
+        (good, _core.TokensEvent),
+    ]
+    assert events[0].reason == "NUMERIC_FAULT"
+    assert events[1].sample_slot == 1
+
+
+def test_a_failed_step_is_rolled_back(scheduler, plan):
+    guilty = scheduler.add(0, [1], max_tokens=2).request_id
+    other = scheduler.add(0, [2], max_tokens=2).request_id
+    (event,) = scheduler.fail(0, scheduler.schedule(0, plan), [guilty])
+    assert (event.request_id, event.reason) == (guilty, "STEP_FAILED")
+    assert [event.request_id for event in run_step(scheduler, plan)] == [other]
+
+
+def test_a_step_that_is_not_in_flight_is_unknown(scheduler, plan):
+    scheduler.add(0, [1], max_tokens=2)
+    step = scheduler.schedule(0, plan)
+    with pytest.raises(_core.UnknownStep):
+        scheduler.update(0, step + 1, int32(7), int32(1))
+    with pytest.raises(_core.UnknownStep, match="counts"):
+        scheduler.update(0, step, int32(7), int32(1, 1))
+    scheduler.update(0, step, int32(7), int32(1))
+    with pytest.raises(_core.UnknownStep):
+        scheduler.fail(0, step, [])
+
+
+def test_idle_tells_when_something_is_due(plan):
+    scheduler = new_scheduler(policy="dynamic", batch_window=50)
+    scheduler.add(10, [1], max_tokens=1)
+    assert scheduler.schedule(10, plan) is None
+    assert scheduler.wake_at == 60
+    assert scheduler.schedule(60, plan) is not None
+
+
+def test_load_counts_requests_rows_and_blocks(scheduler, plan):
+    for _ in range(2):
+        scheduler.add(0, [1] * 5, max_tokens=4)
+    run_step(scheduler, plan)
+    load = scheduler.load()
+    assert (load.num_running, load.num_waiting, load.num_rows_held) == (2, 0, 2)
+    assert (load.num_blocks, load.num_free_blocks, load.num_kv_tokens) == (16, 13, 8)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("policy", "sometimes"),
+        ("max_num_seqs", 0),
+        ("max_num_batched_tokens", 3),
+        ("num_blocks", 1),
+        ("batch_size", 5),
+        ("steps_in_flight", 2),
+    ],
+)
+def test_a_setting_out_of_range_is_named(setting, value):
+    policy = {} if setting == "policy" else {"policy": "static"}
+    with pytest.raises(_core.ConfigError, match=setting):
+        new_scheduler(**policy | {setting: value})
+
+
+def test_the_plan_buffer_is_checked(scheduler):
+    with pytest.raises(TypeError, match="plan"):
+        scheduler.schedule(0, torch.zeros(scheduler.plan_capacity))
+    with pytest.raises(ValueError, match="plan"):
+        scheduler.schedule(0, torch.zeros(3, dtype=torch.int32))
