@@ -178,7 +178,7 @@ def to_chat(chat: pb.Chat) -> types.Chat:
         raise bad("chat.messages", "expected at least one message, got none")
     try:
         arguments: dict[str, Any] = json_format.MessageToDict(chat.template_arguments)
-    except json_format.SerializeToJsonError:
+    except (json_format.Error, ValueError):
         raise bad("chat.template_arguments", "expected finite numbers") from None
     return types.Chat(
         messages=[_chat_message(message, i) for i, message in enumerate(chat.messages)],

@@ -62,7 +62,6 @@ class Requests:
         self._half_closed = half_closed
         self._labels: dict[str, LiveRequest] = {}
         self._num_waiting = 0
-        self._num_named = 0
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -86,7 +85,7 @@ class Requests:
         )
         prepared = await engine.prepare(request)
         handle = engine.submit(prepared, self)
-        track = Track(start.request_id or self._new_label(), delivery)
+        track = Track(start.request_id or handle.name, delivery)
         live = LiveRequest(handle, track, TENANT, arrived_at)
         self._labels[live.request_id] = live
         self._desk.live.add(live)
@@ -94,13 +93,6 @@ class Requests:
         self._desk.batch_end.joined(half_closed=self._half_closed)
         if _TRACEPARENT.fullmatch(start.traceparent):
             _log.info("request %s has traceparent %s", handle.name, start.traceparent)
-
-    def _new_label(self) -> str:
-        while True:
-            self._num_named += 1
-            label = f"request-{self._num_named}"
-            if label not in self._labels:
-                return label
 
     def cancel(self, request_id: str) -> None:
         """Ends a request early; no effect on one that is not live."""

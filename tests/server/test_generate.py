@@ -1,0 +1,232 @@
+"""One stream, many requests: what `Generate` promises when all goes well."""
+
+import asyncio
+
+import grpc
+from chairlift.v1 import generation_pb2 as pb
+
+from tests.engine import tiny_model
+from tests.server.talk import cancel, listen, next_event, start
+
+
+async def test_a_prompt_is_streamed_token_by_token(serve):
+    async with serve() as server:
+        heard = await server.say(start("a", max_tokens=8))
+        assert heard.status.code is grpc.StatusCode.OK
+        kinds = heard.kinds("a")
+        assert kinds[0] == "accepted"
+        assert kinds[-1] == "finished"
+        assert set(kinds[1:-1]) == {"tokens"}
+        assert len(heard.tokens("a")) == 8
+        accepted = heard.of("a")[0].accepted
+        assert accepted.num_prompt_tokens == 3
+        assert len(accepted.handle) >= 16
+        finished = heard.end("a").finished
+        assert finished.reason == pb.FINISH_REASON_LENGTH
+        assert (finished.usage.prompt_tokens, finished.usage.output_tokens) == (3, 8)
+        assert not finished.HasField("timeline")
+
+
+async def test_sequence_numbers_rise_and_only_the_last_event_is_last(serve):
+    async with serve() as server:
+        heard = await server.say(start("a"), start("b", prompt=[5] * 40))
+        for request_id in ("a", "b"):
+            numbers = [event.sequence for event in heard.of(request_id)]
+            assert numbers == sorted(set(numbers))
+            assert numbers[0] == 1
+            assert heard.end(request_id).HasField("finished")
+
+
+async def test_many_requests_of_one_stream_get_the_answers_they_get_alone(serve):
+    prompts = tiny_model.prompts(24)
+    commands = [start(f"r{i}", prompt=prompt, max_tokens=12) for i, prompt in enumerate(prompts)]
+    async with serve() as server:
+        together = await server.say(*commands)
+        for i, command in enumerate(commands):
+            alone = await server.say(command)
+            assert alone.tokens(f"r{i}") == together.tokens(f"r{i}")
+            assert alone.text(f"r{i}") == together.text(f"r{i}")
+
+
+async def test_one_message_carries_the_events_of_all_requests_of_a_step(serve):
+    async with serve() as server:
+        commands = [start(f"r{i}", max_tokens=16) for i in range(8)]
+        heard = await server.say(*commands)
+        # Eight rows, at least sixteen steps; one message per request and step would be 128.
+        assert heard.num_messages < 64
+
+
+async def test_half_close_without_a_command_is_ok_and_empty(serve):
+    async with serve() as server:
+        heard = await server.say()
+        assert (heard.events, heard.status.code) == ([], grpc.StatusCode.OK)
+
+
+async def test_half_close_does_not_cancel(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=100))
+        await next_event(call, "accepted")
+        await call.done_writing()
+        heard = await listen(call)
+        assert heard.end("a").finished.reason == pb.FINISH_REASON_LENGTH
+
+
+async def test_an_empty_request_id_is_filled(serve):
+    async with serve() as server:
+        heard = await server.say(start(""), start("a"), start(""))
+        ids = {event.request_id for event in heard.events}
+        assert len(ids) == 3
+        assert "" not in ids
+        assert all(heard.end(request_id).HasField("finished") for request_id in ids)
+
+
+async def test_an_id_can_be_used_again_once_its_request_has_ended(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        for _ in range(3):
+            await call.write(start("a", max_tokens=2))
+            events = await next_event(call, "finished")
+            assert events[-1].last
+        await call.done_writing()
+        assert (await listen(call)).events == []
+
+
+async def test_cancel_ends_the_request_with_what_there_is(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=200))
+        await call.write(start("b", max_tokens=20))
+        await next_event(call, "tokens")
+        await call.write(cancel("a"))
+        await call.done_writing()
+        heard = await listen(call)
+        assert heard.status.code is grpc.StatusCode.OK
+        finished = heard.end("a").finished
+        assert finished.reason == pb.FINISH_REASON_CANCELLED
+        assert 0 < finished.usage.output_tokens < 200
+        assert heard.end("b").finished.reason == pb.FINISH_REASON_LENGTH
+        await server.until_idle()
+
+
+async def test_cancel_right_after_start_ends_the_request(serve):
+    async with serve() as server:
+        heard = await server.say(start("a", max_tokens=200), cancel("a"))
+        assert heard.kinds("a")[0] == "accepted"
+        assert heard.end("a").finished.reason == pb.FINISH_REASON_CANCELLED
+
+
+async def test_cancel_of_an_unknown_or_ended_id_is_nothing(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(cancel("nobody"))
+        await call.write(start("a", max_tokens=1))
+        await next_event(call, "finished")
+        await call.write(cancel("a"))
+        await call.done_writing()
+        heard = await listen(call)
+        assert (heard.events, heard.status.code) == ([], grpc.StatusCode.OK)
+
+
+async def test_breaking_the_call_cancels_its_requests(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        for i in range(12):
+            await call.write(start(f"r{i}", max_tokens=250))
+        await next_event(call, "tokens")
+        call.cancel()
+        await server.until_idle()
+
+
+async def test_the_deadline_of_the_call_cancels_its_requests(serve):
+    async with serve() as server:
+        heard = await listen(
+            server.generation.Generate(iter([start("a", max_tokens=253)]), timeout=0.05)
+        )
+        assert heard.status.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        await server.until_idle()
+
+
+async def test_interval_groups_tokens(serve):
+    async with serve() as server:
+        output = pb.Output(token_ids=True, interval=4)
+        heard = await server.say(start("a", max_tokens=10, output=output))
+        counts = [e.tokens.num_tokens for e in heard.of("a") if e.HasField("tokens")]
+        assert counts[0] == 1
+        assert sum(counts) == 10
+        assert all(count >= 4 for count in counts[1:-1])
+
+
+async def test_interval_0_is_one_event_at_the_end(serve):
+    async with serve() as server:
+        output = pb.Output(token_ids=True, interval=0)
+        heard = await server.say(start("a", max_tokens=10, output=output))
+        assert heard.kinds("a") == ["accepted", "tokens", "finished"]
+        assert heard.of("a")[1].tokens.num_tokens == 10
+
+
+async def test_output_says_what_comes_back(serve):
+    async with serve() as server:
+        ids_only = pb.Output(text=False, token_ids=True, timeline=True)
+        heard = await server.say(
+            start("text", output=pb.Output()),
+            start("ids", output=ids_only),
+            start("logprobs", output=pb.Output(logprobs=0)),
+        )
+        assert heard.text("text")
+        assert not heard.tokens("text")
+        assert not heard.text("ids")
+        assert len(heard.tokens("ids")) == 8
+        timeline = heard.end("ids").finished.timeline
+        assert timeline.queued.ToNanoseconds() >= 0
+        assert timeline.decode.ToNanoseconds() > 0
+        logprobs = [e.tokens for e in heard.of("logprobs") if e.HasField("tokens")]
+        assert all(len(t.logprobs.logprobs) == t.num_tokens for t in logprobs)
+        # A greedy token is the likeliest.
+        assert all(set(t.logprobs.ranks) == {1} for t in logprobs)
+        assert all(p <= 0 for t in logprobs for p in t.logprobs.logprobs)
+
+
+async def test_text_and_chat_prompts_are_tokenized(serve):
+    async with serve() as server:
+        chat = pb.Chat(messages=[pb.ChatMessage(role="user", text="ride the lift")])
+        parts = pb.ContentParts(parts=[pb.ContentPart(text="ride "), pb.ContentPart(text="the lift")])
+        in_parts = pb.Chat(messages=[pb.ChatMessage(role="user", parts=parts)])
+        same = "<user>ride the lift\n<assistant>"
+        heard = await server.say(
+            start("chat", prompt=chat),
+            start("parts", prompt=in_parts),
+            start("text", prompt=same, add_special_tokens=False),
+        )
+        assert heard.tokens("chat") == heard.tokens("text") == heard.tokens("parts")
+
+
+async def test_a_seed_draws_the_same_again(serve):
+    async with serve() as server:
+        drawn = pb.Sampling(temperature=1.0, seed=7)
+        first = await server.say(start("a", sampling=drawn), start("b", sampling=drawn))
+        assert first.tokens("a") == first.tokens("b")
+        unseeded = await server.say(start("a", sampling=pb.Sampling(temperature=1.0)))
+        seed = unseeded.of("a")[0].accepted.seed
+        again = await server.say(start("a", sampling=pb.Sampling(temperature=1.0, seed=seed)))
+        assert again.tokens("a") == unseeded.tokens("a")
+
+
+async def test_a_stop_string_is_named_and_cut(serve):
+    async with serve() as server:
+        text = (await server.say(start("a", max_tokens=40))).text("a")
+        stop = next(c for c in text[4:] if c.isascii() and c.isprintable())
+        stopping = pb.Stopping(max_tokens=40, ignore_eos=True, stop=[stop])
+        heard = await server.say(start("a", stopping=stopping))
+        finished = heard.end("a").finished
+        assert finished.reason == pb.FINISH_REASON_STOP
+        assert finished.stop == stop
+        assert heard.text("a") == text[: text.index(stop)]
+
+
+async def test_two_streams_may_use_the_same_id(serve):
+    async with serve() as server:
+        first, second = await asyncio.gather(
+            server.say(start("a", prompt=[1, 2, 3])), server.say(start("a", prompt=[9, 8, 7]))
+        )
+        assert first.tokens("a") != second.tokens("a")

@@ -1,0 +1,296 @@
+"""Whatever is wrong with a request has a status and a field, and hurts nobody else."""
+
+import math
+
+import grpc
+import pytest
+from chairlift.v1 import embedding_pb2, server_pb2, tokenizer_pb2
+from chairlift.v1 import generation_pb2 as pb
+from google.protobuf import duration_pb2
+
+from tests.server.talk import next_event, start, status_of
+
+Code = grpc.StatusCode
+SHORT = duration_pb2.Duration(nanos=1)
+
+
+def sampling(**fields):
+    return start("bad", sampling=pb.Sampling(**fields))
+
+
+def stopping(**fields):
+    return start("bad", stopping=pb.Stopping(**fields))
+
+
+def output(**fields):
+    return start("bad", output=pb.Output(**fields))
+
+
+def schedule(**fields):
+    return start("bad", schedule=pb.Schedule(**fields))
+
+
+def chat(*messages, **fields):
+    return start("bad", prompt=pb.Chat(messages=messages, **fields))
+
+
+def user(text):
+    return pb.ChatMessage(role="user", text=text)
+
+
+def template_argument(value):
+    command = chat(user("hello"))
+    command.start.chat.template_arguments["x"] = value
+    return command
+
+
+WRONG = {
+    "empty text": (start("bad", prompt=""), "prompt"),
+    "no tokens": (start("bad", prompt=[]), "prompt"),
+    "no prompt": (start("bad", prompt=None), "prompt"),
+    "token outside the vocabulary": (start("bad", prompt=[390]), "token_ids"),
+    "token beyond int32": (start("bad", prompt=[2**32 - 1]), "token_ids"),
+    "nan temperature": (sampling(temperature=math.nan), "sampling.temperature"),
+    "infinite temperature": (sampling(temperature=math.inf), "sampling.temperature"),
+    "negative temperature": (sampling(temperature=-1), "sampling.temperature"),
+    "top_p 0": (sampling(top_p=0), "sampling.top_p"),
+    "top_p 2": (sampling(top_p=2), "sampling.top_p"),
+    "nan top_p": (sampling(top_p=math.nan), "sampling.top_p"),
+    "min_p 2": (sampling(min_p=2), "sampling.min_p"),
+    "n 0": (sampling(n=0), "sampling.n"),
+    "nan penalty": (sampling(repetition_penalty=math.nan), "sampling.repetition_penalty"),
+    "max_tokens 0": (stopping(max_tokens=0), "stopping.max_tokens"),
+    "min_tokens above max_tokens": (stopping(max_tokens=2, min_tokens=3), "stopping.min_tokens"),
+    "empty stop": (stopping(stop=[""]), "stopping.stop"),
+    "17 stops": (stopping(stop=["x"] * 17), "stopping.stop"),
+    "stop token outside": (stopping(stop_token_ids=[390]), "stopping.stop_token_ids"),
+    "truncate to nothing": (start("bad", truncate_prompt=0), "truncate_prompt"),
+    "negative timeout": (
+        schedule(queue_timeout=duration_pb2.Duration(seconds=-1)),
+        "schedule.queue_timeout",
+    ),
+    "timeout 0": (schedule(time_limit=duration_pb2.Duration()), "schedule.time_limit"),
+    "timeout of ages": (
+        schedule(time_limit=duration_pb2.Duration(seconds=10**11)),
+        "schedule.time_limit",
+    ),
+    "duration that is none": (
+        schedule(time_limit=duration_pb2.Duration(seconds=1, nanos=-1)),
+        "schedule.time_limit",
+    ),
+    "long salt": (start("bad", prefix_cache=pb.PrefixCache(salt="x" * 129)), "prefix_cache.salt"),
+    "no messages": (chat(), "chat.messages"),
+    "message without content": (chat(pb.ChatMessage(role="user")), "chat.messages[0].content"),
+    "message without role": (chat(pb.ChatMessage(text="x")), "chat.messages[0].role"),
+    "empty part": (
+        chat(pb.ChatMessage(role="user", parts=pb.ContentParts(parts=[pb.ContentPart()]))),
+        "chat.messages[0].parts[0]",
+    ),
+    "nan in the template's arguments": (
+        template_argument(math.nan),
+        "chat.template_arguments",
+    ),
+}
+
+LATER = {
+    "sampling.n": sampling(n=2),
+    "sampling.repetition_penalty": sampling(repetition_penalty=1.1),
+    "sampling.presence_penalty": sampling(presence_penalty=0.5),
+    "sampling.frequency_penalty": sampling(frequency_penalty=-0.5),
+    "sampling.logit_bias": sampling(logit_bias={3: 1.0}),
+    "output.logprobs": output(logprobs=1),
+    "output.prompt_logprobs": output(prompt_logprobs=0),
+    "output.echo": output(echo=True),
+    "constraint": start("bad", constraint=pb.Constraint(regex="a+")),
+    "schedule.priority": schedule(priority=1),
+    "schedule.time_to_first_token": schedule(time_to_first_token=SHORT),
+    "credit": start("bad", credit=10),
+    "resume_window": start("bad", resume_window=SHORT),
+    "chat.tools": chat(user("hello"), tools=[pb.Tool(name="clock")]),
+    "chat.messages[0].reasoning": chat(
+        pb.ChatMessage(role="assistant", text="x", reasoning="because")
+    ),
+    "chat.messages[0].tool_calls": chat(
+        pb.ChatMessage(role="assistant", text="x", tool_calls=[pb.ToolCall(name="clock")])
+    ),
+    "chat.messages[0].tool_call_id": chat(
+        pb.ChatMessage(role="tool", text="x", tool_call_id="1")
+    ),
+}
+
+OTHERS = {
+    "prompt longer than the model": (
+        start("bad", prompt=[1] * 256),
+        (Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG", "prompt"),
+    ),
+    "unknown adapter": (start("bad", adapter="lora"), (Code.NOT_FOUND, "ADAPTER", "adapter")),
+    "unknown model": (start("bad", model="other"), (Code.NOT_FOUND, "MODEL", "model")),
+}
+
+CASES = {
+    **{
+        name: (command, (Code.INVALID_ARGUMENT, "BAD_PARAMETER", field))
+        for name, (command, field) in WRONG.items()
+    },
+    **{name: (command, (Code.UNIMPLEMENTED, "FEATURE", name)) for name, command in LATER.items()},
+    **OTHERS,
+}
+
+
+def rejected(heard, request_id="bad"):
+    """The one rejection of an id: command, code, reason and field."""
+    (event,) = (e for e in heard.of(request_id) if e.HasField("rejected"))
+    assert not event.last
+    error = event.rejected.error
+    assert error.message
+    code = next(code for code in Code if code.value[0] == error.code)
+    return event.rejected.command, (code, error.reason, error.field)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_wrong_request_is_rejected_and_its_neighbours_go_on(serve, case):
+    command, expected = CASES[case]
+    async with serve() as server:
+        heard = await server.say(start("good"), command, start("after"))
+        assert heard.status.code is Code.OK
+        assert rejected(heard) == (pb.COMMAND_KIND_START, expected)
+        assert heard.kinds("bad") == ["rejected"]
+        for request_id in ("good", "after"):
+            assert heard.end(request_id).finished.reason == pb.FINISH_REASON_LENGTH
+        alone = await server.one(command)
+        code, reason, field = expected
+        assert (alone.status.code, alone.status.reason, alone.events) == (code, reason, [])
+        assert alone.status.fields == ([field] if code is Code.INVALID_ARGUMENT else [])
+        await server.until_idle()
+
+
+@pytest.mark.parametrize(
+    "request_id", ["x" * 129, "line\nbreak", "größe"], ids=["long", "control", "not ascii"]
+)
+async def test_an_id_that_is_no_label_is_rejected(serve, request_id):
+    async with serve() as server:
+        heard = await server.say(start(request_id))
+        _, status = rejected(heard, request_id)
+        assert status == (Code.INVALID_ARGUMENT, "BAD_PARAMETER", "request_id")
+
+
+async def test_a_prompt_that_the_pool_can_never_hold_is_a_failed_precondition(serve, kv_blocks):
+    async with serve(kv_cache_memory=kv_blocks(4)) as server:
+        heard = await server.say(start("bad", prompt=[1] * 100), start("good"))
+        _, status = rejected(heard)
+        assert status == (Code.FAILED_PRECONDITION, "KV_CAPACITY", "prompt")
+        assert heard.end("good").HasField("finished")
+        await server.until_idle()
+
+
+async def test_a_duplicate_id_is_rejected_and_the_live_request_untouched(serve):
+    async with serve() as server:
+        alone = await server.say(start("a", max_tokens=60))
+        heard = await server.say(start("a", max_tokens=60), start("a", prompt=[7]))
+        command, status = rejected(heard, "a")
+        assert command == pb.COMMAND_KIND_START
+        assert status == (Code.ALREADY_EXISTS, "REQUEST_ID", "request_id")
+        assert heard.tokens("a") == alone.tokens("a")
+
+
+async def test_a_full_queue_is_resource_exhausted_with_a_time_to_retry(serve):
+    async with serve(max_num_seqs=1, max_queued_requests=2) as server:
+        call = server.generation.Generate()
+        await call.write(start("running", max_tokens=250))
+        await next_event(call, "tokens")
+        heard = await server.say(*(start(f"r{i}", max_tokens=1) for i in range(6)))
+        refused = [e for e in heard.events if e.HasField("rejected")]
+        assert 3 <= len(refused) <= 4
+        for event in refused:
+            error = event.rejected.error
+            assert (error.code, error.reason) == (pb.STATUS_CODE_RESOURCE_EXHAUSTED, "QUEUE_FULL")
+            assert error.retry_after.seconds >= 1
+        call.cancel()
+        await server.until_idle()
+
+
+async def test_a_full_queue_is_the_status_of_generate_one(serve):
+    async with serve(max_num_seqs=1, max_queued_requests=1) as server:
+        call = server.generation.Generate()
+        await call.write(start("running", max_tokens=250))
+        await next_event(call, "tokens")
+        await call.write(start("waiting", max_tokens=250))
+        await next_event(call, "accepted")
+        heard = await server.one(start("a"))
+        assert heard.status.code is Code.RESOURCE_EXHAUSTED
+        assert heard.status.reason == "QUEUE_FULL"
+        assert heard.status.retry_after_s >= 1
+        call.cancel()
+        await server.until_idle()
+
+
+async def test_a_request_that_does_not_start_in_time_fails(serve):
+    async with serve(max_num_seqs=1) as server:
+        waiting = start("late", schedule=pb.Schedule(queue_timeout=SHORT))
+        heard = await server.say(start("first", max_tokens=50), waiting)
+        failed = heard.end("late").failed
+        assert failed.error.code == pb.STATUS_CODE_DEADLINE_EXCEEDED
+        assert failed.error.reason == "QUEUE_TIMEOUT"
+        assert heard.end("first").HasField("finished")
+
+
+async def test_the_time_limit_ends_a_request_with_what_there_is(serve):
+    async with serve() as server:
+        limit = pb.Schedule(time_limit=duration_pb2.Duration(nanos=30_000_000))
+        heard = await server.say(start("a", max_tokens=253, schedule=limit))
+        assert heard.end("a").finished.reason == pb.FINISH_REASON_TIME_LIMIT
+
+
+async def test_commands_that_this_version_does_not_know_are_rejected(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("live", max_tokens=250))
+        await next_event(call, "accepted")
+        cases = [
+            (pb.GenerateRequest(update=pb.Update(request_id="live")), "UNIMPLEMENTED", "update"),
+            (pb.GenerateRequest(update=pb.Update(request_id="gone")), "NOT_FOUND", "request_id"),
+            (pb.GenerateRequest(credit=pb.Credit(request_id="live")), "UNIMPLEMENTED", "credit"),
+            (pb.GenerateRequest(credit=pb.Credit(request_id="gone")), "NOT_FOUND", "request_id"),
+            (pb.GenerateRequest(resume=pb.Resume(handle="x")), "UNIMPLEMENTED", "resume"),
+            (pb.GenerateRequest(), "INVALID_ARGUMENT", "command"),
+        ]
+        for command, code, field in cases:
+            await call.write(command)
+            event = (await next_event(call, "rejected"))[-1]
+            assert pb.StatusCode.Name(event.rejected.error.code) == f"STATUS_CODE_{code}"
+            assert event.rejected.error.field == field
+            kind = (command.WhichOneof("command") or "unspecified").upper()
+            assert pb.CommandKind.Name(event.rejected.command) == f"COMMAND_KIND_{kind}"
+        call.cancel()
+
+
+async def test_methods_of_later_versions_are_unimplemented_by_name(serve):
+    async with serve() as server:
+        for call, name in (
+            (server.embedding.Embed(embedding_pb2.EmbedRequest()), "Embed"),
+            (server.info.PlanMemory(server_pb2.PlanMemoryRequest()), "PlanMemory"),
+        ):
+            status = await status_of(call)
+            assert (status.code, status.reason) == (Code.UNIMPLEMENTED, "FEATURE")
+            assert name in status.message
+
+
+async def test_wrong_unary_requests_have_a_status(serve):
+    async with serve() as server:
+        for call, code in (
+            (server.generation.Abort(pb.AbortRequest()), Code.INVALID_ARGUMENT),
+            (server.info.GetModelInfo(server_pb2.GetModelInfoRequest(model="x")), Code.NOT_FOUND),
+            (
+                server.tokenizer.Tokenize(tokenizer_pb2.TokenizeRequest(model="x")),
+                Code.NOT_FOUND,
+            ),
+            (
+                server.tokenizer.Detokenize(tokenizer_pb2.DetokenizeRequest(token_ids=[390])),
+                Code.INVALID_ARGUMENT,
+            ),
+            (
+                server.tokenizer.ApplyChatTemplate(tokenizer_pb2.ApplyChatTemplateRequest()),
+                Code.INVALID_ARGUMENT,
+            ),
+        ):
+            assert (await status_of(call)).code is code
