@@ -18,7 +18,7 @@ use crate::element::Packed;
 use crate::error::{ArgumentError, expect_equal};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{accumulate, balanced, with_rows};
+use crate::tile::{Lines, accumulate, balanced, with_rows};
 use crate::{Element, bf16};
 use std::ops::Range;
 
@@ -241,9 +241,8 @@ impl<T: Element> Forward<'_, T> {
         let depth = self.layer.in_features.div_ceil(T::Packed::DEPTH);
         let units = &self.layer.panels[panel * depth * W..(panel + 1) * depth * W];
         let bias: &[f32; W] = self.layer.bias[panel * W..].first_chunk().expect("padded");
-        let mut acc = [*bias; R];
         let (x, _) = x.as_chunks::<R>();
-        accumulate::<I, T::Packed, R, W>(&mut acc, x, units, W);
+        let acc = accumulate::<I, T::Packed, R, W>([*bias; R], x, Lines::new(units, W));
         let columns = W.min(self.layer.out_features - panel * W);
         for (r, acc) in acc.iter().enumerate() {
             let start = (first_row + r) * self.stride + panel * W;

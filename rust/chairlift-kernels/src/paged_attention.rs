@@ -22,7 +22,7 @@ use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use crate::softmax::State;
-use crate::tile::{accumulate, balanced, with_rows};
+use crate::tile::{Lines, accumulate, balanced, with_rows};
 use crate::{Element, bf16};
 use std::ops::Range;
 
@@ -380,9 +380,9 @@ impl<T: Element> Attend<'_, T> {
             return;
         }
         let q = &scratch.q[first * head_dim..(first + R) * head_dim];
-        let mut scores = [[0.0; BLOCK_SIZE]; R];
         let (q, _) = q.as_chunks::<R>();
-        accumulate::<I, T::Packed, R, BLOCK_SIZE>(&mut scores, q, keys, BLOCK_SIZE);
+        let keys = Lines::new(keys, BLOCK_SIZE);
+        let scores = accumulate::<I, T::Packed, R, BLOCK_SIZE>([[0.0; BLOCK_SIZE]; R], q, keys);
         let mut state = scratch.state::<R>(first, head_dim);
         state.update::<I, T::Packed>(&scores, values, &visible);
     }
