@@ -190,7 +190,9 @@ async def test_output_says_what_comes_back(serve):
 async def test_text_and_chat_prompts_are_tokenized(serve):
     async with serve() as server:
         chat = pb.Chat(messages=[pb.ChatMessage(role="user", text="ride the lift")])
-        parts = pb.ContentParts(parts=[pb.ContentPart(text="ride "), pb.ContentPart(text="the lift")])
+        parts = pb.ContentParts(
+            parts=[pb.ContentPart(text="ride "), pb.ContentPart(text="the lift")]
+        )
         in_parts = pb.Chat(messages=[pb.ChatMessage(role="user", parts=parts)])
         same = "<user>ride the lift\n<assistant>"
         heard = await server.say(

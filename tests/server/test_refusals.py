@@ -113,9 +113,7 @@ LATER = {
     "chat.messages[0].tool_calls": chat(
         pb.ChatMessage(role="assistant", text="x", tool_calls=[pb.ToolCall(name="clock")])
     ),
-    "chat.messages[0].tool_call_id": chat(
-        pb.ChatMessage(role="tool", text="x", tool_call_id="1")
-    ),
+    "chat.messages[0].tool_call_id": chat(pb.ChatMessage(role="tool", text="x", tool_call_id="1")),
 }
 
 OTHERS = {

@@ -100,7 +100,7 @@ class ServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchSteps(self, request, context):
-        """Every step of the engine from now on: who sat in which row.
+        """Every step of the engine from now on: who sat in which row. The headers of the call tell that "now" has come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
