@@ -1,4 +1,5 @@
-from contextlib import asynccontextmanager
+import socket
+from contextlib import asynccontextmanager, closing
 
 import grpc
 import pytest
@@ -53,3 +54,10 @@ def serve(tiny_folder, tmp_path):
             await served.stop(0)
 
     return run
+
+
+@pytest.fixture
+def free_port():
+    """A port that nobody listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return probe.getsockname()[1]

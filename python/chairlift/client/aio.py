@@ -15,7 +15,13 @@ from chairlift.client.start import new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.types import Prompt
 from chairlift.v1 import generation_pb2 as pb
-from chairlift.v1 import generation_pb2_grpc, server_pb2, server_pb2_grpc
+from chairlift.v1 import (
+    generation_pb2_grpc,
+    server_pb2,
+    server_pb2_grpc,
+    tokenizer_pb2,
+    tokenizer_pb2_grpc,
+)
 
 
 class AsyncGeneration(Progress):
@@ -166,6 +172,7 @@ class AsyncClient:
         self._channel: Any = grpc.aio.insecure_channel(address)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._server = server_pb2_grpc.ServerServiceStub(self._channel)
+        self._tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._numbers = itertools.count(1)
         self._stream: _Stream | None = None
@@ -218,6 +225,11 @@ class AsyncClient:
         """Ends a request of any connection by its handle; tells whether it was live."""
         response = await self._call(self._generation.Abort, pb.AbortRequest(handle=handle))
         return bool(response.num_aborted)
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Asks for the tokens of a text."""
+        request = tokenizer_pb2.TokenizeRequest(text=text)
+        return list((await self._call(self._tokenizer.Tokenize, request)).token_ids)
 
     async def server_info(self) -> server_pb2.GetServerInfoResponse:
         """Asks for the process and its settings."""

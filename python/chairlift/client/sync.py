@@ -16,7 +16,13 @@ from chairlift.client.start import new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.types import Prompt
 from chairlift.v1 import generation_pb2 as pb
-from chairlift.v1 import generation_pb2_grpc, server_pb2, server_pb2_grpc
+from chairlift.v1 import (
+    generation_pb2_grpc,
+    server_pb2,
+    server_pb2_grpc,
+    tokenizer_pb2,
+    tokenizer_pb2_grpc,
+)
 
 _HALF_CLOSE: Final = None
 
@@ -140,6 +146,7 @@ class Client:
         self._channel: Any = grpc.insecure_channel(address)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._server = server_pb2_grpc.ServerServiceStub(self._channel)
+        self._tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -205,6 +212,11 @@ class Client:
         """Ends a request of any connection by its handle; tells whether it was live."""
         response = self._call(self._generation.Abort, pb.AbortRequest(handle=handle))
         return bool(response.num_aborted)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Asks for the tokens of a text."""
+        request = tokenizer_pb2.TokenizeRequest(text=text)
+        return list((self._call(self._tokenizer.Tokenize, request)).token_ids)
 
     def server_info(self) -> server_pb2.GetServerInfoResponse:
         """Asks for the process and its settings."""

@@ -148,6 +148,9 @@ class Requests:
         self._outbox.add_tokens(live.track, event)
 
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
+        if event.reason is Reason.ENGINE_DOWN:
+            self._desk.gate.die()
+            self._desk.calls.wake()
         error = RequestError(
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )

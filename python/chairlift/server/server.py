@@ -8,31 +8,31 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
-from pydantic import BaseModel, ConfigDict, Field
 
 from chairlift.config import Batching, EngineConfig
-from chairlift.errors import ConfigError, ModelError
+from chairlift.errors import ConfigError
 from chairlift.metrics import Metrics
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.calls import Calls
+from chairlift.server.config import ServerConfig, grpc_options
 from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
 from chairlift.server.guard import Guard
 from chairlift.server.health import Health
 from chairlift.server.listen import TcpAddress, UnixAddress, bind, parse_address
 from chairlift.server.live import LiveRequests
+from chairlift.server.loading import load_engine, probe
 from chairlift.server.requests import Desk
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
 from chairlift.server.tokenizer_service import TokenizerServicer
-from chairlift.types import Accepted, Failed, PrefixCache, Request, Sampling, Stopping
 from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,
@@ -47,6 +47,8 @@ from chairlift.v1 import (
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
 
+__all__ = ["Server", "ServerConfig", "run_server"]
+
 _log = logging.getLogger(__name__)
 
 _LAST_WRITES_S: Final = 5.0
@@ -55,29 +57,6 @@ _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
 _WATCHDOG_S: Final = 15.0
 _WATCHDOG_EXIT: Final = 70
-
-Result = TypeVar("Result")
-
-
-class ServerConfig(BaseModel):
-    """Settings of the server; each is also an option of `chairlift serve`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str = "demo"
-    """`demo`, a local folder, or a Hugging Face id."""
-    listen: str = "127.0.0.1:50051"
-    """HOST:PORT on loopback, or unix:PATH."""
-    metrics_listen: str | None = None
-    """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
-    drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """After a signal: how long running requests may go on."""
-    write_timeout_s: Annotated[float, Field(gt=0)] = 30.0
-    """A call whose client reads nothing for so long ends."""
-    max_receive_bytes: Annotated[int, Field(ge=1024)] = 4 * 2**20
-    """A longer message is refused."""
-    max_concurrent_streams: Annotated[int, Field(ge=1)] = 256
-    """Open calls of one connection."""
 
 
 class Server:
@@ -127,10 +106,14 @@ class Server:
         Raises:
             ConfigError: An address cannot be used.
         """
-        self._grpc = grpc.aio.server(interceptors=(Guard(),), options=_options(self._config))
+        self._grpc = grpc.aio.server(interceptors=(Guard(),), options=grpc_options(self._config))
         await self._add_services()
-        address = bind(self._grpc, self._address, "listen")
-        self._serve_metrics()
+        try:
+            address = bind(self._grpc, self._address, "listen")
+            self._end_metrics = self._serve_metrics()
+        except ConfigError:
+            await self._grpc.stop(None)
+            raise
         await self._grpc.start()
         return str(address)
 
@@ -149,16 +132,24 @@ class Server:
         names = (*_service_names(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
 
-    def _serve_metrics(self) -> None:
+    def _serve_metrics(self) -> Callable[[], None]:
+        """Starts the Prometheus endpoint, if there is one; gives what ends it."""
         address = self._metrics_address
         if address is None:
-            return
+            return lambda: None
         try:
-            start_http_server(address.port, address.host, self.metrics.registry)
+            endpoint, thread = start_http_server(address.port, address.host, self.metrics.registry)
         except OSError as error:
             reason = (error.strerror or "unknown error").lower()
             message = f"metrics_listen: cannot listen on {address}: {reason}"
             raise ConfigError(message) from None
+
+        def end() -> None:
+            endpoint.shutdown()
+            endpoint.server_close()
+            thread.join()
+
+        return end
 
     async def load(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Loads the model, generates one token to see that it works, and opens the gate.
@@ -170,16 +161,8 @@ class Server:
             ConfigError: A setting does not fit the model.
             ModelError: The model cannot be loaded, or cannot answer.
         """
-        engine = await _on_daemon_thread(lambda: self._new_engine(on_progress))
+        engine = await load_engine(self._config.model, self._engine_config, on_progress)
         await self.serve(engine)
-
-    def _new_engine(self, on_progress: Callable[[int, int], None] | None) -> "AsyncEngine":
-        # Here, because torch takes seconds to import and the port should answer meanwhile.
-        from chairlift.engine.async_engine import AsyncEngine
-        from chairlift.engine.engine import Engine
-
-        settings = self._engine_config.model_dump()
-        return AsyncEngine.of(Engine(self._config.model, on_progress=on_progress, **settings))
 
     async def serve(self, engine: "AsyncEngine") -> None:
         """Opens the gate for an engine that is loaded but not started.
@@ -188,7 +171,7 @@ class Server:
             ModelError: It cannot answer.
         """
         await engine.start()
-        await _probe(engine)
+        await probe(engine)
         engine.watch_steps(lambda record: self.metrics.step(record.duration_s))
         self.gate.load(engine)
         self.gate.open()
@@ -226,6 +209,7 @@ class Server:
         for task in tuple(self._background):
             task.cancel()
         await self._grpc.stop(_STOP_S)
+        await asyncio.to_thread(self._end_metrics)
 
     async def _drain(self, grace_s: float) -> None:
         engine = self.gate.loaded
@@ -260,38 +244,51 @@ async def run_server(
     """
     server = Server(engine_config, server_config)
     address = await server.bind()
-    stop, hurry = _signals()
-    load = asyncio.create_task(server.load(on_progress))
-    try:
-        await _first(load, stop)
-        if load.done():
-            load.result()
-            if on_ready is not None:
-                on_ready(address)
-            await _first(asyncio.create_task(server.gate.draining.wait()), stop)
-    finally:
-        load.cancel()
-        watchdog = threading.Timer(
-            server_config.drain_grace_s + _WATCHDOG_S, os._exit, (_WATCHDOG_EXIT,)
-        )
-        watchdog.daemon = True
-        watchdog.start()
-        has_died = server.gate.draining.is_set()
-        await server.stop(server_config.drain_grace_s, hurry)
-        watchdog.cancel()
+    with _signals() as (stop, hurry):
+        load = asyncio.create_task(server.load(on_progress))
+        try:
+            await _first(load, stop)
+            if load.done():
+                load.result()
+                if on_ready is not None:
+                    on_ready(address)
+                await _first(asyncio.create_task(server.gate.draining.wait()), stop)
+        finally:
+            load.cancel()
+            has_died = server.gate.draining.is_set()
+            with _watchdog(server_config.drain_grace_s + _WATCHDOG_S):
+                await server.stop(server_config.drain_grace_s, hurry)
     return 1 if has_died else 0
 
 
-def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+@contextmanager
+def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     """Events that the first and the second SIGTERM or SIGINT set."""
     first, second = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (second if first.is_set() else first).set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    return first, second
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield first, second
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _watchdog(seconds: float) -> Iterator[None]:
+    """Ends the process if what follows takes longer: gRPC waits for handlers without a bound."""
+    timer = threading.Timer(seconds, os._exit, (_WATCHDOG_EXIT,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
@@ -299,48 +296,6 @@ async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
     waiter = asyncio.create_task(event.wait())
     await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
-
-
-async def _on_daemon_thread(work: Callable[[], Result]) -> Result:
-    """Runs work on a thread that a process which ends does not wait for."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def set_result(result: Result | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(result)  # type: ignore[arg-type]
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        result, caught = None, None
-        try:
-            result = work()
-        except BaseException as error:
-            caught = error
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-            loop.call_soon_threadsafe(set_result, result, caught)
-
-    threading.Thread(target=run, name="chairlift-load", daemon=True).start()
-    return await done
-
-
-async def _probe(engine: "AsyncEngine") -> None:
-    """Generates one token, so that the first client is not the first to find a fault."""
-    request = Request(
-        prompt=[0],
-        sampling=Sampling(temperature=0.0),
-        stopping=Stopping(max_tokens=1, ignore_eos=True),
-        prefix_cache=PrefixCache(read=False, write=False),
-    )
-    async for event in engine.generate(request):
-        if isinstance(event, Accepted):
-            engine.flush()
-        elif isinstance(event, Failed):
-            message = f"the model does not answer: {event.message}"
-            raise ModelError(message)
 
 
 def _metrics_address(text: str | None) -> TcpAddress | None:
@@ -358,24 +313,3 @@ def _service_names() -> tuple[str, ...]:
     return tuple(
         service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()
     )
-
-
-def _options(config: ServerConfig) -> list[tuple[str, int]]:
-    """Channel options; where they differ from gRPC's own, the reason."""
-    return [
-        ("grpc.max_receive_message_length", config.max_receive_bytes),
-        ("grpc.max_concurrent_streams", config.max_concurrent_streams),
-        # A second server on the same port should fail, not take half of the calls.
-        ("grpc.so_reuseport", 0),
-        # A queued request has no bytes under way: only pings find out that its client is gone.
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # Well-meant pings of clients are no attack.
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        # Handshakes that never end hold a file descriptor each.
-        ("grpc.server_handshake_timeout_ms", 10_000),
-        ("grpc.max_connection_idle_ms", 300_000),
-        ("grpc.max_metadata_size", 8_192),
-        ("grpc.absolute_max_metadata_size", 16_384),
-    ]

@@ -6,7 +6,7 @@ call that read and wrote in one loop would stand still once both windows are ful
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
@@ -19,6 +19,8 @@ from chairlift.server.status import INTERNAL_MESSAGE
 from chairlift.v1 import generation_pb2 as pb
 
 _log = logging.getLogger(__name__)
+
+_MESSAGE_BYTES: Final = 2**20
 
 _KINDS: Final = {
     "start": pb.COMMAND_KIND_START,
@@ -77,11 +79,10 @@ class GenerateCall:
         self._outbox.wake()
 
     async def _write(self) -> None:
-        events = self._outbox.take()
-        if not events:
-            return
-        self._has_written = True
-        await send(self._context, pb.GenerateResponse(events=events), self._desk.write_timeout_s)
+        for events in in_messages(self._outbox.take()):
+            self._has_written = True
+            response = pb.GenerateResponse(events=events)
+            await send(self._context, response, self._desk.write_timeout_s)
 
     async def _read(self) -> None:
         async for message in self._commands:
@@ -132,6 +133,20 @@ def _kind(kind: str | None) -> pb.CommandKind:
 
 def _ended(reader: asyncio.Task[None]) -> bool:
     return reader.done() and not reader.cancelled()
+
+
+def in_messages(events: list[pb.Event]) -> Iterator[list[pb.Event]]:
+    """Splits events so that no message outgrows what clients receive by default (4 MiB)."""
+    message: list[pb.Event] = []
+    num_bytes = 0
+    for event in events:
+        num_bytes += event.ByteSize()
+        if message and num_bytes > _MESSAGE_BYTES:
+            yield message
+            message, num_bytes = [], event.ByteSize()
+        message.append(event)
+    if message:
+        yield message
 
 
 async def send(context: Context, response: object, timeout_s: float) -> None:

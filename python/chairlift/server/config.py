@@ -1,0 +1,47 @@
+"""The server's settings, and what gRPC is told of them."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ServerConfig(BaseModel):
+    """Settings of the server; each is also an option of `chairlift serve`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "demo"
+    """`demo`, a local folder, or a Hugging Face id."""
+    listen: str = "127.0.0.1:50051"
+    """HOST:PORT on loopback, or unix:PATH."""
+    metrics_listen: str | None = None
+    """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
+    drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
+    """After a signal: how long running requests may go on."""
+    write_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """A call whose client reads nothing for so long ends."""
+    max_receive_bytes: Annotated[int, Field(ge=1024)] = 4 * 2**20
+    """A longer message is refused."""
+    max_concurrent_streams: Annotated[int, Field(ge=1)] = 256
+    """Open calls of one connection."""
+
+
+def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """Channel options; where they differ from gRPC's own, the reason."""
+    return [
+        ("grpc.max_receive_message_length", config.max_receive_bytes),
+        ("grpc.max_concurrent_streams", config.max_concurrent_streams),
+        # A second server on the same port should fail, not take half of the calls.
+        ("grpc.so_reuseport", 0),
+        # A queued request has no bytes under way: only pings find out that its client is gone.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Well-meant pings of clients are no attack.
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        # Handshakes that never end hold a file descriptor each.
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 300_000),
+        ("grpc.max_metadata_size", 8_192),
+        ("grpc.absolute_max_metadata_size", 16_384),
+    ]

@@ -1,0 +1,87 @@
+"""Brings the engine up while the server already answers."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from chairlift.config import EngineConfig
+from chairlift.errors import ModelError
+from chairlift.types import Accepted, Failed, PrefixCache, Request, Sampling, Stopping
+
+if TYPE_CHECKING:
+    from chairlift.engine.async_engine import AsyncEngine
+
+Result = TypeVar("Result")
+
+
+async def load_engine(
+    model: str, config: EngineConfig, on_progress: Callable[[int, int], None] | None
+) -> "AsyncEngine":
+    """Loads an engine on a thread; it is not started yet.
+
+    Args:
+        model: `demo`, a local folder, or a Hugging Face id.
+        config: Of the engine.
+        on_progress: Told, on the thread, how many bytes of the weights are read of how many.
+
+    Raises:
+        ConfigError: A setting does not fit the model.
+        ModelError: The model cannot be loaded.
+    """
+
+    def load() -> "AsyncEngine":
+        # Here, because torch takes seconds to import and the port should answer meanwhile.
+        from chairlift.engine.async_engine import AsyncEngine
+        from chairlift.engine.engine import Engine
+
+        return AsyncEngine.of(Engine(model, on_progress=on_progress, **config.model_dump()))
+
+    return await _on_daemon_thread(load)
+
+
+async def probe(engine: "AsyncEngine") -> None:
+    """Generates one token, so that the first client is not the first to find a fault.
+
+    Raises:
+        ModelError: The engine does not answer.
+    """
+    request = Request(
+        prompt=[0],
+        sampling=Sampling(temperature=0.0),
+        stopping=Stopping(max_tokens=1, ignore_eos=True),
+        prefix_cache=PrefixCache(read=False, write=False),
+    )
+    async for event in engine.generate(request):
+        if isinstance(event, Accepted):
+            engine.flush()
+        elif isinstance(event, Failed):
+            message = f"the model does not answer: {event.message}"
+            raise ModelError(message)
+
+
+async def _on_daemon_thread(work: Callable[[], Result]) -> Result:
+    """Runs work on a thread that a process which ends does not wait for."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def set_result(result: Result | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(result)  # type: ignore[arg-type]
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, caught = None, None
+        try:
+            result = work()
+        except BaseException as error:
+            caught = error
+        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(set_result, result, caught)
+
+    threading.Thread(target=run, name="chairlift-load", daemon=True).start()
+    return await done

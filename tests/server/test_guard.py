@@ -1,0 +1,110 @@
+"""Whatever a handler does, its call ends with a status that tells nothing it should not."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from chairlift.server.guard import Guard
+
+from tests.server.talk import Status
+
+SECRET = "the pointer is 0xdeadbeef"
+
+
+class Panic(BaseException):
+    """A panic in Rust is no Exception."""
+
+
+async def cancelled_future():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def raised(error):
+    raise error
+
+
+FAULTS = {
+    "exception": lambda: raised(ValueError(SECRET)),
+    "panic": lambda: raised(Panic(SECRET)),
+    "cancelled error": lambda: raised(asyncio.CancelledError(SECRET)),
+    "cancelled future": cancelled_future,
+    "exit": lambda: raised(SystemExit(SECRET)),
+}
+
+
+@asynccontextmanager
+async def guarded(tmp_path, fault):
+    """A server whose four kinds of methods all end in the fault."""
+
+    async def unary(request, context):
+        await fault()
+
+    async def stream(request, context):
+        await context.write(b"one")
+        await fault()
+
+    async def generator(request, context):
+        yield b"one"
+        await fault()
+
+    handlers = {
+        "UnaryUnary": grpc.unary_unary_rpc_method_handler(unary),
+        "StreamUnary": grpc.stream_unary_rpc_method_handler(unary),
+        "UnaryStream": grpc.unary_stream_rpc_method_handler(stream),
+        "StreamStream": grpc.stream_stream_rpc_method_handler(generator),
+    }
+    server = grpc.aio.server(interceptors=(Guard(),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
+    address = f"unix:{tmp_path}/guard.sock"
+    server.add_insecure_port(address)
+    await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield channel
+    await server.stop(None)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_every_fault_of_every_kind_of_method_is_internal(tmp_path, fault):
+    async with guarded(tmp_path, fault) as channel:
+        calls = (
+            channel.unary_unary("/test/UnaryUnary")(b""),
+            channel.stream_unary("/test/StreamUnary")(iter([b""])),
+            channel.unary_stream("/test/UnaryStream")(b""),
+            channel.stream_stream("/test/StreamStream")(iter([b""])),
+        )
+        for call in calls:
+            status = await end(call)
+            assert status.code is grpc.StatusCode.INTERNAL
+            assert status.reason == "INTERNAL"
+            assert "0x" not in status.message
+
+
+async def test_a_client_that_cancels_ends_the_handler(tmp_path):
+    ended = asyncio.Event()
+
+    async def wait():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with guarded(tmp_path, wait) as channel:
+        call = channel.unary_stream("/test/UnaryStream")(b"")
+        assert await call.read() == b"one"
+        call.cancel()
+        await ended.wait()
+
+
+async def end(call):
+    try:
+        if hasattr(call, "read"):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return Status.of(error)
+    return Status()

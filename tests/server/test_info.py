@@ -1,0 +1,154 @@
+"""`ServerService`, `TokenizerService`, reflection, health and `/metrics`."""
+
+import asyncio
+import urllib.request
+
+import grpc
+from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import server_pb2, tokenizer_pb2
+from google.protobuf import duration_pb2
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.engine import tiny_model
+from tests.server.talk import listen, next_event, start
+
+SERVICES = {
+    f"chairlift.v1.{name}Service" for name in ("Generation", "Embedding", "Tokenizer", "Server")
+}
+
+
+async def test_server_and_model_describe_themselves(serve, tiny_folder):
+    async with serve(batching="dynamic", max_num_seqs=4) as server:
+        info = await server.info.GetServerInfo(server_pb2.GetServerInfoRequest())
+        assert info.state == server_pb2.SERVER_STATE_SERVING
+        assert info.version
+        assert info.kernels in ("avx512", "avx2", "portable")
+        assert (info.batching, info.max_num_seqs, info.block_size) == ("dynamic", 4, 16)
+        assert info.num_blocks > 0
+        assert info.max_receive_bytes == 4 * 2**20
+        model = await server.info.GetModelInfo(server_pb2.GetModelInfoRequest())
+        assert model.name == str(tiny_folder)
+        assert model.architecture == "LlamaForCausalLM"
+        assert model.vocab_size == tiny_model.VOCAB_SIZE
+        assert model.max_model_len == tiny_model.MAX_MODEL_LEN
+        assert list(model.eos_token_ids) == [tiny_model.EOS]
+        assert model.dtype == "float32"
+        assert model.has_chat_template
+        assert model.sampling_defaults.top_p == 1
+
+
+async def test_the_tokenizer_is_the_one_that_generate_uses(serve):
+    async with serve() as server:
+        tokenizer = server.tokenizer
+        ids = (await tokenizer.Tokenize(tokenizer_pb2.TokenizeRequest(text="größe 日本"))).token_ids
+        text = (await tokenizer.Detokenize(tokenizer_pb2.DetokenizeRequest(token_ids=ids))).text
+        assert text == "größe 日本"
+        chat = pb.Chat(messages=[pb.ChatMessage(role="user", text="go")])
+        prompt = await tokenizer.ApplyChatTemplate(
+            tokenizer_pb2.ApplyChatTemplateRequest(chat=chat)
+        )
+        assert prompt.text == "<user>go\n<assistant>"
+        heard = await server.say(start("chat", prompt=chat), start("ids", prompt=prompt.token_ids))
+        assert heard.tokens("chat") == heard.tokens("ids")
+
+
+async def test_the_load_is_watched_until_the_server_drains(serve):
+    async with serve() as server:
+        interval = duration_pb2.Duration(nanos=100_000_000)
+        call = server.info.WatchLoad(server_pb2.WatchLoadRequest(interval=interval))
+        loads = [(await call.read()).load for _ in range(2)]
+        assert all(load.num_blocks == load.num_free_blocks > 0 for load in loads)
+        stopping = asyncio.create_task(server.server.stop(0))
+        while await call.read() is not grpc.aio.EOF:
+            pass
+        assert await call.code() is grpc.StatusCode.OK
+        await stopping
+
+
+async def test_steps_tell_who_sat_in_which_row(serve):
+    async with serve(max_num_seqs=2, max_num_batched_tokens=8) as server:
+        watch = server.info.WatchSteps(server_pb2.WatchStepsRequest())
+        await watch.initial_metadata()
+        call = server.generation.Generate(
+            iter([start(name, prompt=range(1, 12), max_tokens=4) for name in ("a", "b", "c")])
+        )
+        heard = await listen(call)
+        handles = {e.request_id: e.accepted.handle for e in heard.events if e.accepted.handle}
+        num_steps = (await server.load()).num_steps
+        steps = []
+        while not steps or steps[-1].step < num_steps:
+            response = await watch.read()
+            assert response.num_dropped == 0
+            steps += response.steps
+        assert [step.step for step in steps] == list(range(steps[0].step, num_steps + 1))
+        starts = [step.start.ToNanoseconds() for step in steps]
+        assert starts == sorted(starts)
+        assert all(step.duration.ToNanoseconds() > 0 for step in steps)
+        assert any(step.num_waiting for step in steps)
+        for name, handle in handles.items():
+            rows = [row for step in steps for row in step.rows if row.request_id == name]
+            assert {row.handle for row in rows} == {handle}
+            # 11 tokens of prompt, computed in chunks, and three of the four that follow.
+            assert sum(row.num_tokens for row in rows) == 11 + 3
+            assert [row.sampled for row in rows].count(True) == 4
+            assert not rows[0].sampled
+            assert len({row.row for row in rows}) == 1
+        assert all(sum(row.num_tokens for row in step.rows) <= 8 for step in steps)
+        watch.cancel()
+
+
+async def test_health_knows_every_service(serve):
+    async with serve() as server:
+        for service in ("", *SERVICES):
+            assert await server.health(service) == "SERVING"
+        watch = server.health_stub.Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        stopping = asyncio.create_task(server.server.stop(0))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await stopping
+
+
+async def test_reflection_lists_every_service(serve):
+    async with serve() as server:
+        stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = stub.ServerReflectionInfo(iter([request]))
+        response = await call.read()
+        names = {service.name for service in response.list_services_response.service}
+        assert names >= SERVICES | {"grpc.health.v1.Health"}
+        assert await call.read() is grpc.aio.EOF
+
+
+async def test_metrics_count_what_happened(serve, free_port):
+    async with serve(server={"metrics_listen": f"127.0.0.1:{free_port}"}) as server:
+        call = server.generation.Generate()
+        await call.write(start("long", max_tokens=250))
+        await call.write(start("wrong", sampling=pb.Sampling(top_p=2)))
+        await next_event(call, "tokens")
+        call.cancel()
+        await server.say(start("a", max_tokens=8), start("b", max_tokens=8))
+        await server.until_idle()
+        values = await asyncio.to_thread(scrape, free_port)
+    assert values["chairlift_requests_ended_total", "length"] == 2
+    assert values["chairlift_requests_ended_total", "cancelled"] == 1
+    assert values["chairlift_requests_refused_total", "BAD_PARAMETER"] == 1
+    assert values["chairlift_requests_running", ""] == 0
+    assert values["chairlift_requests_waiting", ""] == 0
+    assert values["chairlift_kv_blocks_free", ""] == values["chairlift_kv_blocks", ""] > 0
+    assert values["chairlift_prompt_tokens_total", ""] == 9
+    assert values["chairlift_generated_tokens_total", ""] >= 17
+    assert values["chairlift_time_to_first_token_seconds_count", ""] == 3
+    assert values["chairlift_inter_token_latency_seconds_count", ""] >= 14
+    assert values["chairlift_step_seconds_count", ""] >= 9
+
+
+def scrape(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        text = response.read().decode()
+    return {
+        (sample.name, sample.labels.get("reason", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }

@@ -1,0 +1,127 @@
+"""From the first bind to the last answer: starting, draining, dying."""
+
+import asyncio
+
+import grpc
+from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import server_pb2
+
+from tests.server.talk import listen, next_event, start, status_of
+
+Code = grpc.StatusCode
+
+
+async def test_while_the_model_loads_calls_are_unavailable_and_health_says_so(serve):
+    seen = {}
+
+    async def look(server):
+        seen["health"] = [
+            await server.health(),
+            await server.health("chairlift.v1.GenerationService"),
+        ]
+        seen["stream"] = (await server.say(start("a"))).status
+        seen["one"] = (await server.one(start("a"))).status
+        seen["load"] = await status_of(server.info.GetLoad(server_pb2.GetLoadRequest()))
+        info = await server.info.GetServerInfo(server_pb2.GetServerInfoRequest())
+        seen["info"] = info.state
+
+    async with serve(before_load=look) as server:
+        assert seen["health"] == ["NOT_SERVING", "NOT_SERVING"]
+        for name in ("stream", "one", "load"):
+            assert (seen[name].code, seen[name].reason) == (Code.UNAVAILABLE, "STARTING")
+            assert seen[name].retry_after_s == 1
+        assert seen["info"] == server_pb2.SERVER_STATE_STARTING
+        assert await server.health() == "SERVING"
+        assert (await server.say(start("a"))).end("a").HasField("finished")
+
+
+async def test_draining_finishes_what_runs_and_refuses_the_rest(serve):
+    async with serve(max_num_seqs=2) as server:
+        running = server.generation.Generate()
+        idle = server.generation.Generate()
+        await running.write(start("a", max_tokens=120))
+        await running.write(start("b", max_tokens=120))
+        await next_event(running, "tokens")
+        await running.write(start("waiting", max_tokens=120))
+        events = await next_event(running, "accepted")
+        while not any(e.request_id == "waiting" for e in events):
+            events += await next_event(running, "accepted")
+        stopping = asyncio.create_task(server.server.stop(grace_s=60))
+        await server.server.gate.draining.wait()
+        await running.write(start("late"))
+        heard = await listen(running)
+        assert heard.status.code is Code.OK
+        for request_id in ("a", "b"):
+            assert heard.end(request_id).finished.reason == pb.FINISH_REASON_LENGTH
+        assert heard.end("waiting").failed.error.reason == "DRAINING"
+        (late,) = heard.of("late")
+        assert late.rejected.error.reason == "DRAINING"
+        # A call on which nothing was ever sent fails, so that its client tries elsewhere.
+        assert (await listen(idle)).status.reason == "DRAINING"
+        await stopping
+
+
+async def test_after_the_grace_running_requests_fail_as_draining(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=250))
+        await next_event(call, "tokens")
+        stopping = asyncio.create_task(server.server.stop(grace_s=0))
+        heard = await listen(call)
+        failed = heard.end("a").failed
+        assert (failed.error.code, failed.error.reason) == (pb.STATUS_CODE_UNAVAILABLE, "DRAINING")
+        assert failed.usage.output_tokens > 0
+        assert heard.status.code is Code.OK
+        await stopping
+
+
+async def test_hurry_cuts_the_grace_short(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=250))
+        await next_event(call, "tokens")
+        hurry = asyncio.Event()
+        hurry.set()
+        await server.server.stop(3600, hurry)
+        assert (await listen(call)).end("a").HasField("failed")
+
+
+async def test_when_the_engine_dies_every_request_fails_and_the_call_is_unavailable(serve):
+    async with serve() as server:
+        engine = server.server.gate.engine()
+        call, idle = server.generation.Generate(), server.generation.Generate()
+        await call.write(start("a", max_tokens=250))
+        await call.write(start("b", max_tokens=250))
+        events = await next_event(call, "tokens")
+        while not any(e.request_id == "b" and e.HasField("tokens") for e in events):
+            events += await next_event(call, "tokens")
+
+        def break_down(*_):
+            message = "the scheduler's memory is gone"
+            raise RuntimeError(message)
+
+        engine.engine.advance = break_down
+        heard = await listen(call)
+        for request_id in ("a", "b"):
+            assert heard.end(request_id).failed.error.reason == "ENGINE_DOWN"
+        assert (heard.status.code, heard.status.reason) == (Code.UNAVAILABLE, "ENGINE_DOWN")
+        assert (await listen(idle)).status.reason == "ENGINE_DOWN"
+        assert (await server.one(start("c"))).status.reason == "ENGINE_DOWN"
+        assert await server.health() == "NOT_SERVING"
+        info = await server.info.GetServerInfo(server_pb2.GetServerInfoRequest())
+        assert info.state == server_pb2.SERVER_STATE_DEAD
+
+
+async def test_a_fault_of_a_handler_is_internal_without_its_text(serve, caplog):
+    async with serve() as server:
+
+        def leak(*_):
+            message = "secret"
+            raise LookupError(message)
+
+        server.server.gate.engine().engine.tokenizer.encode = leak
+        request = pb.GenerateOneRequest(start=start("a", prompt="text").start)
+        status = (await listen(server.generation.GenerateOne(request))).status
+        assert (status.code, status.reason) == (Code.INTERNAL, "INTERNAL")
+        assert "secret" not in status.message
+        caplog.clear()

@@ -1,0 +1,112 @@
+"""`run_server` as a process: what signals and errors make of it."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import grpc
+import pytest
+from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import generation_pb2_grpc
+
+from tests.server.talk import listen, next_event, start
+
+PROGRAM = """
+import asyncio, sys
+from chairlift.config import engine_config
+from chairlift.errors import ChairliftError
+from chairlift.server.server import ServerConfig, run_server
+
+folder, address, grace = sys.argv[1:]
+config = ServerConfig(model=folder, listen=address, drain_grace_s=float(grace))
+engine = engine_config(max_num_seqs=4, max_num_batched_tokens=64)
+try:
+    code = asyncio.run(run_server(engine, config, lambda ready: print(ready, flush=True)))
+except ChairliftError as error:
+    sys.exit(str(error))
+sys.exit(code)
+"""
+
+
+class Process:
+    """`run_server` in a process of its own."""
+
+    def __init__(self, folder, address, grace_s=30):
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder), address, str(grace_s)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    async def ready(self):
+        """The address it serves on."""
+        return (await asyncio.to_thread(self.popen.stdout.readline)).strip()
+
+    async def end(self):
+        """Exit code and standard error."""
+        _, errors = await asyncio.to_thread(self.popen.communicate)
+        return self.popen.returncode, errors
+
+    def signal(self, number):
+        self.popen.send_signal(number)
+
+    def kill(self):
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.communicate()
+
+
+@pytest.fixture
+def spawn(tiny_folder):
+    processes = []
+
+    def run(address, **options):
+        processes.append(Process(tiny_folder, address, **options))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.kill()
+
+
+async def test_sigterm_finishes_running_streams_and_exits_0(spawn):
+    process = spawn("127.0.0.1:0")
+    address = await process.ready()
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
+        await call.write(start("a", max_tokens=250))
+        await next_event(call, "tokens")
+        process.signal(signal.SIGTERM)
+        heard = await listen(call)
+        assert heard.end("a").finished.reason == pb.FINISH_REASON_LENGTH
+        assert heard.status.code is grpc.StatusCode.OK
+    assert await process.end() == (0, "")
+
+
+async def test_a_signal_while_the_model_loads_ends_the_server(spawn, tmp_path):
+    address = f"unix:{tmp_path}/lift.sock"
+    process = spawn(address)
+    while not (tmp_path / "lift.sock").exists():
+        await asyncio.sleep(0.01)
+    process.signal(signal.SIGINT)
+    assert await process.end() == (0, "")
+
+
+async def test_a_port_in_use_is_one_line_and_an_error(spawn):
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        code, errors = await spawn(address).end()
+    assert code == 1
+    assert errors == f"listen: cannot listen on {address}: address already in use\n"
+
+
+async def test_a_model_that_cannot_be_loaded_is_one_line_and_an_error(spawn, tmp_path):
+    process = Process(tmp_path / "nothing", "127.0.0.1:0")
+    code, errors = await process.end()
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert "nothing" in errors

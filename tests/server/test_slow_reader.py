@@ -1,0 +1,55 @@
+"""Clients that do not read hurt nobody but themselves."""
+
+import asyncio
+
+import grpc
+from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import generation_pb2_grpc
+
+from tests.server.talk import cancel, listen, start
+
+# The receiver owns the window: with the smallest, a server is held up after about 64 KiB.
+SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535))
+
+
+async def flood(call, num):
+    """Sends commands that are each answered by a refusal, until the stream takes no more."""
+    wrong = pb.GenerateRequest(update=pb.Update(request_id="x" * 128))
+    for _ in range(num):
+        await call.write(wrong)
+
+
+async def test_a_client_that_never_reads_is_ended_and_its_requests_freed(serve):
+    async with serve(server={"write_timeout_s": 0.2}) as server:
+        channel = grpc.aio.insecure_channel(server.address, options=SMALL_WINDOW)
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        call = stub.Generate()
+        await call.write(start("a", max_tokens=250))
+        sending = asyncio.create_task(flood(call, 20_000))
+        # The server stops reading, so the client cannot send all of it.
+        await server.until_idle()
+        assert not sending.done()
+        # Others are served meanwhile.
+        assert (await server.say(start("b"))).end("b").HasField("finished")
+        sending.cancel()
+        call.cancel()
+        await channel.close()
+
+
+async def test_a_client_that_reads_late_gets_everything_in_fewer_events(serve):
+    async with serve() as server:
+        channel = grpc.aio.insecure_channel(server.address, options=SMALL_WINDOW)
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        call = stub.Generate()
+        for i in range(64):
+            await call.write(start(f"r{i}", max_tokens=150))
+        await call.write(cancel("r0"))
+        await call.done_writing()
+        while (await server.load()).num_running or (await server.load()).num_waiting:
+            await asyncio.sleep(0.01)
+        heard = await listen(call)
+        for i in range(1, 64):
+            assert len(heard.tokens(f"r{i}")) == 150
+            assert heard.end(f"r{i}").HasField("finished")
+        assert len(heard.events) < 64 * 150
+        await channel.close()
