@@ -185,8 +185,8 @@ class Load:
 class Scheduler:
     """Owns requests and KV blocks; decides which tokens each step computes."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         policy: str,
         batch_size: int,
@@ -204,7 +204,7 @@ class Scheduler:
         hash_key: bytes,
         token_table: TokenTable,
         steps_in_flight: int = 1,
-    ) -> None:
+    ) -> Self:
         """Builds an idle scheduler.
 
         Args:
@@ -245,13 +245,13 @@ class Scheduler:
         *,
         max_tokens: int,
         min_tokens: int = 0,
-        stop: Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
+        stop: Sequence[str] = ...,
+        stop_token_ids: Sequence[int] = ...,
         include_stop: bool = False,
         detokenize: bool = True,
         skip_special_tokens: bool = True,
-        tenant: str = "",
-        salt: str = "",
+        tenant: str = ...,
+        salt: str = ...,
         cache_read: bool = True,
         cache_write: bool = True,
         queue_deadline: int | None = None,
@@ -365,7 +365,7 @@ def apply_plan(
 class Linear:
     """y = x W^T + b with weights packed once; the bits of a row do not depend on the others."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __new__(cls, weight: Tensor, bias: Tensor | None = None) -> Self:
         """Packs `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
 
     in_features: int
