@@ -12,6 +12,35 @@ from torch import Tensor
 
 __version__: str
 
+__all__ = [
+    "Account",
+    "Added",
+    "ConfigError",
+    "CoreError",
+    "Events",
+    "FailedEvent",
+    "FinishedEvent",
+    "InvariantError",
+    "Linear",
+    "Load",
+    "Refused",
+    "Scheduler",
+    "TextStream",
+    "TokenTable",
+    "TokensEvent",
+    "UnknownStep",
+    "__version__",
+    "apply_plan",
+    "cpu_features",
+    "kv_write",
+    "paged_attention",
+    "rms_norm",
+    "rope",
+    "sample",
+    "set_num_threads",
+    "silu_mul",
+]
+
 # --- scheduler ------------------------------------------------------------------------------
 
 class CoreError(Exception):
@@ -48,9 +77,9 @@ class TokenTable:
         tokens: Sequence[bytes],
         special: Sequence[int],
         *,
-        byte_fallback: Sequence[int] = (),
+        byte_fallback: Sequence[int] = ...,
         strip_first_space: bool = False,
-        first_tokens: Sequence[bytes] = (),
+        first_tokens: Sequence[bytes] = ...,
     ) -> Self:
         """Builds the table.
 
@@ -83,7 +112,7 @@ class TextStream:
         table: TokenTable,
         *,
         skip_special_tokens: bool = True,
-        stop: Sequence[str] = (),
+        stop: Sequence[str] = ...,
         include_stop: bool = False,
     ) -> Self:
         """Starts an empty text; `include_stop` keeps the stop string that matches."""
@@ -257,7 +286,7 @@ class Scheduler:
         queue_deadline: int | None = None,
         deadline: int | None = None,
     ) -> Added:
-        """Queues a request.
+        """Queues a request; no stops, no salt and no tenant unless given.
 
         Raises:
             Refused: With reason, field and message.
