@@ -301,7 +301,7 @@ fn logprobs_and_ranks_are_those_of_the_raw_logits() {
 
 #[test]
 fn each_coordinate_of_a_draw_matters() {
-    let logits = [0.0; 1 << 16];
+    let logits = vec![0.0; 1 << 16];
     let rows = [
         PLAIN,
         Row { seed: 1, ..PLAIN },

@@ -19,7 +19,6 @@ impl TokenTable {
         text_signature = "(tokens, special, *, byte_fallback=(), strip_first_space=False, \
             first_tokens=())"
     )]
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
     fn new(
         tokens: Vec<Vec<u8>>,
         special: Vec<u32>,
