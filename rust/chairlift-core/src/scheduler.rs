@@ -262,6 +262,13 @@ impl Scheduler {
         self.flushed_before = RequestId((self.num_added + 1) * self.requests.len() as u64);
     }
 
+    /// Forgets up to `most` cached blocks that nobody uses, the least recently used first, and returns how many.
+    ///
+    /// Answers do not depend on it; it gives way to pressure from outside.
+    pub fn evict_cached(&mut self, most: usize) -> usize {
+        self.kv.evict_cached(most)
+    }
+
     /// Moves the events since the last call to `out`, which is cleared.
     pub fn take_events(&mut self, out: &mut Events) {
         out.list.clear();

@@ -69,6 +69,24 @@ fn equal_prompt_beginnings_are_computed_once() {
 }
 
 #[test]
+fn evicted_blocks_are_computed_again() {
+    let mut cached = config(CONTINUOUS);
+    cached.prefix_cache = true;
+    let mut driver = Driver::new(cached);
+    driver.add('A', 11, 1);
+    driver.trace();
+    assert_eq!(driver.scheduler.evict_cached(1), 1);
+    driver.add('A', 11, 1);
+    assert_eq!(
+        driver.trace(),
+        ["A7*"],
+        "the tail of a prefix is evicted first"
+    );
+    assert_eq!(driver.scheduler.evict_cached(9), 2);
+    driver.assert_empty();
+}
+
+#[test]
 fn the_last_prompt_token_is_always_computed() {
     let mut cached = config(CONTINUOUS);
     cached.prefix_cache = true;
