@@ -63,9 +63,8 @@ impl World {
 
     fn preempt(&mut self, index: usize) -> Checked {
         let label = self.clients[index].label;
-        let place = self.running.iter().position(|&other| other == index);
         ensure!(
-            place != Some(0),
+            self.oldest != Some(index),
             "the oldest running request #{label} is preempted"
         );
         ensure!(

@@ -160,7 +160,7 @@ fn draw_config(random: &mut Random) -> Config {
         kv_groups: vec![KvGroup { window: None }; num_groups],
         prefix_cache: random.chance(768),
         hash_key,
-        steps_in_flight: 1,
+        steps_in_flight: random.between(1, 2),
     }
 }
 

@@ -21,6 +21,7 @@ impl World {
         if !is_full {
             self.owe_expired();
         }
+        self.oldest = self.oldest.or(self.running.first().copied());
         let mut plan = std::mem::take(&mut self.plan);
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
@@ -48,6 +49,7 @@ impl World {
                 let buffer = std::mem::take(&mut self.buffer);
                 let flown = self.fly(step, &buffer[..length]);
                 self.buffer = buffer;
+                self.oldest = None;
                 flown
             }
         }

@@ -65,6 +65,9 @@ pub(crate) struct World {
     pub(crate) fresh: VecDeque<usize>,
     /// In order of admission.
     pub(crate) running: Vec<usize>,
+    /// The oldest running when `schedule` was first called since the last step: it may preempt and find nothing to run
+    /// beside a step in flight, and the next plan shows it.
+    pub(crate) oldest: Option<usize>,
     /// The client that each row was last assigned to, until the row is freed.
     pub(crate) rows: Vec<Option<usize>>,
     pub(crate) flights: VecDeque<Flight>,
@@ -107,6 +110,7 @@ impl World {
             live: Vec::new(),
             fresh: VecDeque::new(),
             running: Vec::new(),
+            oldest: None,
             rows: vec![None; config.max_num_seqs],
             flights: VecDeque::new(),
             flushed_before: 0,

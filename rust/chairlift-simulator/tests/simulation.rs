@@ -51,7 +51,7 @@ fn hunt(seeds: std::ops::Range<u64>, twice: bool) -> Tally {
 fn a_million_steps_under_faults_break_nothing_and_meet_everything() {
     let tally = hunt(0..1300, false);
     assert!(tally.steps() >= 1_000_000, "{tally}");
-    assert_eq!(tally.unseen(), ["steps planned while one ran"], "{tally}");
+    assert!(tally.unseen().is_empty(), "{tally}");
 }
 
 #[test]
