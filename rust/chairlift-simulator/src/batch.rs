@@ -71,6 +71,14 @@ impl World {
             self.clients[index].in_flight == 0,
             "#{label} is preempted though a step in flight names it"
         );
+        // Where every request grows by a token a step, whoever comes back has room for the next.
+        let is_even =
+            self.scenario.config.steps_in_flight == 1 && self.scenario.faults.accept_many == 0;
+        let is_back = self.clients[index].rejoined + 1 == self.tally.steps();
+        ensure!(
+            !is_even || !is_back,
+            "#{label} is preempted right after it came back"
+        );
         self.running.retain(|&other| other != index);
         self.clients[index].roll_back();
         self.tally.saw(Sight::Preemptions);
@@ -100,7 +108,9 @@ impl World {
             !before.has_preempted,
             "#{label} joins in a step that preempts"
         );
-        if !self.clients[index].joined {
+        if self.clients[index].joined {
+            self.clients[index].rejoined = self.tally.steps();
+        } else {
             self.check_turn(index, before, *num_joining)?;
             *num_joining += 1;
         }
@@ -235,9 +245,9 @@ impl World {
             .map(|&index| unwritten(&self.clients[index]))
             .sum();
         let head = &self.clients[head];
-        // Who was preempted comes back only if everyone who runs could grow beside it.
+        // Who was preempted comes back only if everyone who runs, itself included, could take one more token.
         let headroom = if head.is_preempted() {
-            self.running.len()
+            self.running.len() + usize::from(head.num_tokens().is_multiple_of(config.block_size))
         } else {
             0
         };

@@ -37,6 +37,8 @@ pub(crate) struct Client {
     pub(crate) joined: bool,
     /// Tokens of it were scheduled at some time.
     pub(crate) started: bool,
+    /// The step in which it came back after its last preemption.
+    pub(crate) rejoined: u64,
     /// The last step that names it, counted from 1.
     pub(crate) last_step: u64,
     /// Steps in flight that name it.

@@ -18,6 +18,7 @@ const USAGE: &str = "usage: chairlift-simulator [--seeds A..B | --steps N [--fro
   --seeds A..B   run these seeds
   --steps N      run seeds from 0 on (or --from SEED) until so many steps are done; the default, with 10,000,000
   --seed S       run one seed; --trace prints each event and what it did
+  --brief        no progress; a failure is one line: seed, steps of all seeds, what is wrong
   --threads N    default: all cores";
 
 struct Options {
@@ -26,6 +27,7 @@ struct Options {
     steps: u64,
     threads: usize,
     trace: bool,
+    brief: bool,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +59,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         steps: 10_000_000,
         threads,
         trace: false,
+        brief: false,
     };
     let number = |value: Option<String>| {
         let value = value.ok_or("a value is missing")?;
@@ -82,6 +85,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--steps" => options.steps = number(args.next())?,
             "--threads" => options.threads = number(args.next())?.max(1) as usize,
             "--trace" => options.trace = true,
+            "--brief" => options.brief = true,
             other => return Err(format!("unknown option {other}")),
         }
     }
@@ -144,6 +148,9 @@ impl Hunt {
     }
 
     fn progress(&self) {
+        if self.options.brief {
+            return;
+        }
         let (steps, seconds) = (
             self.steps.load(Relaxed),
             self.started.elapsed().as_secs_f64(),
@@ -160,6 +167,14 @@ impl Hunt {
             println!("{}", lock(&self.tally));
             return ExitCode::SUCCESS;
         };
+        if self.options.brief {
+            let steps = self.steps.load(Relaxed) + failed.steps;
+            println!(
+                "failed: {} | {steps}: {}",
+                failed.scenario.seed, failed.message
+            );
+            return ExitCode::FAILURE;
+        }
         println!("{failed}");
         let simulator = Simulator::default();
         println!("{}", simulator.describe(&simulator.shrink(*failed)));

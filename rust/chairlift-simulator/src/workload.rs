@@ -130,8 +130,9 @@ impl Arrival {
             }
         }
         new.namespace = Namespace {
-            tenant: format!("tenant-{}", self.tenant),
-            salt: "s".repeat(usize::from(self.salt)),
+            // Names that run together are the same: only their lengths tell them apart.
+            tenant: "x".repeat(usize::from(self.tenant)),
+            salt: "x".repeat(usize::from(self.salt)),
         };
         new.cache_read = self.cache_read;
         new.cache_write = self.cache_write;

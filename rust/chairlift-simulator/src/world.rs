@@ -232,6 +232,7 @@ impl World {
                     state: State::Waiting,
                     joined: false,
                     started: false,
+                    rejoined: 0,
                     last_step: 0,
                     in_flight: 0,
                     num_preemptions: 0,

@@ -93,7 +93,7 @@ impl Scheduler {
         (budget, end < num_running)
     }
 
-    /// Takes the blocks of the running request at `index` so that the one at `for_index`, or an older one, can grow;
+    /// Takes the blocks of the running request at `index` so that the one at `for_index` can grow;
     /// false if that must wait.
     ///
     /// What a step in flight names keeps its blocks: it sits the next step out, and is preempted after. Nobody gives up
@@ -244,10 +244,11 @@ impl Scheduler {
         } else {
             0
         };
-        // Whoever was preempted comes back only when everyone who runs could grow once more; otherwise it would lose
-        // its row again at once and compute the same tokens over and over.
+        // Whoever was preempted comes back only when everyone who runs, itself included, could take one more token;
+        // otherwise it would lose its row again at once and compute the same tokens over and over.
         let headroom = if rejoins {
-            self.running.len() * self.kv.num_groups()
+            let own = usize::from(request.tokens.len().is_multiple_of(block_size));
+            (self.running.len() + own) * self.kv.num_groups()
         } else {
             0
         };
