@@ -143,7 +143,8 @@ impl World {
             .any(|&other| self.clients[other].is_preempted());
         ensure!(!waits, "#{label} joins before a preempted request");
         if num_joining == 0 {
-            let gate = self.gate_opens(!before.running.is_empty());
+            // A step in flight names rows that are not back, even if all who had them have ended.
+            let gate = self.gate_opens(!before.running.is_empty() || !self.flights.is_empty());
             ensure!(
                 gate.is_some_and(|time| time <= self.now),
                 "#{label} joins though the policy's gate is closed"

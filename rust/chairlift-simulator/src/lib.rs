@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use chairlift_core::text::TokenTable;
 
+use event::{Event, Outcome};
 pub use run::{Failed, Passed};
 pub use scenario::Scenario;
 pub use tally::Tally;
@@ -89,21 +90,26 @@ impl Simulator {
         shrink::shrink(failed, &self.tokens)
     }
 
-    /// The events of a run with what they did, one a line.
+    /// The events of a run with what they did, one a line; a step and its plain completion share theirs.
     pub fn describe(&self, failed: &Failed) -> String {
-        let mut lines = format!("{:?}\n", failed.scenario.config());
-        let mut see = |event: &event::Event, note: Option<&str>| {
-            lines += &note.map_or_else(
-                || format!("  {event}\n"),
-                |note| format!("  {event}: {note}\n"),
-            );
+        let mut lines = vec![format!("{:?}", failed.scenario.config())];
+        let mut see = |event: &Event, note: Option<&str>| {
+            let completes = *event == Event::Complete(Outcome::Sampled { accept: 1 });
+            match lines.last_mut() {
+                Some(step) if completes && step.starts_with("  schedule") => {
+                    step.push_str("; complete");
+                }
+                _ => lines.push(
+                    note.map_or_else(|| format!("  {event}"), |note| format!("  {event}: {note}")),
+                ),
+            }
         };
         let result = run::replay(&failed.scenario, &failed.events, &self.tokens, &mut see);
-        lines
-            + &result.map_or_else(
-                |message| format!("  => {message}\n"),
-                |_| "  => passes\n".into(),
-            )
+        lines.push(result.map_or_else(
+            |message| format!("  => {message}"),
+            |_| "  => passes".into(),
+        ));
+        lines.join("\n")
     }
 
     /// All events of a seed with what they did.

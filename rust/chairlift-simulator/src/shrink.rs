@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use chairlift_core::text::TokenTable;
+use chairlift_core::{Config, policy::Policy, text::TokenTable};
 
 use crate::{
     event::Event,
     run::{Failed, replay},
+    scenario::Scenario,
     workload::Arrival,
+    world::World,
 };
 
 /// Replays that shrinking may spend.
@@ -32,6 +34,7 @@ pub(crate) fn shrink(failed: Failed, tokens: &Arc<TokenTable>) -> Failed {
         let before = shrinker.failed.events.len();
         shrinker.remove_events();
         shrinker.simplify_requests();
+        shrinker.simplify_settings();
         if shrinker.failed.events.len() == before {
             return shrinker.failed;
         }
@@ -39,20 +42,43 @@ pub(crate) fn shrink(failed: Failed, tokens: &Arc<TokenTable>) -> Failed {
 }
 
 impl Shrinker<'_> {
-    /// Keeps `events` if they fail; what follows the failure is dropped.
     fn try_events(&mut self, events: &[Event]) -> bool {
+        let scenario = self.failed.scenario.clone();
+        self.attempt(scenario, events)
+    }
+
+    /// Keeps scenario and events if they fail; what follows the failure is dropped.
+    fn attempt(&mut self, scenario: Scenario, events: &[Event]) -> bool {
         if self.replays_left == 0 {
             return false;
         }
         self.replays_left -= 1;
         let mut happened = 0;
-        let result = replay(&self.failed.scenario, events, self.tokens, &mut |_, _| {
+        let result = replay(&scenario, events, self.tokens, &mut |_, _| {
             happened += 1;
         });
         let Err(message) = result else { return false };
         self.failed.message = message;
         self.failed.events = events[..events.len().min(happened)].to_vec();
+        self.failed.scenario = scenario;
         true
+    }
+
+    /// Takes plainer settings as long as they are valid and the run fails.
+    fn simplify_settings(&mut self) {
+        for change in SETTINGS {
+            loop {
+                let mut scenario = self.failed.scenario.clone();
+                change(&mut scenario.config);
+                let is_same = format!("{:?}", scenario.config)
+                    == format!("{:?}", self.failed.scenario.config);
+                let is_valid = World::new(&scenario, self.tokens).is_ok();
+                let events = self.failed.events.clone();
+                if is_same || !is_valid || !self.attempt(scenario, &events) {
+                    break;
+                }
+            }
+        }
     }
 
     /// Leaves out ever shorter runs of events.
@@ -98,6 +124,20 @@ impl Shrinker<'_> {
         }
     }
 }
+
+/// Each makes the settings plainer, or leaves them.
+const SETTINGS: &[fn(&mut Config)] = &[
+    |config| config.policy = Policy::Continuous,
+    |config| config.prefix_cache = false,
+    |config| config.steps_in_flight = 1,
+    |config| config.kv_groups.truncate(1),
+    |config| config.max_model_len = config.max_model_len.div_ceil(2),
+    |config| config.num_blocks = config.num_blocks.div_ceil(2),
+    |config| config.num_blocks -= 1,
+    |config| config.max_num_seqs = config.max_num_seqs.div_ceil(2),
+    |config| config.max_num_batched_tokens = config.max_num_batched_tokens.div_ceil(2),
+    |config| config.hash_key = [0; 32],
+];
 
 /// Each makes a request plainer, or leaves it.
 const CHANGES: &[fn(&mut Arrival)] = &[
