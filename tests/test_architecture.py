@@ -37,7 +37,10 @@ MAY_IMPORT = {
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "rust/chairlift-core/tests/scenarios.rs": "step traces, each read alone",
+    "rust/chairlift-kernels/tests/paged_attention.rs": "one reference, and every edge against it",
+}
 """Files over the limit: path from the root to the reason."""
 LONG_FUNCTIONS: dict[str, str] = {}
 """Functions over the limit: `path:name` to the reason."""
@@ -139,11 +142,17 @@ def test_import_loads_neither_torch_nor_a_server(module: str) -> None:
     assert not loaded & heavy, loaded & heavy
 
 
+def length_of(path: Path) -> int:
+    """Lines of a file, without the unit tests at the end of a Rust module."""
+    code, _, _ = path.read_text(encoding="utf-8").partition("\n#[cfg(test)]\nmod ")
+    return len(code.splitlines())
+
+
 def test_no_file_is_long() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in ALL_SOURCES
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
+        if (lines := length_of(path)) > MAX_FILE_LINES
     }
     assert long.keys() == LONG_FILES.keys(), long
 

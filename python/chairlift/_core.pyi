@@ -6,11 +6,40 @@ Every call that does real work releases the GIL.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Self, final
 
 from torch import Tensor
 
 __version__: str
+
+__all__ = [
+    "Account",
+    "Added",
+    "ConfigError",
+    "CoreError",
+    "Events",
+    "FailedEvent",
+    "FinishedEvent",
+    "InvariantError",
+    "Linear",
+    "Load",
+    "Refused",
+    "Scheduler",
+    "TextStream",
+    "TokenTable",
+    "TokensEvent",
+    "UnknownStep",
+    "__version__",
+    "apply_plan",
+    "cpu_features",
+    "kv_write",
+    "paged_attention",
+    "rms_norm",
+    "rope",
+    "sample",
+    "set_num_threads",
+    "silu_mul",
+]
 
 # --- scheduler ------------------------------------------------------------------------------
 
@@ -43,15 +72,15 @@ class InvariantError(CoreError):
 class TokenTable:
     """What each token id contributes to text (see `model.tokenizer`)."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         tokens: Sequence[bytes],
         special: Sequence[int],
         *,
-        byte_fallback: Sequence[int] = (),
+        byte_fallback: Sequence[int] = ...,
         strip_first_space: bool = False,
-        first_tokens: Sequence[bytes] = (),
-    ) -> None:
+        first_tokens: Sequence[bytes] = ...,
+    ) -> Self:
         """Builds the table.
 
         Args:
@@ -78,14 +107,14 @@ class TextStream:
     stopped: str | None
     """The stop string that matched: of those that end first, the longest."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         table: TokenTable,
         *,
         skip_special_tokens: bool = True,
-        stop: Sequence[str] = (),
+        stop: Sequence[str] = ...,
         include_stop: bool = False,
-    ) -> None:
+    ) -> Self:
         """Starts an empty text; `include_stop` keeps the stop string that matches."""
 
     def push(self, token: int) -> str:
@@ -185,8 +214,8 @@ class Load:
 class Scheduler:
     """Owns requests and KV blocks; decides which tokens each step computes."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         policy: str,
         batch_size: int,
@@ -204,7 +233,7 @@ class Scheduler:
         hash_key: bytes,
         token_table: TokenTable,
         steps_in_flight: int = 1,
-    ) -> None:
+    ) -> Self:
         """Builds an idle scheduler.
 
         Args:
@@ -245,19 +274,19 @@ class Scheduler:
         *,
         max_tokens: int,
         min_tokens: int = 0,
-        stop: Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
+        stop: Sequence[str] = ...,
+        stop_token_ids: Sequence[int] = ...,
         include_stop: bool = False,
         detokenize: bool = True,
         skip_special_tokens: bool = True,
-        tenant: str = "",
-        salt: str = "",
+        tenant: str = ...,
+        salt: str = ...,
         cache_read: bool = True,
         cache_write: bool = True,
         queue_deadline: int | None = None,
         deadline: int | None = None,
     ) -> Added:
-        """Queues a request.
+        """Queues a request; no stops, no salt and no tenant unless given.
 
         Raises:
             Refused: With reason, field and message.
@@ -365,7 +394,7 @@ def apply_plan(
 class Linear:
     """y = x W^T + b with weights packed once; the bits of a row do not depend on the others."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __new__(cls, weight: Tensor, bias: Tensor | None = None) -> Self:
         """Packs `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
 
     in_features: int

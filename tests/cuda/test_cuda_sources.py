@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from chairlift.attention.metadata import AttentionMetadata
+from chairlift.attention.reference import ReferenceBackend
 from torch import Tensor
 
 ROOT = Path(__file__).parents[2]
@@ -63,59 +65,72 @@ class Batch:
     """A ragged batch over shuffled blocks; what no row owns is NaN."""
 
     def __init__(
-        self, seq_lens: list[int], num_queries: list[int], heads: tuple[int, int], head_dim: int
+        self,
+        seq_lens: list[int],
+        num_queries: list[int],
+        heads: tuple[int, int],
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.seq_lens, self.num_queries = seq_lens, num_queries
+        random = torch.Generator().manual_seed(0)
         self.num_heads, self.num_kv_heads = heads
-        per_row = [-(-length // BLOCK_SIZE) for length in seq_lens]
-        num_blocks = 2 + sum(per_row)  # the null block and one that nobody owns
-        shape = (2, num_blocks, self.num_kv_heads, BLOCK_SIZE, head_dim)
-        self.cache = torch.full(shape, torch.nan)
-        self.block_table = torch.zeros(len(seq_lens) + 1, max(per_row), dtype=torch.int32)
+        self.seq_lens, self.num_queries = seq_lens, num_queries
         self.rows = torch.arange(len(seq_lens), 0, -1, dtype=torch.int32)
-        free = (1 + torch.randperm(num_blocks - 1, generator=generator)).tolist()
-        self.keys, self.values = [], []
+        per_row = [-(-length // BLOCK_SIZE) for length in seq_lens]
+        self.num_blocks = 2 + sum(per_row)  # the null block and one that nobody owns
+        free = (1 + torch.randperm(self.num_blocks - 1, generator=random)).int()
+        self.block_table = torch.zeros(len(seq_lens) + 1, max(per_row), dtype=torch.int32)
+        slots = []
         for row, length, count in zip(self.rows.tolist(), seq_lens, per_row, strict=True):
-            blocks = [free.pop() for _ in range(count)]
-            self.block_table[row, :count] = torch.tensor(blocks)
-            key, value = torch.randn(2, length, self.num_kv_heads, head_dim, generator=generator)
-            for position in range(length):
-                block, line = blocks[position // BLOCK_SIZE], position % BLOCK_SIZE
-                self.cache[0, block, :, line] = key[position]
-                self.cache[1, block, :, line] = value[position]
-            self.keys.append(key)
-            self.values.append(value)
-        self.query = torch.randn(sum(num_queries), self.num_heads, head_dim, generator=generator)
+            blocks, free = free[:count], free[count:]
+            self.block_table[row, :count] = blocks
+            position = torch.arange(length)
+            slots.append(blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE)
+        self.slots = torch.cat(slots)
+        shape = (2, len(self.slots), self.num_kv_heads, head_dim)
+        self.key, self.value = torch.randn(shape, generator=random).to(dtype)
+        shape = (sum(num_queries), self.num_heads, head_dim)
+        self.query = torch.randn(shape, generator=random).to(dtype)
 
-    def expected(self, window: int) -> Tensor:
-        """Dense attention in float64, `[T, num_heads, head_dim]`."""
-        out, token, group = [], 0, self.num_heads // self.num_kv_heads
-        for row, (length, count) in enumerate(zip(self.seq_lens, self.num_queries, strict=True)):
-            key = self.keys[row].double().repeat_interleave(group, dim=1)
-            value = self.values[row].double().repeat_interleave(group, dim=1)
-            for last in range(length - count, length):
-                first = max(0, last - window + 1) if window else 0
-                seen = slice(first, last + 1)
-                query = self.query[token].double()
-                scores = torch.einsum("hd,khd->hk", query, key[seen]) * query.shape[-1] ** -0.5
-                out.append(torch.einsum("hk,khd->hd", scores.softmax(-1), value[seen]))
-                token += 1
-        return torch.stack(out)
+    @property
+    def starts(self) -> Tensor:
+        """`[R + 1]`: where each row's queries start."""
+        return torch.tensor([0, *self.num_queries]).cumsum(0).to(torch.int32)
 
-    def run(self, library: ctypes.CDLL, dtype: torch.dtype, window: int) -> Tensor:
+    def expected(self, window: int = 0) -> Tensor:
+        """The PyTorch twin's answer in float64, `[T, num_heads, head_dim]`."""
+        twin, head_dim = ReferenceBackend(), self.query.shape[-1]
+        shape = (1, self.num_blocks, self.num_kv_heads, BLOCK_SIZE, head_dim)
+        (cache,) = twin.allocate(*shape, torch.float64)
+        twin.write(cache, self.key.double(), self.value.double(), self.slots, BLOCK_SIZE)
+        metadata = AttentionMetadata(
+            rows=self.rows,
+            query_start_loc=self.starts,
+            seq_lens=torch.tensor(self.seq_lens, dtype=torch.int32),
+            positions=torch.empty(0),
+            slot_mapping=torch.empty(0),
+            block_tables=self.block_table[None],
+            block_size=BLOCK_SIZE,
+        )
+        query, scale = self.query.double(), head_dim**-0.5
+        return twin.attend(query, cache, metadata, group=0, scale=scale, window=window or None)
+
+    def run(self, library: ctypes.CDLL, window: int = 0) -> Tensor:
         """The kernel's answer, `[T, num_heads, head_dim]`."""
-        query, cache = self.query.to(dtype), self.cache.to(dtype)
+        query, head_dim = self.query, self.query.shape[-1]
+        shape = (2, self.num_blocks, self.num_kv_heads, BLOCK_SIZE, head_dim)
+        cache = torch.full(shape, torch.nan, dtype=query.dtype)
+        cache[0, self.slots // BLOCK_SIZE, :, self.slots % BLOCK_SIZE] = self.key
+        cache[1, self.slots // BLOCK_SIZE, :, self.slots % BLOCK_SIZE] = self.value
         out = torch.full_like(query, torch.nan)
-        starts = torch.tensor([0, *self.num_queries]).cumsum(0).to(torch.int32)
-        seq_lens = torch.tensor(self.seq_lens, dtype=torch.int32)
+        starts, seq_lens = self.starts, torch.tensor(self.seq_lens, dtype=torch.int32)
         kv = PagedKv(
             cache.data_ptr(),
             self.block_table.data_ptr(),
-            cache.shape[1],
+            self.num_blocks,
             self.num_kv_heads,
             BLOCK_SIZE,
-            query.shape[-1],
+            head_dim,
             self.block_table.shape[1],
         )
         params = PagedAttentionParams(
@@ -128,44 +143,36 @@ class Batch:
             len(self.seq_lens),
             self.num_heads,
             window,
-            query.shape[-1] ** -0.5,
+            head_dim**-0.5,
         )
-        name = {torch.float32: "float32", torch.bfloat16: "bfloat16"}[dtype]
+        name = {torch.float32: "float32", torch.bfloat16: "bfloat16"}[query.dtype]
         assert getattr(library, f"paged_attention_{name}")(params, len(query)) == 0
         return out
 
 
 @pytest.mark.parametrize("window", [0, 5, 17])
 @pytest.mark.parametrize("head_dim", [16, 64, 128])
-def test_mixed_batch_matches_dense_attention(
-    library: ctypes.CDLL, head_dim: int, window: int
-) -> None:
+def test_mixed_batch_matches_the_twin(library: ctypes.CDLL, head_dim: int, window: int) -> None:
     batch = Batch([1, 15, 16, 17, 40, 33], [1, 1, 16, 2, 1, 20], (4, 2), head_dim)
-    out = batch.run(library, torch.float32, window)
+    out = batch.run(library, window)
     torch.testing.assert_close(out.double(), batch.expected(window), rtol=1e-5, atol=1e-5)
 
 
 def test_bfloat16_differs_by_its_own_rounding(library: ctypes.CDLL) -> None:
-    batch = Batch([50, 7], [3, 7], (8, 2), 64)
-    for name in ("query", "cache"):
-        setattr(batch, name, getattr(batch, name).bfloat16().float())
-    batch.keys = [key.bfloat16() for key in batch.keys]
-    batch.values = [value.bfloat16() for value in batch.values]
-    out = batch.run(library, torch.bfloat16, 0)
-    torch.testing.assert_close(out.double(), batch.expected(0), rtol=2**-8, atol=1e-3)
+    batch = Batch([50, 7], [3, 7], (8, 2), 64, torch.bfloat16)
+    out = batch.run(library)
+    torch.testing.assert_close(out.double(), batch.expected(), rtol=2**-8, atol=1e-3)
 
 
 def test_bits_of_a_row_do_not_depend_on_the_batch(library: ctypes.CDLL) -> None:
     batch = Batch([40, 100, 33], [1, 9, 33], (2, 1), 64)
-    together = batch.run(library, torch.float32, 0)
-    rows, token = batch.rows, 0
-    query = batch.query
+    together = batch.run(library)
+    starts, query, rows = batch.starts.tolist(), batch.query, batch.rows
     for row, (length, count) in enumerate([(40, 1), (100, 9), (33, 33)]):
         batch.seq_lens, batch.num_queries = [length], [count]
         batch.rows = rows[row : row + 1].clone()
-        batch.query = query[token : token + count].clone()
-        assert torch.equal(batch.run(library, torch.float32, 0), together[token : token + count])
-        token += count
+        batch.query = query[starts[row] : starts[row + 1]].clone()
+        assert torch.equal(batch.run(library), together[starts[row] : starts[row + 1]])
 
 
 @pytest.mark.parametrize("element", ["float", "chairlift::bfloat16"])

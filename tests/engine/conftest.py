@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 from chairlift.attention.cpu import CpuBackend
+from chairlift.config import Dtype
 from chairlift.engine.engine import Engine
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block
@@ -12,15 +13,20 @@ from tests.engine.drive import Clock
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """The tiny model: its folder, the reference, and bytes of a number of KV blocks."""
+    """The tiny model: its folder and the reference."""
     folder = tmp_path_factory.mktemp("tiny")
-    reference = tiny_model.write(folder)
-    config = ModelConfig.load(folder)
+    return SimpleNamespace(folder=folder, reference=tiny_model.write(folder))
 
-    def kv_blocks(num_blocks):
-        return (num_blocks + 1) * kv_bytes_per_block(config, CpuBackend(), 16)
 
-    return SimpleNamespace(folder=folder, reference=reference, kv_blocks=kv_blocks)
+@pytest.fixture(scope="session")
+def kv_blocks(tiny):
+    """Gives the bytes of a number of KV blocks of a model."""
+
+    def size(num_blocks, folder=tiny.folder, dtype=Dtype.AUTO):
+        model = ModelConfig.load(folder, dtype)
+        return (num_blocks + 1) * kv_bytes_per_block(model, CpuBackend(), 16)
+
+    return size
 
 
 @pytest.fixture
@@ -30,11 +36,11 @@ def clock():
 
 @pytest.fixture
 def make_engine(tiny, clock):
-    """Builds engines over the tiny model, with a clock that stands until it is moved."""
+    """Builds engines with a clock that stands until it is moved."""
 
-    def make(**settings):
+    def make(folder=tiny.folder, **settings):
         defaults = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
-        return Engine(tiny.folder, clock=clock, **{**defaults, **settings})
+        return Engine(folder, clock=clock, **{**defaults, **settings})
 
     return make
 

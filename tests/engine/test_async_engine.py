@@ -303,7 +303,7 @@ async def test_random_aborts_leave_nothing(start):
     engine = await start(max_queued_requests=2000)
     inbox = Inbox()
     handles = []
-    for i in range(300):
+    for i in range(150):
         handles.append(submit(engine, greedy(prompts()[i % 8], 20), inbox))
         if i % 3 == 0:
             engine.abort(handles[(i * 7919) % len(handles)])

@@ -44,8 +44,8 @@ def test_cancel_while_it_answers_keeps_what_there_is(engine):
     assert_empty(engine)
 
 
-def test_cancel_of_a_preempted_request(make_engine, tiny):
-    engine = make_engine(kv_cache_memory=tiny.kv_blocks(10), max_num_seqs=2)
+def test_cancel_of_a_preempted_request(make_engine, kv_blocks):
+    engine = make_engine(kv_cache_memory=kv_blocks(10), max_num_seqs=2)
     ids = [engine.add(greedy([i] * 60, 100, ignore_eos=True)).request_id for i in (1, 2)]
     while engine.load().num_preemptions == 0:
         engine.step()
@@ -67,16 +67,16 @@ def test_cancel_twice_and_after_the_end_and_of_nobody_is_no_op(engine):
 
 
 @pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
-def test_random_cancels_leave_the_pool_full(make_engine, tiny, clock, batching):
+def test_random_cancels_leave_the_pool_full(make_engine, kv_blocks, clock, batching):
     engine = make_engine(
-        batching=batching, kv_cache_memory=tiny.kv_blocks(30), max_num_batched_tokens=24
+        batching=batching, kv_cache_memory=kv_blocks(30), max_num_batched_tokens=24
     )
     reference = [
         token_ids(events) for events in run(make_engine(), [greedy(p, 30) for p in prompts()])
     ]
     draw = random.Random(1)
     live, ended, seen = {}, 0, {}
-    for _ in range(1500):
+    for _ in range(500):
         clock.advance(0.02)
         if draw.random() < 0.3 and len(live) < 30:
             which = draw.randrange(8)
@@ -98,5 +98,5 @@ def test_random_cancels_leave_the_pool_full(make_engine, tiny, clock, batching):
     for request_id in live:
         engine.cancel(request_id)
     drain(engine)
-    assert ended > 100
+    assert ended > 40
     assert_empty(engine)

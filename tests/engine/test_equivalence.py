@@ -1,8 +1,13 @@
 """The same tokens whatever the policy, the chunks, the cache and the preemptions."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from chairlift.config import Dtype
+from chairlift.engine.engine import Engine
 
+from tests.engine import oracle
 from tests.engine.drive import assert_empty, end, greedy, run, token_ids, watch_sampler
 from tests.engine.tiny_model import prompts
 
@@ -11,32 +16,28 @@ CHUNKED, WHOLE = 12, 512
 """Token budgets: the longest prompt has 137 tokens."""
 
 
+def assert_same_bits(logits, expected):
+    assert logits.keys() == expected.keys()
+    assert all(torch.equal(logits[key], expected[key]) for key in expected)
+
+
 def requests():
     return [greedy(p, NUM_TOKENS, seed=1000 + i) for i, p in enumerate(prompts())]
 
 
 @pytest.fixture(scope="module")
-def oracle(tiny):
-    """Tokens that `transformers` generates, one prompt at a time."""
-    answers = []
-    for prompt in prompts():
-        ids = tiny.reference.generate(
-            torch.tensor([prompt]), do_sample=False, max_new_tokens=NUM_TOKENS, use_cache=True
-        )
-        answers.append(ids[0, len(prompt) :].tolist())
-    return answers
-
-
-@pytest.fixture(scope="module")
-def alone(tiny, oracle):
-    """Logits of each draw when every request has the engine for itself."""
-    from chairlift.engine.engine import Engine
-
+def alone(tiny):
+    """Tokens and logits when every request has the engine for itself."""
     engine = Engine(tiny.folder, max_num_seqs=8, max_num_batched_tokens=WHOLE, prefix_cache=False)
     logits = watch_sampler(engine)
     answers = [token_ids(run(engine, [request])[0]) for request in requests()]
-    assert answers == oracle
-    return logits
+    return SimpleNamespace(answers=answers, logits=logits)
+
+
+def test_tokens_are_those_of_transformers(tiny, alone):
+    for prompt, answer in zip(prompts(), alone.answers, strict=True):
+        expected = oracle.generate(tiny.reference, prompt, NUM_TOKENS)
+        oracle.assert_same_tokens(tiny.reference, prompt, answer, expected)
 
 
 @pytest.mark.parametrize("num_blocks", [None, 26], ids=["room", "tight"])
@@ -44,26 +45,40 @@ def alone(tiny, oracle):
 @pytest.mark.parametrize("budget", [CHUNKED, WHOLE], ids=["chunked", "whole"])
 @pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
 def test_tokens_and_logits_do_not_depend_on_the_batch(
-    make_engine, tiny, oracle, alone, batching, budget, prefix_cache, num_blocks
+    make_engine, kv_blocks, alone, batching, budget, prefix_cache, num_blocks
 ):
     engine = make_engine(
         batching=batching,
         max_num_batched_tokens=budget,
         prefix_cache=prefix_cache,
-        kv_cache_memory=tiny.kv_blocks(num_blocks) if num_blocks else None,
+        kv_cache_memory=kv_blocks(num_blocks) if num_blocks else None,
     )
     # The second round reads what the first one left in the prefix cache.
     for _ in range(2):
         logits = watch_sampler(engine)
         answers = run(engine, requests())
-        assert [token_ids(events) for events in answers] == oracle
-        assert logits.keys() == alone.keys()
-        assert all(torch.equal(logits[key], alone[key]) for key in alone)
+        assert [token_ids(events) for events in answers] == alone.answers
+        assert_same_bits(logits, alone.logits)
         engine.runner.sampler.__dict__.pop("sample")
     load = engine.load()
     assert (load.num_preemptions > 0) == (num_blocks is not None)
     assert (load.num_prefix_hits > 0) == prefix_cache
     assert_empty(engine)
+
+
+def test_bfloat16_bits_do_not_depend_on_the_batch(make_engine, kv_blocks):
+    alone = make_engine(dtype="bfloat16", max_num_batched_tokens=WHOLE, prefix_cache=False)
+    expected = watch_sampler(alone)
+    answers = [token_ids(run(alone, [request])[0]) for request in requests()]
+    engine = make_engine(
+        dtype="bfloat16",
+        max_num_batched_tokens=CHUNKED,
+        kv_cache_memory=kv_blocks(26, dtype=Dtype.BFLOAT16),
+    )
+    logits = watch_sampler(engine)
+    assert [token_ids(events) for events in run(engine, requests())] == answers
+    assert_same_bits(logits, expected)
+    assert engine.load().num_preemptions > 0
 
 
 def test_answers_say_what_they_cost(make_engine):
@@ -76,8 +91,8 @@ def test_answers_say_what_they_cost(make_engine):
     assert again.usage.output_tokens == len(token_ids(run(engine, requests()[7:])[0]))
 
 
-def test_recomputed_tokens_are_told(make_engine, tiny):
-    engine = make_engine(kv_cache_memory=tiny.kv_blocks(26), prefix_cache=False)
+def test_recomputed_tokens_are_told(make_engine, kv_blocks):
+    engine = make_engine(kv_cache_memory=kv_blocks(26), prefix_cache=False)
     timelines = [end(events).timeline for events in run(engine, requests())]
     assert sum(t.num_preemptions for t in timelines) == engine.load().num_preemptions > 0
     assert all((t.num_recomputed_tokens > 0) == (t.num_preemptions > 0) for t in timelines)

@@ -76,8 +76,8 @@ def test_a_prompt_longer_than_the_model_is_refused(engine):
     engine.prepare(Request([1] * (MAX_MODEL_LEN - 1)))
 
 
-def test_a_prompt_longer_than_the_kv_cache_is_refused(make_engine, tiny):
-    engine = make_engine(kv_cache_memory=tiny.kv_blocks(4))
+def test_a_prompt_longer_than_the_kv_cache_is_refused(make_engine, kv_blocks):
+    engine = make_engine(kv_cache_memory=kv_blocks(4))
     with pytest.raises(RequestError) as refused:
         engine.add(Request([1] * 64))
     assert (refused.value.reason, refused.value.field) == (Reason.KV_CAPACITY, "prompt")
@@ -123,6 +123,6 @@ def test_text_and_chat_are_tokenized(engine):
 
 
 def test_a_prepared_request_does_not_show_its_prompt(engine):
-    prepared = engine.prepare(Request([42, 43], stopping=Stopping(stop=["secret"])))
+    prepared = engine.prepare(Request([42, 43], Sampling(seed=0), Stopping(stop=["secret"])))
     assert "42" not in repr(prepared)
     assert "secret" not in repr(prepared)

@@ -43,36 +43,37 @@ def write(folder, seed=0):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    write_tokenizer(folder, VOCAB_SIZE - 10, pre_tokenizers.ByteLevel.alphabet())
     return model
 
 
-def _tokenizer():
+def write_tokenizer(folder, vocab_size, alphabet=()):
+    """Writes a byte-level tokenizer and a chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - 10,
+        vocab_size=vocab_size,
         special_tokens=["<eos>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=list(alphabet),
         show_progress=False,
     )
     draw = random.Random(0)
     tokenizer.train_from_iterator(
         (" ".join(draw.choices(WORDS, k=12)) for _ in range(200)), trainer
     )
-    return PreTrainedTokenizerFast(
+    PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<eos>", chat_template=CHAT_TEMPLATE
-    )
+    ).save_pretrained(folder)
 
 
-def prompts(num=8, seed=0):
+def prompts(num=8, seed=0, vocab_size=VOCAB_SIZE):
     """Gives prompts of many lengths, half of which begin alike for two blocks."""
     draw = random.Random(seed)
-    shared = [draw.randrange(1, VOCAB_SIZE) for _ in range(40)]
+    shared = [draw.randrange(1, vocab_size) for _ in range(40)]
     lengths = [1, 3, 16, 17, 33, 50, 70, 97]
     return [
         (shared[: lengths[i % 8]] if i % 2 else [])
-        + [draw.randrange(1, VOCAB_SIZE) for _ in range(lengths[i % 8])]
+        + [draw.randrange(1, vocab_size) for _ in range(lengths[i % 8])]
         for i in range(num)
     ]

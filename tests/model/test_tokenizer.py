@@ -162,6 +162,7 @@ def test_threads_share_a_tokenizer():
 def test_a_chat_is_encoded_with_the_special_tokens_that_its_template_writes(tmp_path):
     write(tmp_path, chat_template=CHATML, bos_token="<|begin|>", add_bos_token=True)
     tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.has_chat_template
     ids = tokenizer.encode_chat(CHAT)
     expected = "<|begin|><|im_start|>user\nHello 🚡<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.render_chat(CHAT) == expected
@@ -208,6 +209,7 @@ def test_template_files_go_before_the_configuration(tmp_path):
 
 def test_a_chat_for_a_model_without_template_is_refused(tmp_path):
     tokenizer = Tokenizer.load(write(tmp_path))
+    assert not tokenizer.has_chat_template
     with pytest.raises(RequestError) as caught:
         tokenizer.encode_chat(CHAT)
     assert (caught.value.reason, caught.value.field) == (Reason.BAD_PARAMETER, "chat")

@@ -28,26 +28,39 @@ _STAGES = {
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A string that stands for another in every token."""
-
-    old: str
-    new: str
-    new_in_first: str
-    """In the first token of a text."""
+Replacements = tuple[tuple[str, str], ...]
+"""Strings that stand for others in a token, applied one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What a decoder does to tokens."""
+    """What a decoder does to tokens.
 
-    replacements: tuple[Replacement, ...]
+    Attributes:
+        replacements: In every token but the first of a text.
+        first_replacements: In the first.
+        byte_level: Characters stand for bytes, by the alphabet of GPT-2.
+        byte_fallback: `<0xNN>` is one raw byte.
+        strip_first_space: One leading space of the text goes.
+    """
+
+    replacements: Replacements
+    first_replacements: Replacements
     byte_level: bool
-    """Characters stand for bytes, by the alphabet of GPT-2."""
     byte_fallback: bool
-    """`<0xNN>` is one byte."""
     strip_first_space: bool
+
+    def is_raw_byte(self, form: str) -> bool:
+        """Whether a token is one raw byte, given its form after the replacements."""
+        return self.byte_fallback and _BYTE_TOKEN.fullmatch(form) is not None
+
+    def bytes_of(self, form: str) -> bytes:
+        """What a token contributes, given its form after the replacements."""
+        if self.byte_level:
+            return _byte_level(form)
+        if self.byte_fallback and (match := _BYTE_TOKEN.fullmatch(form)):
+            return bytes.fromhex(match[1])
+        return form.encode()
 
 
 def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:
@@ -75,8 +88,10 @@ def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:
             " ByteLevel or ByteFallback, then Fuse, then Strip, or a part of that)"
         )
         raise ModelError(message)
+    per_token = [step for step in steps if _STAGES[step["type"]] == 0]
     return Decoding(
-        replacements=tuple(_replacement(step) for step in steps if _STAGES[step["type"]] == 0),
+        replacements=tuple(_replacement(step) for step in per_token),
+        first_replacements=tuple(_replacement(step, first=True) for step in per_token),
         byte_level="ByteLevel" in names,
         byte_fallback="ByteFallback" in names,
         strip_first_space=any(_strips_space(step) for step in steps if step["type"] == "Strip"),
@@ -87,37 +102,27 @@ def build_token_table(
     tokenizer: tokenizers.Tokenizer, decoding: Decoding, width: int
 ) -> _core.TokenTable:
     """Builds the table of the ids below `width`; others than the tokenizer's are empty."""
-    tokens: list[bytes] = []
+    strings = [tokenizer.id_to_token(token_id) or "" for token_id in range(width)]
+    forms = _replace(strings, decoding.replacements)
     first_tokens: list[bytes] = []
-    special_strings = {
-        added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special
-    }
-    special: list[int] = []
-    byte_fallback: list[int] = []
-    for token_id in range(width):
-        string = tokenizer.id_to_token(token_id) or ""
-        if string in special_strings:
-            special.append(token_id)
-        first = string
-        for replacement in decoding.replacements:
-            string = string.replace(replacement.old, replacement.new)
-            first = first.replace(replacement.old, replacement.new_in_first)
-        if decoding.byte_fallback and (match := _BYTE_TOKEN.fullmatch(string)):
-            byte_fallback.append(token_id)
-            string_bytes = first_bytes = bytes.fromhex(match[1])
-        elif decoding.byte_level:
-            string_bytes, first_bytes = _byte_level(string), _byte_level(first)
-        else:
-            string_bytes, first_bytes = string.encode(), first.encode()
-        tokens.append(string_bytes)
-        first_tokens.append(first_bytes)
+    if decoding.first_replacements != decoding.replacements:
+        first_forms = _replace(strings, decoding.first_replacements)
+        first_tokens = [decoding.bytes_of(form) for form in first_forms]
+    added = tokenizer.get_added_tokens_decoder().values()
+    special = {token.content for token in added if token.special}
     return _core.TokenTable(
-        tokens,
-        special,
-        byte_fallback=byte_fallback,
+        [decoding.bytes_of(form) for form in forms],
+        [token_id for token_id, string in enumerate(strings) if string in special],
+        byte_fallback=[i for i, form in enumerate(forms) if decoding.is_raw_byte(form)],
         strip_first_space=decoding.strip_first_space,
-        first_tokens=first_tokens if first_tokens != tokens else (),
+        first_tokens=first_tokens,
     )
+
+
+def _replace(strings: list[str], replacements: Replacements) -> list[str]:
+    for old, new in replacements:
+        strings = [string.replace(old, new) for string in strings]
+    return strings
 
 
 def _flatten(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -128,15 +133,15 @@ def _flatten(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield step
 
 
-def _replacement(step: dict[str, Any]) -> Replacement:
+def _replacement(step: dict[str, Any], *, first: bool = False) -> tuple[str, str]:
     if step["type"] == "Metaspace":
-        # The space that encoding puts before a text is taken back, with all others of that token.
-        in_first = " " if step["prepend_scheme"] == "never" else ""
-        return Replacement(step["replacement"], " ", in_first)
+        # Encoding puts a space before a text; decoding drops every space of the first token for it.
+        drops = first and step["prepend_scheme"] != "never"
+        return step["replacement"], "" if drops else " "
     if "String" not in step["pattern"]:
         message = f"decoder Replace with pattern {step['pattern']} is not supported"
         raise ModelError(message)
-    return Replacement(step["pattern"]["String"], step["content"], step["content"])
+    return step["pattern"]["String"], step["content"]
 
 
 def _strips_space(step: dict[str, Any]) -> bool:

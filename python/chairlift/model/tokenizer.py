@@ -1,6 +1,7 @@
 """Text and conversations to token ids, and back."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,6 @@ class Tokenizer:
     """The tokenizer and chat template of one model. Any thread may call any method at any time.
 
     Attributes:
-        vocab_size: Every id is below it.
         special_tokens: Strings by name (`bos_token`, `eos_token`, ...), as chat templates see them.
         bos_token_id: None where the model has none.
         eos_token_ids: The end token, if the tokenizer's configuration names one.
@@ -53,7 +53,6 @@ class Tokenizer:
         # What the configuration names is special even where tokenizer.json forgets it.
         known = {t for t in self.special_tokens.values() if backend.token_to_id(t) is not None}
         backend.add_special_tokens(sorted(known - _special_strings(backend)))
-        self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
         self.bos_token_id = self._special_id("bos_token")
         eos_token_id = self._special_id("eos_token")
         self.eos_token_ids = () if eos_token_id is None else (eos_token_id,)
@@ -98,6 +97,11 @@ class Tokenizer:
         except ModelError as error:
             message = f"{path}: {error}"
             raise ModelError(message) from error
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """The least number that is above every id."""
+        return max(self._backend.get_vocab().values(), default=-1) + 1
 
     @property
     def has_chat_template(self) -> bool:

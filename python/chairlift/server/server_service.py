@@ -80,7 +80,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             architecture=model.architecture,
             vocab_size=model.vocab_size,
             max_model_len=engine.max_model_len,
-            max_context_len=engine.scheduler.max_context_len,
+            max_context_len=engine.max_context_len,
             eos_token_ids=model.eos_token_ids,
             dtype=str(model.dtype).removeprefix("torch."),
             num_layers=model.num_layers,

@@ -275,10 +275,13 @@ impl Scheduler {
         let block_size = self.config.block_size;
         let num_free_blocks = self.kv.pool.num_free();
         let num_used = self.kv.pool.num_blocks() - num_free_blocks;
-        let unwritten = |request: &Request| {
-            (request.table.num_columns() * block_size).saturating_sub(request.num_computed)
+        let unwritten = |&slot: &Slot| {
+            let request = self.requests[slot as usize].as_ref();
+            request.map_or(0, |request| {
+                request.table.num_columns() * block_size - request.num_computed
+            })
         };
-        let num_unwritten: usize = self.requests.iter().flatten().map(unwritten).sum();
+        let num_unwritten: usize = self.running.iter().map(unwritten).sum();
         Load {
             num_waiting: self.queue.len(),
             num_waiting_tokens: self.num_waiting_tokens,

@@ -250,13 +250,14 @@ proptest! {
         let mut owners = Vec::new();
         for op in ops {
             match op {
-                PoolOp::Allocate => match pool.allocate() {
-                    Some(block) => {
+                PoolOp::Allocate => {
+                    if let Some(block) = pool.allocate() {
                         prop_assert!(block != NULL_BLOCK && !owners.contains(&block));
                         owners.push(block);
+                    } else {
+                        prop_assert_eq!(pool.num_free(), 0);
                     }
-                    None => prop_assert_eq!(pool.num_free(), 0),
-                },
+                }
                 PoolOp::Share(i) => {
                     let block = 1 + (i % 11) as u32;
                     pool.share(block);

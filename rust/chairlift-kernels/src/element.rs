@@ -1,5 +1,6 @@
 //! The number types of activations, weights and cache, and how they lie in panels.
 
+use crate::aligned::Zeroed;
 use half::bf16;
 
 /// A number type of activations: `f32` or `bf16`.
@@ -27,7 +28,7 @@ pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
 ///
 /// A pair of `bf16` is one 32-bit word: a shift or a mask widens either half in its lane, with no
 /// shuffle, and the same words are what AVX-512 BF16 and AMX instructions multiply.
-pub trait Packed: Copy + Default + Send + Sync + 'static {
+pub trait Packed: Zeroed + Default + Send + Sync + 'static {
     /// Numbers in the unit.
     const DEPTH: usize;
 

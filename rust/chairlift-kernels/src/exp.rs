@@ -25,7 +25,7 @@ pub fn exp<I: Isa>(x: f32) -> f32 {
         8.333_452e-3,
         4.166_579_6e-2,
         1.666_666_5e-1,
-        5.000_000_1e-1,
+        5.0e-1,
     ];
     // Written as selects that keep NaN.
     let t = if x < LOW { LOW } else { x };

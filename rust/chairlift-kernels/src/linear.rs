@@ -11,15 +11,15 @@
 //! no blocking over K, no split sums. Threads take contiguous halves (thirds, ...) of the panels, so
 //! that each core streams the same weights every step.
 
-use crate::Element;
-use crate::aligned::{Aligned, Zeroed};
+use crate::aligned::Aligned;
 use crate::disjoint::Disjoint;
 use crate::dispatch::{InstructionSet, Isa, Kernel, dispatch, instruction_set};
 use crate::element::Packed;
 use crate::error::{ArgumentError, expect_equal};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{accumulate, balanced, with_rows};
+use crate::tile::{Lines, accumulate, balanced, with_rows};
+use crate::{Element, bf16};
 use std::ops::Range;
 
 /// Outputs of a panel: two vector registers.
@@ -30,10 +30,7 @@ const WIDTH_WIDE: usize = 32;
 const MAX_ROWS: usize = 240;
 
 /// `y = x W^T + b`.
-pub struct Linear<T: Element>
-where
-    T::Packed: Zeroed,
-{
+pub struct Linear<T: Element> {
     in_features: usize,
     out_features: usize,
     /// `WIDTH` or `WIDTH_WIDE`.
@@ -43,10 +40,7 @@ where
     bias: Aligned<f32>,
 }
 
-impl<T: Element> Linear<T>
-where
-    T::Packed: Zeroed,
-{
+impl<T: LinearElement> Linear<T> {
     /// Packs `weight` `[out_features, in_features]` and `bias` `[out_features]`.
     ///
     /// # Errors
@@ -118,7 +112,7 @@ where
         let stride = out.stride();
         let out = Disjoint::new(out.into_slice());
         pool::split(self.out_features.div_ceil(self.width), 1, |panels| {
-            dispatch(Forward {
+            T::forward(Forward {
                 layer: self,
                 x,
                 out: &out,
@@ -127,6 +121,25 @@ where
             });
         });
         Ok(())
+    }
+}
+
+/// An element type whose layers are compiled here, once, and not in each crate that calls them.
+pub trait LinearElement: Element {
+    /// Computes one thread's panels.
+    #[doc(hidden)]
+    fn forward(share: Forward<'_, Self>);
+}
+
+impl LinearElement for f32 {
+    fn forward(share: Forward<'_, Self>) {
+        dispatch(share);
+    }
+}
+
+impl LinearElement for bf16 {
+    fn forward(share: Forward<'_, Self>) {
+        dispatch(share);
     }
 }
 
@@ -170,10 +183,7 @@ impl<O: Element> Store for Disjoint<'_, O> {
 }
 
 /// One thread's panels.
-struct Forward<'a, T: Element>
-where
-    T::Packed: Zeroed,
-{
+pub struct Forward<'a, T: Element> {
     layer: &'a Linear<T>,
     x: Rows<'a, T>,
     out: &'a dyn Store,
@@ -181,10 +191,7 @@ where
     panels: Range<usize>,
 }
 
-impl<T: Element> Kernel for Forward<'_, T>
-where
-    T::Packed: Zeroed,
-{
+impl<T: Element> Kernel for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -197,10 +204,7 @@ where
     }
 }
 
-impl<T: Element> Forward<'_, T>
-where
-    T::Packed: Zeroed,
-{
+impl<T: Element> Forward<'_, T> {
     #[inline(always)]
     fn all_rows<I: Isa, const W: usize>(&self) {
         let in_features = self.layer.in_features;
@@ -237,9 +241,8 @@ where
         let depth = self.layer.in_features.div_ceil(T::Packed::DEPTH);
         let units = &self.layer.panels[panel * depth * W..(panel + 1) * depth * W];
         let bias: &[f32; W] = self.layer.bias[panel * W..].first_chunk().expect("padded");
-        let mut acc = [*bias; R];
         let (x, _) = x.as_chunks::<R>();
-        accumulate::<I, T::Packed, R, W>(&mut acc, x, units, W);
+        let acc = accumulate::<I, T::Packed, R, W>([*bias; R], x, Lines::new(units, W));
         let columns = W.min(self.layer.out_features - panel * W);
         for (r, acc) in acc.iter().enumerate() {
             let start = (first_row + r) * self.stride + panel * W;

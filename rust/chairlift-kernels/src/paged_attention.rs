@@ -14,7 +14,6 @@
 //! Blocks lie at absolute positions and are processed left to right, one [`State::update`] each, so
 //! that a query computes the same bits in a decode and in any chunk.
 
-use crate::Element;
 use crate::aligned::Aligned;
 use crate::disjoint::Disjoint;
 use crate::dispatch::{Isa, Kernel, dispatch};
@@ -23,7 +22,8 @@ use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use crate::softmax::State;
-use crate::tile::{accumulate, balanced, with_rows};
+use crate::tile::{Lines, accumulate, balanced, with_rows};
+use crate::{Element, bf16};
 use std::ops::Range;
 
 /// Query rows (tokens times heads) of a work item: a few tiles share each load of a block, and a
@@ -62,7 +62,7 @@ pub struct Sequences<'a> {
 ///
 /// # Errors
 /// If the arguments do not fit each other, or a block that a query sees is outside the cache.
-pub fn paged_attention<T: Element>(
+pub fn paged_attention<T: AttentionElement>(
     query: Rows<'_, T>,
     layer: &Layer<'_, T>,
     sequences: &Sequences<'_>,
@@ -87,7 +87,7 @@ pub fn paged_attention<T: Element>(
     let stride = out.stride();
     let out = Disjoint::new(out.into_slice());
     pool::run(shares.len(), &|part| {
-        dispatch(Attend {
+        T::attend(Attend {
             query,
             layer,
             block_table: sequences.block_table,
@@ -98,6 +98,25 @@ pub fn paged_attention<T: Element>(
         });
     });
     Ok(())
+}
+
+/// An element type whose kernel is compiled here, once, and not in each crate that calls it.
+pub trait AttentionElement: Element {
+    /// Computes one thread's items.
+    #[doc(hidden)]
+    fn attend(share: Attend<'_, Self>);
+}
+
+impl AttentionElement for f32 {
+    fn attend(share: Attend<'_, Self>) {
+        dispatch(share);
+    }
+}
+
+impl AttentionElement for bf16 {
+    fn attend(share: Attend<'_, Self>) {
+        dispatch(share);
+    }
 }
 
 /// Adjacent queries of one row and the heads of one KV head.
@@ -231,7 +250,7 @@ fn shares(items: &[Item], threads: usize) -> Vec<Range<usize>> {
 }
 
 /// One thread's items.
-struct Attend<'a, T> {
+pub struct Attend<'a, T> {
     query: Rows<'a, T>,
     layer: &'a Layer<'a, T>,
     block_table: Rows<'a, i32>,
@@ -287,10 +306,10 @@ impl<T: Element> Attend<'_, T> {
         let shape = self.layer.shape;
         let rows = item.tokens.len() * self.group;
         for tile in balanced(rows, I::ROWS) {
-            with_rows!(I, tile.len(), |R| {
-                self.load_queries::<R>(item, tile.start, scratch);
-                scratch.state::<R>(tile.start, shape.head_dim).clear();
-            });
+            self.load_queries(item, tile, &mut scratch.q);
+        }
+        for row in 0..rows {
+            scratch.state::<1>(row, shape.head_dim).clear();
         }
         let table = self.block_table.row(item.row);
         for block in item.blocks.clone() {
@@ -304,12 +323,10 @@ impl<T: Element> Attend<'_, T> {
                 });
             }
         }
-        for tile in balanced(rows, I::ROWS) {
-            with_rows!(I, tile.len(), |R| {
-                let mut state = scratch.state::<R>(tile.start, shape.head_dim);
-                state.normalize();
-                self.store::<R>(item, tile.start, state.o);
-            });
+        for row in 0..rows {
+            let mut state = scratch.state::<1>(row, shape.head_dim);
+            state.normalize();
+            self.store(item, row, state.o);
         }
     }
 
@@ -323,13 +340,13 @@ impl<T: Element> Attend<'_, T> {
     }
 
     #[inline(always)]
-    fn load_queries<const R: usize>(&self, item: &Item, first: usize, scratch: &mut Scratch) {
+    fn load_queries(&self, item: &Item, tile: Range<usize>, q: &mut [f32]) {
         let head_dim = self.layer.shape.head_dim;
-        let q = &mut scratch.q[first * head_dim..(first + R) * head_dim];
-        let (q, _) = q.as_chunks_mut::<R>();
-        for r in 0..R {
-            let (token, columns) = self.place(item, first + r);
-            for (q, x) in q.iter_mut().zip(&self.query.row(token)[columns]) {
+        let q = &mut q[tile.start * head_dim..tile.end * head_dim];
+        for r in 0..tile.len() {
+            let (token, columns) = self.place(item, tile.start + r);
+            let coordinates = q.chunks_exact_mut(tile.len());
+            for (q, x) in coordinates.zip(&self.query.row(token)[columns]) {
                 q[r] = x.to_f32() * self.layer.scale;
             }
         }
@@ -363,23 +380,21 @@ impl<T: Element> Attend<'_, T> {
             return;
         }
         let q = &scratch.q[first * head_dim..(first + R) * head_dim];
-        let mut scores = [[0.0; BLOCK_SIZE]; R];
         let (q, _) = q.as_chunks::<R>();
-        accumulate::<I, T::Packed, R, BLOCK_SIZE>(&mut scores, q, keys, BLOCK_SIZE);
+        let keys = Lines::new(keys, BLOCK_SIZE);
+        let scores = accumulate::<I, T::Packed, R, BLOCK_SIZE>([[0.0; BLOCK_SIZE]; R], q, keys);
         let mut state = scratch.state::<R>(first, head_dim);
         state.update::<I, T::Packed>(&scores, values, &visible);
     }
 
     #[inline(always)]
-    fn store<const R: usize>(&self, item: &Item, first: usize, o: &[f32]) {
-        for (r, o) in o.chunks_exact(o.len() / R).enumerate() {
-            let (token, columns) = self.place(item, first + r);
-            let base = token * self.stride;
-            // SAFETY: tokens and heads of an item are its own, and items belong to one part.
-            let out = unsafe { self.out.take(base + columns.start..base + columns.end) };
-            for (out, &o) in out.iter_mut().zip(o) {
-                *out = T::from_f32(o);
-            }
+    fn store(&self, item: &Item, row: usize, o: &[f32]) {
+        let (token, columns) = self.place(item, row);
+        let base = token * self.stride;
+        // SAFETY: tokens and heads of an item are its own, and items belong to one part.
+        let out = unsafe { self.out.take(base + columns.start..base + columns.end) };
+        for (out, &o) in out.iter_mut().zip(o) {
+            *out = T::from_f32(o);
         }
     }
 }

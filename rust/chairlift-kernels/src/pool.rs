@@ -50,7 +50,7 @@ pub fn split(len: usize, grain: usize, task: impl Fn(Range<usize>) + Sync) {
     }
     let parts = num_threads().min(len.div_ceil(grain.max(1)));
     run(parts, &|part| {
-        task(part * len / parts..(part + 1) * len / parts)
+        task(part * len / parts..(part + 1) * len / parts);
     });
 }
 

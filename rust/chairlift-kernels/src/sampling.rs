@@ -60,6 +60,9 @@ pub struct Draws<'a> {
 ///
 /// # Errors
 /// If the arguments do not fit each other, or a parameter is out of range.
+///
+/// # Panics
+/// If drawing for another row panicked.
 pub fn sample(
     logits: Rows<'_, f32>,
     parameters: &Parameters<'_>,

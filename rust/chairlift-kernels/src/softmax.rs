@@ -14,7 +14,7 @@ use crate::element::Packed;
 use crate::exp::{exp, exp_lanes};
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
-use crate::tile::accumulate;
+use crate::tile::{Lines, accumulate};
 use std::ops::Range;
 
 /// Coordinates that are summed at a time, in registers.
@@ -106,8 +106,8 @@ impl<const R: usize> State<'_, R> {
                     acc[r][c] = o[c] * factors[r];
                 }
             }
-            let values = &values[start..];
-            accumulate::<I, P, R, STRIP>(&mut acc, &weights[..shared], values, head_dim);
+            let lines = Lines::new(&values[start..], head_dim);
+            let acc = accumulate::<I, P, R, STRIP>(acc, &weights[..shared], lines);
             for r in 0..R {
                 self.o[r * head_dim + start..][..STRIP].copy_from_slice(&acc[r]);
             }

@@ -251,6 +251,10 @@ impl Borrows {
     ///
     /// # Errors
     /// As [`Self::slice`].
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "torch owns the memory, and `take` keeps the views apart"
+    )]
     pub fn slice_mut<'t, T: TensorElement>(
         &mut self,
         name: &'static str,

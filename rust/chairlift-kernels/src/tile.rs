@@ -14,42 +14,71 @@
 use crate::dispatch::Isa;
 use crate::element::Packed;
 
-/// `acc[r][c] += a[k][r] * b[k][c]` for each `k` of `a`, in ascending order.
-///
-/// `b` has a line of W units per `P::DEPTH` values of `k`, `stride` units apart.
-#[inline(always)]
-pub fn accumulate<I: Isa, P: Packed, const R: usize, const W: usize>(
-    acc: &mut [[f32; W]; R],
-    a: &[[f32; R]],
-    b: &[P],
+/// Lines of W units, `stride` units apart.
+pub struct Lines<'a, P, const W: usize> {
+    rest: &'a [P],
     stride: usize,
-) {
+}
+
+impl<'a, P, const W: usize> Lines<'a, P, W> {
+    /// The lines that start at the head of `units`.
+    #[inline(always)]
+    pub fn new(units: &'a [P], stride: usize) -> Self {
+        Self {
+            rest: units,
+            stride,
+        }
+    }
+}
+
+impl<'a, P, const W: usize> Iterator for Lines<'a, P, W> {
+    type Item = &'a [P; W];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a [P; W]> {
+        let line = self.rest.first_chunk()?;
+        self.rest = self.rest.get(self.stride..).unwrap_or_default();
+        Some(line)
+    }
+}
+
+/// `acc[r][c] + sum over k of a[k][r] * b[k][c]`, in ascending order of `k`.
+///
+/// `b` gives a line per `P::DEPTH` values of `k`. Accumulators come and go by value: the compiler
+/// keeps an array in registers only where nothing can hold its address.
+#[inline(always)]
+#[must_use]
+pub fn accumulate<I: Isa, P: Packed, const R: usize, const W: usize>(
+    acc: [[f32; W]; R],
+    a: &[[f32; R]],
+    mut b: Lines<'_, P, W>,
+) -> [[f32; W]; R] {
+    let mut sums = acc;
     let whole = a.chunks_exact(P::DEPTH);
     let rest = whole.remainder();
-    let mut lines = b.chunks(stride);
-    for (a, line) in whole.zip(&mut lines) {
-        multiply_add::<I, P, R, W>(acc, a, line);
+    for (a, line) in whole.zip(&mut b) {
+        multiply_add::<I, P, R, W>(&mut sums, a, line);
     }
     if !rest.is_empty()
-        && let Some(line) = lines.next()
+        && let Some(line) = b.next()
     {
-        multiply_add::<I, P, R, W>(acc, rest, line);
+        multiply_add::<I, P, R, W>(&mut sums, rest, line);
     }
+    sums
 }
 
 /// One line of B against up to `P::DEPTH` values of `k`.
 #[inline(always)]
 fn multiply_add<I: Isa, P: Packed, const R: usize, const W: usize>(
-    acc: &mut [[f32; W]; R],
+    sums: &mut [[f32; W]; R],
     a: &[[f32; R]],
-    line: &[P],
+    line: &[P; W],
 ) {
-    let units: &[P; W] = line.first_chunk().expect("a line holds W units");
     for (index, a) in a.iter().enumerate() {
-        let b = P::widen(units, index);
+        let b = P::widen(line, index);
         for r in 0..R {
             for c in 0..W {
-                acc[r][c] = I::mul_add(a[r], b[c], acc[r][c]);
+                sums[r][c] = I::mul_add(a[r], b[c], sums[r][c]);
             }
         }
     }

@@ -1,4 +1,8 @@
 //! Norm, rotary embedding, activation and the softmax algebra against float64.
+#![expect(
+    clippy::single_range_in_vec_init,
+    reason = "what each of one or more queries sees"
+)]
 
 mod oracle;
 

@@ -2,15 +2,12 @@
 
 mod oracle;
 
-use chairlift_kernels::linear::Linear;
+use chairlift_kernels::linear::{Linear, LinearElement};
 use chairlift_kernels::{Element, Rows, RowsMut, bf16, pool};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 use proptest::prelude::*;
 
-fn forward<T: Element<Packed: chairlift_kernels::aligned::Zeroed>, O: Element>(
-    layer: &Linear<T>,
-    x: &[T],
-) -> Vec<O> {
+fn forward<T: LinearElement, O: Element>(layer: &Linear<T>, x: &[T]) -> Vec<O> {
     let rows = Rows::contiguous(x, layer.in_features());
     let mut out = vec![O::from_f32(f32::NAN); rows.len() * layer.out_features()];
     layer
@@ -31,12 +28,7 @@ fn oracle<T: Element>(x: &[T], weight: &[T], bias: Option<&[T]>, k: usize) -> Ve
     out
 }
 
-fn check<T: Element<Packed: chairlift_kernels::aligned::Zeroed>, O: Element>(
-    m: usize,
-    n: usize,
-    k: usize,
-    has_bias: bool,
-) {
+fn check<T: LinearElement, O: Element>(m: usize, n: usize, k: usize, has_bias: bool) {
     let weight = numbers::<T>(1, n * k);
     let bias = has_bias.then(|| numbers::<T>(2, n));
     let x = numbers::<T>(3, m * k);
@@ -64,7 +56,7 @@ fn linear_agrees_with_float64_at_every_edge() {
 
 fn bits_of_a_row_do_not_depend_on_the_others<T, O>()
 where
-    T: Element<Packed: chairlift_kernels::aligned::Zeroed>,
+    T: LinearElement,
     O: Element,
 {
     let (n, k) = (83, 150);

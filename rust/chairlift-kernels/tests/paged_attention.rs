@@ -4,8 +4,8 @@ mod oracle;
 
 use chairlift_kernels::kv_write::kv_write;
 use chairlift_kernels::layout::{BLOCK_SIZE, CacheShape};
-use chairlift_kernels::paged_attention::{Layer, Sequences, paged_attention};
-use chairlift_kernels::{ArgumentError, Element, Rows, RowsMut, bf16, pool};
+use chairlift_kernels::paged_attention::{AttentionElement, Layer, Sequences, paged_attention};
+use chairlift_kernels::{ArgumentError, Rows, RowsMut, bf16, pool};
 use oracle::{assert_close, bits, numbers, permutation, rounding, wide};
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ struct World<T> {
 /// Some queries of a sequence: `(sequence, first position, one past the last)`.
 type Chunk = (usize, usize, usize);
 
-impl<T: Element> World<T> {
+impl<T: AttentionElement> World<T> {
     /// Sequences of these lengths, in blocks at permuted places; nothing is written yet.
     fn new(heads: (usize, usize), head_dim: usize, window: Option<usize>, lens: &[usize]) -> Self {
         let (num_heads, num_kv_heads) = heads;
@@ -167,7 +167,7 @@ impl<T: Element> World<T> {
 }
 
 /// A prompt of each length as one chunk, then its last token again as a decode.
-fn lengths_at_block_edges<T: Element>() {
+fn lengths_at_block_edges<T: AttentionElement>() {
     let lens = [1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 100];
     let mut world = World::<T>::new((4, 2), 32, None, &lens);
     for (sequence, &len) in lens.iter().enumerate() {
@@ -272,7 +272,7 @@ fn a_row_without_queries_and_an_empty_batch_are_fine() {
 }
 
 /// The bits of a token are those of computing it alone, however the step is composed.
-fn bits_do_not_depend_on_the_step<T: Element>(
+fn bits_do_not_depend_on_the_step<T: AttentionElement>(
     heads: (usize, usize),
     window: Option<usize>,
     lens: &[usize],

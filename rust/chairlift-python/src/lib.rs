@@ -1,4 +1,9 @@
 //! `chairlift._core`: thin bindings over the core and the kernels. They convert, release the GIL and map errors.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "arguments are extracted from Python"
+)]
+
 use pyo3::prelude::*;
 
 mod error;

@@ -12,7 +12,6 @@ use pyo3::{exceptions::PyValueError, prelude::*};
     clippy::too_many_arguments,
     reason = "keyword arguments of the Python function"
 )]
-#[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
 pub(crate) fn apply_plan(
     py: Python<'_>,
     plan: Tensor,

@@ -82,7 +82,6 @@ impl Scheduler {
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python class"
     )]
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
     fn new(
         policy: &str,
         batch_size: usize,
@@ -196,7 +195,6 @@ impl Scheduler {
         Ok(self.inner.abort(now, RequestId(request_id), end))
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
     fn schedule(&mut self, py: Python<'_>, now: u64, plan: Tensor) -> PyResult<Option<u64>> {
         let mut borrows = Borrows::default();
         let buffer = borrows.slice_mut::<i32>("plan", &plan)?;
@@ -219,7 +217,6 @@ impl Scheduler {
         })
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
     fn update(
         &mut self,
         py: Python<'_>,
@@ -239,7 +236,6 @@ impl Scheduler {
         Ok(self.take_events())
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
     fn fail(&mut self, now: u64, step: u64, guilty: Vec<u64>) -> PyResult<Events> {
         let guilty: Vec<_> = guilty.iter().map(|&id| RequestId(id)).collect();
         self.inner

@@ -13,8 +13,12 @@ pub(crate) struct TokenTable {
 #[pymethods]
 impl TokenTable {
     #[new]
-    #[pyo3(signature = (tokens, special, *, byte_fallback = vec![], strip_first_space = false, first_tokens = vec![]))]
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    #[pyo3(
+        signature = (tokens, special, *, byte_fallback = vec![], strip_first_space = false,
+            first_tokens = vec![]),
+        text_signature = "(tokens, special, *, byte_fallback=(), strip_first_space=False, \
+            first_tokens=())"
+    )]
     fn new(
         tokens: Vec<Vec<u8>>,
         special: Vec<u32>,
@@ -70,7 +74,10 @@ pub(crate) struct TextStream {
 #[pymethods]
 impl TextStream {
     #[new]
-    #[pyo3(signature = (table, *, skip_special_tokens = true, stop = vec![], include_stop = false))]
+    #[pyo3(
+        signature = (table, *, skip_special_tokens = true, stop = vec![], include_stop = false),
+        text_signature = "(table, *, skip_special_tokens=True, stop=(), include_stop=False)"
+    )]
     fn new(
         table: &TokenTable,
         skip_special_tokens: bool,

@@ -1,0 +1,72 @@
+"""`chairlift bench --json`: one object per line, these keys, and figures that can be true."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Result, Run
+
+
+def results(run: Result) -> list[dict[str, Any]]:
+    assert run.returncode == 0, run
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_scheduler(chairlift: Run) -> None:
+    run = chairlift("bench", "scheduler", "--json", "--steps", 20, "--running", 3, "--running", 9)
+    rows = results(run)
+    assert [row["running"] for row in rows] == [3, 9]
+    for row in rows:
+        assert list(row) == ["running", "step_p50_s", "step_p99_s"]
+        assert 0 < row["step_p50_s"] <= row["step_p99_s"]
+
+
+def test_offline(chairlift: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work.jsonl"
+    lengths = [5, 1, 12, 7]
+    lines = [{"prompt_token_ids": [3, 4, 5], "max_tokens": length} for length in lengths]
+    work.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = chairlift("bench", "offline", tiny_folder, "--workload", work, "--json", "--repeat", 2)
+    rows = results(run)
+    assert len(rows) == 2
+    for row in rows:
+        assert list(row) == ["output_tokens", "seconds", "tokens_per_s"]
+        assert row["output_tokens"] == sum(lengths)
+        assert row["tokens_per_s"] == pytest.approx(row["output_tokens"] / row["seconds"])
+
+
+@pytest.mark.parametrize("line", ["nonsense", "{}", '{"prompt_token_ids": 3, "max_tokens": 1}'])
+def test_offline_names_the_bad_line(chairlift: Run, tmp_path: Path, line: str) -> None:
+    work = tmp_path / "work.jsonl"
+    work.write_text('{"prompt_token_ids": [1], "max_tokens": 1}\n' + line + "\n")
+    run = chairlift("bench", "offline", "--workload", work)
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"error: {work}:2: expected")
+    assert run.stderr.count("\n") == 1
+
+
+POLICY_KEYS = [
+    *("policy", "requests", "output_tokens", "seconds", "tokens_per_s", "requests_per_s"),
+    *("slot_utilization", "budget_utilization", "kv_waste", "ttft_p50_s", "ttft_p99_s"),
+    *("itl_p50_s", "itl_p99_s", "latency_p50_s", "latency_p99_s"),
+]
+
+
+def test_policies_do_the_same_work(chairlift: Run, tiny_folder: Path) -> None:
+    run = chairlift(
+        *("bench", "policies", tiny_folder, "--json", "--requests", 12, "--max-tokens", 40),
+        *("--max-num-seqs", 3, "--max-num-batched-tokens", 32),
+    )
+    rows = results(run)
+    assert [row["policy"] for row in rows] == ["static", "dynamic", "continuous"]
+    assert len({row["output_tokens"] for row in rows}) == 1
+    for row in rows:
+        assert list(row) == POLICY_KEYS
+        assert row["requests"] == 12
+        for share in ("slot_utilization", "budget_utilization", "kv_waste"):
+            assert 0 < row[share] <= 1
+        assert row["ttft_p50_s"] <= row["latency_p50_s"] <= row["seconds"]
+    # Rows do not stay empty until the longest answer of a batch ends.
+    assert rows[2]["slot_utilization"] > rows[0]["slot_utilization"]

@@ -1,0 +1,84 @@
+"""The picture of recorded steps: two rows, three requests, one of them preempted."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from chairlift.cli.picture import Picture, Run, Seat, Work, draw, render_terminal
+from chairlift.cli.picture_svg import render_svg
+from rich.console import Console
+
+SVG = "{http://www.w3.org/2000/svg}"
+LABELS = {"a": "a long prompt", "b": "short & <sweet>", "c": "late"}
+PREFILL, DECODE, FINISH = Work.PREFILL, Work.DECODE, Work.FINISH
+
+
+def seats() -> list[Seat]:
+    """Step 12 did not run; the requests of others have no label."""
+    return [
+        Seat(10, 0, "a", 16, sampled=False),
+        Seat(10, 1, "b", 3, sampled=True),
+        Seat(11, 0, "a", 5, sampled=True),
+        Seat(11, 1, "b", 1, sampled=True),
+        Seat(13, 0, "a", 1, sampled=True),
+        Seat(13, 1, "c", 2, sampled=True),
+        Seat(14, 1, "c", 1, sampled=True),
+        Seat(15, 1, "c", 1, sampled=True),
+        Seat(15, 0, "stranger", 1, sampled=True),
+        # Computed again after it lost its row.
+        Seat(16, 0, "a", 23, sampled=True),
+        Seat(17, 0, "a", 1, sampled=True),
+    ]
+
+
+@pytest.fixture
+def picture() -> Picture:
+    return draw(reversed(seats()), LABELS, num_rows=2)
+
+
+def test_runs_are_stretches_of_one_request_in_one_row(picture: Picture) -> None:
+    assert picture.num_steps == 7
+    assert picture.runs == (
+        Run(0, "a", 0, (PREFILL, PREFILL, DECODE)),
+        Run(0, "a", 5, (PREFILL, FINISH)),
+        Run(1, "b", 0, (PREFILL, FINISH)),
+        Run(1, "c", 2, (PREFILL, DECODE, FINISH)),
+    )
+
+
+def test_utilization_is_taken_seats_over_seats(picture: Picture) -> None:
+    assert picture.utilization == pytest.approx(10 / 14)
+
+
+def test_nothing_recorded_is_an_empty_picture() -> None:
+    empty = draw([], LABELS, num_rows=2)
+    assert (empty.num_steps, empty.runs, empty.utilization) == (0, (), 0.0)
+    ElementTree.fromstring(render_svg(empty, "nothing"))
+    assert "row 1" in text_of(empty, 80)
+
+
+def text_of(picture: Picture, width: int) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(render_terminal(picture, width))
+    return capture.get()
+
+
+def test_terminal_shows_rows_numbers_and_ends(picture: Picture) -> None:
+    rows = text_of(picture, 80).splitlines()[:2]
+    assert rows == ["row 0 1╱─··1●", "row 1 2●3─●··"]
+
+
+@pytest.mark.parametrize("num_steps", [5, 60, 1000])
+def test_terminal_picture_fits_and_keeps_the_end(num_steps: int) -> None:
+    long = [Seat(step, 0, "a", 1, sampled=True) for step in range(num_steps)]
+    row = text_of(draw(long, LABELS, num_rows=1), 60).splitlines()[0]
+    assert len(row) <= 60
+    assert row.endswith("●")
+
+
+def test_svg_has_one_seat_per_row_and_step(picture: Picture) -> None:
+    root = ElementTree.fromstring(render_svg(picture, "three & more"))
+    seats_of = [len(group.findall(f"{SVG}rect")) for group in root.iter(f"{SVG}g")]
+    assert seats_of == [3, 2, 2, 3]
+    words = [text.text for text in root.iter(f"{SVG}text")]
+    assert {"three & more", "short & <sweet>", "row 0", "row 1"} <= set(words)

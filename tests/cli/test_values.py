@@ -1,0 +1,27 @@
+import pytest
+from chairlift.cli.values import parse_duration, parse_size
+from chairlift.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("2GiB", 2 * 2**30), ("512MB", 512 * 10**6), ("1.5 kib", 1536), ("42", 42), ("7b", 7)],
+)
+def test_sizes_have_units(text: str, num_bytes: int) -> None:
+    assert parse_size(text) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("50ms", 0.05), ("5s", 5.0), ("2m", 120.0), ("0.25", 0.25), ("1h", 3600.0), ("9us", 9e-6)],
+)
+def test_durations_have_units(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1s", "2 GiB 3", "inf", "nan", "1e9", "2parsecs"])
+def test_other_words_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match="2GiB"):
+        parse_size(text)
+    with pytest.raises(ConfigError, match="50ms"):
+        parse_duration(text)

@@ -1,0 +1,31 @@
+"""Every model family in a crowded batch: chunked prompts, several KV groups, preemption."""
+
+import pytest
+from chairlift.model.config import ModelConfig
+
+from tests.engine import oracle, tiny_model
+from tests.engine.drive import assert_empty, greedy, run, token_ids
+from tests.model import families
+
+NUM_TOKENS = 30
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_crowded_batch_gives_the_tokens_of_transformers(make_engine, kv_blocks, tmp_path, family):
+    reference = families.build(family)
+    reference.save_pretrained(tmp_path)
+    vocab_size = families.SIZES["vocab_size"]
+    tiny_model.write_tokenizer(tmp_path, vocab_size - 5)
+    num_groups = len(ModelConfig.load(tmp_path).kv_windows)
+    engine = make_engine(
+        tmp_path,
+        max_num_batched_tokens=24,
+        kv_cache_memory=kv_blocks(26 * num_groups, tmp_path),
+    )
+    prompts = tiny_model.prompts(vocab_size=vocab_size)
+    answers = run(engine, [greedy(prompt, NUM_TOKENS) for prompt in prompts])
+    for prompt, events in zip(prompts, answers, strict=True):
+        expected = oracle.generate(reference, prompt, NUM_TOKENS)
+        oracle.assert_same_tokens(reference, prompt, token_ids(events), expected)
+    assert engine.load().num_preemptions > 0
+    assert_empty(engine)

@@ -1,0 +1,107 @@
+"""Linear, norm, rotary embedding and activation against their PyTorch twins in float64."""
+
+import pytest
+import torch
+from chairlift import reference
+from chairlift.kernels import Linear, rms_norm, rope_, silu_mul
+from torch import Tensor
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def randn(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_close(got: Tensor, expected: Tensor, terms: int = 1) -> None:
+    """Compares with a float64 result: one rounding of the dtype plus float32 accumulation."""
+    rounding = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}[got.dtype]
+    torch.testing.assert_close(
+        got.double(), expected, rtol=1.01 * rounding + 1e-6, atol=1e-6 * terms**0.5
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 64, 96), (7, 33, 50), (70, 128, 17)])
+def test_linear_agrees_with_its_twin(dtype, has_bias, shape):
+    tokens, in_features, out_features = shape
+    x = randn(tokens, in_features, dtype=dtype)
+    weight = randn(out_features, in_features, dtype=dtype, seed=1)
+    bias = randn(out_features, dtype=dtype, seed=2) if has_bias else None
+    layer = Linear(weight, bias)
+    expected = reference.linear(
+        x.double(), weight.double(), None if bias is None else bias.double()
+    )
+    assert (layer.in_features, layer.out_features) == (in_features, out_features)
+    assert_close(layer(x), expected, in_features)
+    assert_close(layer(x, torch.float32), expected, in_features)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear_gives_a_row_the_same_bits_in_any_batch(dtype):
+    x = randn(40, 72, dtype=dtype)
+    layer = Linear(randn(90, 72, dtype=dtype, seed=1))
+    together = layer(x)
+    for tokens in (1, 3, 8, 39):
+        assert torch.equal(torch.cat([layer(part) for part in x.split(tokens)]), together)
+
+
+def test_linear_keeps_no_reference_to_the_weights():
+    weight = torch.ones(4, 8)
+    layer = Linear(weight)
+    weight.zero_()
+    assert torch.equal(layer(torch.ones(1, 8)), torch.full((1, 4), 8.0))
+
+
+def test_rows_of_a_fused_projection_need_no_copy():
+    fused = randn(5, 96, dtype=torch.float32)
+    layer = Linear(randn(8, 32, dtype=torch.float32, seed=1))
+    assert torch.equal(layer(fused[:, 32:64]), layer(fused[:, 32:64].contiguous()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm_agrees_with_its_twin(dtype):
+    x, weight = randn(5, 100, dtype=dtype), randn(100, dtype=dtype, seed=1)
+    expected = reference.rms_norm(x.double(), weight.double(), 1e-5)
+    assert_close(rms_norm(x, weight, 1e-5), expected)
+    assert torch.equal(rms_norm(x[2:3], weight, 1e-5), rms_norm(x, weight, 1e-5)[2:3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_rope_agrees_with_its_twin(dtype, has_norm):
+    fused = randn(6, 3 * 32 + 10, dtype=dtype)
+    x = fused[:, 5:101].view(6, 3, 32)
+    positions = torch.tensor([0, 1, 2, 9, 9, 4], dtype=torch.int32)
+    angles = randn(10, 16, dtype=torch.float32, seed=1)
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    weight = randn(32, dtype=dtype, seed=2) if has_norm else None
+    expected = reference.rope(
+        x.double(),
+        positions,
+        cos_sin,
+        None if weight is None else weight.double(),
+        eps=1e-5,
+    )
+    around = fused[:, :5].clone(), fused[:, 101:].clone()
+    rope_(x, positions, cos_sin, weight, eps=1e-5)
+    # Two products may cancel, so that their float32 rounding shows.
+    torch.testing.assert_close(
+        x.double(), expected, rtol=2.0**-8 if dtype == torch.bfloat16 else 1e-6, atol=2e-6
+    )
+    assert torch.equal(fused[:, :5], around[0])
+    assert torch.equal(fused[:, 101:], around[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_mul_agrees_with_its_twin(dtype):
+    gate_up = 4 * randn(5, 2 * 45, dtype=dtype)
+    assert_close(silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_token_is_no_work(dtype):
+    assert Linear(torch.ones(4, 8, dtype=dtype))(torch.ones(0, 8, dtype=dtype)).shape == (0, 4)
+    assert silu_mul(torch.ones(0, 8, dtype=dtype)).shape == (0, 4)
+    assert rms_norm(torch.ones(0, 8, dtype=dtype), torch.ones(8, dtype=dtype), 1e-6).numel() == 0

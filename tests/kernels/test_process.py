@@ -1,0 +1,66 @@
+"""The kernels' threads and instruction sets, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+THREADS = """
+import os, warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from chairlift import _core
+
+warnings.simplefilter("ignore")  # os.fork in a process with threads
+_core.set_num_threads(4)
+layer = _core.Linear(torch.randn(200, 300))
+x, out = torch.randn(50, 300), torch.empty(50, 200)
+layer.forward(x, out)
+
+def again(_=None):
+    copy = torch.empty_like(out)
+    layer.forward(x, copy)
+    return torch.equal(copy, out)
+
+child = os.fork()
+assert again()
+if child == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print("forked")
+with ThreadPoolExecutor(8) as pool:
+    assert all(pool.map(again, range(200)))
+print("shared")
+"""
+
+PORTABLE = """
+import sys
+
+import pytest
+from chairlift import _core
+
+print(_core.cpu_features())
+sys.exit(pytest.main(["-q", "-x", "tests/kernels/test_ops.py", "tests/attention"]))
+"""
+
+
+def run(program: str, **environment: str) -> list[str]:
+    """Runs a program and gives the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_threads_survive_fork_and_many_callers_and_do_not_delay_exit():
+    assert run(THREADS) == ["forked", "shared"]
+
+
+def test_the_twins_hold_on_portable_code():
+    assert run(PORTABLE, CHAIRLIFT_CPU="portable")[0] == "portable"
