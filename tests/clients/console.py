@@ -1,4 +1,4 @@
-"""Commands and what they print, as the README shows them: a `sh` block to copy, then a `text` block.
+"""Commands and what they print, as the README shows them: a `sh` block, then a `text` block.
 
 In the text, `...` on a line of its own stands for any lines.
 """
