@@ -58,10 +58,10 @@ $(BIN)/python: | prerequisites
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(call say,Python packages)
 	@echo '    torch comes from $(or $(TORCH_INDEX),the default index; on a machine without a GPU TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes)'
-	$(if $(TORCH_INDEX),$(PIP_INSTALL) --index-url '$(TORCH_INDEX)' 'torch>=2.10,<3')
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	  print(*p["dependencies"], *p["optional-dependencies"]["test"], *p["optional-dependencies"]["dev"], sep="\n")' \
 	  > $(VENV)/requirements.txt
+	$(if $(TORCH_INDEX),$(PIP_INSTALL) --index-url '$(TORCH_INDEX)' "$$(grep '^torch>' $(VENV)/requirements.txt)")
 	$(PIP_INSTALL) --requirement $(VENV)/requirements.txt
 	@touch $@
 
@@ -112,7 +112,7 @@ rust-test: prerequisites ## Tests of the Rust crates (they need no Python)
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -rs
 
 # --- proto ------------------------------------------------------------------------------------
 
