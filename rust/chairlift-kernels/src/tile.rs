@@ -12,7 +12,15 @@
 //! where batch invariance comes from.
 
 use crate::element::Packed;
-use crate::isa::Isa;
+use crate::isa::{Isa, prefetch};
+
+/// How far ahead of its use memory is asked for, in bytes.
+///
+/// A panel is read once, front to back; at few rows that is all that takes time, and hardware
+/// prefetchers stop at every page.
+const AHEAD: usize = 2048;
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
 
 /// Lines of B: `width` units each, `stride` units apart.
 pub struct Lines<'a, P> {
@@ -62,6 +70,9 @@ pub fn accumulate<I: Isa, P: Packed, const R: usize, const N: usize>(
     let whole = a.chunks_exact(P::DEPTH);
     let rest = whole.remainder();
     for (a, line) in whole.zip(&mut b) {
+        for offset in (0..size_of_val(line)).step_by(CACHE_LINE) {
+            prefetch(line.as_ptr().wrapping_byte_add(AHEAD + offset));
+        }
         multiply_add::<I, P, R, N>(&mut sums, a, line);
     }
     if !rest.is_empty()
