@@ -14,31 +14,38 @@
 use crate::element::Packed;
 use crate::isa::{Isa, prefetch};
 
-/// How far ahead of its use memory is asked for, in bytes.
-///
-/// A panel is read once, front to back; at few rows that is all that takes time, and hardware
-/// prefetchers stop at every page.
-const AHEAD: usize = 2048;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 
-/// Lines of B: `width` units each, `stride` units apart.
+/// Packed memory that is B, and where the memory lies that is needed next.
+#[derive(Clone, Copy)]
+pub struct Panel<'a, P> {
+    /// The units of B.
+    pub units: &'a [P],
+    /// Bytes from any unit to what is asked for when that unit is used: hardware prefetchers stop at
+    /// every page, and with few rows reading B is all that takes time.
+    pub ahead: isize,
+}
+
+impl<'a, P> Panel<'a, P> {
+    /// Lines of `width` units, `stride` units apart, the first at `start`.
+    #[inline(always)]
+    pub fn lines(&self, start: usize, width: usize, stride: usize) -> Lines<'a, P> {
+        Lines {
+            rest: &self.units[start..],
+            width,
+            stride,
+            ahead: self.ahead,
+        }
+    }
+}
+
+/// Lines of a [`Panel`].
 pub struct Lines<'a, P> {
     rest: &'a [P],
     width: usize,
     stride: usize,
-}
-
-impl<'a, P> Lines<'a, P> {
-    /// The lines that start at the head of `units`.
-    #[inline(always)]
-    pub fn new(units: &'a [P], width: usize, stride: usize) -> Self {
-        Self {
-            rest: units,
-            width,
-            stride,
-        }
-    }
+    ahead: isize,
 }
 
 impl<'a, P> Iterator for Lines<'a, P> {
@@ -48,6 +55,10 @@ impl<'a, P> Iterator for Lines<'a, P> {
     fn next(&mut self) -> Option<&'a [P]> {
         let line = self.rest.get(..self.width)?;
         self.rest = self.rest.get(self.stride..).unwrap_or_default();
+        let next = line.as_ptr().wrapping_byte_offset(self.ahead);
+        for offset in (0..size_of_val(line)).step_by(CACHE_LINE) {
+            prefetch(next.wrapping_byte_add(offset));
+        }
         Some(line)
     }
 }
@@ -70,9 +81,6 @@ pub fn accumulate<I: Isa, P: Packed, const R: usize, const N: usize>(
     let whole = a.chunks_exact(P::DEPTH);
     let rest = whole.remainder();
     for (a, line) in whole.zip(&mut b) {
-        for offset in (0..size_of_val(line)).step_by(CACHE_LINE) {
-            prefetch(line.as_ptr().wrapping_byte_add(AHEAD + offset));
-        }
         multiply_add::<I, P, R, N>(&mut sums, a, line);
     }
     if !rest.is_empty()
