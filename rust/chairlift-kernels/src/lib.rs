@@ -37,6 +37,7 @@ pub mod softmax;
 #[cfg(feature = "python")]
 pub mod tensor;
 pub mod tile;
+pub mod work_items;
 
 pub use element::Element;
 pub use error::ArgumentError;

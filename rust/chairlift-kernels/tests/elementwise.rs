@@ -12,6 +12,7 @@ use chairlift_kernels::norm::rms_norm;
 use chairlift_kernels::rope::{HeadNorm, rope};
 use chairlift_kernels::silu::silu_mul;
 use chairlift_kernels::softmax::State;
+use chairlift_kernels::tile::Panel;
 use chairlift_kernels::{Element, Rows, RowsMut, bf16};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 
@@ -208,6 +209,8 @@ impl Algebra<'_> {
         state.clear();
         other.clear();
         let (first, second) = self.values.split_at(16 * 16);
+        let panel = |units| Panel { units, ahead: 0 };
+        let (first, second) = (panel(first), panel(second));
         state.update::<I, f32, N>(&[self.scores[0]], first, &[0..16]);
         if self.merges {
             state.merge::<I>(&other); // of no token
