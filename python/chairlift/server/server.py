@@ -179,10 +179,11 @@ class Server:
         self._in_background(self._watch(engine))
 
     async def _watch(self, engine: "AsyncEngine") -> None:
-        await self._health.follow(engine)
-        _log.critical("the engine is dead: no request is taken any more")
-        self.gate.die()
-        self._desk.calls.wake()
+        await self._health.follow(engine, self.gate.draining)
+        if engine.state.value == "dead":
+            _log.critical("the engine is dead: no request is taken any more")
+            self.gate.die()
+            self._desk.calls.wake()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
