@@ -16,8 +16,9 @@
 
 use crate::aligned::Aligned;
 use crate::disjoint::Disjoint;
-use crate::dispatch::{Isa, Kernel, dispatch};
+use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
+use crate::isa::Isa;
 use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
@@ -295,14 +296,19 @@ impl<T: Element> Kernel for Attend<'_, T> {
             o: Aligned::zeroed(numbers),
         };
         for item in self.items {
-            self.attend::<I>(item, &mut scratch);
+            if I::LANES == BLOCK_SIZE {
+                self.attend::<I, 1>(item, &mut scratch);
+            } else {
+                self.attend::<I, 2>(item, &mut scratch);
+            }
         }
     }
 }
 
 impl<T: Element> Attend<'_, T> {
+    /// One item; N registers hold a number for each token of a block.
     #[inline(always)]
-    fn attend<I: Isa>(&self, item: &Item, scratch: &mut Scratch) {
+    fn attend<I: Isa, const N: usize>(&self, item: &Item, scratch: &mut Scratch) {
         let shape = self.layer.shape;
         let rows = item.tokens.len() * self.group;
         for tile in balanced(rows, I::ROWS) {
@@ -319,7 +325,7 @@ impl<T: Element> Attend<'_, T> {
             let (keys, values) = (T::as_packed(keys), T::as_packed(values));
             for tile in balanced(rows, I::ROWS) {
                 with_rows!(I, tile.len(), |R| {
-                    self.add_block::<I, R>(item, tile.start, block, keys, values, scratch);
+                    self.add_block::<I, R, N>(item, tile.start, block, keys, values, scratch);
                 });
             }
         }
@@ -354,7 +360,7 @@ impl<T: Element> Attend<'_, T> {
 
     /// Scores of a tile against one block, and the update of its states.
     #[inline(always)]
-    fn add_block<I: Isa, const R: usize>(
+    fn add_block<I: Isa, const R: usize, const N: usize>(
         &self,
         item: &Item,
         first: usize,
@@ -381,10 +387,16 @@ impl<T: Element> Attend<'_, T> {
         }
         let q = &scratch.q[first * head_dim..(first + R) * head_dim];
         let (q, _) = q.as_chunks::<R>();
-        let keys = Lines::new(keys, BLOCK_SIZE);
-        let scores = accumulate::<I, T::Packed, R, BLOCK_SIZE>([[0.0; BLOCK_SIZE]; R], q, keys);
+        let keys = Lines::new(keys, BLOCK_SIZE, BLOCK_SIZE);
+        let sums = accumulate::<I, T::Packed, R, N>([[I::splat(0.0); N]; R], q, keys);
+        let mut scores = [[0.0; BLOCK_SIZE]; R];
+        for r in 0..R {
+            for n in 0..N {
+                I::store(sums[r][n], &mut scores[r][n * I::LANES..]);
+            }
+        }
         let mut state = scratch.state::<R>(first, head_dim);
-        state.update::<I, T::Packed>(&scores, values, &visible);
+        state.update::<I, T::Packed, N>(&scores, values, &visible);
     }
 
     #[inline(always)]

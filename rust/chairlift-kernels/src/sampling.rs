@@ -11,9 +11,10 @@
 //! Probabilities are those after temperature. A draw inverts the cumulative distribution of what is
 //! kept, in order of ids, at a [`uniform`] number that depends on (seed, index, position) alone.
 
-use crate::dispatch::{Isa, Kernel, dispatch};
+use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
 use crate::exp::exp;
+use crate::isa::Isa;
 use crate::philox::uniform;
 use crate::pool;
 use crate::rows::Rows;
