@@ -1,6 +1,7 @@
 """The house as ARCHITECTURE.md draws it: one-way layers, a light start, small files."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -172,6 +173,19 @@ def test_no_python_function_is_long() -> None:
             if lines > MAX_FUNCTION_LINES:
                 long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
     assert long.keys() <= LONG_FUNCTIONS.keys(), long
+
+
+def test_the_page_about_the_house_names_files_and_symbols_that_exist() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= 150
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in ALL_SOURCES)
+    sources += "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "proto").rglob("*.proto"))
+    files = [str(path) for path in ROOT.rglob("*") if not {".venv", "target"} & set(path.parts)]
+    for word in re.findall(r"`([\w./]+)`", page):
+        if "/" in word or re.search(r"\.(py|rs|cuh|pyi)$", word):
+            assert any(file.endswith(word.rstrip("/")) for file in files), word
+        elif word.isidentifier() or re.fullmatch(r"[A-Z]\w+\.\w+", word):
+            assert word.rpartition(".")[2] in sources, word
 
 
 def test_every_part_of_the_package_has_a_layer() -> None:
