@@ -38,6 +38,19 @@ pub trait Isa: Copy + Send + Sync {
     fn load_high(words: &[u32]) -> Self::Vector;
 }
 
+/// Asks for a cache line; does nothing where there is no memory.
+#[inline(always)]
+pub(crate) fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults, and every x86-64 has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 /// Mask of the high half of a word.
 const HIGH: u32 = 0xffff_0000;
 

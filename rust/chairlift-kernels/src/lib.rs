@@ -15,6 +15,18 @@
 //! [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and [`element`] (memory
 //! seen as another type), and `tensor` (memory that torch owns).
 
+#![allow(
+    clippy::inline_always,
+    reason = "kernel code takes on an instruction set only where it is inlined"
+)]
+#![allow(
+    clippy::needless_range_loop,
+    clippy::many_single_char_names,
+    clippy::similar_names,
+    reason = "kernels name indices and numbers as their formulas do"
+)]
+#![allow(clippy::float_cmp, reason = "bits are what is meant")]
+
 pub mod aligned;
 pub mod disjoint;
 pub mod dispatch;

@@ -19,7 +19,7 @@ use crate::error::{ArgumentError, expect_equal};
 use crate::isa::Isa;
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Lines, accumulate, balanced, with_rows};
+use crate::tile::{Panel, accumulate, balanced, with_rows};
 use crate::{Element, bf16};
 use std::ops::Range;
 
@@ -27,6 +27,9 @@ use std::ops::Range;
 const REGISTERS: usize = 2;
 /// Outputs of the widest panel.
 const MAX_WIDTH: usize = 32;
+
+/// How far ahead of its use memory is asked for, in bytes. The panels of a thread are one stream.
+const AHEAD: isize = 2048;
 
 /// Rows whose packed activations a thread holds at a time.
 const MAX_ROWS: usize = 240;
@@ -248,7 +251,11 @@ impl<T: Element> Forward<'_, T> {
             sums[n] = I::load(&bias[n * I::LANES..]);
         }
         let (x, _) = x.as_chunks::<R>();
-        let lines = Lines::new(units, width, width);
+        let weights = Panel {
+            units,
+            ahead: AHEAD,
+        };
+        let lines = weights.lines(0, width, width);
         let sums = accumulate::<I, T::Packed, R, REGISTERS>([sums; R], x, lines);
         let columns = width.min(self.layer.out_features - panel * width);
         let mut row = [0.0; MAX_WIDTH];

@@ -23,7 +23,7 @@ use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use crate::softmax::State;
-use crate::tile::{Lines, accumulate, balanced, with_rows};
+use crate::tile::{Panel, accumulate, balanced, with_rows};
 use crate::{Element, bf16};
 use std::ops::Range;
 
@@ -261,6 +261,16 @@ pub struct Attend<'a, T> {
     stride: usize,
 }
 
+/// One head of one block.
+struct Block<'a, T: Element> {
+    /// Position of its first token.
+    first_token: usize,
+    /// `[head_dim][16]`
+    keys: Panel<'a, T::Packed>,
+    /// `[16][head_dim]`
+    values: Panel<'a, T::Packed>,
+}
+
 /// Memory of one item, row-major over its queries times heads.
 struct Scratch {
     /// Per tile `[head_dim][R]`: scaled queries.
@@ -317,15 +327,11 @@ impl<T: Element> Attend<'_, T> {
         for row in 0..rows {
             scratch.state::<1>(row, shape.head_dim).clear();
         }
-        let table = self.block_table.row(item.row);
-        for block in item.blocks.clone() {
-            let start = shape.head_start(table[block] as usize, item.kv_head);
-            let head = &self.layer.cache[start..start + shape.head_len()];
-            let (keys, values) = head.split_at(head.len() / 2);
-            let (keys, values) = (T::as_packed(keys), T::as_packed(values));
+        for index in item.blocks.clone() {
+            let block = self.block(item, index);
             for tile in balanced(rows, I::ROWS) {
                 with_rows!(I, tile.len(), |R| {
-                    self.add_block::<I, R, N>(item, tile.start, block, keys, values, scratch);
+                    self.add_block::<I, R, N>(item, tile.start, &block, scratch);
                 });
             }
         }
@@ -333,6 +339,32 @@ impl<T: Element> Attend<'_, T> {
             let mut state = scratch.state::<1>(row, shape.head_dim);
             state.normalize();
             self.store(item, row, state.o);
+        }
+    }
+
+    /// Block `index` of an item's row, with the one after it to be asked for meanwhile.
+    #[inline(always)]
+    fn block(&self, item: &Item, index: usize) -> Block<'_, T> {
+        let shape = self.layer.shape;
+        let table = self.block_table.row(item.row);
+        let start = |index: usize| shape.head_start(table[index] as usize, item.kv_head);
+        let next = if index + 1 < item.blocks.end {
+            index + 1
+        } else {
+            index
+        };
+        let ahead =
+            (start(next).cast_signed() - start(index).cast_signed()) * size_of::<T>().cast_signed();
+        let head = &self.layer.cache[start(index)..][..shape.head_len()];
+        let (keys, values) = head.split_at(head.len() / 2);
+        let panel = |numbers| Panel {
+            units: T::as_packed(numbers),
+            ahead,
+        };
+        Block {
+            first_token: index * BLOCK_SIZE,
+            keys: panel(keys),
+            values: panel(values),
         }
     }
 
@@ -364,13 +396,11 @@ impl<T: Element> Attend<'_, T> {
         &self,
         item: &Item,
         first: usize,
-        block: usize,
-        keys: &[T::Packed],
-        values: &[T::Packed],
+        block: &Block<'_, T>,
         scratch: &mut Scratch,
     ) {
         let head_dim = self.layer.shape.head_dim;
-        let start = block * BLOCK_SIZE;
+        let start = block.first_token;
         let mut visible = [const { 0..0 }; R];
         let mut is_hidden = true;
         for (r, visible) in visible.iter_mut().enumerate() {
@@ -387,7 +417,7 @@ impl<T: Element> Attend<'_, T> {
         }
         let q = &scratch.q[first * head_dim..(first + R) * head_dim];
         let (q, _) = q.as_chunks::<R>();
-        let keys = Lines::new(keys, BLOCK_SIZE, BLOCK_SIZE);
+        let keys = block.keys.lines(0, BLOCK_SIZE, BLOCK_SIZE);
         let sums = accumulate::<I, T::Packed, R, N>([[I::splat(0.0); N]; R], q, keys);
         let mut scores = [[0.0; BLOCK_SIZE]; R];
         for r in 0..R {
@@ -396,7 +426,7 @@ impl<T: Element> Attend<'_, T> {
             }
         }
         let mut state = scratch.state::<R>(first, head_dim);
-        state.update::<I, T::Packed, N>(&scores, values, &visible);
+        state.update::<I, T::Packed, N>(&scores, block.values, &visible);
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use crate::exp::{exp, exp_lanes};
 use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
-use crate::tile::{Lines, accumulate};
+use crate::tile::{Panel, accumulate};
 use std::ops::Range;
 
 /// The states of R queries.
@@ -36,7 +36,7 @@ impl<const R: usize> State<'_, R> {
         self.o.fill(0.0);
     }
 
-    /// Adds a block: its scores, its values, and which of its tokens each query sees.
+    /// Adds a block: its scores, its values `[16][head_dim]`, and which tokens each query sees.
     ///
     /// N registers hold a number for each token of a block.
     ///
@@ -46,7 +46,7 @@ impl<const R: usize> State<'_, R> {
     pub fn update<I: Isa, P: Packed, const N: usize>(
         &mut self,
         scores: &[[f32; BLOCK_SIZE]; R],
-        values: &[P],
+        values: Panel<'_, P>,
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
@@ -83,7 +83,7 @@ impl<const R: usize> State<'_, R> {
         &mut self,
         factors: &[f32; R],
         weights: &[[f32; R]; BLOCK_SIZE],
-        values: &[P],
+        values: Panel<'_, P>,
         visible: &[Range<usize>; R],
     ) {
         // Tokens that all queries see go as one tile, the others one query at a time. The order of
@@ -104,10 +104,11 @@ impl<const R: usize> State<'_, R> {
                 let factor = I::splat(factors[r]);
                 for n in 0..N {
                     let o = I::load(&self.o[r * head_dim + start + n * I::LANES..]);
-                    sums[r][n] = I::mul_add_lanes(o, factor, I::splat(0.0));
+                    // A sum of -0 keeps its sign only with -0 added.
+                    sums[r][n] = I::mul_add_lanes(o, factor, I::splat(-0.0));
                 }
             }
-            let lines = Lines::new(&values[start..], strip, head_dim);
+            let lines = values.lines(start, strip, head_dim);
             let sums = accumulate::<I, P, R, N>(sums, &weights[..shared], lines);
             for r in 0..R {
                 for n in 0..N {
@@ -119,7 +120,7 @@ impl<const R: usize> State<'_, R> {
         for (r, seen) in visible.iter().enumerate() {
             for token in shared.max(seen.start)..seen.end {
                 let weight = I::splat(weights[token][r]);
-                let line = &values[token / P::DEPTH * head_dim..][..head_dim];
+                let line = &values.units[token / P::DEPTH * head_dim..][..head_dim];
                 let o = &mut self.o[r * head_dim..(r + 1) * head_dim];
                 for start in (0..head_dim).step_by(I::LANES) {
                     let value = P::load::<I>(&line[start..], token % P::DEPTH);

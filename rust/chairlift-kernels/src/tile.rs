@@ -12,25 +12,40 @@
 //! where batch invariance comes from.
 
 use crate::element::Packed;
-use crate::isa::Isa;
+use crate::isa::{Isa, prefetch};
 
-/// Lines of B: `width` units each, `stride` units apart.
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// Packed memory that is B, and where the memory lies that is needed next.
+#[derive(Clone, Copy)]
+pub struct Panel<'a, P> {
+    /// The units of B.
+    pub units: &'a [P],
+    /// Bytes from any unit to what is asked for when that unit is used: hardware prefetchers stop at
+    /// every page, and with few rows reading B is all that takes time.
+    pub ahead: isize,
+}
+
+impl<'a, P> Panel<'a, P> {
+    /// Lines of `width` units, `stride` units apart, the first at `start`.
+    #[inline(always)]
+    pub fn lines(&self, start: usize, width: usize, stride: usize) -> Lines<'a, P> {
+        Lines {
+            rest: &self.units[start..],
+            width,
+            stride,
+            ahead: self.ahead,
+        }
+    }
+}
+
+/// Lines of a [`Panel`].
 pub struct Lines<'a, P> {
     rest: &'a [P],
     width: usize,
     stride: usize,
-}
-
-impl<'a, P> Lines<'a, P> {
-    /// The lines that start at the head of `units`.
-    #[inline(always)]
-    pub fn new(units: &'a [P], width: usize, stride: usize) -> Self {
-        Self {
-            rest: units,
-            width,
-            stride,
-        }
-    }
+    ahead: isize,
 }
 
 impl<'a, P> Iterator for Lines<'a, P> {
@@ -40,6 +55,10 @@ impl<'a, P> Iterator for Lines<'a, P> {
     fn next(&mut self) -> Option<&'a [P]> {
         let line = self.rest.get(..self.width)?;
         self.rest = self.rest.get(self.stride..).unwrap_or_default();
+        let next = line.as_ptr().wrapping_byte_offset(self.ahead);
+        for offset in (0..size_of_val(line)).step_by(CACHE_LINE) {
+            prefetch(next.wrapping_byte_add(offset));
+        }
         Some(line)
     }
 }

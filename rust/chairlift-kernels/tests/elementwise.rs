@@ -4,6 +4,11 @@
     reason = "what each of one or more queries sees"
 )]
 
+#![allow(
+    clippy::inline_always,
+    reason = "kernel code takes on an instruction set only where it is inlined"
+)]
+
 mod oracle;
 
 use chairlift_kernels::dispatch::{Kernel, dispatch};
@@ -12,6 +17,7 @@ use chairlift_kernels::norm::rms_norm;
 use chairlift_kernels::rope::{HeadNorm, rope};
 use chairlift_kernels::silu::silu_mul;
 use chairlift_kernels::softmax::State;
+use chairlift_kernels::tile::Panel;
 use chairlift_kernels::{Element, Rows, RowsMut, bf16};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 
@@ -208,13 +214,16 @@ impl Algebra<'_> {
         state.clear();
         other.clear();
         let (first, second) = self.values.split_at(16 * 16);
-        state.update::<I, f32, N>(&[self.scores[0]], first, &[0..16]);
+        let panel = |units| Panel { units, ahead: 0 };
+        let (first, second) = (panel(first), panel(second));
+        let (all, some) = (0..16, 3..13);
+        state.update::<I, f32, N>(&[self.scores[0]], first, &[all]);
         if self.merges {
             state.merge::<I>(&other); // of no token
-            other.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
+            other.update::<I, f32, N>(&[self.scores[1]], second, &[some]);
             state.merge::<I>(&other);
         } else {
-            state.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
+            state.update::<I, f32, N>(&[self.scores[1]], second, &[some]);
         }
         state.normalize();
         o
