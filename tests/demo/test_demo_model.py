@@ -150,9 +150,7 @@ def test_an_answer_ends(model: Any, hf_tokenizer: Any, question: str, max_tokens
     ("question", "expected"),
     [
         ("What is the colour of the sky?", "blue"),
-        ("What is the capital of France?", "Paris"),
         ("Count from 3 to 9.", "3, 4, 5, 6, 7, 8, 9"),
-        ("What is the opposite of hot?", "cold"),
     ],
 )
 def test_simple_questions_are_answered(model: Any, hf_tokenizer: Any, question: str, expected: str):
