@@ -9,12 +9,11 @@ import sys
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-
 from chairlift.demo import MODEL_DIR
 from chairlift.demo.conversations import make_conversation
 from chairlift.demo.stories import make_story
 from chairlift.demo.text import END_OF_TURN, SPECIAL_TOKENS, documents, render
+from tokenizers import Tokenizer
 
 MAX_BYTES = 8 * 1024 * 1024
 QUESTIONS = {
