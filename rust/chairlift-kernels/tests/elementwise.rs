@@ -1,9 +1,4 @@
 //! Norm, rotary embedding, activation and the softmax algebra against float64.
-#![expect(
-    clippy::single_range_in_vec_init,
-    reason = "what each of one or more queries sees"
-)]
-
 #![allow(
     clippy::inline_always,
     reason = "kernel code takes on an instruction set only where it is inlined"
