@@ -4,7 +4,8 @@
 //! 1,024 tokens each.
 
 use chairlift_kernels::layout::{BLOCK_SIZE, CacheShape};
-use chairlift_kernels::paged_attention::{AttentionElement, Layer, Sequences, paged_attention};
+use chairlift_kernels::paged_attention::{AttentionElement, Layer, paged_attention};
+use chairlift_kernels::work_items::Sequences;
 use chairlift_kernels::{Rows, RowsMut, bf16};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};

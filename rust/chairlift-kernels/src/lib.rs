@@ -15,18 +15,6 @@
 //! [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and [`element`] (memory
 //! seen as another type), and `tensor` (memory that torch owns).
 
-#![allow(
-    clippy::inline_always,
-    reason = "kernel code takes on an instruction set only where it is inlined"
-)]
-#![allow(
-    clippy::needless_range_loop,
-    clippy::many_single_char_names,
-    clippy::similar_names,
-    reason = "kernels name indices and numbers as their formulas do"
-)]
-#![allow(clippy::float_cmp, reason = "bits are what is meant")]
-
 pub mod aligned;
 pub mod disjoint;
 pub mod dispatch;
@@ -49,6 +37,7 @@ pub mod softmax;
 #[cfg(feature = "python")]
 pub mod tensor;
 pub mod tile;
+pub mod work_items;
 
 pub use element::Element;
 pub use error::ArgumentError;

@@ -1,7 +1,13 @@
 //! Norm, rotary embedding, activation and the softmax algebra against float64.
+<<<<<<< HEAD
 #![allow(
     clippy::inline_always,
     reason = "kernel code takes on an instruction set only where it is inlined"
+=======
+#![expect(
+    clippy::single_range_in_vec_init,
+    reason = "what each of one or more queries sees"
+>>>>>>> main
 )]
 
 mod oracle;
@@ -211,14 +217,13 @@ impl Algebra<'_> {
         let (first, second) = self.values.split_at(16 * 16);
         let panel = |units| Panel { units, ahead: 0 };
         let (first, second) = (panel(first), panel(second));
-        let (all, some) = (0..16, 3..13);
-        state.update::<I, f32, N>(&[self.scores[0]], first, &[all]);
+        state.update::<I, f32, N>(&[self.scores[0]], first, &[0..16]);
         if self.merges {
             state.merge::<I>(&other); // of no token
-            other.update::<I, f32, N>(&[self.scores[1]], second, &[some]);
+            other.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
             state.merge::<I>(&other);
         } else {
-            state.update::<I, f32, N>(&[self.scores[1]], second, &[some]);
+            state.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
         }
         state.normalize();
         o
