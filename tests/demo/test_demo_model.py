@@ -9,12 +9,11 @@ import sys
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-
 from chairlift.demo import MODEL_DIR
 from chairlift.demo.conversations import make_conversation
 from chairlift.demo.stories import make_story
 from chairlift.demo.text import END_OF_TURN, SPECIAL_TOKENS, documents, render
+from tokenizers import Tokenizer
 
 MAX_BYTES = 8 * 1024 * 1024
 QUESTIONS = {
@@ -150,9 +149,7 @@ def test_an_answer_ends(model: Any, hf_tokenizer: Any, question: str, max_tokens
     ("question", "expected"),
     [
         ("What is the colour of the sky?", "blue"),
-        ("What is the capital of France?", "Paris"),
         ("Count from 3 to 9.", "3, 4, 5, 6, 7, 8, 9"),
-        ("What is the opposite of hot?", "cold"),
     ],
 )
 def test_simple_questions_are_answered(model: Any, hf_tokenizer: Any, question: str, expected: str):
