@@ -1,7 +1,7 @@
 //! Norm, rotary embedding, activation and the softmax algebra against float64.
-#![allow(
-    clippy::inline_always,
-    reason = "kernel code takes on an instruction set only where it is inlined"
+#![expect(
+    clippy::single_range_in_vec_init,
+    reason = "what each of one or more queries sees"
 )]
 
 mod oracle;
