@@ -21,7 +21,7 @@ RUST_VERSION := 1.89
 
 PIP_INSTALL := $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml)
-CUDA_SOURCES := $(shell find cuda tests/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.h')
+CUDA_SOURCES := $(shell find cuda tests/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.cpp')
 
 say = @printf '\033[1m==> %s\033[0m\n' '$(1)'
 # A check whose tool `make setup` does not promise: one line where the tool is absent, an error in CI.
