@@ -149,7 +149,17 @@ def test_an_answer_ends(model: Any, hf_tokenizer: Any, question: str, max_tokens
     ("question", "expected"),
     [
         ("What is the colour of the sky?", "blue"),
+        pytest.param(
+            "What is the capital of France?",
+            "Paris",
+            marks=pytest.mark.xfail(reason="the model is wrong here", strict=True),
+        ),
         ("Count from 3 to 9.", "3, 4, 5, 6, 7, 8, 9"),
+        pytest.param(
+            "What is the opposite of hot?",
+            "cold",
+            marks=pytest.mark.xfail(reason="the model is wrong here", strict=True),
+        ),
     ],
 )
 def test_simple_questions_are_answered(model: Any, hf_tokenizer: Any, question: str, expected: str):

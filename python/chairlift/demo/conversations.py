@@ -93,7 +93,7 @@ def story(rng: random.Random) -> Exchange:
     """Asks for a story: any, of a hero, of two, of a theme, or a short one."""
     kind = coin_word(rng) if rng.random() < 0.06 else None
     hero = make_hero(rng, kind)
-    asks_short = rng.random() < 0.35
+    asks_short = rng.random() < 0.25
     told = make_story(rng, hero=hero, short=asks_short)
     a_kind = article(hero.kind)
     abouts = [
@@ -161,7 +161,7 @@ def honest_limit(rng: random.Random) -> Exchange:
 
 
 KINDS: dict[Callable[[random.Random], Exchange], float] = {
-    question: 62, story: 12, small_talk: 12, poem: 3, letter: 2.5, joke: 2, honest_limit: 6,
+    question: 58, story: 17, small_talk: 12, poem: 3, letter: 2.5, joke: 2, honest_limit: 6,
 }  # fmt: skip
 
 

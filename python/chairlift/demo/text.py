@@ -48,7 +48,7 @@ def _conversation(rng: random.Random) -> str:
 
 
 def _story(rng: random.Random) -> str:
-    told = make_story(rng, short=rng.random() < 0.3)
+    told = make_story(rng, short=rng.random() < 0.15)
     return f"{make_title(told)}\n\n{told.text}" if rng.random() < 0.15 else told.text
 
 
@@ -72,10 +72,10 @@ def _sentences(rng: random.Random) -> str:
 
 
 _KINDS: dict[Callable[[random.Random], str], float] = {
-    _conversation: 66,
-    _story: 9,
-    _sentences: 12,
-    _counting: 5,
+    _conversation: 62,
+    _story: 17,
+    _sentences: 10,
+    _counting: 4,
     _json: 3,
     make_poem: 2,
     make_letter: 2,
