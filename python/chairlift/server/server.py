@@ -244,8 +244,9 @@ async def run_server(
         ModelError: The model cannot be loaded.
     """
     server = Server(engine_config, server_config)
-    address = await server.bind()
     with _signals() as (stop, hurry):
+        # From here on a signal ends the server in order, also while the port is being bound.
+        address = await server.bind()
         load = asyncio.create_task(server.load(on_progress))
         try:
             await _first(load, stop)
