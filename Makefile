@@ -109,6 +109,14 @@ rust-test: prerequisites ## Tests of the Rust crates (they need no Python)
 	$(call say,cargo test)
 	cargo test --quiet --locked
 
+.PHONY: simulate
+simulate: prerequisites ## Hunt for scheduler bugs by simulation (STEPS=10000000 FROM=0); a failure prints its seed
+	cargo run --quiet --release --locked --package chairlift-simulator -- --steps $(or $(STEPS),10000000) --from $(or $(FROM),0)
+
+.PHONY: mutants
+mutants: prerequisites ## Put known bugs of other engines into the core, one by one: the simulator must catch each
+	cargo run --quiet --release --locked --package chairlift-simulator --example mutants
+
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)

@@ -252,7 +252,7 @@ class Scheduler:
             prefix_cache: Whether full blocks are shared between requests.
             hash_key: 32 bytes that key the prefix hashes.
             token_table: For text and stop strings.
-            steps_in_flight: 1.
+            steps_in_flight: Steps that may be planned but not yet updated: 1 or 2.
 
         Raises:
             ConfigError: A setting is out of range.
@@ -327,10 +327,10 @@ class Scheduler:
         """
 
     def fail(self, now: int, step: int, guilty: Sequence[int]) -> Events:
-        """Rolls a step back: the guilty requests fail, the others compute it again.
+        """Rolls the oldest step back, and the one behind it: the guilty requests fail, the others start over.
 
         Raises:
-            UnknownStep: The step is not in flight.
+            UnknownStep: The step is not the oldest in flight.
         """
 
     def take_events(self) -> Events:

@@ -192,7 +192,7 @@ def test_load_counts_requests_rows_and_blocks(scheduler, plan):
         ("max_num_batched_tokens", 3),
         ("num_blocks", 1),
         ("batch_size", 5),
-        ("steps_in_flight", 2),
+        ("steps_in_flight", 3),
     ],
 )
 def test_a_setting_out_of_range_is_named(setting, value):

@@ -44,6 +44,11 @@ impl BlockPool {
         self.free.len()
     }
 
+    /// The free blocks in the order in which they would be given out.
+    pub fn free(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.free.iter()
+    }
+
     /// Owners of a block.
     pub fn num_references(&self, block: BlockId) -> u32 {
         self.references[block as usize]

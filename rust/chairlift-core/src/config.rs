@@ -31,7 +31,7 @@ pub struct Config {
     pub prefix_cache: bool,
     /// Keys the prefix hashes; a secret of the process where tenants must not guess each other's prompts.
     pub hash_key: [u8; 32],
-    /// Steps that may be planned but not yet updated.
+    /// Steps that may be planned but not yet updated: 1, or 2 to plan the next step while one runs.
     pub steps_in_flight: usize,
 }
 
@@ -77,7 +77,7 @@ impl Config {
         at_most("max_queued_requests", self.max_queued_requests, limit / 4)?;
         at_most("vocab_size", self.vocab_size, limit)?;
         at_most("num_blocks", self.num_blocks, limit / self.block_size)?;
-        at_most("steps_in_flight", self.steps_in_flight, 1)?;
+        at_most("steps_in_flight", self.steps_in_flight, 2)?;
         at_least("steps_in_flight", self.steps_in_flight, 1, "1")?;
         self.policy.validate(self.max_num_seqs)
     }

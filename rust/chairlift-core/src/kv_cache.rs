@@ -229,6 +229,16 @@ impl KvCache {
         table.promised = 0;
     }
 
+    /// Forgets up to `most` published blocks that nobody uses, the least recently used first; returns how many.
+    pub(crate) fn evict_cached(&mut self, most: usize) -> usize {
+        let is_cached = |&block: &BlockId| self.prefix_cache.is_published(block);
+        let blocks: Vec<_> = self.pool.free().filter(is_cached).take(most).collect();
+        for &block in &blocks {
+            self.prefix_cache.evict(block);
+        }
+        blocks.len()
+    }
+
     pub(crate) fn num_published(&self) -> usize {
         self.prefix_cache.num_published()
     }

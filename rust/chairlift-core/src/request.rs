@@ -85,6 +85,8 @@ pub(crate) struct Request {
     pub(crate) num_prompt: usize,
     /// Tokens whose keys and values are written, or will be by the steps in flight.
     pub(crate) num_computed: usize,
+    /// Tokens that steps in flight sample: they will follow `tokens`, and only the runner knows them.
+    pub(crate) num_unknown: usize,
     /// The row's last sampled token is this request's last token: the runner has it.
     pub(crate) last_token_is_sampled: bool,
     /// Computed tokens that a preemption threw away and nothing has replaced yet.
@@ -93,7 +95,8 @@ pub(crate) struct Request {
     pub(crate) in_flight: usize,
     pub(crate) table: BlockTable,
     pub(crate) text: TextState,
-    pub(crate) max_tokens: usize,
+    /// Most tokens, prompt and output: `max_tokens` or the context.
+    pub(crate) max_num_tokens: usize,
     pub(crate) min_tokens: usize,
     pub(crate) stop_token_ids: Vec<i32>,
     pub(crate) include_stop: bool,
@@ -121,7 +124,13 @@ pub struct Account {
 }
 
 impl Request {
-    pub(crate) fn new(id: RequestId, arrival: Nanos, new: NewRequest, table: BlockTable) -> Self {
+    pub(crate) fn new(
+        id: RequestId,
+        arrival: Nanos,
+        new: NewRequest,
+        max_context_len: usize,
+        table: BlockTable,
+    ) -> Self {
         let num_prompt = new.prompt.len();
         Self {
             id,
@@ -129,13 +138,14 @@ impl Request {
             tokens: new.prompt,
             num_prompt,
             num_computed: 0,
+            num_unknown: 0,
             last_token_is_sampled: false,
             num_lost: 0,
             in_flight: 0,
             table,
             include_stop: new.text.include_stop,
             text: TextState::new(new.text),
-            max_tokens: new.max_tokens,
+            max_num_tokens: max_context_len.min(num_prompt.saturating_add(new.max_tokens)),
             min_tokens: new.min_tokens,
             stop_token_ids: new.stop_token_ids,
             cache_read: new.cache_read,
@@ -150,16 +160,21 @@ impl Request {
         }
     }
 
-    /// Tokens still to be computed before the next can be sampled; 1 is a decode.
+    /// Known tokens, and those that the steps in flight sample.
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.tokens.len() + self.num_unknown
+    }
+
+    /// Tokens still to be computed before the next can be sampled; 1 is a decode. The last token that the limits allow
+    /// is never computed: 0 once a step in flight samples it.
     pub(crate) fn num_pending(&self) -> usize {
-        self.tokens.len() - self.num_computed
+        self.num_tokens().min(self.max_num_tokens - 1) - self.num_computed
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.
     pub(crate) fn push(
         &mut self,
         token: i32,
-        max_context_len: usize,
         table: &TokenTable,
         out: &mut String,
     ) -> Option<EndReason> {
@@ -174,8 +189,7 @@ impl Request {
         if let Some(stop) = self.text.push(table, token, may_stop, out) {
             return Some(EndReason::StopString(self.text.stop(stop).to_owned()));
         }
-        let is_full = self.num_output() >= self.max_tokens || self.tokens.len() >= max_context_len;
-        is_full.then_some(EndReason::Length)
+        (self.tokens.len() >= self.max_num_tokens).then_some(EndReason::Length)
     }
 
     pub(crate) fn num_output(&self) -> usize {

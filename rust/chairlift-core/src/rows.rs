@@ -56,6 +56,11 @@ impl Rows {
         self.newly_free.drain(..)
     }
 
+    /// Of requests that run, or ended while a step in flight names them.
+    pub(crate) fn num_used(&self) -> usize {
+        self.num_occupied() - self.held.len()
+    }
+
     /// Used and held.
     pub(crate) fn num_occupied(&self) -> usize {
         self.total - self.free.len()

@@ -12,7 +12,9 @@
 //! ```
 //!
 //! - Requests and blocks have one owner, this struct; `end` is the one way out and `release` the one place that frees.
-//! - What a step in flight names is released when the last such step ends.
+//! - What a step in flight names is released when the last such step ends, and is not preempted before.
+//! - With two steps in flight the next step is planned while one runs: a request whose token is not known yet goes on
+//!   from the runner's last sampled token. If that token ends the answer, what follows it is dropped.
 //! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
 
 mod check;
@@ -171,7 +173,8 @@ impl Scheduler {
         let table = self.kv.new_table(&new.namespace);
         let queue_position = self.queue.len();
         self.num_waiting_tokens += new.prompt.len();
-        self.requests[slot as usize] = Some(Request::new(request, now, new, table));
+        self.requests[slot as usize] =
+            Some(Request::new(request, now, new, self.max_context_len, table));
         self.queue.push_back(slot);
         let num_live = self.queue.len() + self.running.len();
         let requests = &self.requests;
@@ -260,6 +263,13 @@ impl Scheduler {
     /// Lets the requests that wait now run in a partial batch: no more input is to come.
     pub fn flush(&mut self) {
         self.flushed_before = RequestId((self.num_added + 1) * self.requests.len() as u64);
+    }
+
+    /// Forgets up to `most` cached blocks that nobody uses, the least recently used first, and returns how many.
+    ///
+    /// Answers do not depend on it; it gives way to pressure from outside.
+    pub fn evict_cached(&mut self, most: usize) -> usize {
+        self.kv.evict_cached(most)
     }
 
     /// Moves the events since the last call to `out`, which is cleared.

@@ -50,6 +50,20 @@ fn a_preempted_request_rejoins_before_those_who_never_ran() {
 }
 
 #[test]
+fn who_comes_back_has_room_for_its_next_token() {
+    let mut small = config(CONTINUOUS);
+    small.num_blocks = 1 + 5;
+    small.max_num_batched_tokens = 32;
+    let mut driver = Driver::new(small);
+    driver.add('A', 7, 4);
+    driver.add('B', 7, 3);
+    assert_eq!(driver.step(), "A7* B7*");
+    driver.failing_step(&[]);
+    // Each has 8 tokens in two full blocks, and one block of five is left for the next token of one of them.
+    assert_eq!(driver.trace(), ["A8*", "A1*", "A1*", "B8*", "B1*"]);
+}
+
+#[test]
 fn equal_prompt_beginnings_are_computed_once() {
     let mut cached = config(CONTINUOUS);
     cached.prefix_cache = true;
@@ -65,6 +79,24 @@ fn equal_prompt_beginnings_are_computed_once() {
     );
     assert_eq!(driver.outcome(second).tokens, expected_tokens(&prompt, 2));
     assert_eq!(driver.outcome(first).tokens, driver.outcome(second).tokens);
+    driver.assert_empty();
+}
+
+#[test]
+fn evicted_blocks_are_computed_again() {
+    let mut cached = config(CONTINUOUS);
+    cached.prefix_cache = true;
+    let mut driver = Driver::new(cached);
+    driver.add('A', 11, 1);
+    driver.trace();
+    assert_eq!(driver.scheduler.evict_cached(1), 1);
+    driver.add('A', 11, 1);
+    assert_eq!(
+        driver.trace(),
+        ["A7*"],
+        "the tail of a prefix is evicted first"
+    );
+    assert_eq!(driver.scheduler.evict_cached(9), 2);
     driver.assert_empty();
 }
 

@@ -100,9 +100,17 @@ impl Scheduler {
                 .as_ref()
                 .is_some_and(|other| other.id == request.id)
         });
+        let (num_steps, num_samples) = named.fold((0, 0), |(steps, samples), item| {
+            (steps + 1, samples + usize::from(item.samples))
+        });
         ensure!(
-            named.count() == request.in_flight,
+            num_steps == request.in_flight,
             "request {id} counts its steps wrong"
+        );
+        ensure!(
+            num_samples == request.num_unknown,
+            "request {id} waits for {} tokens, {num_samples} are sampled",
+            request.num_unknown
         );
         match request.state {
             State::Waiting => ensure!(
@@ -110,7 +118,8 @@ impl Scheduler {
                 "request {id} waits and owns blocks"
             ),
             State::Running { .. } => ensure!(
-                request.num_computed + usize::from(request.in_flight == 0) <= request.tokens.len(),
+                request.num_computed + usize::from(request.in_flight == 0) <= request.num_tokens()
+                    && request.num_tokens() <= request.max_num_tokens,
                 "request {id} runs and has nothing to compute"
             ),
             State::Ended { .. } => {

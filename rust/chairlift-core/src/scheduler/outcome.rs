@@ -1,6 +1,6 @@
 //! The end of a step: take the sampled tokens, or roll the step back.
 
-use super::{Item, Scheduler, StepId, live};
+use super::{Item, Scheduler, Step, StepId, live};
 use crate::{
     Nanos,
     error::StepError,
@@ -13,7 +13,8 @@ use crate::{
 pub struct Sampled<'a> {
     /// Accepted tokens, slot after slot.
     pub tokens: &'a [i32],
-    /// Of each slot: how many tokens, at least 1; or -1: the row was not finite, and its one token is ignored.
+    /// Of each slot: how many tokens, at least 1; or -1: the row was not finite, and its one token is ignored. Where
+    /// two steps may be in flight at most 1: the later step goes on from it.
     pub counts: &'a [i32],
 }
 
@@ -29,7 +30,8 @@ impl Scheduler {
         sampled: Sampled<'_>,
     ) -> Result<(), StepError> {
         self.check_sampled(step, sampled)?;
-        let items = self.take_step(step)?;
+        let oldest = self.in_flight.pop_front();
+        let items = oldest.ok_or(StepError::UnknownStep(step.0))?.items;
         let (mut tokens, mut sample_slot, mut token_start) = (sampled.tokens, 0, 0);
         for &item in &items {
             let mut count = 0;
@@ -48,11 +50,20 @@ impl Scheduler {
     }
 
     fn check_sampled(&self, step: StepId, sampled: Sampled<'_>) -> Result<(), StepError> {
-        let oldest = self.in_flight.front().filter(|oldest| oldest.id == step);
-        let oldest = oldest.ok_or(StepError::UnknownStep(step.0))?;
-        let expected = oldest.items.iter().filter(|item| item.samples).count();
+        let expected = self
+            .check_oldest(step)?
+            .items
+            .iter()
+            .filter(|item| item.samples)
+            .count();
         let got = sampled.counts.len();
-        if got != expected || sampled.counts.contains(&0) {
+        let most = if self.config.steps_in_flight == 1 {
+            i32::MAX
+        } else {
+            1
+        };
+        let fits = |&count: &i32| count != 0 && count <= most;
+        if got != expected || !sampled.counts.iter().all(fits) {
             return Err(StepError::WrongCounts { expected, got });
         }
         let expected = sampled
@@ -71,14 +82,10 @@ impl Scheduler {
     /// those of a row that was not finite never do.
     fn complete(&mut self, now: Nanos, item: Item, tokens: &[i32], token_start: usize) {
         let vocab_size = self.config.vocab_size;
-        let request = live(&mut self.requests, item.slot);
-        request.in_flight -= 1;
-        if !request.is_live() {
-            if request.in_flight == 0 {
-                self.release(item.slot);
-            }
+        if !self.leave_step(item) {
             return;
         }
+        let request = live(&mut self.requests, item.slot);
         let valid = |&token: &i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
         if item.samples && (tokens.is_empty() || !tokens.iter().all(valid)) {
             self.end(now, item.slot, EndReason::Failed(Failure::NumericFault));
@@ -93,6 +100,18 @@ impl Scheduler {
         }
     }
 
+    /// A step no longer names the request; false if it has ended before. The last such step releases it.
+    fn leave_step(&mut self, item: Item) -> bool {
+        let request = live(&mut self.requests, item.slot);
+        request.in_flight -= 1;
+        request.num_unknown -= usize::from(item.samples);
+        let (is_live, is_named) = (request.is_live(), request.in_flight > 0);
+        if !is_live && !is_named {
+            self.release(item.slot);
+        }
+        is_live
+    }
+
     /// Appends sampled tokens to a request, up to the one that ends it.
     fn accept(&mut self, now: Nanos, slot: Slot, tokens: &[i32], token_start: usize) {
         let request = live(&mut self.requests, slot);
@@ -102,7 +121,7 @@ impl Scheduler {
         let mut num_taken = 0;
         while end.is_none() && num_taken < tokens.len() {
             let token = tokens[num_taken];
-            end = request.push(token, self.max_context_len, &self.token_table, out);
+            end = request.push(token, &self.token_table, out);
             num_taken += 1;
         }
         request.last_token_is_sampled = true;
@@ -119,8 +138,9 @@ impl Scheduler {
         }
     }
 
-    /// Rolls a failed step back: the guilty requests fail, the others wait at the front and compute everything again,
-    /// since what the step wrote cannot be trusted.
+    /// Rolls a failed step back, and with it the later step in flight, which read what this one wrote: neither is to be
+    /// reported again. The guilty requests fail, the others wait at the front and compute everything again, since what
+    /// the steps wrote cannot be trusted.
     ///
     /// # Errors
     /// If the step is not the oldest in flight.
@@ -130,40 +150,33 @@ impl Scheduler {
         step: StepId,
         guilty: &[RequestId],
     ) -> Result<(), StepError> {
-        let items = self.take_step(step)?;
+        self.check_oldest(step)?;
+        let is_named = |slot: &Slot| {
+            let request = self.requests[*slot as usize].as_ref();
+            request.is_some_and(|request| request.in_flight > 0)
+        };
+        let named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
+        while let Some(step) = self.in_flight.pop_front() {
+            for &item in &step.items {
+                self.leave_step(item);
+            }
+            self.recycle(step.items);
+        }
         // Youngest first, so that the oldest ends up at the front of the queue.
-        for &Item { slot, .. } in items.iter().rev() {
-            let request = live(&mut self.requests, slot);
-            request.in_flight -= 1;
-            if !request.is_live() {
-                if request.in_flight == 0 {
-                    self.release(slot);
-                }
-            } else if guilty.contains(&request.id) {
+        for slot in named.into_iter().rev() {
+            if guilty.contains(&live(&mut self.requests, slot).id) {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
             } else {
                 self.preempt(slot);
             }
         }
-        self.recycle(items);
         self.sweep();
         Ok(())
     }
 
-    /// Takes the oldest step out of flight, if that is the one.
-    fn take_step(&mut self, step: StepId) -> Result<Vec<Item>, StepError> {
-        let is_oldest = self
-            .in_flight
-            .front()
-            .is_some_and(|oldest| oldest.id == step);
-        let oldest = if is_oldest {
-            self.in_flight.pop_front()
-        } else {
-            None
-        };
-        oldest
-            .map(|step| step.items)
-            .ok_or(StepError::UnknownStep(step.0))
+    fn check_oldest(&self, step: StepId) -> Result<&Step, StepError> {
+        let oldest = self.in_flight.front().filter(|oldest| oldest.id == step);
+        oldest.ok_or(StepError::UnknownStep(step.0))
     }
 
     /// Keeps the memory of a step's list for a later step.

@@ -34,8 +34,8 @@ impl Scheduler {
         self.expire(now);
         let mut items = self.spare_items.pop().unwrap_or_default();
         let mut gate_opens = None;
-        let (budget, preempted) = self.schedule_running(now, plan, &mut items);
-        if !preempted {
+        let (budget, is_short) = self.schedule_running(now, plan, &mut items);
+        if !is_short {
             // Who joins right after a preemption would take the very blocks that were just won.
             gate_opens = self.admit(now, budget, plan, &mut items);
         }
@@ -56,7 +56,7 @@ impl Scheduler {
         Next::Run(id)
     }
 
-    /// Returns the budget that is left, and whether somebody was preempted.
+    /// Returns the budget that is left, and whether blocks ran short.
     fn schedule_running(
         &mut self,
         now: Nanos,
@@ -70,30 +70,43 @@ impl Scheduler {
             .iter()
             .filter(|&&slot| self.is_decode(slot))
             .count();
-        let mut i = 0;
-        while i < self.running.len() {
+        let (mut i, mut end) = (0, num_running);
+        while i < end {
             let slot = self.running[i];
             let pending = live(&mut self.requests, slot).num_pending();
             num_decodes -= usize::from(pending == 1);
             let count = pending.min(budget - num_decodes);
-            if count > 0 {
-                while !self.schedule_tokens(now, slot, count, plan, items) {
-                    // The running list is in order of admission: the youngest pays, the oldest never does.
-                    let victim = self
-                        .running
-                        .pop()
-                        .expect("invariant: whoever grows is running");
-                    num_decodes -= usize::from(victim != slot && self.is_decode(victim));
-                    self.preempt(victim);
-                    if victim == slot {
-                        return (budget, true);
-                    }
+            let is_scheduled = loop {
+                if count == 0 || self.schedule_tokens(now, slot, count, plan, items) {
+                    break true;
                 }
-                budget -= count;
-            }
+                // The running list is in order of admission: the youngest pays, the oldest never does.
+                end -= 1;
+                num_decodes -= usize::from(end > i && self.is_decode(self.running[end]));
+                if !self.give_way(end, i) || end == i {
+                    break false;
+                }
+            };
+            budget -= if is_scheduled { count } else { 0 };
             i += 1;
         }
-        (budget, self.running.len() < num_running)
+        (budget, end < num_running)
+    }
+
+    /// Takes the blocks of the running request at `index` so that the one at `for_index` can grow;
+    /// false if that must wait.
+    ///
+    /// What a step in flight names keeps its blocks: it sits the next step out, and is preempted after. Nobody gives up
+    /// its own blocks while a step is in flight: its end may bring what is missing.
+    fn give_way(&mut self, index: usize, for_index: usize) -> bool {
+        let slot = self.running[index];
+        let is_named = live(&mut self.requests, slot).in_flight > 0;
+        if is_named || (index == for_index && !self.in_flight.is_empty()) {
+            return false;
+        }
+        self.running.remove(index);
+        self.preempt(slot);
+        true
     }
 
     fn is_decode(&self, slot: Slot) -> bool {
@@ -125,14 +138,16 @@ impl Scheduler {
                 plan.set_block(group, row, column, request.table.block(group, column));
             }
         }
-        let samples = end == request.tokens.len();
-        if request.last_token_is_sampled && samples && count == 1 {
+        let samples = end == request.num_tokens();
+        let is_last_sampled = request.num_unknown > 0 || request.last_token_is_sampled;
+        if is_last_sampled && samples && count == 1 {
             plan.schedule(row, &[LAST_SAMPLED]);
         } else {
             plan.schedule(row, &request.tokens[start..end]);
         }
         if samples {
             plan.sample();
+            request.num_unknown += 1;
         }
         request.num_computed = end;
         request.in_flight += 1;
@@ -203,7 +218,8 @@ impl Scheduler {
         let (oldest, flushed) = head.map_or((now, false), |head| {
             (head.account.arrival, head.id < self.flushed_before)
         });
-        let batch_is_open = self.batch_is_open();
+        // Rows of ended requests that a step in flight names are part of the batch still.
+        let batch_is_open = self.batch_is_open() || self.rows.num_used() > 0;
         self.config.policy.gate(Moment {
             now,
             batch_is_open,
@@ -228,10 +244,11 @@ impl Scheduler {
         } else {
             0
         };
-        // Whoever was preempted comes back only when everyone who runs could grow once more; otherwise it would lose
-        // its row again at once and compute the same tokens over and over.
+        // Whoever was preempted comes back only when everyone who runs, itself included, could take one more token;
+        // otherwise it would lose its row again at once and compute the same tokens over and over.
         let headroom = if rejoins {
-            self.running.len() * self.kv.num_groups()
+            let own = usize::from(request.tokens.len().is_multiple_of(block_size));
+            (self.running.len() + own) * self.kv.num_groups()
         } else {
             0
         };

@@ -1,0 +1,160 @@
+//! The bugs of other engines, each as the smallest change that puts it into this core.
+
+/// A bug to put in.
+pub(crate) struct Mutant {
+    pub(crate) name: &'static str,
+    /// Where it happened; `-` for one that no issue tells of.
+    pub(crate) peer: &'static str,
+    /// What goes wrong.
+    pub(crate) what: &'static str,
+    /// Below `rust/chairlift-core/src`.
+    pub(crate) file: &'static str,
+    /// Text of the file, which has it once, and what takes its place.
+    pub(crate) changes: &'static [(&'static str, &'static str)],
+}
+
+macro_rules! mutants {
+    ($($name:ident, $peer:literal, $what:literal, $file:literal: $($old:literal => $new:literal),+;)+) => {
+        pub(crate) const MUTANTS: &[Mutant] = &[$(Mutant {
+            name: stringify!($name),
+            peer: $peer,
+            what: $what,
+            file: $file,
+            changes: &[$(($old, $new)),+],
+        }),+];
+    };
+}
+
+mutants! {
+    // Blocks, rows and slots that never come back.
+    end_keeps_blocks, "vllm#14326", "an ended request keeps its blocks", "scheduler.rs":
+        "        self.kv.release(&mut request.table);\n        match request.row()" => "        match request.row()";
+    abort_in_flight_leaks, "vllm#46283", "an abort in flight waits for a signal that never comes", "scheduler/outcome.rs":
+        "if !is_live && !is_named {" => "if false {";
+    failed_step_forgets_the_ended, "vllm-ascend#16662", "a failed step skips requests that have ended", "scheduler/outcome.rs":
+        "                self.leave_step(item);\n            }\n            self.recycle" =>
+        "                if live(&mut self.requests, item.slot).is_live() { self.leave_step(item); }\n            }\n            self.recycle";
+    abort_before_first_schedule, "vllm#18485", "only preempted requests are taken off the queue", "scheduler.rs":
+        "if request.state == State::Waiting {" => "if request.is_preempted() {";
+    normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler.rs":
+        "        self.free_slots.push(slot);" => "        if request.account.num_preemptions > 0 { self.free_slots.push(slot); }";
+    half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache.rs":
+        "if promise + num_revived + headroom > self.num_available() {" =>
+        "if promise + num_revived + headroom > self.num_available() { self.promised += promise.min(self.num_available());";
+    shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "block_pool.rs":
+        "        self.references[block as usize] += 1;" => "        self.references[block as usize] = 1;";
+    rows_are_held_for_ever, "vllm#45414", "held rows are not released when their batch ends", "scheduler.rs":
+        "            self.rows.release_held();" => "";
+    preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "scheduler.rs":
+        "            self.num_preempted -= usize::from(request.account.num_preemptions > 0);\n" => "";
+
+    // Double frees and counts.
+    free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "block_pool.rs":
+        "        if *references == 0 {" => "        if *references <= 1 {";
+    promises_drift, "vllm-ascend#14283", "promises are not taken back", "kv_cache.rs":
+        "        self.promised -= table.promised;\n        table.promised = 0;" => "        table.promised = 0;";
+    promises_are_ignored, "vllm-ascend#16024", "promised blocks count as free", "kv_cache.rs":
+        "        self.pool.num_free() - self.promised\n" => "        self.pool.num_free()\n";
+    revived_blocks_are_free, "-", "a cached free block is counted as free and as a hit", "kv_cache.rs":
+        "promise + num_revived + headroom" => "promise + 0 * num_revived + headroom";
+    evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
+        "                self.prefix_cache.evict(block);\n                table" => "                table";
+    two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "prefix_cache.rs":
+        "if self.by_hash[group].contains_key(&hash) || self.is_published(block) {" => "if self.is_published(block) {";
+
+    // Deadlock, livelock, starvation.
+    too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler.rs":
+        "        if num_prompt >= context {" => "        if num_prompt > 2 * context {";
+    whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache.rs":
+        "headroom > self.num_available()" => "headroom >= self.num_available()";
+    parked_keeps_blocks, "vllm#45388", "a preempted request parks its blocks", "scheduler/step.rs":
+        "        self.kv.release(&mut request.table);\n        self.rows" => "        self.rows";
+    preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
+        "        self.preempt(slot);\n        true" => "        self.preempt(slot);\n        false";
+    rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/step.rs":
+        "            (self.running.len() + own) * self.kv.num_groups()" => "            own * 0";
+    allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
+        "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
+    prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/step.rs":
+        "pending.min(budget - num_decodes)" => "pending.min(budget)",
+        "num_decodes -= usize::from(pending == 1);" => "num_decodes = num_decodes.saturating_sub(1);";
+    newcomers_go_first, "vllm#11067", "a request that joins counts as the oldest", "scheduler/step.rs":
+        "        self.running.push(slot);" => "        self.running.insert(0, slot);";
+    the_oldest_pays, "-", "a request gives way though a step in flight may bring its block", "scheduler/step.rs":
+        "is_named || (index == for_index && !self.in_flight.is_empty())" => "is_named";
+    empty_steps, "vllm#15996", "a step is planned with nothing in it", "scheduler/step.rs":
+        "if items.is_empty() {" => "if items.is_empty() && self.queue.len() == 0 {";
+    preempted_go_last, "vllm#31731", "a preempted request queues up again", "scheduler/step.rs":
+        "self.queue.push_front(slot);" => "self.queue.push_back(slot);";
+    no_wake_up, "vllm#45387", "an idle scheduler forgets its deadlines", "scheduler/step.rs":
+        "[gate_opens, self.deadlines.next()]" => "[gate_opens, None]";
+    gate_opens_late, "-", "a partial batch misses the moment it was told to wake at", "policy.rs":
+        "moment.now >= due" => "moment.now > due";
+    flush_is_lost, "-", "a flush does not reach who arrived last", "scheduler.rs":
+        "RequestId((self.num_added + 1) * self.requests.len() as u64)" => "RequestId(self.num_added * self.requests.len() as u64)";
+
+    // Wrong KV.
+    tenants_share, "vllm#53347", "the tenant is not part of a block's name", "prefix_cache.rs":
+        "for field in [&namespace.tenant, &namespace.salt] {" => "for field in [&namespace.salt] {";
+    fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "prefix_cache.rs":
+        "            hasher.update(&(field.len() as u64).to_le_bytes());\n" => "";
+    names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "prefix_cache.rs":
+        "hasher.update(&bytes[..4 * sixteen.len()]);" =>
+        "hasher.update(&[sixteen.iter().fold(0, |sum: i32, token| sum.wrapping_mul(31).wrapping_add(*token)) as u8]);",
+        "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "(published.parent == parent).then_some(block)";
+    name_only, "openvino.genai#3722", "short names, and nothing is compared on a hit", "prefix_cache.rs":
+        "        BlockHash(*hasher.finalize().as_bytes())\n    }\n\n    /// The block of a group" =>
+        "        BlockHash([hasher.finalize().as_bytes()[0]; 32])\n    }\n\n    /// The block of a group",
+        "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "Some(block)";
+    constant_seed, "vllm#12621", "names of first blocks do not depend on the namespace", "prefix_cache.rs":
+        "        BlockHash(*hasher.finalize().as_bytes())\n    }\n\n    /// The name of a block" =>
+        "        BlockHash([0; 32])\n    }\n\n    /// The name of a block";
+    unrelated_prompt, "llama.cpp#27148", "a block is found whatever came before it", "prefix_cache.rs":
+        "        hasher.update(&parent.0);\n" => "",
+        "published.parent == parent && " => "";
+    hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/step.rs":
+        "plan.assign(row, slot, start);" => "plan.assign(row, slot, 0);";
+    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "scheduler/step.rs":
+        "        for column in 0..num_hits {" => "        for column in 0..num_hits.min(1) {";
+    hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
+        "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
+    left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "scheduler/step.rs":
+        "        request.last_token_is_sampled = false;\n" => "";
+    published_too_early, "-", "blocks are known before their step has succeeded", "scheduler/step.rs":
+        "        request.num_computed = end;\n        request.in_flight" =>
+        "        self.kv.publish(&mut request.table, &request.tokens, end.min(request.tokens.len()));\n        request.num_computed = end;\n        request.in_flight";
+    nan_is_cached, "sglang#33206", "blocks of a row that was not finite are cached", "scheduler/outcome.rs":
+        "        if item.samples && (tokens.is_empty()" =>
+        "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if item.samples && (tokens.is_empty()";
+    nan_becomes_a_token, "vllm#53029", "a row that was not finite goes on", "scheduler/outcome.rs":
+        "if count < 0 { &[] } else { mine }" => "mine";
+
+    // Races between abort, end and step; names.
+    freed_in_flight, "vllm#42157", "a request that a step names is released by its abort", "scheduler.rs":
+        "        if request.in_flight == 0 {" => "        if request.in_flight <= 1 {";
+    ended_stays_queued, "vllm#52969", "an aborted request is still in the queue", "scheduler.rs":
+        "            self.queue.remove(slot);\n" => "";
+    completes_the_ended, "vllm#43226", "a step completes a request that was aborted", "scheduler/outcome.rs":
+        "        if !self.leave_step(item) {\n            return;\n        }" =>
+        "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            return;\n        }";
+    ids_repeat, "vllm#10583", "an id is given out twice", "scheduler.rs":
+        "        self.num_added += 1;\n" => "";
+    stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
+        "(request.id == id && request.is_live())" => "request.is_live()";
+    preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/step.rs":
+        "if is_named || (index" => "if (index";
+    row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/step.rs":
+        "self.batch_is_open() || self.rows.num_used() > 0" => "self.batch_is_open()";
+
+    // Limits and recomputation.
+    recompute_is_lost, "vllm#16832", "a preempted request goes on where it was", "scheduler/step.rs":
+        "        let start = num_hits * block_size;" => "        let start = (num_hits * block_size).max(request.num_lost.min(request.tokens.len() - 1));";
+    one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
+        "self.num_tokens().min(self.max_num_tokens - 1) - self.num_computed" => "self.num_tokens() - self.num_computed";
+    queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler.rs":
+        "if self.queue.len() < most {" => "if self.queue.len() <= most {";
+    queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler.rs":
+        "due(request.queue_deadline) && !started" => "due(request.queue_deadline)";
+    stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
+        "if may_stop && self.stop_token_ids" => "if self.stop_token_ids";
+}

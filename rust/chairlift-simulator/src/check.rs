@@ -1,0 +1,194 @@
+//! The invariants that the world checks from outside, most of them at every event.
+
+use chairlift_core::Account;
+
+use crate::{
+    client::State,
+    device::RowRun,
+    tally::Sight,
+    world::{Checked, World, ensure},
+};
+
+impl World {
+    /// One row of a step: the right tokens at the right positions over the right KV, and a sample where one is due.
+    pub(crate) fn check_run(&mut self, run: &RowRun, number: u64) -> Checked<usize> {
+        let index = self.rows[run.row]
+            .ok_or_else(|| format!("row {} is in the step and nobody's", run.row))?;
+        let client = &self.clients[index];
+        let (label, start, end) = (client.label, run.start, run.end);
+        ensure!(
+            client.state == State::Running,
+            "#{label} is in the step and does not run"
+        );
+        ensure!(
+            self.by_slot[run.slot] == index,
+            "row {} has the slot of another request than #{label}",
+            run.row
+        );
+        ensure!(
+            start == client.num_computed,
+            "#{label} goes on at {start}, expected {}",
+            client.num_computed
+        );
+        ensure!(
+            start < end && end <= start + client.num_pending(),
+            "#{label} computes [{start}..{end}), {} tokens are pending",
+            client.num_pending()
+        );
+        let expected = &client.answer.tokens[start..end];
+        let inputs = self.device.input_ids(run);
+        ensure!(
+            inputs == expected,
+            "#{label} computes tokens {inputs:?} at {start}, expected {expected:?}"
+        );
+        for (group, &seen) in run.seen.iter().enumerate() {
+            let is_own = seen == client.answer.seen[end];
+            ensure!(
+                is_own,
+                "#{label} read KV that is not its own before position {end} (KV group {group})"
+            );
+        }
+        let (samples, last) = (run.sampled.is_some(), end == client.num_tokens());
+        ensure!(
+            samples == last,
+            "#{label} computes up to {end} of {} tokens, samples: {samples}",
+            client.num_tokens()
+        );
+        let client = &mut self.clients[index];
+        client.num_computed = end;
+        client.num_sampled += usize::from(samples);
+        client.started = true;
+        client.last_step = number;
+        client.in_flight += 1;
+        Ok(index)
+    }
+
+    /// An idle scheduler with no step in flight has nothing that could run, and says when that changes.
+    pub(crate) fn check_idle(&mut self, wake_at: Option<u64>) -> Checked {
+        if !self.flights.is_empty() {
+            return Ok(());
+        }
+        ensure!(
+            self.running.is_empty(),
+            "idle, and {} requests run",
+            self.running.len()
+        );
+        let mut times: Vec<_> = self.gate_opens(false).into_iter().collect();
+        for &index in &self.live {
+            let client = &self.clients[index];
+            ensure!(
+                !client.is_preempted(),
+                "idle, and #{} waits after a preemption",
+                client.label
+            );
+            times.extend(client.deadline.into_iter().chain(client.queue_deadline));
+        }
+        let Some(first) = times.into_iter().min() else {
+            return Ok(());
+        };
+        ensure!(first > self.now, "idle, and somebody who waits may join");
+        ensure!(
+            wake_at.is_some_and(|time| time <= first),
+            "idle until {wake_at:?}, something is due at {first}"
+        );
+        Ok(())
+    }
+
+    /// Counts that must agree with the world's after every event.
+    pub(crate) fn check_load(&self) -> Checked {
+        let (load, config) = (self.scheduler.load(), &self.scenario.config);
+        let (waiting, running) = (load.num_waiting, load.num_running);
+        let live = self.live.len();
+        ensure!(
+            waiting + running == live,
+            "{waiting} wait, {running} run, {live} requests live"
+        );
+        let most = config.max_queued_requests + config.max_num_seqs;
+        ensure!(
+            waiting <= most,
+            "{waiting} requests wait, the cap is {most}"
+        );
+        ensure!(
+            load.num_rows_held <= config.max_num_seqs,
+            "{} rows are held",
+            load.num_rows_held
+        );
+        ensure!(
+            load.num_free_blocks <= load.num_blocks,
+            "{} blocks are free",
+            load.num_free_blocks
+        );
+        ensure!(
+            load.num_cached_blocks <= load.num_blocks,
+            "{} blocks are cached",
+            load.num_cached_blocks
+        );
+        if config.steps_in_flight == 1 {
+            let expected = self.running.len();
+            ensure!(
+                running == expected,
+                "{running} requests run, expected {expected}"
+            );
+        }
+        if live == 0 && self.flights.is_empty() {
+            let (free, all) = (load.num_free_blocks, load.num_blocks);
+            ensure!(
+                free == all,
+                "nobody is there, and {} blocks are not free",
+                all - free
+            );
+            ensure!(
+                load.num_rows_held == 0,
+                "nobody is there, and {} rows are held",
+                load.num_rows_held
+            );
+            ensure!(
+                load.num_waiting_tokens == 0,
+                "nobody waits, and {} tokens do",
+                load.num_waiting_tokens
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_deep(&mut self) -> Checked {
+        self.tally.saw(Sight::DeepChecks);
+        self.scheduler
+            .check_invariants()
+            .map_err(|violation| violation.0)
+    }
+
+    pub(crate) fn check_account(&self, index: usize, account: &Account) -> Checked {
+        let client = &self.clients[index];
+        let label = client.label;
+        let counts = (
+            account.prompt_tokens,
+            account.output_tokens,
+            account.num_preemptions,
+        );
+        let expected = (
+            client.answer.num_prompt,
+            client.num_output,
+            client.num_preemptions,
+        );
+        let is_seen = self.scenario.config.steps_in_flight == 1;
+        ensure!(
+            counts == expected || !is_seen,
+            "#{label} is billed (prompt, output, preemptions) {counts:?}, expected {expected:?}"
+        );
+        let times = (account.arrival, account.finished);
+        ensure!(
+            times == (client.arrival, self.now),
+            "#{label} is billed for the times {times:?}"
+        );
+        ensure!(
+            account.cached_tokens < client.answer.num_prompt,
+            "#{label} has its whole prompt cached"
+        );
+        ensure!(
+            account.first_scheduled.is_some() == client.started,
+            "#{label} started, its account differs"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! What the world knows of one request, from outside the scheduler.
+
+use chairlift_core::{RequestId, events::EndReason};
+
+use crate::{oracle::Answer, workload::Label};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Waiting,
+    Running,
+    Ended,
+}
+
+/// What the event at hand owes a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Due {
+    pub(crate) num_tokens: usize,
+    pub(crate) end: Option<EndReason>,
+}
+
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own, named where it is read"
+)]
+pub(crate) struct Client {
+    pub(crate) label: Label,
+    pub(crate) id: RequestId,
+    pub(crate) arrival: u64,
+    pub(crate) queue_deadline: Option<u64>,
+    pub(crate) deadline: Option<u64>,
+    pub(crate) root: u64,
+    pub(crate) detokenize: bool,
+    pub(crate) reads_cache: bool,
+    pub(crate) answer: Answer,
+    pub(crate) state: State,
+    /// It was in the batch at some time.
+    pub(crate) joined: bool,
+    /// Tokens of it were scheduled at some time.
+    pub(crate) started: bool,
+    /// The step in which it came back after its last preemption.
+    pub(crate) rejoined: u64,
+    /// The last step that names it, counted from 1.
+    pub(crate) last_step: u64,
+    /// Steps in flight that name it.
+    pub(crate) in_flight: usize,
+    pub(crate) num_preemptions: usize,
+    /// Tokens whose KV is written, or will be by the steps in flight.
+    pub(crate) num_computed: usize,
+    /// Output tokens that were sampled, or will be by the steps in flight.
+    pub(crate) num_sampled: usize,
+    /// Output tokens delivered.
+    pub(crate) num_output: usize,
+    pub(crate) text: String,
+    pub(crate) due: Option<Due>,
+}
+
+impl Client {
+    pub(crate) fn is_live(&self) -> bool {
+        self.state != State::Ended
+    }
+
+    /// Preempted, and not back yet.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.state == State::Waiting && self.joined
+    }
+
+    /// Tokens that exist, or will after the steps in flight.
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.answer.num_prompt + self.num_sampled
+    }
+
+    /// Tokens that the next step can compute. The last token that the limits allow is never computed.
+    pub(crate) fn num_pending(&self) -> usize {
+        let most = self.answer.num_prompt + self.answer.limit() - 1;
+        self.num_tokens().min(most) - self.num_computed
+    }
+
+    /// Row and blocks are gone; what was sampled in lost steps will be sampled again.
+    pub(crate) fn roll_back(&mut self) {
+        self.state = State::Waiting;
+        self.num_preemptions += 1;
+        self.num_computed = 0;
+        self.num_sampled = self.num_output;
+        self.in_flight = 0;
+    }
+
+    /// What `count` more tokens bring.
+    pub(crate) fn due_after(&self, count: usize) -> Due {
+        let left = self.answer.num_output - self.num_output;
+        Due {
+            num_tokens: count.min(left),
+            end: (count >= left).then(|| self.answer.reason.clone()),
+        }
+    }
+
+    /// Takes tokens and text as a reader of the answer does.
+    pub(crate) fn take(&mut self, tokens: &[i32], text: &str) -> Result<(), String> {
+        let label = self.label;
+        let due = self
+            .due
+            .as_mut()
+            .ok_or_else(|| format!("#{label} gets an event that nothing explains"))?;
+        if tokens.len() > due.num_tokens {
+            return Err(format!(
+                "#{label} gets {} tokens, {} are due",
+                tokens.len(),
+                due.num_tokens
+            ));
+        }
+        due.num_tokens -= tokens.len();
+        let expected = &self.answer.output()[self.num_output..self.num_output + tokens.len()];
+        if tokens != expected {
+            return Err(format!(
+                "#{label} gets tokens {tokens:?}, its answer goes on {expected:?}"
+            ));
+        }
+        self.num_output += tokens.len();
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    /// Checks the last event against what is due and what was delivered.
+    pub(crate) fn end(&mut self, reason: &EndReason) -> Result<(), String> {
+        let label = self.label;
+        let due = self.due.as_mut().and_then(|due| due.end.take());
+        if due.as_ref() != Some(reason) {
+            return Err(format!("#{label} ends with {reason:?}, due is {due:?}"));
+        }
+        self.state = State::Ended;
+        let expected = match reason {
+            EndReason::Cancelled | EndReason::TimeLimit | EndReason::Failed(_)
+                if !self.detokenize =>
+            {
+                String::new()
+            }
+            EndReason::Cancelled | EndReason::TimeLimit | EndReason::Failed(_) => {
+                self.answer.text_of(self.num_output)
+            }
+            EndReason::Length | EndReason::StopToken(_) | EndReason::StopString(_) => {
+                self.answer.text.clone()
+            }
+        };
+        // A failed answer may lack text that was held back.
+        let is_failed = matches!(reason, EndReason::Failed(_));
+        if self.text != expected && !(is_failed && expected.starts_with(&self.text)) {
+            return Err(format!(
+                "#{label} has the text {:?}, expected {expected:?}",
+                self.text
+            ));
+        }
+        Ok(())
+    }
+}

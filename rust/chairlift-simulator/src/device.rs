@@ -1,0 +1,223 @@
+//! The fake model: KV memory that is read and written through the block tables, as attention does.
+//!
+//! The plan goes through the same `apply_plan` as in the engine. One memory serves all KV groups, each marking what it
+//! writes with its own mask, so that a block in the wrong group, request or column changes what is read.
+
+use std::ops::Range;
+
+use chairlift_core::{
+    Config,
+    row_tables::{RowTables, StepInputs, StepShape, apply_plan},
+};
+
+use crate::{
+    oracle::{absorb, sampled},
+    random::mix,
+};
+
+/// What one row of a step computed.
+#[derive(Clone, Debug)]
+pub(crate) struct RowRun {
+    pub(crate) row: usize,
+    /// Request slot of the row, as the plans said.
+    pub(crate) slot: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// What was read up to `end`, by each KV group; they must agree.
+    pub(crate) seen: Vec<u64>,
+    /// Where its inputs lie among those of the step.
+    pub(crate) first_input: usize,
+    /// Its part of what the step wrote.
+    pub(crate) writes: Range<usize>,
+    pub(crate) sampled: Option<i32>,
+}
+
+/// A KV slot and what a step wrote into it.
+pub(crate) type Write = (usize, u64);
+
+/// The runner's persistent tables, and KV memory.
+pub(crate) struct Device {
+    block_size: usize,
+    num_groups: usize,
+    vocab_size: usize,
+    computed: Vec<i32>,
+    last_token: Vec<i32>,
+    row_slot: Vec<i32>,
+    row_index: Vec<i32>,
+    block_tables: Vec<i32>,
+    kv: Vec<u64>,
+    inputs: Inputs,
+}
+
+/// Inputs of a step, as large as any step needs.
+struct Inputs {
+    rows: Vec<i32>,
+    input_ids: Vec<i32>,
+    positions: Vec<i32>,
+    slot_mapping: Vec<i32>,
+    query_start_loc: Vec<i32>,
+    seq_lens: Vec<i32>,
+    sample_rows: Vec<i32>,
+}
+
+impl Device {
+    pub(crate) fn new(config: &Config) -> Self {
+        let (rows, groups) = (config.max_num_seqs, config.kv_groups.len());
+        let tokens = config.max_num_batched_tokens;
+        Self {
+            block_size: config.block_size,
+            num_groups: groups,
+            vocab_size: config.vocab_size,
+            computed: vec![0; rows],
+            last_token: vec![0; rows],
+            row_slot: vec![0; rows],
+            row_index: vec![0; rows],
+            block_tables: vec![0; groups * rows * config.max_blocks_per_row()],
+            kv: vec![0; config.num_blocks * config.block_size],
+            inputs: Inputs {
+                rows: vec![0; rows],
+                input_ids: vec![0; tokens],
+                positions: vec![0; tokens],
+                slot_mapping: vec![0; groups * tokens],
+                query_start_loc: vec![0; rows + 1],
+                seq_lens: vec![0; rows],
+                sample_rows: vec![0; rows],
+            },
+        }
+    }
+
+    /// Runs a plan, row after row. `root` gives the beginning of the chain of a request slot.
+    pub(crate) fn run(
+        &mut self,
+        plan: &[i32],
+        root: impl Fn(usize) -> u64,
+        writes: &mut Vec<Write>,
+    ) -> Result<Vec<RowRun>, String> {
+        let shape = self.derive(plan)?;
+        let mut samples = 0;
+        let mut runs = Vec::with_capacity(shape.num_rows);
+        for i in 0..shape.num_rows {
+            let row = self.inputs.rows[i] as usize;
+            let (first, last) = (
+                self.inputs.query_start_loc[i],
+                self.inputs.query_start_loc[i + 1],
+            );
+            let slot = self.row_slot[row] as usize;
+            let end = self.inputs.seq_lens[i] as usize;
+            let start = end - (last - first) as usize;
+            let first_write = writes.len();
+            let seen: Vec<_> = (0..self.num_groups)
+                .map(|group| {
+                    self.attend(group, row, first as usize, start..end, root(slot), writes)
+                })
+                .collect();
+            let is_sample =
+                samples < shape.num_samples && self.inputs.sample_rows[samples] == last - 1;
+            let mut sampled_token = None;
+            if is_sample {
+                samples += 1;
+                self.last_token[row] = sampled(seen[0], self.vocab_size);
+                sampled_token = Some(self.last_token[row]);
+            }
+            let first_input = first as usize;
+            let writes = first_write..writes.len();
+            runs.push(RowRun {
+                row,
+                slot,
+                start,
+                end,
+                seen,
+                first_input,
+                writes,
+                sampled: sampled_token,
+            });
+        }
+        if samples != shape.num_samples {
+            return Err("a sample slot is not the last token of its row".into());
+        }
+        Ok(runs)
+    }
+
+    /// The inputs of the last step.
+    pub(crate) fn input_ids(&self, run: &RowRun) -> &[i32] {
+        &self.inputs.input_ids[run.first_input..run.first_input + run.end - run.start]
+    }
+
+    /// The sampler accepted more than it sampled at first: the row goes on from `token`.
+    pub(crate) fn set_last_token(&mut self, row: usize, token: i32) {
+        self.last_token[row] = token;
+    }
+
+    /// The first KV slot that no longer holds what a step wrote.
+    pub(crate) fn changed(&self, writes: &[Write]) -> Option<usize> {
+        let mut changed = writes
+            .iter()
+            .filter(|&&(slot, value)| self.kv[slot] != value);
+        changed.next().map(|&(slot, _)| slot)
+    }
+
+    /// What a failed step wrote is anything.
+    pub(crate) fn scribble(&mut self, writes: &[Write]) {
+        for &(slot, value) in writes {
+            self.kv[slot] = mix(value ^ 0xBAD);
+        }
+    }
+
+    fn derive(&mut self, plan: &[i32]) -> Result<StepShape, String> {
+        let inputs = &mut self.inputs;
+        let mut tables = RowTables {
+            computed: &mut self.computed,
+            last_token: &self.last_token,
+            row_slot: &mut self.row_slot,
+            row_index: &mut self.row_index,
+            block_tables: &mut self.block_tables,
+            num_kv_groups: self.num_groups,
+        };
+        let mut inputs = StepInputs {
+            rows: &mut inputs.rows,
+            input_ids: &mut inputs.input_ids,
+            positions: &mut inputs.positions,
+            slot_mapping: &mut inputs.slot_mapping,
+            query_start_loc: &mut inputs.query_start_loc,
+            seq_lens: &mut inputs.seq_lens,
+            sample_rows: &mut inputs.sample_rows,
+        };
+        apply_plan(plan, self.block_size, &mut tables, &mut inputs).map_err(|error| error.0)
+    }
+
+    /// Reads all positions before `positions` through the block table, then writes and reads these one by one.
+    fn attend(
+        &mut self,
+        group: usize,
+        row: usize,
+        first: usize,
+        positions: Range<usize>,
+        root: u64,
+        writes: &mut Vec<Write>,
+    ) -> u64 {
+        let mask = mix(group as u64);
+        let columns = self.block_tables.len() / (self.num_groups * self.computed.len());
+        let line = (group * self.computed.len() + row) * columns;
+        let mut seen = root;
+        let mut left = positions.start;
+        for &block in &self.block_tables[line..line + positions.start.div_ceil(self.block_size)] {
+            let at = block as usize * self.block_size;
+            let read = &self.kv[at..at + left.min(self.block_size)];
+            seen = read
+                .iter()
+                .fold(seen, |seen, value| seen.wrapping_add(value ^ mask));
+            left -= read.len();
+        }
+        let mapping = group * (self.inputs.slot_mapping.len() / self.num_groups) + first;
+        for (i, position) in positions.enumerate() {
+            let value = absorb(seen, self.inputs.input_ids[first + i], position) ^ mask;
+            let slot = self.inputs.slot_mapping[mapping + i] as usize;
+            self.kv[slot] = value;
+            writes.push((slot, value));
+            let block = self.block_tables[line + position / self.block_size] as usize;
+            let read = self.kv[block * self.block_size + position % self.block_size];
+            seen = seen.wrapping_add(read ^ mask);
+        }
+        seen
+    }
+}

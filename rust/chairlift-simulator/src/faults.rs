@@ -1,0 +1,169 @@
+//! Draws the next event: traffic, progress, and faults aimed at the states where they hurt.
+
+use chairlift_core::{
+    events::{EndReason, Failure},
+    scheduler::Next,
+};
+
+use crate::{
+    client::{Client, State},
+    event::{Event, Outcome},
+    random::Random,
+    workload::{Arrival, Flaw, Label},
+    world::World,
+};
+
+/// The source of a run's events.
+pub(crate) struct Chooser {
+    random: Random,
+    num_arrivals: Label,
+    /// Requests still to arrive in the current burst.
+    burst: usize,
+}
+
+impl Chooser {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            random: Random::new(seed ^ 0xE0E0_E0E0),
+            num_arrivals: 0,
+            burst: 0,
+        }
+    }
+
+    pub(crate) fn next(&mut self, world: &World) -> Event {
+        let (traffic, faults) = (&world.scenario.traffic, &world.scenario.faults);
+        let random = &mut self.random;
+        // Of requests that a full queue refuses, a few are enough.
+        let is_full =
+            world.live.len() >= world.running.len() + world.scenario.config.max_queued_requests;
+        if self.burst == 0 && random.chance(traffic.arrivals) && !(is_full && random.chance(896)) {
+            self.burst = random.between(1, traffic.max_burst);
+        }
+        if self.burst > 0 {
+            self.burst -= 1;
+            return self.arrival(world);
+        }
+        if random.chance(faults.abort) {
+            return self.abort(world);
+        }
+        if random.chance(faults.evict) {
+            return Event::Evict(random.magnitude(1, 64));
+        }
+        if random.chance(faults.flush) {
+            return Event::Flush;
+        }
+        if random.chance(faults.clock_jump) {
+            let by = random.magnitude(1, 1 << 20) as i64;
+            return Event::Clock(if random.chance(256) { -by.min(64) } else { by });
+        }
+        let in_flight = world.flights.len();
+        let may_plan = in_flight < world.scenario.config.steps_in_flight;
+        let is_late = in_flight > 0 && random.chance(faults.late);
+        if in_flight == 0 || (may_plan && (is_late || random.chance(768))) {
+            return self.time_passes(world).unwrap_or(Event::Schedule);
+        }
+        Event::Complete(self.outcome(world))
+    }
+
+    /// Between steps a little; where the scheduler is idle up to its next wake-up, or until somebody arrives.
+    fn time_passes(&mut self, world: &World) -> Option<Event> {
+        let random = &mut self.random;
+        let Some(Next::Idle { wake_at }) = world.idle else {
+            return random
+                .chance(64)
+                .then(|| Event::Clock(random.magnitude(1, 256) as i64));
+        };
+        match wake_at {
+            Some(time) if time > world.now && random.chance(512) => {
+                Some(Event::Clock((time - world.now) as i64))
+            }
+            _ if random.chance(768) => Some(self.arrival(world)),
+            _ => None,
+        }
+    }
+
+    fn arrival(&mut self, world: &World) -> Event {
+        let random = &mut self.random;
+        let mut arrival = Arrival::draw(random, &world.scenario.traffic, self.num_arrivals);
+        if random.chance(world.scenario.faults.bad_request) {
+            let flaws = [
+                Flaw::EmptyPrompt,
+                Flaw::UnknownToken,
+                Flaw::NoOutput,
+                Flaw::MinAboveMax,
+                Flaw::TooLong,
+            ];
+            arrival.flaw = Some(random.pick(&flaws));
+        }
+        self.num_arrivals += 1;
+        Event::Add(Box::new(arrival))
+    }
+
+    fn outcome(&mut self, world: &World) -> Outcome {
+        let faults = &world.scenario.faults;
+        let random = &mut self.random;
+        if random.chance(faults.wrong_update) {
+            return Outcome::Refused;
+        }
+        if random.chance(faults.fail) {
+            return Outcome::Failed(self.some_of_the_step(world));
+        }
+        if random.chance(faults.not_finite) {
+            return Outcome::NotFinite(self.some_of_the_step(world));
+        }
+        let accept = if random.chance(faults.accept_many) {
+            random.between(2, 5)
+        } else {
+            1
+        };
+        Outcome::Sampled { accept }
+    }
+
+    /// Requests of the oldest step in flight: none, one, some or all, and at times one that is not in it.
+    fn some_of_the_step(&mut self, world: &World) -> Vec<Label> {
+        let random = &mut self.random;
+        let rate = random.pick(&[0, 128, 512, 1024]);
+        let clients = world
+            .flights
+            .front()
+            .map_or(&[][..], |flight| &flight.clients);
+        let mut labels: Vec<_> = clients
+            .iter()
+            .map(|&index| world.clients[index].label)
+            .collect();
+        labels.retain(|_| random.chance(rate));
+        if random.chance(64) {
+            labels.push(random.below(self.num_arrivals as usize + 1) as Label);
+        }
+        labels
+    }
+
+    /// Somebody in a drawn state, or anybody, ended and unknown ones included.
+    fn abort(&mut self, world: &World) -> Event {
+        let random = &mut self.random;
+        let wanted: fn(&Client) -> bool = match random.below(6) {
+            0 => |client| client.state == State::Waiting && !client.joined,
+            1 => |client| client.is_preempted(),
+            2 => |client| client.state == State::Running && client.num_sampled == 0,
+            3 => |client| client.in_flight > 0 && client.num_output + 1 == client.answer.num_output,
+            4 => |client| client.state == State::Running,
+            _ => |_| false,
+        };
+        let found: Vec<_> = world
+            .live
+            .iter()
+            .filter(|&&index| wanted(&world.clients[index]))
+            .collect();
+        let label = if found.is_empty() {
+            random.below(self.num_arrivals as usize + 2) as Label
+        } else {
+            world.clients[*found[random.below(found.len())]].label
+        };
+        let reasons = [
+            EndReason::Cancelled,
+            EndReason::Cancelled,
+            EndReason::Failed(Failure::Draining),
+        ];
+        Event::Abort(label, reasons[random.below(reasons.len())].clone())
+    }
+}

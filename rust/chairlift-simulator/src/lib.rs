@@ -1,0 +1,120 @@
+//! The hunt for scheduler bugs: the real scheduler, block pool and prefix cache under drawn work and faults.
+//!
+//! One `u64` seed draws a configuration, traffic and a mix of faults (as `FoundationDB` and `TigerBeetle` do); a fake
+//! model whose every KV slot is a hash of all that precedes it answers through the block tables; an oracle knows each
+//! answer without a cache. Whatever goes wrong is one sentence, a seed that has it again, and a short list of events.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `scenario`, `workload`, `faults` | what a seed draws: settings, requests, the next event |
+//! | `event` | an event as a value; a run is a list of them |
+//! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes whom |
+//! | `device`, `oracle` | the fake model, and its answers without a cache |
+//! | `batch`, `check` | the invariants, seen from outside |
+//! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
+#![forbid(unsafe_code)]
+
+mod batch;
+mod check;
+mod client;
+mod device;
+mod event;
+mod faults;
+mod oracle;
+mod panics;
+mod random;
+mod run;
+mod scenario;
+mod shrink;
+mod step;
+mod tally;
+mod workload;
+mod world;
+
+use std::sync::Arc;
+
+use chairlift_core::text::TokenTable;
+
+pub use run::{Failed, Passed};
+pub use scenario::Scenario;
+pub use tally::Tally;
+
+/// Runs seeds; cheap to keep, one per thread.
+pub struct Simulator {
+    tokens: Arc<TokenTable>,
+}
+
+impl Default for Simulator {
+    fn default() -> Self {
+        Self {
+            tokens: world::token_table(),
+        }
+    }
+}
+
+impl Simulator {
+    /// Runs one seed.
+    ///
+    /// # Errors
+    /// The failure as it happened; [`Simulator::shrink`] makes it short.
+    pub fn run(&self, seed: u64) -> Result<Passed, Box<Failed>> {
+        run::explore(&Scenario::draw(seed), &self.tokens)
+            .0
+            .map_err(Box::new)
+    }
+
+    /// Runs one seed, and its recorded events again: the same events must make the same run.
+    ///
+    /// # Errors
+    /// As [`Simulator::run`].
+    pub fn run_twice(&self, seed: u64) -> Result<Passed, Box<Failed>> {
+        let scenario = Scenario::draw(seed);
+        let (result, events) = run::explore(&scenario, &self.tokens);
+        let passed = result?;
+        let again = run::replay(&scenario, &events, &self.tokens, &mut |_, _| ());
+        if again.as_ref() == Ok(&passed) {
+            return Ok(passed);
+        }
+        let message = format!("the second run of the same events differs: {again:?}");
+        Err(Box::new(Failed {
+            scenario,
+            message,
+            events,
+            steps: passed.tally.steps(),
+        }))
+    }
+
+    /// Makes a failure as short as it gets.
+    pub fn shrink(&self, failed: Failed) -> Failed {
+        shrink::shrink(failed, &self.tokens)
+    }
+
+    /// The events of a run with what they did, one a line.
+    pub fn describe(&self, failed: &Failed) -> String {
+        let mut lines = format!("{:?}\n", failed.scenario.config());
+        let mut see = |event: &event::Event, note: Option<&str>| {
+            lines += &note.map_or_else(
+                || format!("  {event}\n"),
+                |note| format!("  {event}: {note}\n"),
+            );
+        };
+        let result = run::replay(&failed.scenario, &failed.events, &self.tokens, &mut see);
+        lines
+            + &result.map_or_else(
+                |message| format!("  => {message}\n"),
+                |_| "  => passes\n".into(),
+            )
+    }
+
+    /// All events of a seed with what they did.
+    pub fn trace(&self, seed: u64) -> String {
+        let scenario = Scenario::draw(seed);
+        let events = run::explore(&scenario, &self.tokens).1;
+        self.describe(&Failed {
+            scenario,
+            message: String::new(),
+            events,
+            steps: 0,
+        })
+    }
+}

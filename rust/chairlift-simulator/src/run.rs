@@ -1,0 +1,168 @@
+//! A run: events and faults first, then no more faults, and everything must come to its end.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use chairlift_core::text::TokenTable;
+
+use crate::{
+    event::{Event, Outcome},
+    faults::Chooser,
+    panics,
+    scenario::Scenario,
+    tally::{Sight, Tally},
+    world::{Checked, World, ensure},
+};
+
+/// Events per step at which a run counts as long enough: most events of an idle scenario are no steps.
+const EVENTS_PER_STEP: u64 = 8;
+
+/// A run without a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    pub tally: Tally,
+    /// Equal for equal runs: every plan and every event is in it.
+    pub trace_hash: u64,
+}
+
+/// A run that failed, and how to have it again.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    pub scenario: Scenario,
+    pub message: String,
+    pub(crate) events: Vec<Event>,
+    /// Steps until it failed.
+    pub steps: u64,
+}
+
+/// Draws and runs the events of a scenario; the recorded list replays it.
+pub(crate) fn explore(
+    scenario: &Scenario,
+    tokens: &Arc<TokenTable>,
+) -> (Result<Passed, Failed>, Vec<Event>) {
+    let mut recorded = Vec::new();
+    let mut steps = 0;
+    let run = || -> Checked<Passed> {
+        let mut world = World::new(scenario, tokens)?;
+        let mut chooser = Chooser::new(scenario.seed);
+        let limit = scenario.num_steps as u64;
+        while world.tally.steps() < limit
+            && world.tally.get(Sight::Events) < EVENTS_PER_STEP * limit
+        {
+            let event = chooser.next(&world);
+            recorded.push(event.clone());
+            let applied = world.apply(&event);
+            steps = world.tally.steps();
+            applied?;
+        }
+        drain(&mut world, &mut |_, _| ())?;
+        Ok(pass(world))
+    };
+    let result = guarded(run).map_err(|message| Failed {
+        scenario: scenario.clone(),
+        message,
+        events: recorded.clone(),
+        steps,
+    });
+    (result, recorded)
+}
+
+/// Runs recorded events. `see` gets each event and what it did.
+pub(crate) fn replay(
+    scenario: &Scenario,
+    events: &[Event],
+    tokens: &Arc<TokenTable>,
+    see: &mut dyn FnMut(&Event, Option<&str>),
+) -> Result<Passed, String> {
+    guarded(|| {
+        let mut world = World::new(scenario, tokens)?;
+        world.takes_notes = true;
+        for event in events {
+            let applied = world.apply(event);
+            see(event, world.note.as_deref());
+            applied?;
+        }
+        drain(&mut world, see)?;
+        Ok(pass(world))
+    })
+}
+
+fn pass(world: World) -> Passed {
+    Passed {
+        trace_hash: world.trace_hash,
+        tally: world.tally,
+    }
+}
+
+/// The liveness phase: no more arrivals and faults. Every step brings the oldest running request at least one token
+/// nearer to its end, so the tokens of all requests bound the steps; the pool ends as it began.
+fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checked {
+    let mut happen = |world: &mut World, event: Event| {
+        let applied = world.apply(&event);
+        see(&event, world.note.as_deref());
+        applied
+    };
+    happen(world, Event::Flush)?;
+    let lengths = world
+        .live
+        .iter()
+        .map(|&index| world.clients[index].answer.tokens.len());
+    let bound =
+        (lengths.sum::<usize>() + world.live.len() + 2) * world.scenario.config.steps_in_flight;
+    let mut rounds = 0;
+    while !world.live.is_empty() || !world.flights.is_empty() {
+        ensure!(
+            rounds <= bound,
+            "{} requests live after {bound} steps without a fault",
+            world.live.len()
+        );
+        rounds += 1;
+        happen(world, Event::Schedule)?;
+        if world.flights.len() == world.scenario.config.steps_in_flight
+            || world.live.is_empty()
+            || rounds % 2 == 0
+        {
+            happen(world, Event::Complete(Outcome::Sampled { accept: 1 }))?;
+        }
+    }
+    happen(world, Event::Evict(usize::MAX))?;
+    world.check_deep()?;
+    let load = world.scheduler.load();
+    ensure!(
+        load.num_cached_blocks == 0,
+        "{} blocks are cached after all were evicted",
+        load.num_cached_blocks
+    );
+    ensure!(
+        load.num_free_blocks == load.num_blocks,
+        "{} blocks are free at the end",
+        load.num_free_blocks
+    );
+    Ok(())
+}
+
+/// A panic of the scheduler is a failure like any other.
+fn guarded<T>(run: impl FnOnce() -> Checked<T>) -> Checked<T> {
+    let _quiet = panics::quiet();
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panics::last()))
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seed = self.scenario.seed;
+        writeln!(
+            f,
+            "seed {seed} fails after {} events and {} steps: {}",
+            self.events.len(),
+            self.steps,
+            self.message
+        )?;
+        write!(
+            f,
+            "again: cargo run --release -p chairlift-simulator -- --seed {seed} --trace"
+        )
+    }
+}

@@ -1,0 +1,168 @@
+//! What a seed draws before anything runs: the configuration, the traffic and how often each fault strikes.
+//!
+//! Half of the seeds leave a fault out altogether (swarm testing, Groce et al., ISSTA '12): a fault that always strikes
+//! hides what only happens without it.
+
+use chairlift_core::{Config, KvGroup, policy::Policy};
+
+use crate::random::{Random, Rate};
+
+/// Everything about a run but its events.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub(crate) config: Config,
+    pub(crate) traffic: Traffic,
+    pub(crate) faults: Faults,
+    /// Steps before the faults cease.
+    pub(crate) num_steps: usize,
+    /// The deep check of all invariants runs after every so many events, and at the end.
+    pub(crate) check_every: usize,
+}
+
+/// The requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) arrivals: Rate,
+    /// Requests that arrive at once.
+    pub(crate) max_burst: usize,
+    pub(crate) max_prompt: usize,
+    pub(crate) max_output: usize,
+    /// Different beginnings of prompts, of which requests share up to `max_shared` tokens.
+    pub(crate) num_families: usize,
+    pub(crate) max_shared: usize,
+    pub(crate) num_tenants: usize,
+    pub(crate) stops: Rate,
+    pub(crate) deadlines: Rate,
+    pub(crate) uncached: Rate,
+}
+
+/// How often each fault strikes.
+#[derive(Clone, Debug)]
+pub(crate) struct Faults {
+    pub(crate) abort: Rate,
+    pub(crate) fail: Rate,
+    pub(crate) not_finite: Rate,
+    pub(crate) wrong_update: Rate,
+    pub(crate) bad_request: Rate,
+    pub(crate) evict: Rate,
+    pub(crate) flush: Rate,
+    pub(crate) clock_jump: Rate,
+    /// A step's outcome waits for other events.
+    pub(crate) late: Rate,
+    /// The sampler accepts several tokens at once.
+    pub(crate) accept_many: Rate,
+}
+
+impl Scenario {
+    /// Draws the scenario of a seed.
+    pub fn draw(seed: u64) -> Self {
+        let random = &mut Random::new(seed);
+        let config = draw_config(random);
+        let context = config.max_context_len();
+        let traffic = Traffic {
+            arrivals: random.magnitude(8, 256),
+            max_burst: random.pick(&[1, 1, 2, 4, 40]),
+            max_prompt: random.magnitude(1, context.max(2) - 1),
+            max_output: if random.chance(512) {
+                2 * context
+            } else {
+                random.magnitude(1, 2 * context)
+            },
+            num_families: random.between(1, 4),
+            max_shared: random.between(0, context),
+            num_tenants: random.between(1, 3),
+            stops: sometimes(random, 512),
+            deadlines: sometimes(random, 256),
+            uncached: sometimes(random, 256),
+        };
+        let faults = Faults {
+            abort: sometimes(random, 256),
+            fail: sometimes(random, 128),
+            not_finite: sometimes(random, 128),
+            wrong_update: sometimes(random, 64),
+            bad_request: sometimes(random, 128),
+            evict: sometimes(random, 64),
+            flush: sometimes(random, 64),
+            clock_jump: sometimes(random, 64),
+            late: sometimes(random, 768),
+            accept_many: sometimes(random, 512),
+        };
+        let num_steps = random.magnitude(64, 2048);
+        let every = if config.num_blocks <= 32 {
+            1
+        } else {
+            config.num_blocks / 4
+        };
+        Self {
+            seed,
+            config,
+            traffic,
+            faults,
+            num_steps,
+            check_every: every,
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+/// A rate up to `most`; none at all for half of the seeds.
+fn sometimes(random: &mut Random, most: Rate) -> Rate {
+    if random.chance(512) {
+        0
+    } else {
+        random.magnitude(1, most)
+    }
+}
+
+fn draw_config(random: &mut Random) -> Config {
+    let num_groups = random.pick(&[1, 1, 1, 2, 3]);
+    let block_size = random.pick(&[1, 2, 3, 4, 4, 8, 16, 32]);
+    let max_model_len = random.magnitude(2, 256);
+    // Half of the pools hold a few long requests only, so that memory is what runs out.
+    let num_blocks = if random.chance(512) {
+        (max_model_len.div_ceil(block_size) * num_groups * random.between(1, 4)).clamp(4, 4096)
+    } else {
+        random.magnitude(4, 4096)
+    };
+    let max_num_seqs = random.magnitude(1, 64);
+    let spare = if random.chance(512) {
+        random.between(0, 8)
+    } else {
+        random.magnitude(8, 256)
+    };
+    let batch_size = random.between(1, max_num_seqs);
+    let patience = random.magnitude(1, 1 << 16) as u64;
+    let mut hash_key = [0; 32];
+    hash_key[..8].copy_from_slice(&random.next().to_le_bytes());
+    Config {
+        policy: match random.below(4) {
+            0 => Policy::Static {
+                batch_size,
+                timeout: patience,
+            },
+            1 => Policy::Dynamic {
+                batch_size,
+                window: patience,
+            },
+            _ => Policy::Continuous,
+        },
+        max_num_seqs,
+        max_num_batched_tokens: max_num_seqs + spare,
+        max_model_len,
+        max_queued_requests: random.magnitude(1, 64),
+        vocab_size: random.pick(&[3, 16, VOCAB, VOCAB]),
+        block_size,
+        num_blocks: 1 + num_blocks,
+        kv_groups: vec![KvGroup { window: None }; num_groups],
+        prefix_cache: random.chance(768),
+        hash_key,
+        steps_in_flight: random.between(1, 2),
+    }
+}
+
+/// Ids of the token table.
+pub(crate) const VOCAB: usize = 1000;

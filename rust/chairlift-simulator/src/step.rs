@@ -1,0 +1,279 @@
+//! Steps: what `schedule` plans is run and checked at once, what `update` and `fail` do is foretold.
+
+use chairlift_core::{
+    events::{EndReason, Failure},
+    plan::PlanView,
+    scheduler::{Next, Sampled, StepId},
+};
+
+use crate::{
+    client::{Due, State},
+    device::RowRun,
+    tally::Sight,
+    workload::Label,
+    world::{Checked, Flight, World, ensure},
+};
+
+impl World {
+    /// Plans a step and runs it.
+    pub(crate) fn schedule(&mut self) -> Checked {
+        let is_full = self.flights.len() >= self.scenario.config.steps_in_flight;
+        if !is_full {
+            self.owe_expired();
+        }
+        self.oldest = self.oldest.or(self.running.first().copied());
+        let mut plan = std::mem::take(&mut self.plan);
+        let next = self.scheduler.schedule(self.now, &mut plan);
+        let length = plan.encode(&mut self.buffer);
+        self.plan = plan;
+        self.collect()?;
+        match next {
+            Next::Idle { wake_at } => {
+                self.tally.saw(Sight::Idle);
+                self.idle = Some(next);
+                self.hash(wake_at.unwrap_or(1));
+                if self.takes_notes {
+                    self.note = Some(format!("idle, wake at {wake_at:?}"));
+                }
+                if is_full {
+                    Ok(())
+                } else {
+                    self.check_idle(wake_at)
+                }
+            }
+            Next::Run(step) => {
+                ensure!(
+                    !is_full,
+                    "a step is planned beyond those that may be in flight"
+                );
+                let buffer = std::mem::take(&mut self.buffer);
+                let flown = self.fly(step, &buffer[..length]);
+                self.buffer = buffer;
+                self.oldest = None;
+                flown
+            }
+        }
+    }
+
+    /// Deadlines are looked at whenever a step is planned.
+    fn owe_expired(&mut self) {
+        let due = |time: Option<u64>| time.is_some_and(|time| time <= self.now);
+        let reason = |&index: &usize| {
+            let client = &self.clients[index];
+            let waited = due(client.queue_deadline) && !client.started;
+            let timeout = waited.then_some(EndReason::Failed(Failure::QueueTimeout));
+            let reason = if due(client.deadline) {
+                Some(EndReason::TimeLimit)
+            } else {
+                timeout
+            };
+            reason.map(|reason| (index, reason))
+        };
+        let expired: Vec<_> = self.live.iter().filter_map(reason).collect();
+        for (index, reason) in expired {
+            self.owe(
+                index,
+                Due {
+                    num_tokens: 0,
+                    end: Some(reason),
+                },
+            );
+        }
+    }
+
+    fn fly(&mut self, step: StepId, plan: &[i32]) -> Checked {
+        for &word in plan {
+            self.hash(word as u64);
+        }
+        self.tally.saw(Sight::Steps);
+        if !self.flights.is_empty() {
+            self.tally.saw(Sight::Pipelined);
+        }
+        let number = self.tally.steps();
+        let view = PlanView::parse(plan).map_err(|error| error.0)?;
+        let before = self.check_rows(&view)?;
+        let mut writes = Vec::new();
+        let (clients, by_slot) = (&self.clients, &self.by_slot);
+        let root = |slot: usize| clients[by_slot[slot]].root;
+        let runs = self.device.run(plan, root, &mut writes)?;
+        let mut in_step = Vec::with_capacity(runs.len());
+        for run in &runs {
+            in_step.push(self.check_run(run, number)?);
+        }
+        if self.takes_notes {
+            self.note = Some(self.describe(step, &view, &runs));
+        }
+        self.flights.push_back(Flight {
+            step,
+            runs,
+            clients: in_step,
+            writes,
+        });
+        self.check_fairness(&before, number)?;
+        self.check_work_is_conserved(&before, view.input_ids.len())
+    }
+
+    /// Reports the oldest step in flight: each sampled row gives up to `accept` tokens, those of `not_finite` none.
+    pub(crate) fn update(&mut self, accept: usize, not_finite: &[Label]) -> Checked {
+        let Some(flight) = self.flights.pop_front() else {
+            return Ok(());
+        };
+        let changed = self.device.changed(&flight.writes);
+        ensure!(
+            changed.is_none(),
+            "KV slot {} is overwritten while its step is in flight",
+            changed.unwrap_or(0)
+        );
+        let (mut tokens, mut counts) = (Vec::new(), Vec::new());
+        for (run, &index) in flight.runs.iter().zip(&flight.clients) {
+            let client = &mut self.clients[index];
+            client.in_flight = client.in_flight.saturating_sub(1);
+            let Some(sampled) = run.sampled else { continue };
+            tokens.push(sampled);
+            counts.push(1);
+            if not_finite.contains(&client.label) {
+                counts.pop();
+                counts.push(-1);
+                self.device.scribble(&flight.writes[run.writes.clone()]);
+                self.tally.saw(Sight::NotFinite);
+            }
+            if !self.clients[index].is_live() {
+                self.tally.saw(Sight::Overshoots);
+            } else if counts.last() == Some(&-1) {
+                let end = Some(EndReason::Failed(Failure::NumericFault));
+                self.owe(index, Due { num_tokens: 0, end });
+            } else {
+                let more = self.accept(index, run.row, accept);
+                *counts.last_mut().expect("just pushed") += more.len() as i32;
+                tokens.extend(more);
+            }
+        }
+        let sampled = Sampled {
+            tokens: &tokens,
+            counts: &counts,
+        };
+        self.scheduler
+            .update(self.now, flight.step, sampled)
+            .map_err(|error| error.to_string())
+    }
+
+    /// A row's tokens beyond the first, up to `accept` in all; only where no later step depends on the first.
+    fn accept(&mut self, index: usize, row: usize, accept: usize) -> Vec<i32> {
+        let client = &mut self.clients[index];
+        let count = if self.scenario.config.steps_in_flight == 1 {
+            accept
+        } else {
+            1
+        };
+        let output = &client.answer.output()[client.num_output..];
+        let more = output[1..count.min(output.len())].to_vec();
+        if let Some(&last) = more.last() {
+            self.device.set_last_token(row, last);
+            self.tally.saw(Sight::AcceptMany);
+        }
+        client.num_sampled += more.len();
+        let due = client.due_after(1 + more.len());
+        self.owe(index, due);
+        more
+    }
+
+    /// The oldest step fails, and with it those behind it, which read what it wrote.
+    pub(crate) fn fail(&mut self, guilty: &[Label]) -> Checked {
+        let Some(oldest) = self.flights.front().map(|flight| flight.step) else {
+            return Ok(());
+        };
+        self.tally.saw(Sight::FailedSteps);
+        let mut guilty_ids = Vec::new();
+        for flight in std::mem::take(&mut self.flights) {
+            self.device.scribble(&flight.writes);
+            for &index in &flight.clients {
+                let client = &mut self.clients[index];
+                client.in_flight = 0;
+                if !client.is_live() || client.state == State::Waiting || client.due.is_some() {
+                    continue;
+                }
+                if guilty.contains(&client.label) {
+                    guilty_ids.push(client.id);
+                    self.tally.saw(Sight::Guilty);
+                    let end = Some(EndReason::Failed(Failure::StepFailed));
+                    self.owe(index, Due { num_tokens: 0, end });
+                } else {
+                    client.roll_back();
+                    self.running.retain(|&other| other != index);
+                    self.tally.saw(Sight::RolledBack);
+                }
+            }
+        }
+        self.scheduler
+            .fail(self.now, oldest, &guilty_ids)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Reports that do not fit are refused and change nothing.
+    pub(crate) fn misreport(&mut self) -> Checked {
+        let before = self.scheduler.load();
+        let oldest = self.flights.front();
+        let num_samples = oldest.map_or(0, |flight| {
+            flight
+                .runs
+                .iter()
+                .filter(|run| run.sampled.is_some())
+                .count()
+        });
+        let step = oldest.map_or(StepId(u64::MAX), |flight| flight.step);
+        let unknown = StepId(step.0.wrapping_sub(1));
+        let (tokens, counts) = (vec![0; num_samples + 1], vec![1; num_samples + 1]);
+        let good = Sampled {
+            tokens: &tokens[1..],
+            counts: &counts[1..],
+        };
+        let too_many = Sampled {
+            tokens: &tokens,
+            counts: &counts,
+        };
+        let too_few = Sampled {
+            tokens: &tokens,
+            counts: &counts[1..],
+        };
+        for (step, sampled) in [(unknown, good), (step, too_many), (step, too_few)] {
+            ensure!(
+                self.scheduler.update(self.now, step, sampled).is_err(),
+                "a wrong report is taken"
+            );
+        }
+        ensure!(
+            self.scheduler.fail(self.now, unknown, &[]).is_err(),
+            "an unknown step fails"
+        );
+        if let Some(newest) = self.flights.back().filter(|newest| newest.step != step) {
+            ensure!(
+                self.scheduler.fail(self.now, newest.step, &[]).is_err(),
+                "a step fails before an older one"
+            );
+        }
+        ensure!(
+            self.scheduler.load() == before,
+            "a refused report changes something"
+        );
+        self.tally.saw(Sight::WrongReports);
+        Ok(())
+    }
+
+    /// A step as a line: each row with its request and the half-open range of its tokens, `*` where it samples.
+    fn describe(&self, step: StepId, view: &PlanView<'_>, runs: &[RowRun]) -> String {
+        let mut parts = vec![format!("step {}:", step.0)];
+        for run in runs {
+            let label = self.clients[self.by_slot[run.slot]].label;
+            let star = if run.sampled.is_some() { "*" } else { "" };
+            parts.push(format!(" #{label} [{}..{}){star}", run.start, run.end));
+        }
+        if !view.freed_rows.is_empty() {
+            parts.push(format!("; freed rows {:?}", view.freed_rows));
+        }
+        for &[row, slot, _, start, ..] in view.assigned {
+            let label = self.clients[self.by_slot[slot as usize]].label;
+            parts.push(format!("; #{label} joins row {row} at {start}"));
+        }
+        parts.concat()
+    }
+}

@@ -1,0 +1,105 @@
+//! What a run has met: proof that the simulation reaches what it claims to reach.
+
+use std::fmt;
+
+macro_rules! sights {
+    ($($name:ident $text:literal),+ $(,)?) => {
+        /// Something that can happen in a run.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Sight { $($name),+ }
+
+        const NAMES: &[&str] = &[$($text),+];
+    };
+}
+
+sights! {
+    Steps "steps",
+    Events "events",
+    DeepChecks "deep checks",
+    Accepted "requests accepted",
+    QueueFull "refused: queue full",
+    Flawed "refused: flawed",
+    Completed "answers completed",
+    StoppedByToken "stopped by a token",
+    StoppedByString "stopped by a string",
+    AbortWaiting "aborted while waiting",
+    AbortMidChunk "aborted amid chunks",
+    AbortRunning "aborted while running",
+    AbortPreempted "aborted while preempted",
+    AbortInFlight "aborted with a step in flight",
+    AbortLastStep "aborted in the last step",
+    AbortEnded "aborted after the end",
+    AbortUnknown "aborted though unknown",
+    QueueTimeouts "queue deadlines passed",
+    TimeLimits "deadlines passed",
+    FailedSteps "steps failed",
+    Guilty "requests guilty",
+    RolledBack "requests rolled back",
+    NotFinite "rows not finite",
+    WrongReports "reports refused",
+    AcceptMany "several tokens accepted",
+    Late "events while a step was in flight",
+    Pipelined "steps planned while one ran",
+    Overshoots "tokens discarded after the end",
+    Preemptions "preemptions",
+    CacheHits "prompts with cached tokens",
+    Evicted "cached blocks evicted",
+    Flushes "flushes",
+    ClockForward "clock jumps forward",
+    ClockBack "clock steps back",
+    Idle "idle",
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally([u64; NAMES.len()]);
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self([0; NAMES.len()])
+    }
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, sight: Sight, count: u64) {
+        self.0[sight as usize] += count;
+    }
+
+    pub(crate) fn saw(&mut self, sight: Sight) {
+        self.add(sight, 1);
+    }
+
+    pub(crate) fn get(&self, sight: Sight) -> u64 {
+        self.0[sight as usize]
+    }
+
+    /// Steps of the scheduler.
+    pub fn steps(&self) -> u64 {
+        self.get(Sight::Steps)
+    }
+
+    /// Adds up what two runs have met.
+    pub fn merge(&mut self, other: &Self) {
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    /// What was never met.
+    pub fn unseen(&self) -> Vec<&'static str> {
+        let pairs = NAMES.iter().zip(self.0);
+        pairs
+            .filter(|(_, count)| *count == 0)
+            .map(|(name, _)| *name)
+            .collect()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        NAMES
+            .iter()
+            .zip(self.0)
+            .try_for_each(|(name, count)| writeln!(f, "  {name:<32} {count:>12}"))
+    }
+}

@@ -1,0 +1,220 @@
+//! One request as a few numbers: easy to draw, to print and to shrink.
+
+use std::fmt;
+
+use chairlift_core::{Config, NewRequest, prefix_cache::Namespace, text::TextOptions};
+
+use crate::{
+    oracle::{Answer, piece, root},
+    random::{Random, mix},
+    scenario::Traffic,
+};
+
+/// The name of a request in a run: its place among the arrivals.
+pub(crate) type Label = u32;
+
+/// What is wrong with a request on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    EmptyPrompt,
+    UnknownToken,
+    NoOutput,
+    MinAboveMax,
+    TooLong,
+}
+
+/// Where an answer stops before its length: derived from the output that it would have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// At the token that would be this output.
+    Token(usize),
+    /// At a string that begins inside this output's text and is so many bytes long.
+    String(usize, usize),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own, named where it is read"
+)]
+pub(crate) struct Arrival {
+    pub(crate) label: Label,
+    pub(crate) flaw: Option<Flaw>,
+    pub(crate) num_prompt: usize,
+    /// Requests of one family share beginnings: of their prompts the first `shared` tokens.
+    pub(crate) family: u8,
+    pub(crate) shared: usize,
+    pub(crate) max_tokens: usize,
+    pub(crate) min_tokens: usize,
+    pub(crate) stops: Vec<Stop>,
+    pub(crate) include_stop: bool,
+    pub(crate) detokenize: bool,
+    pub(crate) tenant: u8,
+    pub(crate) salt: u8,
+    pub(crate) cache_read: bool,
+    pub(crate) cache_write: bool,
+    /// From the arrival on.
+    pub(crate) queue_patience: Option<u64>,
+    pub(crate) patience: Option<u64>,
+}
+
+impl Arrival {
+    pub(crate) fn draw(random: &mut Random, traffic: &Traffic, label: Label) -> Self {
+        let max_tokens = random.between(1, traffic.max_output);
+        let mut stops = Vec::new();
+        while stops.len() < 3 && random.chance(traffic.stops) {
+            let at = random.below(max_tokens.min(64));
+            stops.push(if random.chance(512) {
+                Stop::Token(at)
+            } else {
+                Stop::String(at, random.between(1, 9))
+            });
+        }
+        let patience = |random: &mut Random| {
+            let limited = random.chance(traffic.deadlines);
+            limited.then(|| random.magnitude(1, 1 << 12) as u64)
+        };
+        Self {
+            label,
+            flaw: None,
+            num_prompt: random.between(1, traffic.max_prompt),
+            family: random.below(traffic.num_families) as u8,
+            shared: random.between(0, traffic.max_shared),
+            max_tokens,
+            min_tokens: if random.chance(256) {
+                random.between(0, max_tokens)
+            } else {
+                0
+            },
+            stops,
+            include_stop: random.chance(256),
+            detokenize: random.chance(512),
+            tenant: random.below(traffic.num_tenants) as u8,
+            salt: random.below(traffic.num_tenants) as u8,
+            cache_read: !random.chance(traffic.uncached),
+            cache_write: !random.chance(traffic.uncached),
+            queue_patience: patience(random),
+            patience: patience(random),
+        }
+    }
+
+    /// The request and what it must answer.
+    pub(crate) fn build(&self, now: u64, config: &Config) -> (NewRequest, Answer) {
+        let prompt = self.prompt(config);
+        let room = config.max_context_len().saturating_sub(prompt.len());
+        let limit = room.min(self.max_tokens);
+        let root = root(self.tenant, self.salt);
+        let mut answer = Answer::new(root, &prompt, limit, config.vocab_size);
+        let mut new = NewRequest::new(prompt, self.max_tokens);
+        new.min_tokens = self.min_tokens;
+        new.text = TextOptions {
+            detokenize: self.detokenize,
+            skip_special_tokens: true,
+            stop: Vec::new(),
+            include_stop: self.include_stop,
+        };
+        for &stop in &self.stops {
+            match stop {
+                Stop::Token(at) => new.stop_token_ids.extend(answer.output().get(at)),
+                Stop::String(at, len) => {
+                    let text: String = answer
+                        .output()
+                        .iter()
+                        .skip(at)
+                        .take(5)
+                        .map(|&t| piece(t))
+                        .collect();
+                    let end = text.len().min(1 + len);
+                    new.text.stop.extend(text.get(1..end).map(str::to_owned));
+                }
+            }
+        }
+        new.namespace = Namespace {
+            // Names that run together are the same: only their lengths tell them apart.
+            tenant: "x".repeat(usize::from(self.tenant)),
+            salt: "x".repeat(usize::from(self.salt)),
+        };
+        new.cache_read = self.cache_read;
+        new.cache_write = self.cache_write;
+        new.queue_deadline = self.queue_patience.map(|time| now.saturating_add(time));
+        new.deadline = self.patience.map(|time| now.saturating_add(time));
+        answer.stop(&new);
+        self.spoil(&mut new, config);
+        (new, answer)
+    }
+
+    fn prompt(&self, config: &Config) -> Vec<i32> {
+        let token = |position: usize| {
+            let stream = if position < self.shared {
+                u64::from(self.family)
+            } else {
+                1000 + u64::from(self.label)
+            };
+            (mix((stream << 32) + position as u64) % config.vocab_size as u64) as i32
+        };
+        (0..self.num_prompt).map(token).collect()
+    }
+
+    fn spoil(&self, new: &mut NewRequest, config: &Config) {
+        match self.flaw {
+            None => {}
+            Some(Flaw::EmptyPrompt) => new.prompt.clear(),
+            Some(Flaw::UnknownToken) => {
+                let unknown = [-1, config.vocab_size as i32, i32::MIN, i32::MAX];
+                new.prompt[self.num_prompt / 2] = unknown[self.label as usize % 4];
+            }
+            Some(Flaw::NoOutput) => new.max_tokens = 0,
+            Some(Flaw::MinAboveMax) => new.min_tokens = new.max_tokens + 1,
+            Some(Flaw::TooLong) => {
+                new.prompt = vec![0; config.max_context_len() + self.num_prompt - 1];
+            }
+        }
+    }
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            label,
+            num_prompt,
+            family,
+            shared,
+            max_tokens,
+            ..
+        } = self;
+        write!(f, "add #{label}: prompt {num_prompt}")?;
+        if *shared > 0 {
+            write!(f, " (first {} of family {family})", shared.min(num_prompt))?;
+        }
+        write!(f, ", max_tokens {max_tokens}")?;
+        if self.min_tokens > 0 {
+            write!(f, ", min_tokens {}", self.min_tokens)?;
+        }
+        for stop in &self.stops {
+            write!(f, ", stop {stop:?}")?;
+        }
+        if (self.tenant, self.salt) != (0, 0) {
+            write!(f, ", tenant {} salt {}", self.tenant, self.salt)?;
+        }
+        for (on, what) in [
+            (self.detokenize, "text"),
+            (self.include_stop, "include_stop"),
+            (!self.cache_read, "no cache read"),
+            (!self.cache_write, "no cache write"),
+        ] {
+            if on {
+                write!(f, ", {what}")?;
+            }
+        }
+        for (time, what) in [
+            (self.queue_patience, "queue deadline"),
+            (self.patience, "deadline"),
+        ] {
+            if let Some(time) = time {
+                write!(f, ", {what} in {time}")?;
+            }
+        }
+        self.flaw
+            .map_or(Ok(()), |flaw| write!(f, ", flaw {flaw:?}"))
+    }
+}

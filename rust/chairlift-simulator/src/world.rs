@@ -1,0 +1,396 @@
+//! The real scheduler in a world of clients, a device and a clock; every event is checked when it has happened.
+//!
+//! Before an event the world says which requests it owes what ([`crate::client::Due`]); afterwards exactly that must
+//! have been delivered. The world knows plans and events only: it never looks inside the scheduler, except through
+//! `check_invariants`.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use chairlift_core::{
+    RefusalReason, RequestId, Scheduler,
+    events::{EndReason, EventKind, Events, Failure},
+    plan::Plan,
+    scheduler::{Next, StepId},
+    text::TokenTable,
+};
+
+use crate::{
+    client::{Client, Due, State},
+    device::{Device, RowRun, Write},
+    event::{Event, Outcome},
+    oracle::{piece, root},
+    random::mix,
+    scenario::{Scenario, VOCAB},
+    tally::{Sight, Tally},
+    workload::{Arrival, Flaw, Label},
+};
+
+/// What is wrong, in one sentence.
+pub(crate) type Checked<T = ()> = Result<T, String>;
+
+/// Fails the run with a formatted sentence unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// A step in flight.
+pub(crate) struct Flight {
+    pub(crate) step: StepId,
+    pub(crate) runs: Vec<RowRun>,
+    /// Index of each run's client.
+    pub(crate) clients: Vec<usize>,
+    pub(crate) writes: Vec<Write>,
+}
+
+pub(crate) struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) device: Device,
+    pub(crate) now: u64,
+    pub(crate) clients: Vec<Client>,
+    by_label: HashMap<Label, usize>,
+    by_id: HashMap<RequestId, usize>,
+    pub(crate) by_slot: Vec<usize>,
+    /// Clients that have not ended.
+    pub(crate) live: Vec<usize>,
+    /// Clients that never joined, in order of arrival; the ended are skipped when they come up.
+    pub(crate) fresh: VecDeque<usize>,
+    /// In order of admission.
+    pub(crate) running: Vec<usize>,
+    /// The oldest running when `schedule` was first called since the last step: it may preempt and find nothing to run
+    /// beside a step in flight, and the next plan shows it.
+    pub(crate) oldest: Option<usize>,
+    /// The client that each row was last assigned to, until the row is freed.
+    pub(crate) rows: Vec<Option<usize>>,
+    pub(crate) flights: VecDeque<Flight>,
+    /// Clients before this one were there at the last flush.
+    pub(crate) flushed_before: usize,
+    owed: Vec<usize>,
+    /// The last event found nothing to run.
+    pub(crate) idle: Option<Next>,
+    pub(crate) plan: Plan,
+    pub(crate) buffer: Vec<i32>,
+    events: Events,
+    pub(crate) tally: Tally,
+    pub(crate) trace_hash: u64,
+    /// What the last event did, where that is more than the event says.
+    pub(crate) note: Option<String>,
+    pub(crate) takes_notes: bool,
+}
+
+/// The bytes of each token; made once per thread of exploration.
+pub(crate) fn token_table() -> Arc<TokenTable> {
+    let tokens = (0..VOCAB as i32)
+        .map(|token| piece(token).into_bytes())
+        .collect();
+    Arc::new(TokenTable::new(tokens, &[], &[], false))
+}
+
+impl World {
+    pub(crate) fn new(scenario: &Scenario, token_table: &Arc<TokenTable>) -> Checked<Self> {
+        let config = scenario.config.clone();
+        let scheduler =
+            Scheduler::new(config.clone(), Arc::clone(token_table)).map_err(|e| e.to_string())?;
+        Ok(Self {
+            scheduler,
+            device: Device::new(&config),
+            now: 1 << 40,
+            clients: Vec::new(),
+            by_label: HashMap::new(),
+            by_id: HashMap::new(),
+            by_slot: vec![usize::MAX; config.num_slots()],
+            live: Vec::new(),
+            fresh: VecDeque::new(),
+            running: Vec::new(),
+            oldest: None,
+            rows: vec![None; config.max_num_seqs],
+            flights: VecDeque::new(),
+            flushed_before: 0,
+            owed: Vec::new(),
+            idle: None,
+            plan: Plan::default(),
+            buffer: vec![0; Plan::capacity(&config)],
+            events: Events::default(),
+            tally: Tally::default(),
+            trace_hash: 0,
+            note: None,
+            takes_notes: false,
+            scenario: scenario.clone(),
+        })
+    }
+
+    /// Lets an event happen and checks all that can be checked cheaply, and everything now and then.
+    pub(crate) fn apply(&mut self, event: &Event) -> Checked {
+        self.note = None;
+        self.idle = None;
+        self.tally.saw(Sight::Events);
+        if !self.flights.is_empty() && !matches!(event, Event::Schedule | Event::Complete(_)) {
+            self.tally.saw(Sight::Late);
+        }
+        match event {
+            Event::Add(arrival) => self.add(arrival)?,
+            Event::Abort(label, reason) => self.abort(*label, reason)?,
+            Event::Schedule => self.schedule()?,
+            Event::Complete(Outcome::Sampled { accept }) => self.update(*accept, &[])?,
+            Event::Complete(Outcome::NotFinite(labels)) => self.update(1, labels)?,
+            Event::Complete(Outcome::Failed(guilty)) => self.fail(guilty)?,
+            Event::Complete(Outcome::Refused) => self.misreport()?,
+            Event::Flush => {
+                self.tally.saw(Sight::Flushes);
+                self.scheduler.flush();
+                self.flushed_before = self.clients.len();
+            }
+            Event::Clock(by) => {
+                self.tally.saw(if *by < 0 {
+                    Sight::ClockBack
+                } else {
+                    Sight::ClockForward
+                });
+                self.now = self.now.saturating_add_signed(*by);
+            }
+            Event::Evict(count) => {
+                let evicted = self.scheduler.evict_cached(*count);
+                ensure!(
+                    evicted <= *count,
+                    "{evicted} blocks were evicted, at most {count} were to be"
+                );
+                self.tally.add(Sight::Evicted, evicted as u64);
+            }
+        }
+        self.collect()?;
+        self.check_load()?;
+        if self
+            .tally
+            .get(Sight::Events)
+            .is_multiple_of(self.scenario.check_every as u64)
+        {
+            self.check_deep()?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, arrival: &Arrival) -> Checked {
+        let (new, answer) = arrival.build(self.now, &self.scenario.config);
+        let (queue_deadline, deadline) = (new.queue_deadline, new.deadline);
+        let before = self.scheduler.load();
+        let expected = self.expected_refusal(arrival, new.prompt.len(), before.num_waiting);
+        match (self.scheduler.add(self.now, new), expected) {
+            (Err(refusal), Some(reason)) => {
+                ensure!(
+                    refusal.reason == reason,
+                    "refused for {:?}, expected {reason:?}",
+                    refusal.reason
+                );
+                ensure!(
+                    self.scheduler.load() == before,
+                    "a refused request leaves something behind"
+                );
+                let is_full = reason == RefusalReason::QueueFull;
+                self.tally.saw(if is_full {
+                    Sight::QueueFull
+                } else {
+                    Sight::Flawed
+                });
+            }
+            (Ok(added), None) => {
+                let index = self.clients.len();
+                ensure!(
+                    self.by_id.insert(added.request, index).is_none(),
+                    "{:?} is used again",
+                    added.request
+                );
+                ensure!(
+                    added.queue_position == before.num_waiting,
+                    "a new request is not last in the queue"
+                );
+                let owner = self.by_slot[added.slot as usize];
+                let is_free = owner == usize::MAX || !self.clients[owner].is_live();
+                ensure!(is_free, "slot {} belongs to two requests", added.slot);
+                self.by_slot[added.slot as usize] = index;
+                self.by_label.insert(arrival.label, index);
+                self.live.push(index);
+                self.fresh.push_back(index);
+                self.tally.saw(Sight::Accepted);
+                self.clients.push(Client {
+                    label: arrival.label,
+                    id: added.request,
+                    arrival: self.now,
+                    queue_deadline,
+                    deadline,
+                    root: root(arrival.tenant, arrival.salt),
+                    detokenize: arrival.detokenize,
+                    reads_cache: arrival.cache_read && self.scenario.config.prefix_cache,
+                    answer,
+                    state: State::Waiting,
+                    joined: false,
+                    started: false,
+                    rejoined: 0,
+                    last_step: 0,
+                    in_flight: 0,
+                    num_preemptions: 0,
+                    num_computed: 0,
+                    num_sampled: 0,
+                    num_output: 0,
+                    text: String::new(),
+                    due: None,
+                });
+            }
+            (Ok(_), Some(reason)) => {
+                return Err(format!(
+                    "a request is taken, expected a refusal for {reason:?}"
+                ));
+            }
+            (Err(refusal), None) => return Err(format!("a good request is refused: {refusal:?}")),
+        }
+        Ok(())
+    }
+
+    fn expected_refusal(
+        &self,
+        arrival: &Arrival,
+        num_prompt: usize,
+        num_waiting: usize,
+    ) -> Option<RefusalReason> {
+        let config = &self.scenario.config;
+        match arrival.flaw {
+            Some(Flaw::EmptyPrompt | Flaw::UnknownToken | Flaw::NoOutput | Flaw::MinAboveMax) => {
+                Some(RefusalReason::BadParameter)
+            }
+            _ if num_prompt >= config.max_model_len => Some(RefusalReason::PromptTooLong),
+            _ if num_prompt >= config.max_context_len() => Some(RefusalReason::KvCapacity),
+            _ if num_waiting >= config.max_queued_requests => Some(RefusalReason::QueueFull),
+            _ => None,
+        }
+    }
+
+    fn abort(&mut self, label: Label, reason: &EndReason) -> Checked {
+        let Some(client) = self.find(label) else {
+            self.tally.saw(Sight::AbortUnknown);
+            let unknown = RequestId(mix(u64::from(label)));
+            ensure!(
+                !self.scheduler.abort(self.now, unknown, reason.clone()),
+                "an unknown request is aborted"
+            );
+            return Ok(());
+        };
+        let (id, is_live) = (self.clients[client].id, self.clients[client].is_live());
+        let sight = self.abort_sight(client);
+        self.tally.saw(sight);
+        if is_live {
+            self.owe(
+                client,
+                Due {
+                    num_tokens: 0,
+                    end: Some(reason.clone()),
+                },
+            );
+        }
+        let before = self.scheduler.load();
+        let aborted = self.scheduler.abort(self.now, id, reason.clone());
+        ensure!(aborted == is_live, "abort of #{label} says {aborted}");
+        let after = self.scheduler.load();
+        ensure!(
+            is_live || after == before,
+            "the abort of an ended request changes something"
+        );
+        Ok(())
+    }
+
+    fn abort_sight(&mut self, client: usize) -> Sight {
+        let client = &self.clients[client];
+        if client.in_flight > 0 {
+            self.tally.saw(Sight::AbortInFlight);
+        }
+        match client.state {
+            State::Ended => Sight::AbortEnded,
+            State::Waiting if client.joined => Sight::AbortPreempted,
+            State::Waiting => Sight::AbortWaiting,
+            State::Running
+                if client.in_flight > 0 && client.num_output + 1 == client.answer.num_output =>
+            {
+                Sight::AbortLastStep
+            }
+            State::Running if client.num_sampled == 0 => Sight::AbortMidChunk,
+            State::Running => Sight::AbortRunning,
+        }
+    }
+
+    pub(crate) fn find(&self, label: Label) -> Option<usize> {
+        self.by_label.get(&label).copied()
+    }
+
+    /// Says what the event at hand owes a client.
+    pub(crate) fn owe(&mut self, client: usize, due: Due) {
+        self.clients[client].due = Some(due);
+        self.owed.push(client);
+    }
+
+    /// Takes the scheduler's events: what is owed must come, and nothing else.
+    pub(crate) fn collect(&mut self) -> Checked {
+        let mut events = std::mem::take(&mut self.events);
+        self.scheduler.take_events(&mut events);
+        for event in &events.list {
+            let index = self.by_id.get(&event.request).copied();
+            let index =
+                index.ok_or_else(|| format!("an event for the unknown {:?}", event.request))?;
+            self.hash(event.request.0);
+            match &event.kind {
+                EventKind::Tokens { text, tokens, .. } => {
+                    let tokens = &events.tokens[tokens.clone()];
+                    for &token in tokens {
+                        self.hash(token as u64);
+                    }
+                    self.clients[index].take(tokens, &events.text[text.clone()])?;
+                }
+                EventKind::Ended { reason, account } => {
+                    self.clients[index].end(reason)?;
+                    self.check_account(index, account)?;
+                    self.forget(index, reason);
+                }
+            }
+        }
+        for index in self.owed.drain(..) {
+            let client = &mut self.clients[index];
+            let due = client.due.take().unwrap_or_default();
+            let (label, tokens) = (client.label, due.num_tokens);
+            ensure!(
+                tokens == 0,
+                "#{label} did not get {tokens} tokens that are due"
+            );
+            ensure!(
+                due.end.is_none(),
+                "#{label} did not end, due is {:?}",
+                due.end
+            );
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    /// A client has ended.
+    fn forget(&mut self, index: usize, reason: &EndReason) {
+        self.hash(index as u64);
+        self.live.retain(|&other| other != index);
+        self.running.retain(|&other| other != index);
+        match reason {
+            EndReason::Failed(Failure::QueueTimeout) => self.tally.saw(Sight::QueueTimeouts),
+            EndReason::TimeLimit => self.tally.saw(Sight::TimeLimits),
+            EndReason::StopToken(_) => self.tally.saw(Sight::StoppedByToken),
+            EndReason::StopString(_) => self.tally.saw(Sight::StoppedByString),
+            EndReason::Length => self.tally.saw(Sight::Completed),
+            EndReason::Cancelled | EndReason::Failed(_) => {}
+        }
+    }
+
+    pub(crate) fn hash(&mut self, value: u64) {
+        self.trace_hash = mix(self.trace_hash ^ value);
+    }
+}

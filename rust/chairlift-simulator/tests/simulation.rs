@@ -1,0 +1,60 @@
+//! A million steps under drawn work and faults, the same ones every time.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+};
+
+use chairlift_simulator::{Simulator, Tally};
+
+/// Runs seeds on all cores and adds up what they met; the first failure is shrunk and shown.
+fn hunt(seeds: std::ops::Range<u64>, twice: bool) -> Tally {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let simulator = Simulator::default();
+        let mut tally = Tally::default();
+        loop {
+            let seed = next.fetch_add(1, Relaxed);
+            if seed >= seeds.end {
+                return tally;
+            }
+            let result = if twice {
+                simulator.run_twice(seed)
+            } else {
+                simulator.run(seed)
+            };
+            match result {
+                Ok(passed) => tally.merge(&passed.tally),
+                Err(failed) => {
+                    next.store(seeds.end, Relaxed);
+                    let headline = failed.to_string();
+                    panic!(
+                        "{headline}\n{}",
+                        simulator.describe(&simulator.shrink(*failed))
+                    );
+                }
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let mut tally = Tally::default();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            tally.merge(&worker.join().expect("no seed fails"));
+        }
+    });
+    tally
+}
+
+#[test]
+fn a_million_steps_under_faults_break_nothing_and_meet_everything() {
+    let tally = hunt(0..900, false);
+    assert!(tally.steps() >= 1_000_000, "{tally}");
+    assert!(tally.unseen().is_empty(), "{tally}");
+}
+
+#[test]
+fn the_same_events_make_the_same_run() {
+    hunt(0..64, true);
+}
