@@ -31,6 +31,9 @@ const MAX_WIDTH: usize = 32;
 /// How far ahead of its use memory is asked for, in bytes. The panels of a thread are one stream.
 const AHEAD: isize = 2048;
 
+/// Multiply-adds that are worth waking a thread for: some ten microseconds.
+const GRAIN: usize = 1 << 17;
+
 /// Rows whose packed activations a thread holds at a time.
 const MAX_ROWS: usize = 240;
 
@@ -113,7 +116,9 @@ impl<T: LinearElement> Linear<T> {
         expect_equal("out", "as many rows as x:", x.len(), out.len())?;
         let stride = out.stride();
         let out = Disjoint::new(out.into_slice());
-        pool::split(self.out_features.div_ceil(self.width), 1, |panels| {
+        let num_panels = self.out_features.div_ceil(self.width);
+        let grain = GRAIN / (self.width * self.in_features * x.len().max(1));
+        pool::split(num_panels, grain, |panels| {
             T::forward(Forward {
                 layer: self,
                 x,

@@ -112,8 +112,8 @@ fn multiply_add<I: Isa, P: Packed, const R: usize, const N: usize>(
     }
 }
 
-/// Cuts `total` rows into tiles of at most `most`, as equal as they can be: 16 is 6 + 5 + 5, since a
-/// tile of few rows costs nearly as much as a full one.
+/// Cuts `total` rows into tiles of at most `most`, as equal as they can be: a tile of few rows costs
+/// nearly as much as a full one.
 pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let tiles = total.div_ceil(most);
     (0..tiles).map(move |tile| tile * total / tiles..(tile + 1) * total / tiles)
