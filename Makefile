@@ -21,7 +21,7 @@ RUST_VERSION := 1.89
 
 PIP_INSTALL := $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml)
-CUDA_SOURCES := $(shell find cuda tests/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.h')
+CUDA_SOURCES := $(shell find cuda tests/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.cpp')
 
 say = @printf '\033[1m==> %s\033[0m\n' '$(1)'
 # A check whose tool `make setup` does not promise: one line where the tool is absent, an error in CI.
@@ -58,10 +58,10 @@ $(BIN)/python: | prerequisites
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(call say,Python packages)
 	@echo '    torch comes from $(or $(TORCH_INDEX),the default index; on a machine without a GPU TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes)'
-	$(if $(TORCH_INDEX),$(PIP_INSTALL) --index-url '$(TORCH_INDEX)' 'torch>=2.10,<3')
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	  print(*p["dependencies"], *p["optional-dependencies"]["test"], *p["optional-dependencies"]["dev"], sep="\n")' \
 	  > $(VENV)/requirements.txt
+	$(if $(TORCH_INDEX),$(PIP_INSTALL) --index-url '$(TORCH_INDEX)' "$$(grep '^torch>' $(VENV)/requirements.txt)")
 	$(PIP_INSTALL) --requirement $(VENV)/requirements.txt
 	@touch $@
 
@@ -94,7 +94,7 @@ lint: setup ## Format, lints and types of Rust, Python and CUDA
 	$(BIN)/ruff format --quiet --check
 	$(BIN)/mypy
 	$(BIN)/stubtest chairlift._core --concise --ignore-disjoint-bases \
-	  --mypy-config-file pyproject.toml --allowlist <(echo chairlift._core.__all__)
+	  --mypy-config-file pyproject.toml
 	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
 
 .PHONY: format
@@ -120,7 +120,7 @@ mutants: prerequisites ## Put known bugs of other engines into the core, one by 
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -rs
 
 # --- proto ------------------------------------------------------------------------------------
 

@@ -327,7 +327,9 @@ class Scheduler:
         """
 
     def fail(self, now: int, step: int, guilty: Sequence[int]) -> Events:
-        """Rolls the oldest step back, and the one behind it: the guilty requests fail, the others start over.
+        """Rolls the oldest step back, and the one behind it.
+
+        The guilty requests fail, the others start over.
 
         Raises:
             UnknownStep: The step is not the oldest in flight.

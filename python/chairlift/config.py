@@ -3,11 +3,13 @@
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from chairlift.errors import ConfigError
+
+Config = TypeVar("Config", bound=BaseModel)
 
 
 class Batching(StrEnum):
@@ -67,8 +69,13 @@ class EngineConfig(BaseModel):
 
 def engine_config(**settings: object) -> EngineConfig:
     """Validates settings; raises ConfigError with one line for the first that is wrong."""
+    return checked(EngineConfig, **settings)
+
+
+def checked(config: type[Config], **settings: object) -> Config:
+    """The same for any class of settings."""
     try:
-        return EngineConfig(**settings)  # type: ignore[arg-type]
+        return config(**settings)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])

@@ -1,44 +1,30 @@
-"""Commands and what they print, as the README shows them.
+"""Commands and what they print, as the README shows them: a `sh` block, then a `text` block.
 
-$ command that
-> goes on
-a line that is printed
-...
-another one, after any number of others
+In the text, `...` on a line of its own stands for any lines.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
-@dataclass
+@dataclass(frozen=True)
 class Example:
     """One command and the lines that are shown of its output."""
 
     command: str
-    shown: list[str] = field(default_factory=list)
+    shown: str
 
 
 def examples(text, marker):
-    """The commands of the console blocks between a marker and the next heading."""
-    _, found, rest = text.partition(f"<!-- {marker} -->")
-    if not found:
-        return []
+    """The pairs of blocks between a marker and the next heading."""
+    _, _, rest = text.partition(f"<!-- {marker} -->")
     section = re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
-    result = []
-    for block in re.findall(r"^```console\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                result.append(Example(line[2:]))
-            elif line.startswith("> "):
-                result[-1].command += "\n" + line[2:]
-            else:
-                result[-1].shown.append(line)
-    return result
+    pairs = re.findall(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [Example(command.strip(), shown) for command, shown in pairs]
 
 
 def assert_shown(shown, output):
-    """What is shown was printed, line by line; `...` stands for any lines."""
-    parts = "\n".join(shown).split("...")
+    """What is shown was printed, line by line."""
+    parts = re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)
     pattern = r"(?:.*\n)*?".join(re.escape(part.strip("\n")) + r"\n?" for part in parts)
     assert re.fullmatch(pattern, output.rstrip("\n") + "\n"), f"{output}\nis not\n{shown}"

@@ -16,11 +16,7 @@ BIN = ROOT / ".tools" / "bin"
 SOURCE = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 README_ADDRESS = "127.0.0.1:50051"
 
-SECTION = next(
-    text
-    for path in (ROOT / "README.md", ROOT / "docs" / "grpcurl-section.md")
-    if path.exists() and "```console\n$ grpcurl" in (text := path.read_text(encoding="utf-8"))
-)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -62,14 +58,14 @@ def run(grpcurl, serve):
 
 @pytest.mark.timeout(1000)
 def test_the_readme_has_lines_for_everything_that_is_promised(grpcurl):
-    commands = "\n".join(example.command for example in examples(SECTION, "grpcurl"))
+    commands = "\n".join(example.command for example in examples(README, "grpcurl"))
     for promised in (" list", "Health/Check", "/Generate", "/GenerateOne", '"cancel"', '"chat"'):
         assert promised in commands
 
 
 async def test_the_lines_of_the_readme_print_what_it_shows(run, serve):
     async with serve() as server:
-        for example in examples(SECTION, "grpcurl"):
+        for example in examples(README, "grpcurl"):
             _, output = await run(server, example.command)
             assert_shown(example.shown, output)
 

@@ -40,7 +40,8 @@ import pytest
 from chairlift import _core
 
 print(_core.cpu_features())
-sys.exit(pytest.main(["-q", "-x", "tests/kernels/test_ops.py", "tests/attention"]))
+tests = ["tests/kernels/test_ops.py", "tests/attention"]
+sys.exit(pytest.main(["-q", "-x", "-k", "twin and not shape3", *tests]))
 """
 
 

@@ -13,15 +13,20 @@ CALLERS = 20
 
 
 async def test_1000_random_cancels_leave_the_pool_full_and_nothing_running(serve, kv_blocks):
-    # A pool for about six requests: many wait, and some are preempted.
-    async with serve(kv_cache_memory=kv_blocks(48)) as server:
+    # A small pool: many wait, and some are preempted.
+    async with serve(kv_cache_memory=kv_blocks(24)) as server:
+        server.outputs = []
         ways = [cancelled, broken, cancelled_while_sending, left_to_deadline, one_broken]
         counts = await asyncio.gather(
             *(caller(server, random.Random(seed), ways) for seed in range(CALLERS))
         )
         assert sum(counts) >= REQUESTS
         load = await server.until_idle()
-        assert load.num_steps > 100
+        assert load.num_steps > 200
+        assert load.num_preemptions > 0
+        # Some were cancelled before their first token, some in the middle.
+        assert min(server.outputs) == 0
+        assert max(server.outputs) > 10
         heard = await server.say(start("after"))
         assert heard.end("after").HasField("finished")
 
@@ -45,9 +50,12 @@ def some(draw, num):
     ]
 
 
-async def pause(draw):
+async def pause(server, draw):
     """Lets between none and a few dozen steps pass."""
-    await asyncio.sleep(draw.choice([0, 0.001, 0.005, 0.02, 0.05]))
+    engine = server.server.gate.engine()
+    until = engine.progress.num_steps + draw.choice([0, 1, 5, 20, 80])
+    while engine.progress.num_steps < until and engine.progress.has_work:
+        await asyncio.sleep(0.001)
 
 
 async def cancelled(server, draw):
@@ -57,11 +65,12 @@ async def cancelled(server, draw):
     for command in commands:
         await call.write(command)
     for command in draw.sample(commands, len(commands)):
-        await pause(draw)
+        await pause(server, draw)
         await call.write(cancel(command.start.request_id))
     await call.done_writing()
-    ends = [e.request_id async for r in call for e in r.events if e.last]
+    ends = {e.request_id: e async for r in call for e in r.events if e.last}
     assert sorted(ends) == sorted(command.start.request_id for command in commands)
+    server.outputs += [end.finished.usage.output_tokens for end in ends.values()]
     return len(commands)
 
 
@@ -71,7 +80,7 @@ async def broken(server, draw):
     call = server.generation.Generate()
     for command in commands:
         await call.write(command)
-    await pause(draw)
+    await pause(server, draw)
     call.cancel()
     return len(commands)
 
@@ -80,7 +89,7 @@ async def cancelled_while_sending(server, draw):
     """By breaking the call while commands are still under way."""
     commands = some(draw, 8)
     call = server.generation.Generate(iter(commands))
-    await pause(draw)
+    await pause(server, draw)
     call.cancel()
     return len(commands)
 
@@ -102,6 +111,6 @@ async def one_broken(server, draw):
     """A call of one request, broken."""
     (command,) = some(draw, 1)
     call = server.generation.GenerateOne(pb.GenerateOneRequest(start=command.start))
-    await pause(draw)
+    await pause(server, draw)
     call.cancel()
     return 1

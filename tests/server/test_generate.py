@@ -152,8 +152,9 @@ async def test_interval_groups_tokens(serve):
         output = pb.Output(token_ids=True, interval=4)
         heard = await server.say(start("a", max_tokens=10, output=output))
         counts = [e.tokens.num_tokens for e in heard.of("a") if e.HasField("tokens")]
-        assert counts[0] == 1
+        # 1, 4, 4, 1; larger where the writer was behind.
         assert sum(counts) == 10
+        assert len(counts) <= 4
         assert all(count >= 4 for count in counts[1:-1])
 
 

@@ -100,6 +100,7 @@ async def test_when_the_engine_dies_every_request_fails_and_the_call_is_unavaila
             message = "the scheduler's memory is gone"
             raise RuntimeError(message)
 
+        await call.done_writing()
         engine.engine.advance = break_down
         heard = await listen(call)
         for request_id in ("a", "b"):

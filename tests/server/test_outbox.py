@@ -5,6 +5,7 @@ import asyncio
 from chairlift import types
 from chairlift.server.convert import Delivery
 from chairlift.server.outbox import CAPACITY, Outbox, Track
+from chairlift.server.stream import in_messages
 from chairlift.v1 import generation_pb2 as pb
 
 ALL = Delivery(text=True, token_ids=True, logprobs=True, timeline=False, interval=1)
@@ -51,6 +52,14 @@ def test_kept_tokens_of_an_interval_are_no_reason_to_write():
             assert not outbox
     outbox.end(track, pb.Finished())
     assert [e.tokens.num_tokens for e in outbox.take()] == [2, 0]
+
+
+def test_no_message_outgrows_what_clients_receive():
+    events = [pb.Event(tokens=pb.Tokens(text="x" * 300_000)) for _ in range(10)]
+    messages = list(in_messages(events))
+    assert [event for message in messages for event in message] == events
+    assert all(pb.GenerateResponse(events=message).ByteSize() < 2**21 for message in messages)
+    assert len(messages) == 4
 
 
 async def test_commands_wait_while_events_do():

@@ -9,6 +9,9 @@ from contextlib import closing
 
 import grpc
 import pytest
+from chairlift.config import engine_config
+from chairlift.engine.engine import Engine
+from chairlift.server.server import ServerConfig, run_server
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 
@@ -110,3 +113,17 @@ async def test_a_model_that_cannot_be_loaded_is_one_line_and_an_error(spawn, tmp
     assert code == 1
     assert errors.count("\n") == 1
     assert "nothing" in errors
+
+
+async def test_an_engine_that_dies_ends_the_server_with_1(tiny_folder, tmp_path, monkeypatch):
+    ready = asyncio.Event()
+    config = ServerConfig(model=str(tiny_folder), listen=f"unix:{tmp_path}/lift.sock")
+    running = asyncio.create_task(run_server(engine_config(), config, lambda _: ready.set()))
+    await ready.wait()
+
+    def break_down(*_):
+        message = "out of everything"
+        raise MemoryError(message)
+
+    monkeypatch.setattr(Engine, "advance", break_down)
+    assert await running == 1

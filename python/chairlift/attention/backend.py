@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,10 +27,13 @@ class AttentionBackend(Protocol):
         head_dim: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Gives `[num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim]` of zeros."""
-        return torch.zeros(
-            num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim, dtype=dtype
-        )
+        """Gives `[num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim]` of zeros.
+
+        The system gives a page only when it is first written, so that a large pool costs neither
+        time at start nor memory before it is used; `torch.zeros` would write all of it.
+        """
+        shape = (num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim * dtype.itemsize)
+        return torch.from_numpy(np.zeros(shape, dtype=np.uint8)).view(dtype)
 
     def block_bytes(
         self,

@@ -125,7 +125,7 @@ _GLYPHS = {Work.PREFILL: "╱", Work.DECODE: "─", Work.FINISH: "●"}
 
 def render_terminal(picture: Picture, width: int) -> RenderableType:
     """The figure as coloured text of at most `width` columns."""
-    room = max(10, width - 8)
+    room = max(10, width - len(f"row {picture.num_rows} "))
     per_column = -(-picture.num_steps // room) if picture.num_steps else 1
     num_columns = -(-picture.num_steps // per_column)
     lines = [

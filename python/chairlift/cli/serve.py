@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from chairlift.cli.engine_options import engine_options
-from chairlift.cli.values import duration, size
+from chairlift.cli.config_options import config_options, engine_options
+from chairlift.config import checked, engine_config
 from chairlift.errors import ConfigError
+from chairlift.server.config import ServerConfig
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -34,51 +35,28 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+SERVER_HELP = {
+    "listen": "HOST:PORT on loopback, or unix:PATH.",
+    "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
+    "drain_grace_s": "After SIGTERM: how long running requests may go on.",
+    "write_timeout_s": "A call whose client reads nothing for so long ends.",
+    "max_receive_bytes": "A longer message is refused.",
+    "max_concurrent_streams": "Open calls of one connection.",
+}
+
+
 @engine_options()
+@config_options(ServerConfig, SERVER_HELP, into="server_settings", panel="Server")
 def serve(
     model: Annotated[
         str,
         typer.Argument(
-            envvar="CHAIRLIFT_MODEL", show_envvar=False, help="demo, a folder or a Hugging Face id."
+            envvar="CHAIRLIFT_MODEL",
+            show_envvar=False,
+            help="demo, a folder or a Hugging Face id.",
         ),
     ] = "demo",
     *,
-    listen: Annotated[
-        str,
-        typer.Option(
-            envvar="CHAIRLIFT_LISTEN",
-            show_envvar=False,
-            help="HOST:PORT on loopback, or unix:PATH.",
-        ),
-    ] = "127.0.0.1:50051",
-    metrics_listen: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CHAIRLIFT_METRICS_LISTEN",
-            show_envvar=False,
-            help="HOST:PORT of the Prometheus endpoint; default: none.",
-        ),
-    ] = None,
-    drain_grace_s: Annotated[
-        float,
-        duration(
-            "--drain-grace",
-            envvar="CHAIRLIFT_DRAIN_GRACE",
-            show_envvar=False,
-            show_default="30s",
-            help="After SIGTERM: how long running requests may go on.",
-        ),
-    ] = 30.0,
-    max_receive_bytes: Annotated[
-        int,
-        size(
-            "--max-receive-bytes",
-            envvar="CHAIRLIFT_MAX_RECEIVE_BYTES",
-            show_envvar=False,
-            show_default="4MiB",
-            help="A longer message is refused.",
-        ),
-    ] = 4 * 2**20,
     config: Annotated[  # noqa: ARG001, its callback has done the work
         Path | None,
         typer.Option(
@@ -89,6 +67,7 @@ def serve(
             is_eager=True,
         ),
     ] = None,
+    server_settings: dict[str, Any],
     settings: dict[str, Any],
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
@@ -96,18 +75,11 @@ def serve(
     Every option is also an environment variable: --max-num-seqs is CHAIRLIFT_MAX_NUM_SEQS.
     """
     startup = Startup()
-    from chairlift.config import engine_config
-    from chairlift.server.server import ServerConfig, run_server
+    from chairlift.server.server import run_server
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     engine = engine_config(**settings)
-    server = ServerConfig(
-        model=model,
-        listen=listen,
-        metrics_listen=metrics_listen,
-        drain_grace_s=drain_grace_s,
-        max_receive_bytes=max_receive_bytes,
-    )
+    server = checked(ServerConfig, model=model, **server_settings)
     typer.echo(
         f"loading {model}: {engine.batching} batching, {engine.max_num_seqs} rows, "
         f"{engine.max_num_batched_tokens} tokens a step"

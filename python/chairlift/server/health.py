@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -49,17 +50,18 @@ class Health:
         """NOT_SERVING from now on, whatever is set."""
         await self._servicer.enter_graceful_shutdown()
 
-    async def follow(self, engine: "AsyncEngine") -> None:
-        """Keeps the status true to the engine's progress; returns when the engine is dead."""
+    async def follow(self, engine: "AsyncEngine", draining: asyncio.Event) -> None:
+        """Keeps the status true to the engine's progress, until it is dead or the server drains."""
         longest_s = 0.0
-        while engine.state.value != "dead":
+        while engine.state.value != "dead" and not draining.is_set():
             silent_s = _silence(engine)
             if silent_s <= max(_STALL_S, _LONG_STEPS * longest_s):
                 longest_s = max(longest_s, silent_s)
                 await self.set(is_serving=True)
             else:
                 await self.set(is_serving=False)
-            await asyncio.sleep(_PERIOD_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(draining.wait(), _PERIOD_S)
         await self.set(is_serving=False)
 
 

@@ -179,10 +179,11 @@ class Server:
         self._in_background(self._watch(engine))
 
     async def _watch(self, engine: "AsyncEngine") -> None:
-        await self._health.follow(engine)
-        _log.critical("the engine is dead: no request is taken any more")
-        self.gate.die()
-        self._desk.calls.wake()
+        await self._health.follow(engine, self.gate.draining)
+        if engine.state.value == "dead":
+            _log.critical("the engine is dead: no request is taken any more")
+            self.gate.die()
+            self._desk.calls.wake()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -243,8 +244,9 @@ async def run_server(
         ModelError: The model cannot be loaded.
     """
     server = Server(engine_config, server_config)
-    address = await server.bind()
     with _signals() as (stop, hurry):
+        # From here on a signal ends the server in order, also while the port is being bound.
+        address = await server.bind()
         load = asyncio.create_task(server.load(on_progress))
         try:
             await _first(load, stop)

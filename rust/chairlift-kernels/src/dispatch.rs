@@ -5,6 +5,9 @@
 //! that set's registers for everything that was inlined, so a kernel has one source.
 //! Closures and functions that are not inlined would be compiled without the set: hot code has none.
 
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Avx2, Avx512};
+use crate::isa::{Isa, Portable};
 use std::sync::OnceLock;
 
 /// Instruction sets that kernels are compiled for, best first.
@@ -25,64 +28,6 @@ impl InstructionSet {
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
             Self::Portable => "portable",
-        }
-    }
-}
-
-/// What a kernel may ask of the set that it is compiled for.
-pub trait Isa: Copy + Send + Sync {
-    /// Rows of a tile of [`crate::tile`] at most, so that accumulators stay in registers.
-    const ROWS: usize;
-
-    /// Whether registers have 16 lanes, which is when a panel of 32 columns is worth it.
-    const WIDE: bool;
-
-    /// `a * b + c`: fused where the set has the instruction, else two roundings.
-    ///
-    /// Never fused in software: `f32::mul_add` without the instruction is a slow library call.
-    fn mul_add(a: f32, b: f32, c: f32) -> f32;
-}
-
-#[derive(Clone, Copy)]
-struct Avx512;
-
-impl Isa for Avx512 {
-    const ROWS: usize = 8;
-    const WIDE: bool = true;
-
-    #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Avx2;
-
-impl Isa for Avx2 {
-    const ROWS: usize = 6;
-    const WIDE: bool = false;
-
-    #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Portable;
-
-impl Isa for Portable {
-    const ROWS: usize = 2;
-    const WIDE: bool = false;
-
-    #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        // AArch64 always has the fused instruction.
-        if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
-            a.mul_add(b, c)
-        } else {
-            a * b + c
         }
     }
 }

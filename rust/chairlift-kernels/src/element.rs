@@ -1,6 +1,7 @@
 //! The number types of activations, weights and cache, and how they lie in panels.
 
 use crate::aligned::Zeroed;
+use crate::isa::Isa;
 use half::bf16;
 
 /// A number type of activations: `f32` or `bf16`.
@@ -32,8 +33,8 @@ pub trait Packed: Zeroed + Default + Send + Sync + 'static {
     /// Numbers in the unit.
     const DEPTH: usize;
 
-    /// Number `index < DEPTH` of each unit.
-    fn widen<const W: usize>(units: &[Self; W], index: usize) -> [f32; W];
+    /// Number `index < DEPTH` of each of the first `LANES` units.
+    fn load<I: Isa>(units: &[Self], index: usize) -> I::Vector;
 }
 
 impl Element for f32 {
@@ -64,8 +65,8 @@ impl Packed for f32 {
     const DEPTH: usize = 1;
 
     #[inline(always)]
-    fn widen<const W: usize>(units: &[Self; W], _index: usize) -> [f32; W] {
-        *units
+    fn load<I: Isa>(units: &[Self], _index: usize) -> I::Vector {
+        I::load(units)
     }
 }
 
@@ -105,17 +106,13 @@ impl Packed for u32 {
     const DEPTH: usize = 2;
 
     #[inline(always)]
-    fn widen<const W: usize>(units: &[Self; W], index: usize) -> [f32; W] {
-        let mut wide = [0.0; W];
-        for (wide, &unit) in wide.iter_mut().zip(units) {
-            // The first number of a pair is the low half (little endian).
-            *wide = f32::from_bits(if index == 0 {
-                unit << 16
-            } else {
-                unit & 0xffff_0000
-            });
+    fn load<I: Isa>(units: &[Self], index: usize) -> I::Vector {
+        // The first number of a pair is the low half (little endian).
+        if index == 0 {
+            I::load_low(units)
+        } else {
+            I::load_high(units)
         }
-        wide
     }
 }
 
@@ -125,6 +122,7 @@ compile_error!("packed bf16 pairs assume little endian");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatch::{Kernel, dispatch};
 
     #[test]
     fn bf16_rounds_like_half() {
@@ -138,11 +136,31 @@ mod tests {
         }
     }
 
+    struct Widen([u32; 16], usize);
+
+    impl Kernel for Widen {
+        type Output = [f32; 16];
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> [f32; 16] {
+            let mut wide = [0.0; 16];
+            for start in (0..16).step_by(I::LANES) {
+                I::store(u32::load::<I>(&self.0[start..], self.1), &mut wide[start..]);
+            }
+            wide
+        }
+    }
+
     #[test]
     fn a_pair_widens_to_its_numbers() {
-        let numbers = [bf16::from_f32(1.5), bf16::from_f32(-0.375)];
-        let pair = [bf16::pack(&numbers)];
-        assert_eq!(u32::widen(&pair, 0), [1.5]);
-        assert_eq!(u32::widen(&pair, 1), [-0.375]);
+        let mut pairs = [0; 16];
+        for (index, pair) in pairs.iter_mut().enumerate() {
+            let number = index as f32;
+            *pair = bf16::pack(&[bf16::from_f32(number), bf16::from_f32(-0.5 * number)]);
+        }
+        for index in 0..16 {
+            assert_eq!(dispatch(Widen(pairs, 0))[index], index as f32);
+            assert_eq!(dispatch(Widen(pairs, 1))[index], -0.5 * index as f32);
+        }
     }
 }

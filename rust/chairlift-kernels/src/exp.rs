@@ -1,6 +1,6 @@
 //! The one exponential that every kernel uses.
 
-use crate::dispatch::Isa;
+use crate::isa::Isa;
 
 /// Below this, the result is zero: `exp` leaves the normal numbers.
 const LOW: f32 = -87.336_54;

@@ -8,12 +8,12 @@
 //!   This holds within one instruction set ([`dispatch`]) and build.
 //! - Activations are `f32` or `bf16`; accumulation is `f32`.
 //! - Arguments are checked before any work; a wrong one is an [`ArgumentError`] that names it.
-//! - The inner loops are generic code over fixed-size arrays, which the compiler turns into vector
-//!   instructions; [`dispatch`] instantiates them once per instruction set.
+//! - A kernel has one source, generic over the instruction set ([`isa`]); [`dispatch`] holds an
+//!   instance per set and chooses at run time.
 //!
-//! `unsafe` is confined to four places: [`dispatch`] (calls into code compiled for other
-//! instruction sets), [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and
-//! [`element`] (memory seen as another type), and `tensor` (memory that torch owns).
+//! `unsafe` is confined to [`isa`] and [`dispatch`] (instructions that not every machine has),
+//! [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and [`element`] (memory
+//! seen as another type), and `tensor` (memory that torch owns).
 
 pub mod aligned;
 pub mod disjoint;
@@ -21,6 +21,7 @@ pub mod dispatch;
 pub mod element;
 mod error;
 pub mod exp;
+pub mod isa;
 pub mod kv_write;
 pub mod layout;
 pub mod linear;
@@ -36,6 +37,7 @@ pub mod softmax;
 #[cfg(feature = "python")]
 pub mod tensor;
 pub mod tile;
+pub mod work_items;
 
 pub use element::Element;
 pub use error::ArgumentError;

@@ -13,18 +13,26 @@
 
 use crate::aligned::Aligned;
 use crate::disjoint::Disjoint;
-use crate::dispatch::{InstructionSet, Isa, Kernel, dispatch, instruction_set};
+use crate::dispatch::{Kernel, dispatch};
 use crate::element::Packed;
 use crate::error::{ArgumentError, expect_equal};
+use crate::isa::Isa;
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Lines, accumulate, balanced, with_rows};
+use crate::tile::{Panel, accumulate, balanced, with_rows};
 use crate::{Element, bf16};
 use std::ops::Range;
 
-/// Outputs of a panel: two vector registers.
-const WIDTH: usize = 16;
-const WIDTH_WIDE: usize = 32;
+/// A panel is this many registers wide.
+const REGISTERS: usize = 2;
+/// Outputs of the widest panel.
+const MAX_WIDTH: usize = 32;
+
+/// How far ahead of its use memory is asked for, in bytes. The panels of a thread are one stream.
+const AHEAD: isize = 2048;
+
+/// Multiply-adds that are worth waking a thread for: some ten microseconds.
+const GRAIN: usize = 1 << 17;
 
 /// Rows whose packed activations a thread holds at a time.
 const MAX_ROWS: usize = 240;
@@ -33,7 +41,7 @@ const MAX_ROWS: usize = 240;
 pub struct Linear<T: Element> {
     in_features: usize,
     out_features: usize,
-    /// `WIDTH` or `WIDTH_WIDE`.
+    /// Outputs of a panel.
     width: usize,
     panels: Aligned<T::Packed>,
     /// Of whole panels; zero where there is none.
@@ -46,10 +54,7 @@ impl<T: LinearElement> Linear<T> {
     /// # Errors
     /// If the shapes do not fit each other.
     pub fn new(weight: Rows<'_, T>, bias: Option<&[T]>) -> Result<Self, ArgumentError> {
-        let width = match instruction_set() {
-            InstructionSet::Avx512 => WIDTH_WIDE,
-            _ => WIDTH,
-        };
+        let width = dispatch(PanelWidth);
         let (out_features, in_features) = (weight.len(), weight.width());
         if out_features == 0 || in_features == 0 {
             let got = format_args!("[{out_features}, {in_features}]");
@@ -111,7 +116,9 @@ impl<T: LinearElement> Linear<T> {
         expect_equal("out", "as many rows as x:", x.len(), out.len())?;
         let stride = out.stride();
         let out = Disjoint::new(out.into_slice());
-        pool::split(self.out_features.div_ceil(self.width), 1, |panels| {
+        let num_panels = self.out_features.div_ceil(self.width);
+        let grain = GRAIN / (self.width * self.in_features * x.len().max(1));
+        pool::split(num_panels, grain, |panels| {
             T::forward(Forward {
                 layer: self,
                 x,
@@ -140,6 +147,17 @@ impl LinearElement for f32 {
 impl LinearElement for bf16 {
     fn forward(share: Forward<'_, Self>) {
         dispatch(share);
+    }
+}
+
+struct PanelWidth;
+
+impl Kernel for PanelWidth {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) -> usize {
+        REGISTERS * I::LANES
     }
 }
 
@@ -196,17 +214,11 @@ impl<T: Element> Kernel for Forward<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        if I::WIDE {
-            self.all_rows::<I, WIDTH_WIDE>();
-        } else {
-            self.all_rows::<I, WIDTH>();
-        }
-    }
-}
-
-impl<T: Element> Forward<'_, T> {
-    #[inline(always)]
-    fn all_rows<I: Isa, const W: usize>(&self) {
+        assert_eq!(
+            self.layer.width,
+            REGISTERS * I::LANES,
+            "packed for this set"
+        );
         let in_features = self.layer.in_features;
         let mut packed = Aligned::zeroed(self.x.len().min(MAX_ROWS) * in_features);
         let mut done = 0;
@@ -222,32 +234,43 @@ impl<T: Element> Forward<'_, T> {
                 for tile in balanced(rows, I::ROWS) {
                     let numbers = &packed[tile.start * in_features..tile.end * in_features];
                     with_rows!(I, tile.len(), |R| {
-                        self.tile::<I, R, W>(panel, done + tile.start, numbers);
+                        self.tile::<I, R>(panel, done + tile.start, numbers);
                     });
                 }
             }
             done += rows;
         }
     }
+}
 
+impl<T: Element> Forward<'_, T> {
     /// R rows times one panel.
     #[inline(always)]
-    fn tile<I: Isa, const R: usize, const W: usize>(
-        &self,
-        panel: usize,
-        first_row: usize,
-        x: &[f32],
-    ) {
+    fn tile<I: Isa, const R: usize>(&self, panel: usize, first_row: usize, x: &[f32]) {
+        let width = REGISTERS * I::LANES;
         let depth = self.layer.in_features.div_ceil(T::Packed::DEPTH);
-        let units = &self.layer.panels[panel * depth * W..(panel + 1) * depth * W];
-        let bias: &[f32; W] = self.layer.bias[panel * W..].first_chunk().expect("padded");
+        let units = &self.layer.panels[panel * depth * width..(panel + 1) * depth * width];
+        let bias = &self.layer.bias[panel * width..(panel + 1) * width];
+        let mut sums = [I::splat(0.0); REGISTERS];
+        for n in 0..REGISTERS {
+            sums[n] = I::load(&bias[n * I::LANES..]);
+        }
         let (x, _) = x.as_chunks::<R>();
-        let acc = accumulate::<I, T::Packed, R, W>([*bias; R], x, Lines::new(units, W));
-        let columns = W.min(self.layer.out_features - panel * W);
-        for (r, acc) in acc.iter().enumerate() {
-            let start = (first_row + r) * self.stride + panel * W;
+        let weights = Panel {
+            units,
+            ahead: AHEAD,
+        };
+        let lines = weights.lines(0, width, width);
+        let sums = accumulate::<I, T::Packed, R, REGISTERS>([sums; R], x, lines);
+        let columns = width.min(self.layer.out_features - panel * width);
+        let mut row = [0.0; MAX_WIDTH];
+        for (r, sums) in sums.into_iter().enumerate() {
+            for n in 0..REGISTERS {
+                I::store(sums[n], &mut row[n * I::LANES..]);
+            }
+            let start = (first_row + r) * self.stride + panel * width;
             // SAFETY: the columns of a panel belong to one part, which writes them here only.
-            unsafe { self.out.store(start, &acc[..columns]) };
+            unsafe { self.out.store(start, &row[..columns]) };
         }
     }
 }

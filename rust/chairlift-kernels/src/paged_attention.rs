@@ -16,19 +16,20 @@
 
 use crate::aligned::Aligned;
 use crate::disjoint::Disjoint;
-use crate::dispatch::{Isa, Kernel, dispatch};
+use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
+use crate::isa::Isa;
 use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use crate::softmax::State;
-use crate::tile::{Lines, accumulate, balanced, with_rows};
+use crate::tile::{Panel, accumulate, balanced, with_rows};
+use crate::work_items::{ITEM_ROWS, Item, Sequences, first_visible, shares, work_items};
 use crate::{Element, bf16};
 use std::ops::Range;
 
-/// Query rows (tokens times heads) of a work item: a few tiles share each load of a block, and a
-/// chunk still gives enough items to balance.
-const ITEM_ROWS: usize = 24;
+/// Cost of items, times `head_dim`, that is worth waking a thread for: some ten microseconds.
+const GRAIN: usize = 1 << 13;
 
 /// One layer's cache and how to attend to it.
 #[derive(Debug, Clone, Copy)]
@@ -41,19 +42,6 @@ pub struct Layer<'a, T> {
     pub scale: f32,
     /// A token sees itself and the `window - 1` before it.
     pub window: Option<usize>,
-}
-
-/// Which tokens are computed, and where their row's blocks are.
-#[derive(Debug, Clone, Copy)]
-pub struct Sequences<'a> {
-    /// `[max_num_seqs, max_blocks_per_row]`.
-    pub block_table: Rows<'a, i32>,
-    /// `[R]`, lines of `block_table`.
-    pub rows: &'a [i32],
-    /// `[R + 1]`, where each row's queries start.
-    pub query_start_loc: &'a [i32],
-    /// `[R]`, tokens of each row; its queries are the last of them.
-    pub seq_lens: &'a [i32],
 }
 
 /// Computes attention for all queries of a step.
@@ -82,8 +70,8 @@ pub fn paged_attention<T: AttentionElement>(
     expect_equal("out", "the width of query,", query.width(), out.width())?;
     expect_equal("out", "as many tokens as query:", query.len(), out.len())?;
     let group = query.width() / kv_width;
-    let items = work_items(layer, sequences, group, query.len())?;
-    let shares = shares(&items, pool::num_threads());
+    let items = work_items(layer.shape, layer.window, sequences, group, query.len())?;
+    let shares = shares(&items, pool::num_threads(), GRAIN.div_ceil(head_dim));
     let stride = out.stride();
     let out = Disjoint::new(out.into_slice());
     pool::run(shares.len(), &|part| {
@@ -119,136 +107,6 @@ impl AttentionElement for bf16 {
     }
 }
 
-/// Adjacent queries of one row and the heads of one KV head.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Item {
-    /// Line of the block table.
-    row: usize,
-    kv_head: usize,
-    /// Indices of the queries.
-    tokens: Range<usize>,
-    /// Position of the first query in its row.
-    position: usize,
-    /// Blocks that some query sees.
-    blocks: Range<usize>,
-    cost: usize,
-}
-
-/// First token that the query at `position` sees.
-#[inline(always)]
-fn first_visible(position: usize, window: Option<usize>) -> usize {
-    window.map_or(0, |window| (position + 1).saturating_sub(window))
-}
-
-fn work_items<T>(
-    layer: &Layer<'_, T>,
-    sequences: &Sequences<'_>,
-    group: usize,
-    num_tokens: usize,
-) -> Result<Vec<Item>, ArgumentError> {
-    let starts = sequences.query_start_loc;
-    let num_rows = sequences.rows.len();
-    expect_equal(
-        "query_start_loc",
-        "one more than rows:",
-        num_rows + 1,
-        starts.len(),
-    )?;
-    expect_equal(
-        "seq_lens",
-        "as many as rows:",
-        num_rows,
-        sequences.seq_lens.len(),
-    )?;
-    if starts[0] != 0 || starts[num_rows] as usize != num_tokens || !starts.is_sorted() {
-        let expected = format_args!("ascending from 0 to {num_tokens}");
-        return Err(ArgumentError::new(
-            "query_start_loc",
-            expected,
-            format_args!("{starts:?}"),
-        ));
-    }
-    if layer.window == Some(0) {
-        return Err(ArgumentError::new("window", "at least 1", 0));
-    }
-    let tokens_per_item = (ITEM_ROWS / group).max(1);
-    let mut items = Vec::new();
-    for (index, &row) in sequences.rows.iter().enumerate() {
-        let queries = starts[index] as usize..starts[index + 1] as usize;
-        if queries.is_empty() {
-            continue;
-        }
-        let seq_len = check_row(layer, sequences, index, queries.len())?;
-        let position = |token: usize| seq_len - (queries.end - token);
-        for first in queries.clone().step_by(tokens_per_item) {
-            let tokens = first..queries.end.min(first + tokens_per_item);
-            let start = first_visible(position(first), layer.window) / BLOCK_SIZE;
-            let blocks = start..position(tokens.end - 1) / BLOCK_SIZE + 1;
-            // The load of a block costs about as much as computing two rows with it.
-            let cost = blocks.len() * (tokens.len() * group + 2) + 2;
-            items.extend((0..layer.shape.num_kv_heads).map(|kv_head| Item {
-                row: row as usize,
-                kv_head,
-                tokens: tokens.clone(),
-                position: position(first),
-                blocks: blocks.clone(),
-                cost,
-            }));
-        }
-    }
-    Ok(items)
-}
-
-/// Checks one row and the blocks that its queries see; gives its length.
-fn check_row<T>(
-    layer: &Layer<'_, T>,
-    sequences: &Sequences<'_>,
-    index: usize,
-    num_queries: usize,
-) -> Result<usize, ArgumentError> {
-    let table = sequences.block_table;
-    let row = sequences.rows[index];
-    if row < 0 || row as usize >= table.len() {
-        let expected = format_args!("lines in 0..{}", table.len());
-        return Err(ArgumentError::new("rows", expected, row));
-    }
-    let seq_len = sequences.seq_lens[index];
-    let longest = table.width() * BLOCK_SIZE;
-    if seq_len < 0 || !(num_queries..=longest).contains(&(seq_len as usize)) {
-        let expected = format_args!("lengths in {num_queries}..={longest}");
-        return Err(ArgumentError::new("seq_lens", expected, seq_len));
-    }
-    let seq_len = seq_len as usize;
-    let start = first_visible(seq_len - num_queries, layer.window) / BLOCK_SIZE;
-    let blocks = &table.row(row as usize)[start..seq_len.div_ceil(BLOCK_SIZE)];
-    let num_blocks = layer.shape.num_blocks;
-    match blocks
-        .iter()
-        .find(|&&block| block < 0 || block as usize >= num_blocks)
-    {
-        None => Ok(seq_len),
-        Some(block) => {
-            let expected = format_args!("blocks in 0..{num_blocks}");
-            Err(ArgumentError::new("block_table", expected, block))
-        }
-    }
-}
-
-/// Contiguous shares of the items, of about equal cost, none of them empty.
-fn shares(items: &[Item], threads: usize) -> Vec<Range<usize>> {
-    let total: usize = items.iter().map(|item| item.cost).sum();
-    let mut shares = Vec::with_capacity(threads);
-    let (mut start, mut done) = (0, 0);
-    for (index, item) in items.iter().enumerate() {
-        done += item.cost;
-        if done * threads >= total * (shares.len() + 1) {
-            shares.push(start..index + 1);
-            start = index + 1;
-        }
-    }
-    shares
-}
-
 /// One thread's items.
 pub struct Attend<'a, T> {
     query: Rows<'a, T>,
@@ -258,6 +116,16 @@ pub struct Attend<'a, T> {
     items: &'a [Item],
     out: Disjoint<'a, T>,
     stride: usize,
+}
+
+/// One head of one block.
+struct Block<'a, T: Element> {
+    /// Position of its first token.
+    first_token: usize,
+    /// `[head_dim][16]`
+    keys: Panel<'a, T::Packed>,
+    /// `[16][head_dim]`
+    values: Panel<'a, T::Packed>,
 }
 
 /// Memory of one item, row-major over its queries times heads.
@@ -295,14 +163,19 @@ impl<T: Element> Kernel for Attend<'_, T> {
             o: Aligned::zeroed(numbers),
         };
         for item in self.items {
-            self.attend::<I>(item, &mut scratch);
+            if I::LANES == BLOCK_SIZE {
+                self.attend::<I, 1>(item, &mut scratch);
+            } else {
+                self.attend::<I, 2>(item, &mut scratch);
+            }
         }
     }
 }
 
 impl<T: Element> Attend<'_, T> {
+    /// One item; N registers hold a number for each token of a block.
     #[inline(always)]
-    fn attend<I: Isa>(&self, item: &Item, scratch: &mut Scratch) {
+    fn attend<I: Isa, const N: usize>(&self, item: &Item, scratch: &mut Scratch) {
         let shape = self.layer.shape;
         let rows = item.tokens.len() * self.group;
         for tile in balanced(rows, I::ROWS) {
@@ -311,15 +184,11 @@ impl<T: Element> Attend<'_, T> {
         for row in 0..rows {
             scratch.state::<1>(row, shape.head_dim).clear();
         }
-        let table = self.block_table.row(item.row);
-        for block in item.blocks.clone() {
-            let start = shape.head_start(table[block] as usize, item.kv_head);
-            let head = &self.layer.cache[start..start + shape.head_len()];
-            let (keys, values) = head.split_at(head.len() / 2);
-            let (keys, values) = (T::as_packed(keys), T::as_packed(values));
+        for index in item.blocks.clone() {
+            let block = self.block(item, index);
             for tile in balanced(rows, I::ROWS) {
                 with_rows!(I, tile.len(), |R| {
-                    self.add_block::<I, R>(item, tile.start, block, keys, values, scratch);
+                    self.add_block::<I, R, N>(item, tile.start, &block, scratch);
                 });
             }
         }
@@ -327,6 +196,32 @@ impl<T: Element> Attend<'_, T> {
             let mut state = scratch.state::<1>(row, shape.head_dim);
             state.normalize();
             self.store(item, row, state.o);
+        }
+    }
+
+    /// Block `index` of an item's row, with the one after it to be asked for meanwhile.
+    #[inline(always)]
+    fn block(&self, item: &Item, index: usize) -> Block<'_, T> {
+        let shape = self.layer.shape;
+        let table = self.block_table.row(item.row);
+        let start = |index: usize| shape.head_start(table[index] as usize, item.kv_head);
+        let next = if index + 1 < item.blocks.end {
+            index + 1
+        } else {
+            index
+        };
+        let ahead =
+            (start(next).cast_signed() - start(index).cast_signed()) * size_of::<T>().cast_signed();
+        let head = &self.layer.cache[start(index)..][..shape.head_len()];
+        let (keys, values) = head.split_at(head.len() / 2);
+        let panel = |numbers| Panel {
+            units: T::as_packed(numbers),
+            ahead,
+        };
+        Block {
+            first_token: index * BLOCK_SIZE,
+            keys: panel(keys),
+            values: panel(values),
         }
     }
 
@@ -354,17 +249,15 @@ impl<T: Element> Attend<'_, T> {
 
     /// Scores of a tile against one block, and the update of its states.
     #[inline(always)]
-    fn add_block<I: Isa, const R: usize>(
+    fn add_block<I: Isa, const R: usize, const N: usize>(
         &self,
         item: &Item,
         first: usize,
-        block: usize,
-        keys: &[T::Packed],
-        values: &[T::Packed],
+        block: &Block<'_, T>,
         scratch: &mut Scratch,
     ) {
         let head_dim = self.layer.shape.head_dim;
-        let start = block * BLOCK_SIZE;
+        let start = block.first_token;
         let mut visible = [const { 0..0 }; R];
         let mut is_hidden = true;
         for (r, visible) in visible.iter_mut().enumerate() {
@@ -381,10 +274,16 @@ impl<T: Element> Attend<'_, T> {
         }
         let q = &scratch.q[first * head_dim..(first + R) * head_dim];
         let (q, _) = q.as_chunks::<R>();
-        let keys = Lines::new(keys, BLOCK_SIZE);
-        let scores = accumulate::<I, T::Packed, R, BLOCK_SIZE>([[0.0; BLOCK_SIZE]; R], q, keys);
+        let keys = block.keys.lines(0, BLOCK_SIZE, BLOCK_SIZE);
+        let sums = accumulate::<I, T::Packed, R, N>([[I::splat(0.0); N]; R], q, keys);
+        let mut scores = [[0.0; BLOCK_SIZE]; R];
+        for r in 0..R {
+            for n in 0..N {
+                I::store(sums[r][n], &mut scores[r][n * I::LANES..]);
+            }
+        }
         let mut state = scratch.state::<R>(first, head_dim);
-        state.update::<I, T::Packed>(&scores, values, &visible);
+        state.update::<I, T::Packed, N>(&scores, block.values, &visible);
     }
 
     #[inline(always)]
@@ -396,51 +295,5 @@ impl<T: Element> Attend<'_, T> {
         for (out, &o) in out.iter_mut().zip(o) {
             *out = T::from_f32(o);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(cost: usize) -> Item {
-        Item {
-            row: 0,
-            kv_head: 0,
-            tokens: 0..1,
-            position: 0,
-            blocks: 0..1,
-            cost,
-        }
-    }
-
-    #[test]
-    fn shares_cover_the_items_in_order_and_are_never_empty() {
-        for threads in 1..9 {
-            for costs in [
-                vec![],
-                vec![5],
-                vec![1, 100, 1],
-                vec![3; 40],
-                (1..30).collect(),
-            ] {
-                let items: Vec<Item> = costs.into_iter().map(item).collect();
-                let shares = shares(&items, threads);
-                assert!(shares.len() <= threads);
-                assert!(shares.iter().all(|share| !share.is_empty()));
-                assert_eq!(
-                    shares.iter().map(ExactSizeIterator::len).sum::<usize>(),
-                    items.len()
-                );
-                assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
-            }
-        }
-    }
-
-    #[test]
-    fn equal_items_make_equal_shares() {
-        let items: Vec<Item> = (0..40).map(|_| item(7)).collect();
-        let shares = shares(&items, 4);
-        assert_eq!(shares, [0..10, 10..20, 20..30, 30..40]);
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::Element;
 use crate::disjoint::Disjoint;
-use crate::dispatch::{Isa, Kernel, dispatch};
+use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
+use crate::isa::Isa;
 use crate::norm::inverse_rms;
 use crate::pool;
 use crate::rows::{Rows, RowsMut};

@@ -11,13 +11,14 @@
 //! Probabilities are those after temperature. A draw inverts the cumulative distribution of what is
 //! kept, in order of ids, at a [`uniform`] number that depends on (seed, index, position) alone.
 
-use crate::dispatch::{Isa, Kernel, dispatch};
+use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
 use crate::exp::exp;
+use crate::isa::Isa;
 use crate::philox::uniform;
 use crate::pool;
 use crate::rows::Rows;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// Lanes of a partial sum, on every instruction set.
 const LANES: usize = 16;
@@ -87,7 +88,7 @@ pub fn sample(
                 row,
             });
             // Held for a few stores, hundreds of microseconds apart.
-            let mut results = results.lock().expect("no panic while held");
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             let (count, drawn) = drawn.map_or((-1, Drawn::default()), |drawn| (1, drawn));
             results.counts[row] = count;
             results.tokens[row] = drawn.token as i32;

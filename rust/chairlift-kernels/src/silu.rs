@@ -2,9 +2,10 @@
 
 use crate::Element;
 use crate::disjoint::Disjoint;
-use crate::dispatch::{Isa, Kernel, dispatch};
+use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
 use crate::exp::exp;
+use crate::isa::Isa;
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use std::ops::Range;

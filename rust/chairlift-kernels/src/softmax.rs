@@ -9,16 +9,13 @@
 //!
 //! The PyTorch twin (`attention/reference.py`) and the device code use the same names.
 
-use crate::dispatch::Isa;
 use crate::element::Packed;
 use crate::exp::{exp, exp_lanes};
+use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
-use crate::tile::{Lines, accumulate};
+use crate::tile::{Panel, accumulate};
 use std::ops::Range;
-
-/// Coordinates that are summed at a time, in registers.
-const STRIP: usize = 16;
 
 /// The states of R queries.
 pub struct State<'a, const R: usize> {
@@ -39,15 +36,17 @@ impl<const R: usize> State<'_, R> {
         self.o.fill(0.0);
     }
 
-    /// Adds a block: its scores, its values, and which of its tokens each query sees.
+    /// Adds a block: its scores, its values `[16][head_dim]`, and which tokens each query sees.
+    ///
+    /// N registers hold a number for each token of a block.
     ///
     /// Nothing of a token outside `visible` is used: a slot that no one wrote may hold NaN, and a
     /// weight of zero would not silence it.
     #[inline(always)]
-    pub fn update<I: Isa, P: Packed>(
+    pub fn update<I: Isa, P: Packed, const N: usize>(
         &mut self,
         scores: &[[f32; BLOCK_SIZE]; R],
-        values: &[P],
+        values: Panel<'_, P>,
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
@@ -75,16 +74,16 @@ impl<const R: usize> State<'_, R> {
                 weights[token][r] = row[token];
             }
         }
-        self.add_values::<I, P>(&factors, &weights, values, visible);
+        self.add_values::<I, P, N>(&factors, &weights, values, visible);
     }
 
     /// `o = o * factor + weights * values`, a strip of coordinates at a time.
     #[inline(always)]
-    fn add_values<I: Isa, P: Packed>(
+    fn add_values<I: Isa, P: Packed, const N: usize>(
         &mut self,
         factors: &[f32; R],
         weights: &[[f32; R]; BLOCK_SIZE],
-        values: &[P],
+        values: Panel<'_, P>,
         visible: &[Range<usize>; R],
     ) {
         // Tokens that all queries see go as one tile, the others one query at a time. The order of
@@ -98,29 +97,35 @@ impl<const R: usize> State<'_, R> {
             };
         }
         let head_dim = self.o.len() / R;
-        for start in (0..head_dim).step_by(STRIP) {
-            let mut acc = [[0.0; STRIP]; R];
+        let strip = N * I::LANES;
+        for start in (0..head_dim).step_by(strip) {
+            let mut sums = [[I::splat(0.0); N]; R];
             for r in 0..R {
-                let o = strip(&self.o[r * head_dim + start..]);
-                for c in 0..STRIP {
-                    acc[r][c] = o[c] * factors[r];
+                let factor = I::splat(factors[r]);
+                for n in 0..N {
+                    let o = I::load(&self.o[r * head_dim + start + n * I::LANES..]);
+                    // A sum of -0 keeps its sign only with -0 added.
+                    sums[r][n] = I::mul_add_lanes(o, factor, I::splat(-0.0));
                 }
             }
-            let lines = Lines::new(&values[start..], head_dim);
-            let acc = accumulate::<I, P, R, STRIP>(acc, &weights[..shared], lines);
+            let lines = values.lines(start, strip, head_dim);
+            let sums = accumulate::<I, P, R, N>(sums, &weights[..shared], lines);
             for r in 0..R {
-                self.o[r * head_dim + start..][..STRIP].copy_from_slice(&acc[r]);
+                for n in 0..N {
+                    let o = &mut self.o[r * head_dim + start + n * I::LANES..];
+                    I::store(sums[r][n], o);
+                }
             }
         }
         for (r, seen) in visible.iter().enumerate() {
             for token in shared.max(seen.start)..seen.end {
-                let line = &values[token / P::DEPTH * head_dim..];
-                for start in (0..head_dim).step_by(STRIP) {
-                    let value = P::widen(strip(&line[start..]), token % P::DEPTH);
-                    let o = &mut self.o[r * head_dim + start..][..STRIP];
-                    for c in 0..STRIP {
-                        o[c] = I::mul_add(weights[token][r], value[c], o[c]);
-                    }
+                let weight = I::splat(weights[token][r]);
+                let line = &values.units[token / P::DEPTH * head_dim..][..head_dim];
+                let o = &mut self.o[r * head_dim..(r + 1) * head_dim];
+                for start in (0..head_dim).step_by(I::LANES) {
+                    let value = P::load::<I>(&line[start..], token % P::DEPTH);
+                    let sum = I::mul_add_lanes(weight, value, I::load(&o[start..]));
+                    I::store(sum, &mut o[start..]);
                 }
             }
         }
@@ -159,12 +164,6 @@ impl<const R: usize> State<'_, R> {
             }
         }
     }
-}
-
-/// The first strip of a slice.
-#[inline(always)]
-fn strip<U>(units: &[U]) -> &[U; STRIP] {
-    units.first_chunk().expect("a strip of the head")
 }
 
 /// Largest of the lanes and `start`.

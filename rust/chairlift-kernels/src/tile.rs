@@ -5,87 +5,115 @@
 //!                k  [ . . . . . . . . . ]               scores: k = coordinate, columns = tokens
 //!     A          |  [ . . . . . . . . . ]               values: k = token, columns = coordinates
 //!   R rows  -->  v  [ . . . . . . . . . ]
-//!                      acc, R x W registers
+//!                      sums, R x N registers
 //! ```
 //!
-//! Every element of `acc` is one chain of multiply-adds over `k` in ascending order, whatever R and
-//! W are: this is where batch invariance comes from.
+//! Every sum is one chain of multiply-adds over `k` in ascending order, whatever R and N are: this is
+//! where batch invariance comes from.
 
-use crate::dispatch::Isa;
 use crate::element::Packed;
+use crate::isa::{Isa, prefetch};
 
-/// Lines of W units, `stride` units apart.
-pub struct Lines<'a, P, const W: usize> {
-    rest: &'a [P],
-    stride: usize,
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// Packed memory that is B, and where the memory lies that is needed next.
+#[derive(Clone, Copy)]
+pub struct Panel<'a, P> {
+    /// The units of B.
+    pub units: &'a [P],
+    /// Bytes from any unit to what is asked for when that unit is used: hardware prefetchers stop at
+    /// every page, and with few rows reading B is all that takes time.
+    pub ahead: isize,
 }
 
-impl<'a, P, const W: usize> Lines<'a, P, W> {
-    /// The lines that start at the head of `units`.
+impl<'a, P> Panel<'a, P> {
+    /// Lines of `width` units, `stride` units apart, the first at `start`.
     #[inline(always)]
-    pub fn new(units: &'a [P], stride: usize) -> Self {
-        Self {
-            rest: units,
+    pub fn lines(&self, start: usize, width: usize, stride: usize) -> Lines<'a, P> {
+        Lines {
+            rest: &self.units[start..],
+            width,
             stride,
+            ahead: self.ahead,
         }
     }
 }
 
-impl<'a, P, const W: usize> Iterator for Lines<'a, P, W> {
-    type Item = &'a [P; W];
+/// Lines of a [`Panel`].
+pub struct Lines<'a, P> {
+    rest: &'a [P],
+    width: usize,
+    stride: usize,
+    ahead: isize,
+}
+
+impl<'a, P> Iterator for Lines<'a, P> {
+    type Item = &'a [P];
 
     #[inline(always)]
-    fn next(&mut self) -> Option<&'a [P; W]> {
-        let line = self.rest.first_chunk()?;
+    fn next(&mut self) -> Option<&'a [P]> {
+        let line = self.rest.get(..self.width)?;
         self.rest = self.rest.get(self.stride..).unwrap_or_default();
+        let next = line.as_ptr().wrapping_byte_offset(self.ahead);
+        for offset in (0..size_of_val(line)).step_by(CACHE_LINE) {
+            prefetch(next.wrapping_byte_add(offset));
+        }
         Some(line)
     }
 }
 
-/// `acc[r][c] + sum over k of a[k][r] * b[k][c]`, in ascending order of `k`.
+/// A tile of sums: N registers for each of R rows.
+pub type Sums<I, const R: usize, const N: usize> = [[<I as Isa>::Vector; N]; R];
+
+/// `sums[r][c] + sum over k of a[k][r] * b[k][c]`, in ascending order of `k`.
 ///
-/// `b` gives a line per `P::DEPTH` values of `k`. Accumulators come and go by value: the compiler
-/// keeps an array in registers only where nothing can hold its address.
+/// `b` gives a line of `N * LANES` units per `P::DEPTH` values of `k`. Sums come and go by value: the
+/// compiler keeps an array in registers only where nothing can hold its address.
 #[inline(always)]
 #[must_use]
-pub fn accumulate<I: Isa, P: Packed, const R: usize, const W: usize>(
-    acc: [[f32; W]; R],
+pub fn accumulate<I: Isa, P: Packed, const R: usize, const N: usize>(
+    sums: Sums<I, R, N>,
     a: &[[f32; R]],
-    mut b: Lines<'_, P, W>,
-) -> [[f32; W]; R] {
-    let mut sums = acc;
+    mut b: Lines<'_, P>,
+) -> Sums<I, R, N> {
+    let mut sums = sums;
     let whole = a.chunks_exact(P::DEPTH);
     let rest = whole.remainder();
     for (a, line) in whole.zip(&mut b) {
-        multiply_add::<I, P, R, W>(&mut sums, a, line);
+        multiply_add::<I, P, R, N>(&mut sums, a, line);
     }
     if !rest.is_empty()
         && let Some(line) = b.next()
     {
-        multiply_add::<I, P, R, W>(&mut sums, rest, line);
+        multiply_add::<I, P, R, N>(&mut sums, rest, line);
     }
     sums
 }
 
 /// One line of B against up to `P::DEPTH` values of `k`.
 #[inline(always)]
-fn multiply_add<I: Isa, P: Packed, const R: usize, const W: usize>(
-    sums: &mut [[f32; W]; R],
+fn multiply_add<I: Isa, P: Packed, const R: usize, const N: usize>(
+    sums: &mut Sums<I, R, N>,
     a: &[[f32; R]],
-    line: &[P; W],
+    line: &[P],
 ) {
     for (index, a) in a.iter().enumerate() {
-        let b = P::widen(line, index);
+        let mut b = [I::splat(0.0); N];
+        for n in 0..N {
+            b[n] = P::load::<I>(&line[n * I::LANES..], index);
+        }
         for r in 0..R {
-            for c in 0..W {
-                sums[r][c] = I::mul_add(a[r], b[c], sums[r][c]);
+            let a = I::splat(a[r]);
+            for n in 0..N {
+                sums[r][n] = I::mul_add_lanes(a, b[n], sums[r][n]);
             }
         }
     }
 }
 
-/// Cuts `total` rows into tiles of at most `most`, as equal as they can be: 16 is 6 + 5 + 5, since a
-/// tile of few rows costs nearly as much as a full one.
+/// Cuts `total` rows into tiles of at most `most`, as equal as they can be: a tile of few rows costs
+/// nearly as much as a full one.
 pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let tiles = total.div_ceil(most);
     (0..tiles).map(move |tile| tile * total / tiles..(tile + 1) * total / tiles)
@@ -98,7 +126,7 @@ macro_rules! with_rows {
     };
     ($I:ident, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
         match $rows {
-            $($n if $n <= <$I as $crate::dispatch::Isa>::ROWS => {
+            $($n if $n <= <$I as $crate::isa::Isa>::ROWS => {
                 const $R: usize = $n;
                 $body
             })*

@@ -6,11 +6,13 @@
 
 mod oracle;
 
-use chairlift_kernels::dispatch::{Isa, Kernel, dispatch};
+use chairlift_kernels::dispatch::{Kernel, dispatch};
+use chairlift_kernels::isa::Isa;
 use chairlift_kernels::norm::rms_norm;
 use chairlift_kernels::rope::{HeadNorm, rope};
 use chairlift_kernels::silu::silu_mul;
 use chairlift_kernels::softmax::State;
+use chairlift_kernels::tile::Panel;
 use chairlift_kernels::{Element, Rows, RowsMut, bf16};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 
@@ -181,6 +183,17 @@ impl Kernel for Algebra<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) -> Vec<f32> {
+        if I::LANES == 16 {
+            self.run_with::<I, 1>()
+        } else {
+            self.run_with::<I, 2>()
+        }
+    }
+}
+
+impl Algebra<'_> {
+    #[inline(always)]
+    fn run_with<I: Isa, const N: usize>(self) -> Vec<f32> {
         let (mut m, mut d, mut o) = ([0.0], [0.0], vec![0.0; 16]);
         let (mut m2, mut d2, mut o2) = ([0.0], [0.0], vec![0.0; 16]);
         let mut state = State {
@@ -196,13 +209,15 @@ impl Kernel for Algebra<'_> {
         state.clear();
         other.clear();
         let (first, second) = self.values.split_at(16 * 16);
-        state.update::<I, f32>(&[self.scores[0]], first, &[0..16]);
+        let panel = |units| Panel { units, ahead: 0 };
+        let (first, second) = (panel(first), panel(second));
+        state.update::<I, f32, N>(&[self.scores[0]], first, &[0..16]);
         if self.merges {
             state.merge::<I>(&other); // of no token
-            other.update::<I, f32>(&[self.scores[1]], second, &[3..13]);
+            other.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
             state.merge::<I>(&other);
         } else {
-            state.update::<I, f32>(&[self.scores[1]], second, &[3..13]);
+            state.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
         }
         state.normalize();
         o

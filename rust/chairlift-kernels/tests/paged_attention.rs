@@ -4,7 +4,8 @@ mod oracle;
 
 use chairlift_kernels::kv_write::kv_write;
 use chairlift_kernels::layout::{BLOCK_SIZE, CacheShape};
-use chairlift_kernels::paged_attention::{AttentionElement, Layer, Sequences, paged_attention};
+use chairlift_kernels::paged_attention::{AttentionElement, Layer, paged_attention};
+use chairlift_kernels::work_items::Sequences;
 use chairlift_kernels::{ArgumentError, Rows, RowsMut, bf16, pool};
 use oracle::{assert_close, bits, numbers, permutation, rounding, wide};
 use proptest::prelude::*;

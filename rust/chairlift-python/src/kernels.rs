@@ -2,10 +2,11 @@
 
 use chairlift_kernels::dispatch::instruction_set;
 use chairlift_kernels::layout::{CacheShape, check_block_size};
-use chairlift_kernels::paged_attention::{Layer, Sequences};
+use chairlift_kernels::paged_attention::Layer;
 use chairlift_kernels::rope::HeadNorm;
 use chairlift_kernels::sampling::{Draws, Parameters};
 use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorElement};
+use chairlift_kernels::work_items::Sequences;
 use chairlift_kernels::{bf16, linear, pool, sampling};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

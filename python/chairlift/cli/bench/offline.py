@@ -8,7 +8,7 @@ import typer
 
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import Item, read_workload
-from chairlift.cli.engine_options import engine_options
+from chairlift.cli.config_options import engine_options
 
 
 @engine_options(

@@ -8,7 +8,7 @@ import typer
 
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import chat_workload
-from chairlift.cli.engine_options import engine_options
+from chairlift.cli.config_options import engine_options
 
 if TYPE_CHECKING:
     from chairlift.cli.bench.drive import Course, Trace

@@ -1,4 +1,4 @@
-"""One option per setting of `EngineConfig`, defined by that class alone.
+"""One option per setting of a configuration class, defined by that class alone.
 
 The option of `max_num_seqs` is `--max-num-seqs` and `CHAIRLIFT_MAX_NUM_SEQS`; seconds and bytes are
 typed as people do: `batch_window_s` is `--batch-window 50ms`, `kv_cache_memory` takes `2GiB`.
@@ -7,17 +7,23 @@ typed as people do: `batch_window_s` is `--batch-window 50ms`, `kv_cache_memory`
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from chairlift.cli.values import duration, size
 from chairlift.config import EngineConfig
 
-HELP = {
+Command = Callable[..., None]
+
+SIZES = frozenset({"kv_cache_memory", "max_receive_bytes"})
+"""Settings in bytes."""
+
+ENGINE_HELP = {
     "batching": "When a waiting request may first join the batch.",
     "batch_size": "Requests of a full static or dynamic batch; default: max-num-seqs.",
     "batch_window_s": "dynamic: longest wait of the oldest request for a full batch.",
@@ -39,27 +45,50 @@ HELP = {
 
 
 def engine_options(
-    *, without: frozenset[str] = frozenset(), defaults: dict[str, object] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    *, without: frozenset[str] = frozenset(), defaults: Mapping[str, object] | None = None
+) -> Callable[[Command], Command]:
     """Decorates a command that takes `settings: dict[str, Any]`, the values for `EngineConfig`.
 
     Args:
         without: Settings that this command decides itself.
         defaults: Settings whose default differs from that of `EngineConfig`.
     """
+    texts = {name: text for name, text in ENGINE_HELP.items() if name not in without}
+    return config_options(EngineConfig, texts, into="settings", panel="Engine", defaults=defaults)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        names = [name for name in HELP if name not in without]
 
+def config_options(
+    config: type[BaseModel],
+    texts: Mapping[str, str],
+    *,
+    into: str,
+    panel: str,
+    defaults: Mapping[str, object] | None = None,
+) -> Callable[[Command], Command]:
+    """Decorates a command that takes a dict of settings.
+
+    Args:
+        config: Where the settings, their types and defaults are defined.
+        texts: Which of them become options, and their help.
+        into: Parameter of the command that takes the dict; unset ones (None) are left out.
+        panel: Heading in --help.
+        defaults: Those that differ from `config`'s.
+    """
+    values = {name: config.model_fields[name].default for name in texts} | dict(defaults or {})
+    added = [
+        _parameter(name, config.model_fields[name], values[name], text, panel)
+        for name, text in texts.items()
+    ]
+
+    def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_settings(*args: object, **options: object) -> None:
-            given = {name: options.pop(name) for name in names}
-            settings = {name: value for name, value in given.items() if value is not None}
-            command(*args, settings=settings, **options)
+            given = {name: options.pop(name) for name in texts}
+            options[into] = {name: value for name, value in given.items() if value is not None}
+            command(*args, **options)
 
         signature = inspect.signature(command)
-        own = [p for p in signature.parameters.values() if p.name != "settings"]
-        added = [_parameter(name, (defaults or {}).get(name)) for name in names]
+        own = [p for p in signature.parameters.values() if p.name != into]
         with_settings.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         with_settings.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
         return with_settings
@@ -67,23 +96,27 @@ def engine_options(
     return decorate
 
 
-def _parameter(name: str, default: object | None) -> inspect.Parameter:
-    field = EngineConfig.model_fields[name]
-    default = field.default if default is None else default
+def _parameter(
+    name: str,
+    field: FieldInfo,
+    default: Any,  # noqa: ANN401, of whatever type the setting has
+    text: str,
+    panel: str,
+) -> inspect.Parameter:
     flag = name.removesuffix("_s").replace("_", "-")
     kind: Any = _plain_type(field)
     make_option: Callable[..., Any] = typer.Option
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     if name.endswith("_s"):
         make_option, default = duration, f"{default:g}s"
-    elif name == "kv_cache_memory":
+    elif name in SIZES:
         make_option = size
     option = make_option(
         names,
-        help=HELP[name],
+        help=text,
         envvar=f"CHAIRLIFT_{flag.replace('-', '_').upper()}",
         show_envvar=False,
-        rich_help_panel="Engine",
+        rich_help_panel=panel,
     )
     return inspect.Parameter(
         name,
@@ -99,5 +132,5 @@ def _plain_type(field: FieldInfo) -> type:
     if isinstance(kind, types.UnionType) or get_args(kind):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)
         kind = get_args(kind)[0] if get_args(kind) else kind
-    assert kind in (int, float, bool) or issubclass(kind, StrEnum), kind
+    assert kind in (int, float, bool, str) or issubclass(kind, StrEnum), kind
     return kind  # type: ignore[no-any-return]

@@ -1,0 +1,36 @@
+//! Linear layers at the sizes of decoding and prefill: `cargo bench -p chairlift-kernels --bench linear`.
+//!
+//! Each call takes the next of several layers, so that weights come from memory as in a model.
+
+use chairlift_kernels::linear::{Linear, LinearElement};
+use chairlift_kernels::{Rows, RowsMut, bf16};
+use divan::Bencher;
+use divan::counter::{BytesCount, ItemsCount};
+
+const IN_FEATURES: usize = 1024;
+const OUT_FEATURES: usize = 5632;
+const LAYERS: usize = 12;
+
+fn main() {
+    divan::main();
+}
+
+/// The counters show bytes of weights, and items that are multiply-adds.
+#[divan::bench(types = [f32, bf16], args = [1, 4, 8, 16, 64, 256], sample_count = 20)]
+fn forward<T: LinearElement>(bencher: Bencher<'_, '_>, rows: usize) {
+    let weight = vec![T::from_f32(0.5); OUT_FEATURES * IN_FEATURES];
+    let layers: Vec<Linear<T>> = (0..LAYERS)
+        .map(|_| Linear::new(Rows::contiguous(&weight, IN_FEATURES), None).expect("it fits"))
+        .collect();
+    let x = vec![T::from_f32(0.25); rows * IN_FEATURES];
+    let mut out = vec![T::default(); rows * OUT_FEATURES];
+    let mut next = 0;
+    bencher
+        .counter(BytesCount::of_slice(&weight))
+        .counter(ItemsCount::new(rows * weight.len()))
+        .bench_local(|| {
+            next = (next + 1) % LAYERS;
+            let x = Rows::contiguous(&x, IN_FEATURES);
+            layers[next].forward(x, RowsMut::contiguous(&mut out, OUT_FEATURES))
+        });
+}

@@ -1,0 +1,218 @@
+//! What a kernel may ask of the instruction set that it is compiled for.
+//!
+//! Loops over slices of numbers become vector code by themselves. The tile of [`crate::tile`] does
+//! not: its accumulators must stay in registers, so it is written with [`Isa::Vector`].
+
+/// An instruction set: one register of numbers and the operations on it.
+pub trait Isa: Copy + Send + Sync {
+    /// A register.
+    type Vector: Copy;
+
+    /// Numbers in a register.
+    const LANES: usize;
+
+    /// Rows of a tile at most, such that two registers per row, and what feeds them, fit.
+    const ROWS: usize;
+
+    /// `a * b + c`: fused where the set has the instruction, else two roundings.
+    ///
+    /// Never fused in software: `f32::mul_add` without the instruction is a slow library call.
+    fn mul_add(a: f32, b: f32, c: f32) -> f32;
+
+    /// [`Self::mul_add`] of each lane.
+    fn mul_add_lanes(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
+    /// One number in every lane.
+    fn splat(number: f32) -> Self::Vector;
+
+    /// The first `LANES` numbers.
+    fn load(numbers: &[f32]) -> Self::Vector;
+
+    /// Replaces the first `LANES` numbers.
+    fn store(vector: Self::Vector, numbers: &mut [f32]);
+
+    /// The bf16 in the low half of each of the first `LANES` words, widened.
+    fn load_low(words: &[u32]) -> Self::Vector;
+
+    /// The same of the high halves.
+    fn load_high(words: &[u32]) -> Self::Vector;
+}
+
+/// Asks for a cache line; does nothing where there is no memory.
+#[inline(always)]
+pub(crate) fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults, and every x86-64 has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// Mask of the high half of a word.
+const HIGH: u32 = 0xffff_0000;
+
+/// Plain code for whatever the build targets.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+impl Isa for Portable {
+    type Vector = [f32; 8];
+
+    const LANES: usize = 8;
+    // Registers are taken to be sixteen of four lanes.
+    const ROWS: usize = 2;
+
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        // AArch64 always has the fused instruction.
+        if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
+            a.mul_add(b, c)
+        } else {
+            a * b + c
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add_lanes(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+        let mut sum = c;
+        for lane in 0..8 {
+            sum[lane] = Self::mul_add(a[lane], b[lane], c[lane]);
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn splat(number: f32) -> [f32; 8] {
+        [number; 8]
+    }
+
+    #[inline(always)]
+    fn load(numbers: &[f32]) -> [f32; 8] {
+        *numbers.first_chunk().expect("a register of numbers")
+    }
+
+    #[inline(always)]
+    fn store(vector: [f32; 8], numbers: &mut [f32]) {
+        numbers[..8].copy_from_slice(&vector);
+    }
+
+    #[inline(always)]
+    fn load_low(words: &[u32]) -> [f32; 8] {
+        let words: &[u32; 8] = words.first_chunk().expect("a register of words");
+        let mut wide = [0.0; 8];
+        for lane in 0..8 {
+            wide[lane] = f32::from_bits(words[lane] << 16);
+        }
+        wide
+    }
+
+    #[inline(always)]
+    fn load_high(words: &[u32]) -> [f32; 8] {
+        let words: &[u32; 8] = words.first_chunk().expect("a register of words");
+        let mut wide = [0.0; 8];
+        for lane in 0..8 {
+            wide[lane] = f32::from_bits(words[lane] & HIGH);
+        }
+        wide
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{HIGH, Isa};
+    use std::arch::x86_64::{
+        __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+        _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+        _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+    };
+
+    /// Implements [`Isa`] by intrinsics.
+    ///
+    /// SAFETY of its blocks: `dispatch` makes an instance only inside a function that enables the
+    /// features, and calls that only where the machine has them; loads and stores check lengths.
+    macro_rules! implement {
+        (
+            $Set:ident, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
+            $fmadd:ident, $set1:ident, $loadu:ident, $storeu:ident,
+            $load_words:ident, $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident
+        ) => {
+            #[derive(Clone, Copy)]
+            pub(crate) struct $Set;
+
+            impl Isa for $Set {
+                type Vector = $Vector;
+
+                const LANES: usize = $lanes;
+                const ROWS: usize = $rows;
+
+                #[inline(always)]
+                fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+                    a.mul_add(b, c)
+                }
+
+                #[inline(always)]
+                fn mul_add_lanes(a: $Vector, b: $Vector, c: $Vector) -> $Vector {
+                    // SAFETY: see the macro.
+                    unsafe { $fmadd(a, b, c) }
+                }
+
+                #[inline(always)]
+                fn splat(number: f32) -> $Vector {
+                    // SAFETY: see the macro.
+                    unsafe { $set1(number) }
+                }
+
+                #[inline(always)]
+                fn load(numbers: &[f32]) -> $Vector {
+                    let numbers = &numbers[..$lanes];
+                    // SAFETY: see the macro.
+                    unsafe { $loadu(numbers.as_ptr()) }
+                }
+
+                #[inline(always)]
+                fn store(vector: $Vector, numbers: &mut [f32]) {
+                    let numbers = &mut numbers[..$lanes];
+                    // SAFETY: see the macro.
+                    unsafe { $storeu(numbers.as_mut_ptr(), vector) }
+                }
+
+                #[inline(always)]
+                fn load_low(words: &[u32]) -> $Vector {
+                    let words = &words[..$lanes];
+                    // SAFETY: see the macro.
+                    unsafe { $cast($shift_left::<16>($load_words(words.as_ptr().cast()))) }
+                }
+
+                #[inline(always)]
+                fn load_high(words: &[u32]) -> $Vector {
+                    let words = &words[..$lanes];
+                    // SAFETY: see the macro.
+                    unsafe {
+                        let mask = $set1_word(HIGH.cast_signed());
+                        $cast($and($load_words(words.as_ptr().cast()), mask))
+                    }
+                }
+            }
+        };
+    }
+
+    // 10 accumulators, 2 loads, 2 widened, 1 of a row and the mask are 16 registers.
+    implement!(
+        Avx2, __m256, 8 lanes, 5 rows,
+        _mm256_fmadd_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
+        _mm256_castsi256_ps
+    );
+    implement!(
+        Avx512, __m512, 16 lanes, 8 rows,
+        _mm512_fmadd_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+        _mm512_loadu_si512, _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
+        _mm512_castsi512_ps
+    );
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};

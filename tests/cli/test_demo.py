@@ -1,0 +1,28 @@
+"""`chairlift demo` from end to end: a server process, seven prompts, the picture."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from chairlift.cli.demo import PROMPTS
+
+from tests.cli.conftest import Run
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("batching", ["continuous", "static"])
+def test_seven_prompts_ride_four_rows(chairlift: Run, tmp_path: Path, batching: str) -> None:
+    picture = tmp_path / "demo.svg"
+    run = chairlift("demo", "--picture", picture, "--batching", batching)
+    assert run.returncode == 0, run
+    for prompt, _ in PROMPTS:
+        assert prompt in run.stdout
+    assert "row 3" in run.stdout
+    assert "row 4" not in run.stdout
+    root = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
+    runs = [group.findtext(f"{SVG}title", "") for group in root.iter(f"{SVG}g")]
+    # Nobody is preempted: each prompt sat in one row from its first step to its last.
+    assert len(runs) == len(PROMPTS)
+    for prompt, _ in PROMPTS:
+        assert sum(title.startswith(prompt) for title in runs) == 1
