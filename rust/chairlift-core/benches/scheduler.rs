@@ -6,6 +6,7 @@ use std::sync::Arc;
 use chairlift_core::{
     Config, KvGroup, NewRequest, Scheduler,
     block_pool::BlockPool,
+    events::Events,
     plan::{Plan, PlanView},
     policy::Policy,
     scheduler::{Next, Sampled},
@@ -18,6 +19,7 @@ fn main() {
 }
 
 const PROMPT: usize = 128;
+const BLOCK_SIZE: usize = 16;
 
 fn config(num_running: usize) -> Config {
     Config {
@@ -27,7 +29,7 @@ fn config(num_running: usize) -> Config {
         max_model_len: 1 << 20,
         max_queued_requests: num_running,
         vocab_size: 32_000,
-        block_size: 16,
+        block_size: BLOCK_SIZE,
         num_blocks: num_running * 600,
         kv_groups: vec![KvGroup { window: None }],
         prefix_cache: true,
@@ -37,23 +39,31 @@ fn config(num_running: usize) -> Config {
 }
 
 /// A scheduler with everyone past the prompt.
-fn decoding(num_running: usize) -> (Scheduler, Plan, Vec<i32>) {
+fn decoding(num_running: usize) -> (Scheduler, Plan, Vec<i32>, Events) {
     let config = config(num_running);
     let table = TokenTable::new(vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
     let mut scheduler = Scheduler::new(config, Arc::new(table)).expect("a valid configuration");
     for i in 0..num_running {
-        let prompt = (0..PROMPT).map(|j| ((i * 7 + j) % 31_000) as i32).collect();
+        // One in `BLOCK_SIZE` requests fills a block in each step, as in real traffic.
+        let length = PROMPT + i % BLOCK_SIZE;
+        let prompt = (0..length).map(|j| ((i * 7 + j) % 31_000) as i32).collect();
         scheduler
             .add(0, NewRequest::new(prompt, 1 << 19))
             .expect("there is room");
     }
     let capacity = 64 + 10 * num_running + 8192 + 4 * num_running * 70;
-    let (mut plan, mut buffer) = (Plan::default(), vec![0; capacity]);
-    while step(&mut scheduler, &mut plan, &mut buffer) != (num_running, num_running) {}
-    (scheduler, plan, buffer)
+    let (mut plan, mut buffer, mut events) =
+        (Plan::default(), vec![0; capacity], Events::default());
+    while step(&mut scheduler, &mut plan, &mut buffer, &mut events) != (num_running, num_running) {}
+    (scheduler, plan, buffer, events)
 }
 
-fn step(scheduler: &mut Scheduler, plan: &mut Plan, buffer: &mut [i32]) -> (usize, usize) {
+fn step(
+    scheduler: &mut Scheduler,
+    plan: &mut Plan,
+    buffer: &mut [i32],
+    events: &mut Events,
+) -> (usize, usize) {
     let Next::Run(id) = scheduler.schedule(0, plan) else {
         panic!("there is work")
     };
@@ -67,16 +77,15 @@ fn step(scheduler: &mut Scheduler, plan: &mut Plan, buffer: &mut [i32]) -> (usiz
         counts: &counts,
     };
     scheduler.update(0, id, sampled).expect("in flight");
-    let mut events = chairlift_core::events::Events::default();
-    scheduler.take_events(&mut events);
+    scheduler.take_events(events);
     divan::black_box(events);
     shape
 }
 
 #[divan::bench(args = [64, 256, 1024, 4096])]
 fn decode_step(bencher: Bencher<'_, '_>, num_running: usize) {
-    let (mut scheduler, mut plan, mut buffer) = decoding(num_running);
-    bencher.bench_local(|| step(&mut scheduler, &mut plan, &mut buffer));
+    let (mut scheduler, mut plan, mut buffer, mut events) = decoding(num_running);
+    bencher.bench_local(|| step(&mut scheduler, &mut plan, &mut buffer, &mut events));
 }
 
 #[divan::bench]

@@ -55,7 +55,10 @@ pub enum EventKind {
         sample_slot: usize,
     },
     /// Nothing follows for the request.
-    Ended { reason: EndReason, account: Account },
+    Ended {
+        reason: EndReason,
+        account: Box<Account>,
+    },
 }
 
 /// Events since the last time they were taken.
@@ -68,6 +71,7 @@ pub struct Events {
 
 impl Events {
     pub(crate) fn end(&mut self, request: RequestId, reason: EndReason, account: Account) {
+        let account = Box::new(account);
         let kind = EventKind::Ended { reason, account };
         self.list.push(Event {
             request,

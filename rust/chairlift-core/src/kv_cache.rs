@@ -22,6 +22,7 @@ use crate::{
 /// The blocks of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockTable {
+    num_columns: usize,
     /// `[num_kv_groups][num_columns]`.
     groups: Vec<Vec<BlockId>>,
     /// Names of the full columns known so far; kept when the blocks are released, since tokens never change.
@@ -35,7 +36,7 @@ pub(crate) struct BlockTable {
 
 impl BlockTable {
     pub(crate) fn num_columns(&self) -> usize {
-        self.groups[0].len()
+        self.num_columns
     }
 
     pub(crate) fn block(&self, group: usize, column: usize) -> BlockId {
@@ -81,10 +82,15 @@ impl KvCache {
         }
     }
 
-    pub(crate) fn new_table(&self, namespace: &Namespace) -> BlockTable {
+    /// An empty table with memory for the columns of `num_tokens`.
+    pub(crate) fn new_table(&self, namespace: &Namespace, num_tokens: usize) -> BlockTable {
+        let columns = num_tokens.div_ceil(self.block_size);
         BlockTable {
-            groups: vec![Vec::new(); self.num_groups],
-            hashes: Vec::new(),
+            num_columns: 0,
+            groups: (0..self.num_groups)
+                .map(|_| Vec::with_capacity(columns))
+                .collect(),
+            hashes: Vec::with_capacity(columns),
             root: self.prefix_cache.root(namespace),
             num_published: 0,
             promised: 0,
@@ -164,6 +170,7 @@ impl KvCache {
             self.pool.share(block);
             table.groups[i % self.num_groups].push(block);
         }
+        table.num_columns = num_hits;
         table.num_published = num_hits;
         table.promised = promise;
         self.promised += promise;
@@ -172,10 +179,10 @@ impl KvCache {
 
     /// Allocates columns until `num_tokens` fit; false (and nothing changed) if there is no room.
     pub(crate) fn grow(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
-        let columns = num_tokens.div_ceil(self.block_size);
-        if columns <= table.num_columns() {
+        if num_tokens <= table.num_columns * self.block_size {
             return true;
         }
+        let columns = num_tokens.div_ceil(self.block_size);
         let num_new = (columns - table.num_columns()) * self.num_groups;
         let from_promise = num_new.min(table.promised);
         if num_new - from_promise > self.num_available() {
@@ -193,15 +200,16 @@ impl KvCache {
                 table.groups[group].push(block);
             }
         }
+        table.num_columns = columns;
         true
     }
 
     /// Makes the full columns among the first `num_computed` tokens known to others.
     pub(crate) fn publish(&mut self, table: &mut BlockTable, tokens: &[i32], num_computed: usize) {
-        let num_full = num_computed / self.block_size;
-        if num_full <= table.num_published {
+        if num_computed < (table.num_published + 1) * self.block_size {
             return;
         }
+        let num_full = num_computed / self.block_size;
         self.extend_hashes(table, tokens, num_full);
         for column in table.num_published..num_full {
             let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
@@ -224,6 +232,7 @@ impl KvCache {
             }
         }
         table.groups.iter_mut().for_each(Vec::clear);
+        table.num_columns = 0;
         table.num_published = 0;
         self.promised -= table.promised;
         table.promised = 0;

@@ -61,6 +61,9 @@ impl NewRequest {
     }
 }
 
+/// Output tokens that a new request has memory for: growth happens when it is added, not in a step.
+pub(crate) const ROOM_AHEAD: usize = 1024;
+
 /// Where a request is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -73,38 +76,37 @@ pub(crate) enum State {
 }
 
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch of its own, named where it is read"
-)]
+#[repr(C)]
 pub(crate) struct Request {
+    // A decode step visits every running request, and waits for memory more than for anything else: what it touches
+    // lies together, in front.
     pub(crate) id: RequestId,
-    pub(crate) state: State,
     /// Prompt, then output.
     pub(crate) tokens: Vec<i32>,
-    pub(crate) num_prompt: usize,
     /// Tokens whose keys and values are written, or will be by the steps in flight.
     pub(crate) num_computed: usize,
     /// Tokens that steps in flight sample: they will follow `tokens`, and only the runner knows them.
     pub(crate) num_unknown: usize,
-    /// The row's last sampled token is this request's last token: the runner has it.
-    pub(crate) last_token_is_sampled: bool,
-    /// Computed tokens that a preemption threw away and nothing has replaced yet.
-    pub(crate) num_lost: usize,
     /// Steps in flight that name this request.
     pub(crate) in_flight: usize,
-    pub(crate) table: BlockTable,
-    pub(crate) text: TextState,
+    pub(crate) state: State,
+    /// The row's last sampled token is this request's last token: the runner has it.
+    pub(crate) last_token_is_sampled: bool,
+    pub(crate) cache_read: bool,
+    pub(crate) cache_write: bool,
+    pub(crate) include_stop: bool,
     /// Most tokens, prompt and output: `max_tokens` or the context.
     pub(crate) max_num_tokens: usize,
     pub(crate) min_tokens: usize,
+    pub(crate) num_prompt: usize,
     pub(crate) stop_token_ids: Vec<i32>,
-    pub(crate) include_stop: bool,
-    pub(crate) cache_read: bool,
-    pub(crate) cache_write: bool,
+    pub(crate) text: TextState,
+    pub(crate) table: BlockTable,
+    pub(crate) account: Account,
+    /// Computed tokens that a preemption threw away and nothing has replaced yet.
+    pub(crate) num_lost: usize,
     pub(crate) queue_deadline: Option<Nanos>,
     pub(crate) deadline: Option<Nanos>,
-    pub(crate) account: Account,
 }
 
 /// What a request has cost, for its last event.
@@ -132,10 +134,13 @@ impl Request {
         table: BlockTable,
     ) -> Self {
         let num_prompt = new.prompt.len();
+        let max_num_tokens = max_context_len.min(num_prompt.saturating_add(new.max_tokens));
+        let mut tokens = new.prompt;
+        tokens.reserve_exact(max_num_tokens.saturating_sub(num_prompt).min(ROOM_AHEAD));
         Self {
             id,
             state: State::Waiting,
-            tokens: new.prompt,
+            tokens,
             num_prompt,
             num_computed: 0,
             num_unknown: 0,
@@ -145,7 +150,7 @@ impl Request {
             table,
             include_stop: new.text.include_stop,
             text: TextState::new(new.text),
-            max_num_tokens: max_context_len.min(num_prompt.saturating_add(new.max_tokens)),
+            max_num_tokens,
             min_tokens: new.min_tokens,
             stop_token_ids: new.stop_token_ids,
             cache_read: new.cache_read,

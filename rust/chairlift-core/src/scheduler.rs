@@ -32,7 +32,7 @@ use crate::{
     events::{EndReason, Events, Failure},
     index_list::IndexList,
     kv_cache::KvCache,
-    request::{NewRequest, Request, RequestId, Slot, State},
+    request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot, State},
     rows::Rows,
     text::TokenTable,
 };
@@ -100,6 +100,8 @@ pub struct Scheduler {
     num_waiting_tokens: usize,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
+    /// Somebody on the running list no longer runs, or a row was held.
+    needs_sweep: bool,
     rows: Rows,
     kv: KvCache,
     deadlines: Deadlines,
@@ -138,6 +140,7 @@ impl Scheduler {
             num_preempted: 0,
             num_waiting_tokens: 0,
             running: Vec::with_capacity(config.max_num_seqs),
+            needs_sweep: false,
             rows: Rows::new(config.max_num_seqs),
             kv: KvCache::new(&config),
             deadlines: Deadlines::default(),
@@ -170,7 +173,8 @@ impl Scheduler {
         for time in [new.queue_deadline, new.deadline].into_iter().flatten() {
             self.deadlines.push(time, request);
         }
-        let table = self.kv.new_table(&new.namespace);
+        let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
+        let table = self.kv.new_table(&new.namespace, num_tokens);
         let queue_position = self.queue.len();
         self.num_waiting_tokens += new.prompt.len();
         self.requests[slot as usize] =
@@ -347,6 +351,7 @@ impl Scheduler {
             self.num_preempted -= usize::from(request.account.num_preemptions > 0);
         }
         request.state = State::Ended { row: request.row() };
+        self.needs_sweep = true;
         request.account.finished = now;
         request.account.output_tokens = request.num_output();
         self.events.end(request.id, reason, request.account);
@@ -363,7 +368,10 @@ impl Scheduler {
         debug_assert!(!request.is_live() && request.in_flight == 0);
         self.kv.release(&mut request.table);
         match request.row() {
-            Some(row) if self.config.policy.holds_rows() => self.rows.hold(row),
+            Some(row) if self.config.policy.holds_rows() => {
+                self.rows.hold(row);
+                self.needs_sweep = true;
+            }
             Some(row) => self.rows.release(row),
             None => {}
         }
@@ -373,6 +381,9 @@ impl Scheduler {
     /// Takes ended requests off the running list and ends the batch when it is empty. Every public call that may end
     /// a request finishes with it.
     fn sweep(&mut self) {
+        if !std::mem::take(&mut self.needs_sweep) {
+            return;
+        }
         let requests = &self.requests;
         self.running.retain(|&slot| {
             requests[slot as usize]

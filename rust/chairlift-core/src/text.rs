@@ -44,24 +44,41 @@ pub struct TextOptions {
 /// that is complete earlier is plain text, and one that only begins earlier still ends the answer.
 #[derive(Clone, Debug)]
 pub struct TextState {
-    options: TextOptions,
+    detokenize: bool,
     detokenizer: Detokenizer,
+    /// Most answers have no stop strings, and a decode step visits every answer.
+    stops: Option<Box<Stops>>,
+}
+
+/// The stop strings of one answer, and what waits for them.
+#[derive(Clone, Debug)]
+struct Stops {
+    strings: Vec<String>,
     matcher: StopMatcher,
+    /// A stop string is cut off, so that its possible start must wait.
+    cuts: bool,
     /// Decided text that may be the start of a stop string.
     held: String,
-    match_stops: bool,
+    accept: bool,
     stopped: bool,
 }
 
 impl TextState {
     pub fn new(options: TextOptions) -> Self {
+        let stops = (!options.stop.is_empty()).then(|| {
+            Box::new(Stops {
+                matcher: StopMatcher::new(&options.stop),
+                strings: options.stop,
+                cuts: options.detokenize && !options.include_stop,
+                held: String::new(),
+                accept: false,
+                stopped: false,
+            })
+        });
         Self {
+            detokenize: options.detokenize,
             detokenizer: Detokenizer::new(options.skip_special_tokens),
-            matcher: StopMatcher::new(&options.stop),
-            held: String::new(),
-            match_stops: false,
-            stopped: false,
-            options,
+            stops,
         }
     }
 
@@ -77,26 +94,26 @@ impl TextState {
         match_stops: bool,
         out: &mut String,
     ) -> Option<usize> {
-        if self.stopped {
-            return None;
-        }
-        if self.matcher.is_empty() {
-            if self.options.detokenize {
+        let Some(stops) = &mut self.stops else {
+            if self.detokenize {
                 self.detokenizer.push(table, token, out);
             }
             return None;
+        };
+        if stops.stopped {
+            return None;
         }
-        self.match_stops = match_stops;
-        let decided = self.held.len();
-        self.detokenizer.push(table, token, &mut self.held);
-        let found = self.release(decided, out);
+        stops.accept = match_stops;
+        let decided = stops.held.len();
+        self.detokenizer.push(table, token, &mut stops.held);
+        let found = stops.release(decided, self.detokenize, out);
         if found.is_none() {
-            let wait = if self.cuts() {
-                self.matcher.partial_len()
+            let wait = if stops.cuts {
+                stops.matcher.partial_len()
             } else {
                 0
             };
-            self.emit(self.held.len() - wait, out);
+            stops.emit(stops.held.len() - wait, self.detokenize, out);
         }
         found
     }
@@ -107,46 +124,53 @@ impl TextState {
     /// that holds stop string `i` (a byte run stays open until a token or the end follows); the text is
     /// cut there as in [`TextState::push`].
     pub fn finish(&mut self, table: &TokenTable, out: &mut String) -> Option<usize> {
-        if self.stopped {
+        let Some(stops) = &mut self.stops else {
+            if self.detokenize {
+                self.detokenizer.finish(table, out);
+            }
+            return None;
+        };
+        if stops.stopped {
             return None;
         }
-        let decided = self.held.len();
-        self.detokenizer.finish(table, &mut self.held);
-        let found = self.release(decided, out);
+        let decided = stops.held.len();
+        self.detokenizer.finish(table, &mut stops.held);
+        let found = stops.release(decided, self.detokenize, out);
         if found.is_none() {
-            self.emit(self.held.len(), out);
+            stops.emit(stops.held.len(), self.detokenize, out);
         }
         found
     }
 
     /// Stop string `i`, counted as in [`TextOptions::stop`].
+    ///
+    /// # Panics
+    /// If there is none.
     pub fn stop(&self, i: usize) -> &str {
-        &self.options.stop[i]
+        let stops = self.stops.as_ref();
+        &stops.expect("invariant: a stop string matched").strings[i]
     }
+}
 
+impl Stops {
     /// Looks for stop strings in `held[decided..]`; where one ends, the text before it goes to `out`.
-    fn release(&mut self, decided: usize, out: &mut String) -> Option<usize> {
-        let Match { stop, end } = self.matcher.feed(&self.held[decided..], self.match_stops)?;
+    fn release(&mut self, decided: usize, detokenize: bool, out: &mut String) -> Option<usize> {
+        let Match { stop, end } = self.matcher.feed(&self.held[decided..], self.accept)?;
         let end = decided + end;
-        let start = if self.cuts() {
-            end - self.options.stop[stop].len()
+        let start = if self.cuts {
+            end - self.strings[stop].len()
         } else {
             end
         };
-        self.emit(start, out);
+        self.emit(start, detokenize, out);
         self.held = String::new();
         self.stopped = true;
         Some(stop)
     }
 
-    /// Whether a stop string is cut off, so that its possible start must wait.
-    fn cuts(&self) -> bool {
-        self.options.detokenize && !self.options.include_stop
-    }
-
-    /// Moves the first `len` bytes of `held` to `out`.
-    fn emit(&mut self, len: usize, out: &mut String) {
-        if self.options.detokenize {
+    /// Moves the first `len` bytes of `held` to `out`, if text is wanted.
+    fn emit(&mut self, len: usize, detokenize: bool, out: &mut String) {
+        if detokenize {
             out.push_str(&self.held[..len]);
         }
         self.held.drain(..len);

@@ -1,5 +1,10 @@
 //! Events of a step, turned into Python objects only when somebody iterates: the engine thread hands them on unread.
 
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+};
+
 use chairlift_core::events::{self, EndReason, EventKind, Failure};
 use pyo3::{
     prelude::*,
@@ -53,7 +58,40 @@ pub(crate) struct FailedEvent {
 /// What one step produced, in order.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct Events {
-    pub(crate) inner: events::Events,
+    inner: events::Events,
+    buffers: Buffers,
+}
+
+/// Memory of events that nobody holds any more, for later steps: what a large batch needs is more than an allocator
+/// keeps, and fresh pages cost as much as the step itself.
+#[derive(Clone, Default)]
+pub(crate) struct Buffers(Arc<Mutex<Vec<events::Events>>>);
+
+impl Buffers {
+    /// As many as a consumer that lags holds at a time; it may hold more.
+    const MOST: usize = 4;
+
+    /// Events that `fill` writes into memory used before.
+    pub(crate) fn take(&self, fill: impl FnOnce(&mut events::Events)) -> Events {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut inner = spare.unwrap_or_default();
+        fill(&mut inner);
+        let buffers = self.clone();
+        Events { inner, buffers }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let mut spare = self
+            .buffers
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < Buffers::MOST {
+            spare.push(mem::take(&mut self.inner));
+        }
+    }
 }
 
 #[pymethods]
@@ -90,7 +128,7 @@ impl Events {
                 Ok(Py::new(py, event)?.into_any())
             }
             EventKind::Ended { reason, account } => {
-                let account = Py::new(py, Account::from(account))?;
+                let account = Py::new(py, Account::from(&**account))?;
                 if let EndReason::Failed(failure) = reason {
                     let reason = failure_name(*failure);
                     let event = FailedEvent {

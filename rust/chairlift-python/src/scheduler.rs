@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chairlift_core::{
-    Config, KvGroup, NewRequest, RequestId, events,
+    Config, KvGroup, NewRequest, RequestId,
     plan::Plan,
     policy::Policy,
     prefix_cache::Namespace,
@@ -15,7 +15,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     error,
-    events::{Events, end_reason},
+    events::{Buffers, Events, end_reason},
     text::TokenTable,
 };
 
@@ -48,6 +48,7 @@ pub(crate) struct Load {
 pub(crate) struct Scheduler {
     inner: scheduler::Scheduler,
     plan: Plan,
+    event_buffers: Buffers,
     #[pyo3(get)]
     wake_at: Option<u64>,
     #[pyo3(get)]
@@ -122,6 +123,7 @@ impl Scheduler {
         let config = inner.config();
         Ok(Self {
             plan: Plan::default(),
+            event_buffers: Buffers::default(),
             wake_at: None,
             max_context_len: config.max_context_len(),
             plan_capacity: Plan::capacity(config),
@@ -245,9 +247,8 @@ impl Scheduler {
     }
 
     fn take_events(&mut self) -> Events {
-        let mut inner = events::Events::default();
-        self.inner.take_events(&mut inner);
-        Events { inner }
+        self.event_buffers
+            .take(|events| self.inner.take_events(events))
     }
 
     fn flush(&mut self) {

@@ -16,13 +16,13 @@ BLOCK_SIZE = 16
 def scheduler(
     running: Annotated[
         list[int] | None,
-        typer.Option(help="Running requests; may be repeated. Default: 64, 256 and 1024."),
+        typer.Option(help="Running requests; may be repeated. Default: 64, 256, 1024 and 4096."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Measured decode steps.", min=10)] = 400,
     as_json: Json = False,
 ) -> None:
     """Time of schedule and update in one decode step, without a model."""
-    results = (measure(count, steps) for count in running or (64, 256, 1024))
+    results = (measure(count, steps) for count in running or (64, 256, 1024, 4096))
     report(results, title=f"Scheduler, {steps} decode steps", as_json=as_json)
 
 
@@ -45,7 +45,10 @@ def _decode_steps(running: int, steps: int) -> Iterator[float]:
     from chairlift import _core
 
     budget = max(8192, running)
-    blocks_per_request = -(-(PROMPT_TOKENS + steps + 1) // BLOCK_SIZE) + 1
+    # While the last prompts are computed, the first requests decode already.
+    prefill_steps = -(-running * (PROMPT_TOKENS + BLOCK_SIZE) // (budget - running + 1)) + 1
+    longest = PROMPT_TOKENS + BLOCK_SIZE + prefill_steps + steps
+    blocks_per_request = -(-longest // BLOCK_SIZE) + 1
     core = _core.Scheduler(
         policy="continuous",
         batch_size=running,
@@ -53,7 +56,7 @@ def _decode_steps(running: int, steps: int) -> Iterator[float]:
         batch_timeout=0,
         max_num_seqs=running,
         max_num_batched_tokens=budget,
-        max_model_len=PROMPT_TOKENS + 8 * steps,
+        max_model_len=2 * longest,
         max_queued_requests=running,
         vocab_size=VOCAB_SIZE,
         block_size=BLOCK_SIZE,
@@ -64,8 +67,10 @@ def _decode_steps(running: int, steps: int) -> Iterator[float]:
         token_table=_core.TokenTable([b" word"] * VOCAB_SIZE, []),
     )
     for i in range(running):
-        prompt = [(7 * i + j) % VOCAB_SIZE for j in range(PROMPT_TOKENS)]
-        core.add(time.monotonic_ns(), prompt, max_tokens=4 * steps)
+        # One in BLOCK_SIZE requests fills a block in each step, as in real traffic.
+        length = PROMPT_TOKENS + i % BLOCK_SIZE
+        prompt = [(7 * i + j) % VOCAB_SIZE for j in range(length)]
+        core.add(time.monotonic_ns(), prompt, max_tokens=longest)
     plan = torch.zeros(core.plan_capacity, dtype=torch.int32)
     tokens = torch.full((running,), 5, dtype=torch.int32)
     counts = torch.ones(running, dtype=torch.int32)

@@ -167,6 +167,7 @@ impl Scheduler {
                 .expect("invariant: a running request has a row"),
         );
         request.state = State::Waiting;
+        self.needs_sweep = true;
         request.num_lost += request.num_computed;
         request.num_computed = 0;
         request.last_token_is_sampled = false;

@@ -25,10 +25,6 @@ impl StopMatcher {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.automata.is_empty()
-    }
-
     /// Reads on; returns the earliest match that ends in `text`, the longest of those that end together.
     ///
     /// With `accept` false matches are passed over, and only a later one can count.
