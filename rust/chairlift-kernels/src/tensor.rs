@@ -1,6 +1,7 @@
 //! The door for torch tensors: checked views of their memory (feature `python`).
 //!
-//! [`Tensor`] is extracted from an argument and keeps the Python object alive. [`Borrows`] hands out
+//! [`Tensor`] is extracted from an argument and keeps the Python object alive. A numpy array passes too, so that a user
+//! of the scheduler alone need not import torch, which takes seconds. [`Borrows`] hands out
 //! slices of the tensors of one call after checking type and shape, and refuses a tensor that is
 //! written and overlaps another. A mistake is a `TypeError` (not a CPU tensor, wrong dtype) or
 //! a `ValueError` (wrong shape, not contiguous, overlap) that names the argument.
@@ -13,7 +14,7 @@ use half::bf16;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use std::ops::Range;
 use std::slice;
 
@@ -70,7 +71,7 @@ unsafe impl TensorElement for i64 {
     const DTYPE: Dtype = Dtype::Int64;
 }
 
-/// A dense CPU tensor of one of [`Dtype`], kept alive.
+/// A dense CPU tensor or numpy array of one of [`Dtype`], kept alive.
 pub struct Tensor {
     _object: Py<PyAny>,
     address: usize,
@@ -100,10 +101,23 @@ impl Torch {
     }
 }
 
+/// Whether an object is a `numpy.ndarray` itself; numpy is imported wherever torch is.
+fn is_array(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
+    static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let array = ARRAY.get_or_try_init(py, || {
+        py.import("numpy")?.getattr("ndarray").map(Bound::unbind)
+    })?;
+    Ok(object.get_type().is(array))
+}
+
 impl<'py> FromPyObject<'_, 'py> for Tensor {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if is_array(object)? {
+            return Self::of_array(&object);
+        }
         let py = object.py();
         let torch = Torch::get(py)?;
         if !object.is_instance(torch.tensor.bind(py))? {
@@ -149,6 +163,49 @@ where
 }
 
 impl Tensor {
+    /// The view that numpy's array interface protocol, version 3, describes.
+    fn of_array(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let interface = array.getattr("__array_interface__")?;
+        let interface = interface.cast::<PyDict>()?;
+        let entry = |name| {
+            let entry = interface.get_item(name)?;
+            entry.ok_or_else(|| PyTypeError::new_err(format!("array interface: no {name}")))
+        };
+        let (address, is_read_only): (usize, bool) = entry("data")?.extract()?;
+        if is_read_only {
+            return Err(PyValueError::new_err("expected a writable array"));
+        }
+        let (dtype, item) = match entry("typestr")?.extract::<String>()?.as_str() {
+            "<f4" => (Dtype::Float32, 4),
+            "<i4" => (Dtype::Int32, 4),
+            "<i8" => (Dtype::Int64, 8),
+            got => {
+                let message = format!("expected float32, int32 or int64, got {got}");
+                return Err(PyTypeError::new_err(message));
+            }
+        };
+        let shape: Vec<usize> = numbers(&entry("shape")?)?;
+        let strides = entry("strides")?;
+        let strides = if strides.is_none() {
+            // Contiguous: an axis is as wide as all that follow it.
+            let width = |axis: usize| shape[axis + 1..].iter().product::<usize>() as isize;
+            (0..shape.len()).map(width).collect()
+        } else {
+            let bytes: Vec<isize> = numbers(&strides)?;
+            if bytes.iter().any(|stride| stride % item != 0) {
+                return Err(PyValueError::new_err("expected whole elements between rows"));
+            }
+            bytes.iter().map(|stride| stride / item).collect()
+        };
+        Ok(Self {
+            _object: array.clone().unbind(),
+            address,
+            dtype,
+            shape,
+            strides,
+        })
+    }
+
     /// Element type.
     pub fn dtype(&self) -> Dtype {
         self.dtype
@@ -242,8 +299,8 @@ impl Borrows {
         if len == 0 {
             return Ok(&[]);
         }
-        // SAFETY: torch owns `len` elements of this type from `start` on while `tensor` lives, and
-        // this call has no mutable view of them.
+        // SAFETY: torch or numpy owns `len` elements of this type from `start` on while `tensor`
+        // lives, and this call has no mutable view of them.
         Ok(unsafe { slice::from_raw_parts(start, len) })
     }
 

@@ -1,0 +1,73 @@
+"""Follows plans without a model: who sits in which row, and what a step costs.
+
+The layout of a plan is that of rust/chairlift-core/src/plan.rs.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HEADER_LEN = 16
+_ASSIGNED_WIDTH = 6
+
+Int32Array = NDArray[np.int32]
+
+
+class Work(NamedTuple):
+    """What one step computes; arrays are valid until the next plan."""
+
+    num_rows: int
+    num_tokens: int
+    num_context: int
+    """Tokens of the rows after the step."""
+    sampled_rows: Int32Array
+    """`[S]` rows that sample a token, in the order of the sample slots."""
+
+
+class PlanRows:
+    """Request slot and computed tokens of each row, as the plans so far say.
+
+    Attributes:
+        slot: int32 `[max_num_seqs]`, the request slot in each row.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self.slot = np.zeros(num_rows, dtype=np.int32)
+        self._computed = np.zeros(num_rows, dtype=np.int64)
+
+    def apply(self, plan: Int32Array) -> Work:
+        """Follows one plan; takes a time that grows with the rows only inside numpy."""
+        num_rows, num_tokens, num_samples, num_ranges, num_assigned = plan[:5].tolist()
+        rows_end = _HEADER_LEN + num_rows
+        input_ids = rows_end + num_rows
+        sample_rows = input_ids + num_tokens + num_rows
+        if num_assigned:
+            start = sample_rows + num_samples + 2 * num_ranges
+            end = start + _ASSIGNED_WIDTH * num_assigned
+            assigned = plan[start:end].reshape(num_assigned, _ASSIGNED_WIDTH)
+            self.slot[assigned[:, 0]] = assigned[:, 1]
+            self._computed[assigned[:, 0]] = assigned[:, 3]
+        rows = plan[_HEADER_LEN:rows_end]
+        counts = plan[rows_end:input_ids]
+        computed = self._computed[rows] + counts
+        self._computed[rows] = computed
+        sampled = rows
+        if num_samples < num_rows:
+            samples = plan[sample_rows : sample_rows + num_samples]
+            sampled = rows[np.searchsorted(np.cumsum(counts), samples, side="right")]
+        return Work(num_rows, num_tokens, int(computed.sum()), sampled)
+
+
+def num_prefill_tokens(plan: Int32Array) -> int:
+    """Tokens of a plan that are known before the step; the others are last sampled ones."""
+    num_rows, num_tokens = plan[:2].tolist()
+    start = _HEADER_LEN + 2 * num_rows
+    return int(np.count_nonzero(plan[start : start + num_tokens] >= 0))
+
+
+def plan_len(plan: Int32Array) -> int:
+    """Integers of a plan up to the rows that it assigns, which is as far as this file reads."""
+    num_rows, num_tokens, num_samples, num_ranges, num_assigned = plan[:5].tolist()
+    fixed = _HEADER_LEN + 3 * num_rows + num_tokens + num_samples + 2 * num_ranges
+    return fixed + _ASSIGNED_WIDTH * num_assigned
