@@ -48,7 +48,7 @@ def replay(
         typer.Option(help="Policy; may be repeated to compare. Default: the trace's."),
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(help="Recipe: how many requests. Default: 1000.", min=1)
+        int | None, typer.Option(help="Recipe: how many requests. Default: its own.", min=1)
     ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Recipe: arrivals per second. Default: its own.")

@@ -195,7 +195,10 @@ def _header(path: Path, line: bytes) -> Header:
     try:
         fields = _OBJECT.validate_json(line)
         version = fields.get("version")
-        if fields.get("event") == "header" and version != VERSION:
+        if fields.get("event") != "header":
+            message = f"{path}:1: expected the header of a trace"
+            raise ConfigError(message)
+        if version != VERSION:
             message = f"{path}:1: expected version {VERSION}, got {version!r}"
             raise ConfigError(message)
         return Header.model_validate_json(line)

@@ -56,18 +56,18 @@ class PlanRows:
         if num_samples < num_rows:
             samples = plan[sample_rows : sample_rows + num_samples]
             sampled = rows[np.searchsorted(np.cumsum(counts), samples, side="right")]
-        return Work(num_rows, num_tokens, int(computed.sum()), sampled)
+        return Work(num_rows, num_tokens, int(np.add.reduce(computed)), sampled)
 
 
 def num_prefill_tokens(plan: Int32Array) -> int:
     """Tokens of a plan that are known before the step; the others are last sampled ones."""
-    num_rows, num_tokens = plan[:2].tolist()
+    num_rows, num_tokens = map(int, plan[:2])
     start = _HEADER_LEN + 2 * num_rows
     return int(np.count_nonzero(plan[start : start + num_tokens] >= 0))
 
 
 def plan_len(plan: Int32Array) -> int:
     """Integers of a plan up to the rows that it assigns, which is as far as this file reads."""
-    num_rows, num_tokens, num_samples, num_ranges, num_assigned = plan[:5].tolist()
+    num_rows, num_tokens, num_samples, num_ranges, num_assigned = map(int, plan[:5])
     fixed = _HEADER_LEN + 3 * num_rows + num_tokens + num_samples + 2 * num_ranges
     return fixed + _ASSIGNED_WIDTH * num_assigned

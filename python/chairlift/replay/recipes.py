@@ -51,6 +51,7 @@ class Recipe:
 
     about: str
     draw: Callable[[Generator, int], Drawn]
+    num_requests: int = 1000
     rate_per_s: float | None = None
     """Arrivals per second; None: all at once."""
     gap_shape: float = 1.0
@@ -62,7 +63,7 @@ class Recipe:
 def draw_trace(
     name: str,
     *,
-    num_requests: int = 1000,
+    num_requests: int | None = None,
     rate_per_s: float | None = None,
     seed: int = 0,
     scale: float = 1.0,
@@ -71,14 +72,15 @@ def draw_trace(
 
     Args:
         name: One of `RECIPES`.
-        num_requests: How many.
+        num_requests: How many; None is the recipe's own number.
         rate_per_s: Arrivals per second; None is the recipe's own.
         seed: The same trace for the same seed.
         scale: Divides all lengths, so that a CPU can follow; the shape of the laws stays.
     """
     recipe, random = RECIPES[name], np.random.Generator(np.random.PCG64(seed))
-    drawn = recipe.draw(random, num_requests)
-    times = _arrivals(random, num_requests, recipe, rate_per_s or recipe.rate_per_s)
+    count = num_requests or recipe.num_requests
+    drawn = recipe.draw(random, count)
+    times = _arrivals(random, count, recipe, rate_per_s or recipe.rate_per_s)
     prompts = _scaled(drawn.prompts, scale, SCALED_PROMPT_CAP if scale > 1 else None)
     answers = _scaled(drawn.answers, scale, None)
     names = _block_names(random, drawn, prompts, scale)
@@ -89,7 +91,7 @@ def draw_trace(
         )
     ]
     longest = int((prompts + answers).max()) + 1
-    header = _header(name, num_requests, max_model_len=1 << longest.bit_length())
+    header = _header(name, count, max_model_len=1 << longest.bit_length())
     return Trace(header, requests, flushes=[requests[-1].arrival])
 
 
@@ -127,7 +129,8 @@ def _arrivals(random: Generator, n: int, recipe: Recipe, rate_per_s: float | Non
     ends, weights = np.cumsum(seconds), np.cumsum(seconds * factors)
     rounds, rest = np.divmod(even, weights[-1])
     inside = np.interp(rest, np.concatenate([[0], weights]), np.concatenate([[0], ends]))
-    return np.rint((rounds * ends[-1] + inside) * 1e9).astype(np.int64)
+    times: Integers = np.rint((rounds * ends[-1] + inside) * 1e9).astype(np.int64)
+    return times
 
 
 def _block_names(
@@ -170,7 +173,8 @@ def _code(random: Generator, n: int) -> Drawn:
 def _long(random: Generator, n: int) -> Drawn:
     """Conversations of four turns, 16 at a time, each turn sending the one before again.
 
-    With four turns 37 % of the pages of 512 tokens have been sent before, as in the trace.
+    Four turns are what comes next to the trace, where 37 % of the pages of 512 tokens have been
+    sent before; here it is 40 %.
     """
     turns, at_a_time = 4, 16
     lengths = _log_normal(random, n, 8.74, 1.2, 1, 126_000)
@@ -223,7 +227,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "anyscale-512": Recipe("the same, cap 512", partial(_anyscale, cap=512)),
         "anyscale-128": Recipe("the same, cap 128", partial(_anyscale, cap=128)),
         "anyscale-32": Recipe("the same, cap 32", partial(_anyscale, cap=32)),
-        "nano": Recipe("uniform 100..1024 in and out", _nano),
+        "nano": Recipe("uniform 100..1024 in and out", _nano, num_requests=256),
         "prefix": Recipe("shared system prompts", _prefix, rate_per_s=8.0),
         "burst": Recipe(
             "chat, ten times as much for 5 s of every minute",

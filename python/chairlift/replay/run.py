@@ -194,7 +194,8 @@ class _Replay:
         """Counts one new token for each request; gives how many answers are complete with it."""
         before = self._last_token[indices]
         is_first = before == _NEVER
-        if is_first.any():
+        # `count_nonzero` costs a tenth of `any`, and this runs in each of a million steps.
+        if np.count_nonzero(is_first):
             self._first_token[indices[is_first]] = self._now
             before = before[~is_first]
         self._gaps.append(self._now - before)
@@ -202,7 +203,7 @@ class _Replay:
         num_output = self._num_output[indices] + 1
         self._num_output[indices] = num_output
         is_complete = num_output >= self._target[indices]
-        if not is_complete.any():
+        if not np.count_nonzero(is_complete):
             return 0
         complete = indices[is_complete]
         self._ended[complete] = self._now
@@ -227,7 +228,7 @@ class _Replay:
         arrivals = np.array([r.arrival for r in self._trace.requests], dtype=np.int64)
         answered, begun = self._ended != _NEVER, self._first_token != _NEVER
         last = int(self._ended[answered].max(initial=arrivals.min()))
-        gaps = np.concatenate(self._gaps) if self._gaps else np.zeros(0, dtype=np.int64)
+        gaps = np.concatenate([*self._gaps, np.zeros(0, dtype=np.int64)]).astype(np.float64)
         run = Run(
             num_requests=int(answered.sum()),
             num_output_tokens=int(self._num_output.sum()),
@@ -284,6 +285,6 @@ def recorded_run(trace: Trace) -> Run:
         num_tokens=sum(step.tokens for step in steps),
         kv_waste=sum(unwritten_share(s.kv_tokens, s.kv_blocks, block_size) for s in steps),
         ttft_s=[((r.first_token or 0) - r.arrival) * _NS for r in begun],
-        itl_s=np.repeat(values, counts) * _NS,
+        itl_s=np.repeat(values, counts).astype(np.float64) * _NS,
         latency_s=[((r.ended or 0) - r.arrival) * _NS for r in answered],
     )

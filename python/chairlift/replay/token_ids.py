@@ -21,7 +21,8 @@ def block_token_ids(names: NDArray[np.uint64], block_size: int) -> NDArray[np.in
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
     mixed ^= mixed >> np.uint64(31)
-    return (mixed % np.uint64(VOCAB_SIZE)).astype(np.int32)
+    token_ids: NDArray[np.int32] = (mixed % np.uint64(VOCAB_SIZE)).astype(np.int32)
+    return token_ids
 
 
 def prompt_token_ids(index: int, request: Request, block_size: int) -> list[int]:
@@ -33,13 +34,15 @@ def prompt_token_ids(index: int, request: Request, block_size: int) -> list[int]
         block_size: Tokens per name.
     """
     names = request.blocks[: -(-request.num_prompt // block_size)]
-    known = block_token_ids(names, block_size)[: request.num_prompt].tolist()
+    known: list[int] = block_token_ids(names, block_size)[: request.num_prompt].tolist()
     return known + [index] * (request.num_prompt - len(known))
 
 
 class AnswerTokens:
-    """The tokens that requests are given; those that fill recorded blocks are like in the prompts
-    that repeat them, as conversations do.
+    """The tokens that requests are given.
+
+    Those that fill recorded blocks are the same in later prompts that repeat them, as conversations
+    do; any other is the index of its request.
     """
 
     def __init__(self, requests: Sequence[Request], block_size: int) -> None:

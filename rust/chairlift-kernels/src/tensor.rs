@@ -8,13 +8,15 @@
 //!
 //! As with any torch operator, nobody else may write a tensor while a call that reads it runs.
 
+mod array;
+
 use crate::error::ArgumentError;
 use crate::rows::{Rows, RowsMut};
 use half::bf16;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyTuple;
 use std::ops::Range;
 use std::slice;
 
@@ -101,21 +103,11 @@ impl Torch {
     }
 }
 
-/// Whether an object is a `numpy.ndarray` itself; numpy is imported wherever torch is.
-fn is_array(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
-    static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = object.py();
-    let array = ARRAY.get_or_try_init(py, || {
-        py.import("numpy")?.getattr("ndarray").map(Bound::unbind)
-    })?;
-    Ok(object.get_type().is(array))
-}
-
 impl<'py> FromPyObject<'_, 'py> for Tensor {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        if is_array(object)? {
+        if array::is_array(object)? {
             return Self::of_array(&object);
         }
         let py = object.py();
@@ -163,49 +155,6 @@ where
 }
 
 impl Tensor {
-    /// The view that numpy's array interface protocol, version 3, describes.
-    fn of_array(array: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let interface = array.getattr("__array_interface__")?;
-        let interface = interface.cast::<PyDict>()?;
-        let entry = |name| {
-            let entry = interface.get_item(name)?;
-            entry.ok_or_else(|| PyTypeError::new_err(format!("array interface: no {name}")))
-        };
-        let (address, is_read_only): (usize, bool) = entry("data")?.extract()?;
-        if is_read_only {
-            return Err(PyValueError::new_err("expected a writable array"));
-        }
-        let (dtype, item) = match entry("typestr")?.extract::<String>()?.as_str() {
-            "<f4" => (Dtype::Float32, 4),
-            "<i4" => (Dtype::Int32, 4),
-            "<i8" => (Dtype::Int64, 8),
-            got => {
-                let message = format!("expected float32, int32 or int64, got {got}");
-                return Err(PyTypeError::new_err(message));
-            }
-        };
-        let shape: Vec<usize> = numbers(&entry("shape")?)?;
-        let strides = entry("strides")?;
-        let strides = if strides.is_none() {
-            // Contiguous: an axis is as wide as all that follow it.
-            let width = |axis: usize| shape[axis + 1..].iter().product::<usize>() as isize;
-            (0..shape.len()).map(width).collect()
-        } else {
-            let bytes: Vec<isize> = numbers(&strides)?;
-            if bytes.iter().any(|stride| stride % item != 0) {
-                return Err(PyValueError::new_err("expected whole elements between rows"));
-            }
-            bytes.iter().map(|stride| stride / item).collect()
-        };
-        Ok(Self {
-            _object: array.clone().unbind(),
-            address,
-            dtype,
-            shape,
-            strides,
-        })
-    }
-
     /// Element type.
     pub fn dtype(&self) -> Dtype {
         self.dtype
