@@ -40,9 +40,7 @@ def test_a_server_records_what_it_served(trace: Path) -> None:
 
 
 def test_the_recorded_run_stands_beside_the_policies(chairlift: Run, trace: Path) -> None:
-    run = chairlift(
-        "replay", trace, "--json", "--batching", "static", "--batching", "continuous"
-    )
+    run = chairlift("replay", trace, "--json", "--batching", "static", "--batching", "continuous")
     rows = results(run)
     assert [row["policy"] for row in rows] == ["recorded", "static", "continuous"]
     for row in rows:
@@ -72,9 +70,7 @@ def test_a_recipe_can_be_written_and_replayed(chairlift: Run, tmp_path: Path) ->
     path = tmp_path / "chat.jsonl"
     recipe = ("chat", "--requests", 40, "--rate", 8, "--seed", 3, "--scale", 8)
     assert chairlift("replay", *recipe, "--write", path).returncode == 0
-    direct, written = (
-        results(chairlift("replay", *what, "--json")) for what in (recipe, (path,))
-    )
+    direct, written = (results(chairlift("replay", *what, "--json")) for what in (recipe, (path,)))
     assert direct == written
     assert [row["policy"] for row in direct] == ["continuous"]
     # Every option counts.

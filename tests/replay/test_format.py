@@ -35,7 +35,11 @@ def test_a_trace_reads_back_as_it_was_written(path):
         (2, lambda line: line.replace('"blocks":"', '"blocks":"x'), "blocks: "),
         (3, lambda line: line.replace('"request":1', '"request":9'), "request 9 has not arrived"),
         (4, lambda line: line.replace('"request":2', '"request":1'), "request 1 arrives twice"),
-        (6, lambda line: '{"event":"arrival","t":0,"request":7,"prompt":1,"max_tokens":1}', "before"),
+        (
+            6,
+            lambda line: '{"event":"arrival","t":0,"request":7,"prompt":1,"max_tokens":1}',
+            "before",
+        ),
         (5, lambda line: line.replace("end", "start"), "input tag 'start'"),
     ],
 )

@@ -10,8 +10,8 @@ from chairlift.replay.recipes import draw_trace
 from chairlift.replay.run import output_lengths, recorded_run, replay
 from chairlift.replay.settings import settings_of, step_time_of
 from chairlift.replay.trace import Request, read_trace
-from chairlift.types import Schedule
 from chairlift.types import Request as EngineRequest
+from chairlift.types import Schedule
 
 from tests.engine.drive import drain, greedy
 
@@ -61,7 +61,9 @@ def test_hits_on_prompts_and_on_answers_are_those_of_the_engine(recorded):
     trace, _, steps, engine = recorded(course)
     hits = engine.load().num_prefix_hits
     assert hits > 6
-    replayed = replay(trace, trace.header, StepTime(fixed_s=1e-4, per_token_s=0, per_context_token_s=0))
+    replayed = replay(
+        trace, trace.header, StepTime(fixed_s=1e-4, per_token_s=0, per_context_token_s=0)
+    )
     assert replayed.num_prefix_hits == hits
     assert shape(replayed) == steps
 
@@ -69,9 +71,7 @@ def test_hits_on_prompts_and_on_answers_are_those_of_the_engine(recorded):
 def test_a_smaller_block_finds_no_less_than_the_whole_blocks_that_are_alike(recorded):
     trace, _, _, _ = recorded(requests=[greedy([4] * 64, 2, ignore_eos=True)])
     first = trace.requests[0]
-    trace.requests.append(
-        Request(10**12, first.num_prompt, 2, num_output=2, blocks=first.blocks)
-    )
+    trace.requests.append(Request(10**12, first.num_prompt, 2, num_output=2, blocks=first.blocks))
     hits = {}
     for size in (8, 16, 32):
         settings = settings_of(trace.header, ReplayOptions(block_size=size), None)
@@ -125,9 +125,7 @@ def test_timeouts_and_refusals_are_counted_not_hidden(recorded):
 def test_the_same_trace_gives_the_same_figures(tmp_path):
     one, two = (draw_trace("prefix", num_requests=200, scale=8, seed=4) for _ in range(2))
     figures = [
-        summarize(
-            "x", replay(t, t.header, STEP).run, max_num_seqs=256, max_num_batched_tokens=2048
-        )
+        summarize("x", replay(t, t.header, STEP).run, max_num_seqs=256, max_num_batched_tokens=2048)
         for t in (one, two)
     ]
     assert figures[0] == figures[1]

@@ -137,5 +137,5 @@ def _sizes(settings: "Header") -> dict[str, int]:
 def _describe(time: "StepTime") -> str:
     return (
         f"a step takes {time.fixed_s * 1e3:.3g} ms + {time.per_token_s * 1e6:.3g} µs per token + "
-        f"{time.per_context_token_s * 1e9:.3g} ns per token of context"
+        f"{time.per_context_token_s * 1e9:,.0f} ns per token of context"
     )

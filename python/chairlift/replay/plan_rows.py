@@ -15,7 +15,7 @@ Int32Array = NDArray[np.int32]
 
 
 class Work(NamedTuple):
-    """What one step computes; arrays are valid until the next plan."""
+    """What one step computes; arrays are not written again."""
 
     num_rows: int
     num_tokens: int
@@ -23,6 +23,8 @@ class Work(NamedTuple):
     """Tokens of the rows after the step."""
     sampled_rows: Int32Array
     """`[S]` rows that sample a token, in the order of the sample slots."""
+    is_repeat: bool
+    """The very rows of the step before decode again, with the same requests in them."""
 
 
 class PlanRows:
@@ -35,11 +37,25 @@ class PlanRows:
     def __init__(self, num_rows: int) -> None:
         self.slot = np.zeros(num_rows, dtype=np.int32)
         self._computed = np.zeros(num_rows, dtype=np.int64)
+        # The last step if all of its rows sampled, and how often it was repeated since `_computed`
+        # was up to date.
+        self._last: Work | None = None
+        self._last_rows = b""
+        self._num_repeats = 0
 
     def apply(self, plan: Int32Array) -> Work:
         """Follows one plan; takes a time that grows with the rows only inside numpy."""
         num_rows, num_tokens, num_samples, num_ranges, num_assigned = plan[:5].tolist()
         rows_end = _HEADER_LEN + num_rows
+        is_decode = num_rows == num_tokens == num_samples
+        row_bytes = plan[_HEADER_LEN:rows_end].tobytes()
+        if is_decode and not num_assigned and self._last and row_bytes == self._last_rows:
+            self._num_repeats += 1
+            num_context = self._last.num_context + num_rows
+            sampled = self._last.sampled_rows
+            self._last = Work(num_rows, num_rows, num_context, sampled, is_repeat=True)
+            return self._last
+        self._settle()
         input_ids = rows_end + num_rows
         sample_rows = input_ids + num_tokens + num_rows
         if num_assigned:
@@ -52,11 +68,20 @@ class PlanRows:
         counts = plan[rows_end:input_ids]
         computed = self._computed[rows] + counts
         self._computed[rows] = computed
-        sampled = rows
         if num_samples < num_rows:
             samples = plan[sample_rows : sample_rows + num_samples]
             sampled = rows[np.searchsorted(np.cumsum(counts), samples, side="right")]
-        return Work(num_rows, num_tokens, int(np.add.reduce(computed)), sampled)
+        else:
+            sampled = rows.copy()
+        num_context = int(np.add.reduce(computed))
+        work = Work(num_rows, num_tokens, num_context, sampled, is_repeat=False)
+        self._last, self._last_rows = (work, row_bytes) if num_samples == num_rows else (None, b"")
+        return work
+
+    def _settle(self) -> None:
+        if self._last and self._num_repeats:
+            self._computed[self._last.sampled_rows] += self._num_repeats
+            self._num_repeats = 0
 
 
 def num_prefill_tokens(plan: Int32Array) -> int:

@@ -20,11 +20,11 @@ from chairlift.errors import ConfigError
 from chairlift.figures import Run, unwritten_share
 from chairlift.replay.format import Header, StepTime
 from chairlift.replay.plan_rows import PlanRows, Work
+from chairlift.replay.progress import NEVER, Progress
 from chairlift.replay.token_ids import VOCAB_SIZE, AnswerTokens, prompt_token_ids
 from chairlift.replay.trace import Request, Trace
 
 _NS: Final = 1e-9
-_NEVER: Final = -1
 
 # Commands due at the same time go in this order.
 _ARRIVAL, _CANCEL, _FLUSH = range(3)
@@ -113,17 +113,14 @@ class _Replay:
         # By index in the trace, and who has which slot of the scheduler.
         count = len(trace.requests)
         self._lengths = output_lengths(trace.requests)
-        self._target = np.zeros(count, dtype=np.int64)
-        self._num_output = np.zeros(count, dtype=np.int64)
-        self._first_token = np.full(count, _NEVER, dtype=np.int64)
-        self._last_token = np.full(count, _NEVER, dtype=np.int64)
-        self._ended = np.full(count, _NEVER, dtype=np.int64)
+        self._progress = Progress(count)
         self._index_of_slot = np.zeros(self._core.num_slots, dtype=np.int64)
+        # Of the requests that got a token in the last step.
+        self._indices = np.zeros(0, dtype=np.int64)
         self._ids: dict[int, int] = {}
         self._index_of_id: dict[int, int] = {}
         self._answers = AnswerTokens(trace.requests, trace.header.block_size)
         # Sums.
-        self._gaps: list[Int64Array] = []
         self._step_rows: list[int] = []
         self._step_tokens: list[int] = []
         self._kv_waste = 0.0
@@ -173,47 +170,32 @@ class _Replay:
             self._unanswered[error.reason] += 1
             return
         room = self._core.max_context_len - request.num_prompt
-        self._target[index] = min(self._lengths[index], room)
+        self._progress.target[index] = min(self._lengths[index], room)
         self._index_of_slot[added.slot] = index
         self._ids[index] = added.request_id
         self._index_of_id[added.request_id] = index
 
     def _step(self, step: int) -> None:
         work = self._rows.apply(self._plan)
+        if not work.is_repeat:
+            self._indices = self._index_of_slot[self._rows.slot[work.sampled_rows]]
+        indices, progress = self._indices, self._progress
+        tokens = self._answers.at(indices, progress.num_output(indices))
         self._now += self._step_time.duration(work.num_tokens, work.num_context)
-        indices = self._index_of_slot[self._rows.slot[work.sampled_rows]]
-        tokens = self._answers.at(indices, self._num_output[indices])
         events = self._core.update(self._now, step, tokens, self._counts[: len(indices)])
-        num_ended = self._note_tokens(indices)
-        if len(events) != len(indices) + num_ended:
+        num_complete = progress.count(indices, self._now, is_repeat=work.is_repeat)
+        if len(events) != len(indices) + num_complete:
             # Somebody ended otherwise than by the length of the answer.
             self._note_ends(events)
         self._note_step(work)
-
-    def _note_tokens(self, indices: Int64Array) -> int:
-        """Counts one new token for each request; gives how many answers are complete with it."""
-        before = self._last_token[indices]
-        is_first = before == _NEVER
-        # `count_nonzero` costs a tenth of `any`, and this runs in each of a million steps.
-        if np.count_nonzero(is_first):
-            self._first_token[indices[is_first]] = self._now
-            before = before[~is_first]
-        self._gaps.append(self._now - before)
-        self._last_token[indices] = self._now
-        num_output = self._num_output[indices] + 1
-        self._num_output[indices] = num_output
-        is_complete = num_output >= self._target[indices]
-        if not np.count_nonzero(is_complete):
-            return 0
-        complete = indices[is_complete]
-        self._ended[complete] = self._now
-        return len(complete)
 
     def _note_ends(self, events: _core.Events) -> None:
         for event in events:
             match event:
                 case _core.FinishedEvent():
-                    self._ended[self._index_of_id[event.request_id]] = event.account.finished
+                    self._progress.ended[self._index_of_id[event.request_id]] = (
+                        event.account.finished
+                    )
                 case _core.FailedEvent():
                     self._unanswered[event.reason] += 1
 
@@ -226,20 +208,21 @@ class _Replay:
 
     def _result(self) -> Replayed:
         arrivals = np.array([r.arrival for r in self._trace.requests], dtype=np.int64)
-        answered, begun = self._ended != _NEVER, self._first_token != _NEVER
-        last = int(self._ended[answered].max(initial=arrivals.min()))
-        gaps = np.concatenate([*self._gaps, np.zeros(0, dtype=np.int64)]).astype(np.float64)
+        progress = self._progress
+        num_output_tokens = progress.num_output_tokens()
+        answered, begun = progress.ended != NEVER, progress.first_token != NEVER
+        last = int(progress.ended[answered].max(initial=arrivals.min()))
         run = Run(
             num_requests=int(answered.sum()),
-            num_output_tokens=int(self._num_output.sum()),
+            num_output_tokens=num_output_tokens,
             seconds=(last - int(arrivals.min())) * _NS,
             num_steps=len(self._step_rows),
             num_rows=sum(self._step_rows),
             num_tokens=sum(self._step_tokens),
             kv_waste=self._kv_waste,
-            ttft_s=(self._first_token - arrivals)[begun] * _NS,
-            itl_s=gaps * _NS,
-            latency_s=(self._ended - arrivals)[answered] * _NS,
+            ttft_s=(progress.first_token - arrivals)[begun] * _NS,
+            itl_s=progress.gaps().astype(np.float64) * _NS,
+            latency_s=(progress.ended - arrivals)[answered] * _NS,
         )
         return Replayed(
             run=run,
