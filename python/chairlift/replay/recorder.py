@@ -195,6 +195,8 @@ class RecordedScheduler:
         return events
 
     def _note_step(self, step: int, now: int, events: _core.Events, *, failed: bool) -> None:
-        started, plan = self._planned.pop(step)
-        load = self._scheduler.load()
-        self._put(Stepped(started, now, self._clock(), plan, events, load, failed))
+        planned = self._planned.pop(step, None)
+        if planned is not None:
+            started, plan = planned
+            load = self._scheduler.load()
+            self._put(Stepped(started, now, self._clock(), plan, events, load, failed))
