@@ -30,9 +30,12 @@ MAY_IMPORT = {
     "v1": {"v1"},
     "client": LEAVES | {"v1", "client"},
     "metrics": LEAVES,
-    "server": LEAVES | {"_core", "engine", "metrics", "model", "server", "v1"},
+    "figures": set(),
+    # A replay runs the scheduler alone: it knows no engine, no model and no torch.
+    "replay": LEAVES | {"_core", "figures", "replay"},
+    "server": LEAVES | {"_core", "engine", "metrics", "model", "replay", "server", "v1"},
     "demo": ENGINE | {"demo"},
-    "cli": ENGINE | {"bench", "cli", "client", "demo", "server", "v1"},
+    "cli": ENGINE | {"bench", "cli", "client", "demo", "figures", "replay", "server", "v1"},
 }
 """What each part may import: `server -> engine -> model -> attention -> kernels`."""
 

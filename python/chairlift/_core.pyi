@@ -2,13 +2,18 @@
 
 Times are nanoseconds of one monotonic clock, given by the caller. `Tensor` arguments are CPU
 tensors; a wrong dtype, shape or device raises `TypeError` or `ValueError` that names the argument.
+Where the scheduler takes a `Buffer` that is a tensor or a numpy array: it needs no torch.
 Every call that does real work releases the GIL.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Self, final
+from typing import Self, TypeAlias, final
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
+
+Buffer: TypeAlias = Tensor | NDArray[np.int32]
 
 __version__: str
 
@@ -305,14 +310,14 @@ class Scheduler:
             Whether it was live.
         """
 
-    def schedule(self, now: int, plan: Tensor) -> int | None:
+    def schedule(self, now: int, plan: Buffer) -> int | None:
         """Plans a step and writes it to `plan`, int32 `[plan_capacity]`.
 
         Returns:
             The step id, or None when there is nothing to run (see `wake_at`).
         """
 
-    def update(self, now: int, step: int, tokens: Tensor, counts: Tensor) -> Events:
+    def update(self, now: int, step: int, tokens: Buffer, counts: Buffer) -> Events:
         """Takes the sampled tokens of a step and gives what happened since the last call.
 
         Args:

@@ -1,5 +1,6 @@
 """The scheduler through its Python binding; its behaviour is tested in rust/chairlift-core."""
 
+import numpy as np
 import pytest
 import torch
 from chairlift import _core
@@ -206,3 +207,31 @@ def test_the_plan_buffer_is_checked(scheduler):
         scheduler.schedule(0, torch.zeros(scheduler.plan_capacity))
     with pytest.raises(ValueError, match="plan"):
         scheduler.schedule(0, torch.zeros(3, dtype=torch.int32))
+
+
+def test_numpy_arrays_serve_as_well_as_tensors(scheduler, plan):
+    scheduler.add(0, [1, 2, 3], max_tokens=1)
+    array = np.zeros(scheduler.plan_capacity, dtype=np.int32)
+    step = scheduler.schedule(0, array)
+    ones = np.ones(4, dtype=np.int32)
+    tokens, finished = scheduler.update(1, step, ones[:1], ones[:1])
+    assert (tokens.token_ids, finished.reason) == ([1], "length")
+    other = new_scheduler()
+    other.add(0, [1, 2, 3], max_tokens=1)
+    other.schedule(0, plan)
+    assert array.tolist() == plan.tolist()
+
+
+@pytest.mark.parametrize(
+    ("array", "error", "message"),
+    [
+        (np.zeros(10_000, dtype=np.int64), TypeError, "plan: expected int32, got int64"),
+        (np.zeros(10_000, dtype=np.float16), TypeError, "expected float32, int32 or int64"),
+        (np.zeros(20_000, dtype=np.int32)[::2], ValueError, "plan: expected .* strides"),
+        (np.zeros(3, dtype=np.int32), ValueError, "plan: expected at least"),
+        (np.frombuffer(bytes(40_000), dtype=np.int32), ValueError, "expected a writable array"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused(scheduler, array, error, message):
+    with pytest.raises(error, match=message):
+        scheduler.schedule(0, array)

@@ -108,7 +108,8 @@ def _parameter(
     make_option: Callable[..., Any] = typer.Option
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     if name.endswith("_s"):
-        make_option, default = duration, f"{default:g}s"
+        make_option = duration
+        default = None if default is None else f"{default:g}s"
     elif name in SIZES:
         make_option = size
     option = make_option(

@@ -42,6 +42,7 @@ SERVER_HELP = {
     "write_timeout_s": "A call whose client reads nothing for so long ends.",
     "max_receive_bytes": "A longer message is refused.",
     "max_concurrent_streams": "Open calls of one connection.",
+    "record": "File for the trace that `chairlift replay` runs again; it holds no text.",
 }
 
 

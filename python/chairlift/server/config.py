@@ -24,6 +24,8 @@ class ServerConfig(BaseModel):
     """A longer message is refused."""
     max_concurrent_streams: Annotated[int, Field(ge=1)] = 256
     """Open calls of one connection."""
+    record: str | None = None
+    """File for the log of what the scheduler is asked and does; None is none."""
 
 
 def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:

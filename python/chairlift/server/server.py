@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -19,6 +20,7 @@ from prometheus_client import start_http_server
 from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.metrics import Metrics
+from chairlift.replay.recorder import Recorder
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.calls import Calls
 from chairlift.server.config import ServerConfig, grpc_options
@@ -29,6 +31,7 @@ from chairlift.server.health import Health
 from chairlift.server.listen import TcpAddress, UnixAddress, bind, parse_address
 from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
+from chairlift.server.recording import record
 from chairlift.server.requests import Desk
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
@@ -70,12 +73,13 @@ class Server:
             config: Of the server.
 
         Raises:
-            ConfigError: An address is wrong.
+            ConfigError: An address is wrong, or the file of the recording cannot be written.
         """
         self._engine_config = engine_config
         self._config = config
         self._address = parse_address(config.listen, "listen")
         self._metrics_address = _metrics_address(config.metrics_listen)
+        self._recorder = None if config.record is None else Recorder(Path(config.record))
         self._health = Health(_service_names())
         self._background: set[asyncio.Task[None]] = set()
         self.gate = Gate()
@@ -94,7 +98,8 @@ class Server:
         return None if engine is None else engine.load()
 
     def _end_batch(self) -> None:
-        if self._engine_config.batching is Batching.STATIC:
+        # Continuous batching waits for nobody, and a recording of it can be replayed as static.
+        if self._engine_config.batching is not Batching.DYNAMIC:
             self.gate.engine().flush()
 
     async def bind(self) -> str:
@@ -172,6 +177,8 @@ class Server:
         """
         await engine.start()
         await probe(engine)
+        if self._recorder is not None:
+            record(engine.engine, self._recorder)
         engine.watch_steps(lambda record: self.metrics.step(record.duration_s))
         self.gate.load(engine)
         self.gate.open()
@@ -211,6 +218,8 @@ class Server:
             task.cancel()
         await self._grpc.stop(_STOP_S)
         await asyncio.to_thread(self._end_metrics)
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
 
     async def _drain(self, grace_s: float) -> None:
         engine = self.gate.loaded

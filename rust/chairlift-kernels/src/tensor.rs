@@ -1,11 +1,14 @@
 //! The door for torch tensors: checked views of their memory (feature `python`).
 //!
-//! [`Tensor`] is extracted from an argument and keeps the Python object alive. [`Borrows`] hands out
+//! [`Tensor`] is extracted from an argument and keeps the Python object alive. A numpy array passes too, so that a user
+//! of the scheduler alone need not import torch, which takes seconds. [`Borrows`] hands out
 //! slices of the tensors of one call after checking type and shape, and refuses a tensor that is
 //! written and overlaps another. A mistake is a `TypeError` (not a CPU tensor, wrong dtype) or
 //! a `ValueError` (wrong shape, not contiguous, overlap) that names the argument.
 //!
 //! As with any torch operator, nobody else may write a tensor while a call that reads it runs.
+
+mod array;
 
 use crate::error::ArgumentError;
 use crate::rows::{Rows, RowsMut};
@@ -70,7 +73,7 @@ unsafe impl TensorElement for i64 {
     const DTYPE: Dtype = Dtype::Int64;
 }
 
-/// A dense CPU tensor of one of [`Dtype`], kept alive.
+/// A dense CPU tensor or numpy array of one of [`Dtype`], kept alive.
 pub struct Tensor {
     _object: Py<PyAny>,
     address: usize,
@@ -104,6 +107,9 @@ impl<'py> FromPyObject<'_, 'py> for Tensor {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if array::is_array(object)? {
+            return Self::of_array(&object);
+        }
         let py = object.py();
         let torch = Torch::get(py)?;
         if !object.is_instance(torch.tensor.bind(py))? {
@@ -242,8 +248,8 @@ impl Borrows {
         if len == 0 {
             return Ok(&[]);
         }
-        // SAFETY: torch owns `len` elements of this type from `start` on while `tensor` lives, and
-        // this call has no mutable view of them.
+        // SAFETY: torch or numpy owns `len` elements of this type from `start` on while `tensor`
+        // lives, and this call has no mutable view of them.
         Ok(unsafe { slice::from_raw_parts(start, len) })
     }
 

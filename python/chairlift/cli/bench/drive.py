@@ -1,5 +1,6 @@
 """Runs a workload through the synchronous engine and writes down what happened."""
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from chairlift.cli.bench.workload import Item
 from chairlift.engine.engine import Engine, StepOutput
 from chairlift.errors import ChairliftError
+from chairlift.figures import Run, unwritten_share
 from chairlift.types import (
     Accepted,
     Failed,
@@ -33,32 +35,44 @@ class Course:
 
 
 @dataclass(slots=True)
-class Trace:
-    """What happened in one run of a workload."""
+class Log:
+    """Notes taken while a workload runs; see `Run` for the sums."""
 
     courses: list[Course] = field(default_factory=list)
     seconds: float = 0.0
     num_steps: int = 0
     num_rows: int = 0
-    """Rows that computed something, summed over the steps."""
     num_tokens: int = 0
-    """Tokens computed, summed over the steps."""
     kv_waste: float = 0.0
-    """Unwritten share of the allocated KV slots, summed over the steps."""
 
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens of all answers."""
-        return sum(len(course.token_times_s) for course in self.courses)
+    def run(self) -> Run:
+        """What the notes add up to."""
+        courses = self.courses
+        return Run(
+            num_requests=len(courses),
+            num_output_tokens=sum(len(course.token_times_s) for course in courses),
+            seconds=self.seconds,
+            num_steps=self.num_steps,
+            num_rows=self.num_rows,
+            num_tokens=self.num_tokens,
+            kv_waste=self.kv_waste,
+            ttft_s=[c.token_times_s[0] - c.arrival_s for c in courses if c.token_times_s],
+            itl_s=[
+                after - before
+                for course in courses
+                for before, after in itertools.pairwise(course.token_times_s)
+            ],
+            latency_s=[c.finished_s - c.arrival_s for c in courses if c.finished_s is not None],
+        )
 
 
-def drive(engine: Engine, work: Sequence[Item]) -> Trace:
+def drive(engine: Engine, work: Sequence[Item]) -> Run:
     """Runs all of the work; requests join when they arrive, partial batches go after the last one.
 
     Raises:
         ChairliftError: A request was refused or failed.
     """
-    trace = Trace()
+    log = Log()
     courses: dict[int, Course] = {}
     # Tokenizing and checking are not what is measured.
     pending = deque((item, engine.prepare(_request(item))) for item in work)
@@ -74,12 +88,12 @@ def drive(engine: Engine, work: Sequence[Item]) -> Trace:
         output = engine.advance()
         _note_events(engine, output, courses, time.perf_counter() - start)
         if output.record is not None:
-            _note_step(trace, output, engine.config.block_size)
+            _note_step(log, output, engine.config.block_size)
         elif pending:
             time.sleep(0.0005)
-    trace.seconds = time.perf_counter() - start
-    trace.courses = list(courses.values())
-    return trace
+    log.seconds = time.perf_counter() - start
+    log.courses = list(courses.values())
+    return log.run()
 
 
 def warm_up(engine: Engine) -> None:
@@ -111,12 +125,12 @@ def _note_events(
                 pass
 
 
-def _note_step(trace: Trace, output: StepOutput, block_size: int) -> None:
+def _note_step(log: Log, output: StepOutput, block_size: int) -> None:
     assert output.record is not None
-    trace.num_steps += 1
-    trace.num_rows += len(output.record.num_tokens)
-    trace.num_tokens += int(output.record.num_tokens.sum())
+    log.num_steps += 1
+    log.num_rows += len(output.record.num_tokens)
+    log.num_tokens += int(output.record.num_tokens.sum())
     load = output.load
-    allocated = (load.num_blocks - load.num_free_blocks) * block_size
-    # The last step of a batch leaves nothing allocated, and so nothing wasted.
-    trace.kv_waste += 1 - load.num_kv_tokens / allocated if allocated else 0.0
+    log.kv_waste += unwritten_share(
+        load.num_kv_tokens, load.num_blocks - load.num_free_blocks, block_size
+    )

@@ -38,9 +38,9 @@ def _runs(model: str, work: list[Item], repeat: int, settings: dict[str, Any]) -
     engine = Engine(model, **settings)
     warm_up(engine)
     for _ in range(repeat):
-        trace = drive(engine, work)
+        run = drive(engine, work)
         yield {
-            "output_tokens": trace.num_output_tokens,
-            "seconds": trace.seconds,
-            "tokens_per_s": trace.num_output_tokens / trace.seconds,
+            "output_tokens": run.num_output_tokens,
+            "seconds": run.seconds,
+            "tokens_per_s": run.num_output_tokens / run.seconds,
         }

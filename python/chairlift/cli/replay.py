@@ -1,0 +1,141 @@
+"""`chairlift replay`: recorded or drawn traffic through the real scheduler, without a model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chairlift.cli.bench.report import Json, Result, report
+from chairlift.cli.config_options import config_options
+from chairlift.config import Batching, checked
+from chairlift.errors import ConfigError
+from chairlift.figures import summarize
+from chairlift.replay.options import ReplayOptions
+
+if TYPE_CHECKING:
+    from chairlift.replay.format import Header, StepTime
+    from chairlift.replay.trace import Trace
+
+OPTIONS_HELP = {
+    "max_num_seqs": "Rows of the batch.",
+    "max_num_batched_tokens": "Token budget of a step.",
+    "kv_cache_memory": "Memory of the KV cache, such as 2GiB.",
+    "block_size": "Tokens of a KV block.",
+    "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
+    "max_queued_requests": "Cap of the waiting queue.",
+    "batch_size": "Requests of a full static or dynamic batch.",
+    "batch_window_s": "dynamic: longest wait of the oldest request for a full batch.",
+    "batch_timeout_s": "static: the same, while streams stay open.",
+    "step_fixed_s": "Time of a step with nothing in it.",
+    "step_per_token_s": "Time of each token that is computed.",
+    "step_per_context_token_s": "Time of each token whose keys and values are read.",
+}
+
+
+@config_options(ReplayOptions, OPTIONS_HELP, into="settings", panel="Instead of the trace's")
+def replay(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            help="A file of `serve --record`, or a recipe: chat, code, long, sharegpt-like, "
+            "anyscale, anyscale-512, anyscale-128, anyscale-32, nano, prefix, burst.",
+        ),
+    ],
+    *,
+    batching: Annotated[
+        list[Batching] | None,
+        typer.Option(help="Policy; may be repeated to compare. Default: the trace's."),
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(help="Recipe: how many requests. Default: its own.", min=1)
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Recipe: arrivals per second. Default: its own.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Recipe: of all draws.", min=0)] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="Recipe: divide all lengths by this.", min=1)
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Recipe: write its trace to a file, and replay nothing.")
+    ] = None,
+    as_json: Json = False,
+    settings: dict[str, Any],
+) -> None:
+    """Run a trace through the scheduler on a virtual clock: what would another setting have done?
+
+    Requests come when they came and are answered at their recorded lengths. The time of a step is
+    a model fitted to the recorded steps; the same trace gives the same figures everywhere.
+    """
+    from chairlift.replay.settings import step_time_of
+
+    asked = {"num_requests": requests, "rate_per_s": rate, "seed": seed, "scale": scale}
+    drawn = {name: value for name, value in asked.items() if value is not None}
+    loaded = _load(trace, drawn, to_be_written=write is not None)
+    if write is not None:
+        from chairlift.replay.trace import write_trace
+
+        write_trace(loaded, write)
+        typer.echo(f"wrote {len(loaded.requests)} requests to {write}")
+        return
+    options = checked(ReplayOptions, **settings)
+    step_time = step_time_of(loaded.header, loaded.steps, options)
+    notes: list[str] = []
+    report(
+        _results(loaded, batching or [None], options, step_time, notes),
+        title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
+        as_json=as_json,
+    )
+    for note in notes:
+        typer.echo(note, err=True)
+
+
+def _load(name: str, drawn: dict[str, Any], *, to_be_written: bool) -> "Trace":
+    from chairlift.replay.recipes import RECIPES, draw_trace
+    from chairlift.replay.trace import read_trace
+
+    if name in RECIPES:
+        return draw_trace(name, **drawn)
+    if drawn or to_be_written:
+        message = (
+            "--requests, --rate, --seed, --scale and --write are for recipes "
+            f"({', '.join(RECIPES)}), got {name!r}"
+        )
+        raise ConfigError(message)
+    return read_trace(Path(name))
+
+
+def _results(
+    trace: "Trace",
+    policies: list[Batching] | list[None],
+    options: ReplayOptions,
+    step_time: "StepTime",
+    notes: list[str],
+) -> Iterator[Result]:
+    from chairlift.replay.run import recorded_run, replay
+    from chairlift.replay.settings import settings_of
+
+    if trace.steps:
+        yield summarize("recorded", recorded_run(trace), **_sizes(trace.header))
+    for batching in policies:
+        settings = settings_of(trace.header, options, batching)
+        replayed = replay(trace, settings, step_time)
+        yield summarize(settings.batching.value, replayed.run, **_sizes(settings))
+        if replayed.unanswered:
+            reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())
+            notes.append(f"{settings.batching.value}: not answered: {reasons}")
+
+
+def _sizes(settings: "Header") -> dict[str, int]:
+    return {
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+    }
+
+
+def _describe(time: "StepTime") -> str:
+    return (
+        f"a step takes {time.fixed_s * 1e3:.3g} ms + {time.per_token_s * 1e6:.3g} µs per token + "
+        f"{time.per_context_token_s * 1e9:,.0f} ns per token of context"
+    )

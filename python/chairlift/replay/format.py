@@ -1,0 +1,219 @@
+"""The trace file: one JSON object per line, a header and then what happened.
+
+    {"event":"header","version":1,"model":"demo","batching":"continuous", ...}
+    {"event":"arrival","t":0,"request":1,"prompt":40,"max_tokens":64,"blocks":"6f0c1d.."}
+    {"event":"step","t":81003,"duration":4120665,"rows":1,"tokens":40, ...}
+    {"event":"end","t":198264001,"request":1,"tokens":64,"reason":"length", ...}
+
+Times are nanoseconds after the recording began. There is no text and no token id: `blocks` names
+each full block of a prompt (16 hexadecimal digits) by a hash whose key is forgotten, chained from
+the first block on, so that equal names tell equal beginnings and nothing else.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from chairlift.config import Batching
+from chairlift.errors import ConfigError
+
+VERSION = 1
+
+HASH_BYTES = 8
+"""Of a block's name."""
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Blocks = Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * HASH_BYTES}}})*$")]
+
+
+class Line(BaseModel):
+    """What all lines have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StepTime(Line):
+    """Seconds of a step as a linear model: decode is bound by memory, prefill by arithmetic."""
+
+    fixed_s: Annotated[float, Field(ge=0)]
+    """Of every step: weights are read, kernels are launched."""
+    per_token_s: Annotated[float, Field(ge=0)]
+    """Of each token that is computed."""
+    per_context_token_s: Annotated[float, Field(ge=0)]
+    """Of each token whose keys and values are read, summed over the rows."""
+
+    def duration(self, num_tokens: int, num_context: int) -> int:
+        """Nanoseconds of a step; at least 1, so that time passes."""
+        tokens_s = self.per_token_s * num_tokens + self.per_context_token_s * num_context
+        return max(1, round((self.fixed_s + tokens_s) * 1e9))
+
+
+class Header(Line):
+    """The first line: what the scheduler was built with."""
+
+    event: Literal["header"] = "header"
+    version: int = VERSION
+    model: str
+    batching: Batching
+    batch_size: Positive | None = None
+    """Of a full static or dynamic batch; None is max_num_seqs."""
+    batch_window_s: Annotated[float, Field(ge=0)]
+    batch_timeout_s: Annotated[float, Field(ge=0)]
+    max_num_seqs: Positive
+    max_num_batched_tokens: Positive
+    max_model_len: Positive
+    max_queued_requests: Positive
+    block_size: Positive
+    """Also the tokens that one name in `blocks` stands for."""
+    num_kv_blocks: Positive
+    """The null block included."""
+    kv_bytes_per_block: Positive
+    kv_windows: list[Positive | None] = [None]
+    """One entry per KV group."""
+    prefix_cache: bool
+    step_time: StepTime | None = None
+    """Of traces without steps."""
+
+
+class Arrival(Line):
+    """A request was queued."""
+
+    event: Literal["arrival"] = "arrival"
+    t: Count
+    request: Positive
+    """Counts from 1; names the request in later lines."""
+    prompt: Positive
+    """Tokens."""
+    max_tokens: Positive
+    tenant: Count = 0
+    """Counts tenants in the order in which they appear."""
+    queue_timeout: Positive | None = None
+    """Nanoseconds after arrival."""
+    time_limit: Positive | None = None
+    """Nanoseconds after arrival."""
+    blocks: Blocks = ""
+    """Names of the prompt's full blocks, from the first on; blocks left out are like no other."""
+    cache_read: bool = True
+    cache_write: bool = True
+
+
+class Cancel(Line):
+    """The client gave a request up."""
+
+    event: Literal["cancel"] = "cancel"
+    t: Count
+    request: Positive
+    tokens: Count = 0
+    """That it had got by then."""
+
+
+class Flush(Line):
+    """No more input: who waits may run in a partial batch."""
+
+    event: Literal["flush"] = "flush"
+    t: Count
+
+
+class End(Line):
+    """A request ended."""
+
+    event: Literal["end"] = "end"
+    t: Count | None = None
+    """None in traces that were drawn, not recorded."""
+    request: Positive
+    tokens: Count
+    """Output tokens."""
+    reason: str
+    """`stop`, `length`, `cancelled`, `time_limit`, or a `Reason` with which it failed."""
+    first_token: Count | None = None
+    """When the first of them came."""
+    blocks: Blocks = ""
+    """Names of the full blocks behind the prompt's."""
+
+
+class Step(Line):
+    """A step ended."""
+
+    event: Literal["step"] = "step"
+    t: Count
+    """Its start."""
+    duration: Positive
+    rows: Positive
+    tokens: Positive
+    """Computed, prompts and decodes alike."""
+    prefill: Count
+    """Of these, known before the step; the others were the last sampled ones of their rows."""
+    context: Positive
+    """Tokens of the rows after the step: the keys and values that attention read."""
+    kv_blocks: Count
+    """In use after the step."""
+    kv_tokens: Count
+    """Written in them."""
+    itl: list[tuple[Count, Positive]] = []
+    """Gaps between tokens of one answer that this step closed: nanoseconds, and how many."""
+    failed: bool = False
+
+
+Event = Arrival | Cancel | Flush | End | Step
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+_OBJECT: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
+
+
+def read_lines(path: Path) -> tuple[Header, list[Event]]:
+    """Reads a trace file; event `i` is line `i + 2`.
+
+    Raises:
+        ConfigError: The file cannot be read, is no trace or of another version; one line, which
+            names the line.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        message = f"cannot read trace {path}: {(error.strerror or 'unknown error').lower()}"
+        raise ConfigError(message) from None
+    if lines.pop():
+        message = f"{path}:{len(lines) + 1}: the line is cut off"
+        raise ConfigError(message)
+    if not lines:
+        message = f"{path}:1: expected the header of a trace, got an empty file"
+        raise ConfigError(message)
+    header = _header(path, lines[0])
+    events = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            events.append(_EVENT.validate_json(line))
+        except ValidationError as error:
+            raise _damaged(path, number, error) from None
+    return header, events
+
+
+def _header(path: Path, line: bytes) -> Header:
+    try:
+        fields = _OBJECT.validate_json(line)
+        version = fields.get("version")
+        if fields.get("event") != "header":
+            message = f"{path}:1: expected the header of a trace"
+            raise ConfigError(message)
+        if version != VERSION:
+            message = f"{path}:1: expected version {VERSION}, got {version!r}"
+            raise ConfigError(message)
+        return Header.model_validate_json(line)
+    except ValidationError as error:
+        raise _damaged(path, 1, error) from None
+
+
+def _damaged(path: Path, number: int, error: ValidationError) -> ConfigError:
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return ConfigError(f"{path}:{number}: {f'{field}: ' if field else ''}{first['msg'].lower()}")
+
+
+def dump(line: Header | Event) -> str:
+    """One line of the file, its end included; what has its default value is left out."""
+    fields = line.model_dump(mode="json", exclude_defaults=True)
+    version = {"version": line.version} if isinstance(line, Header) else {}
+    return json.dumps({"event": line.event, **version, **fields}, separators=(",", ":")) + "\n"

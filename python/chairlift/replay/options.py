@@ -1,0 +1,36 @@
+"""What a replay may do otherwise than the run that was recorded."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ReplayOptions(BaseModel):
+    """Settings that replace the trace's; None leaves them as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Requests of a full static or dynamic batch."""
+    batch_window_s: Annotated[float, Field(ge=0)] | None = None
+    """Dynamic: longest wait of the oldest request."""
+    batch_timeout_s: Annotated[float, Field(ge=0)] | None = None
+    """Static: the same."""
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    """Rows of the batch."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Token budget of a step."""
+    max_queued_requests: Annotated[int, Field(ge=1)] | None = None
+    """Cap of the waiting queue."""
+    block_size: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of a KV block."""
+    kv_cache_memory: Annotated[int, Field(ge=1)] | None = None
+    """Bytes of the KV cache."""
+    prefix_cache: bool | None = None
+    """Share the KV blocks of equal prompt beginnings."""
+    step_fixed_s: Annotated[float, Field(ge=0)] | None = None
+    """Time of a step with nothing in it."""
+    step_per_token_s: Annotated[float, Field(ge=0)] | None = None
+    """Time of each token that is computed."""
+    step_per_context_token_s: Annotated[float, Field(ge=0)] | None = None
+    """Time of each token whose keys and values are read."""

@@ -1,0 +1,202 @@
+"""Records what a scheduler is asked and what it does, beside the work and never in its way.
+
+    engine ──▶ RecordedScheduler ──▶ Scheduler
+                      │ one queue
+                      ▼
+                writer thread ──▶ trace file
+
+The engine thread only puts what it has at hand into a queue. A disk that is full or too slow ends
+the recording with one warning; the file then ends with the last whole line.
+"""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from chairlift import _core
+from chairlift.errors import ConfigError
+from chairlift.replay.format import Header
+from chairlift.replay.plan_rows import plan_len
+from chairlift.replay.scribe import Added, Cancelled, Entry, Flushed, Happened, Scribe, Stepped
+
+if TYPE_CHECKING:
+    from chairlift._core import Buffer
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING = 65_536
+"""Entries that the writer may lag behind."""
+
+_WRITE_EVERY_S = 0.25
+
+
+class Recorder:
+    """Owns a trace file and the thread that writes it."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file, whose old content is lost.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        self._path = path
+        try:
+            self._file: FileIO = path.open("wb", buffering=0)
+        except OSError as error:
+            message = f"record: cannot write {path}: {(error.strerror or 'unknown error').lower()}"
+            raise ConfigError(message) from None
+        self._pending: queue.SimpleQueue[Entry] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._stopped = False
+        self._num_bytes = 0
+        self._thread: threading.Thread | None = None
+
+    def record(
+        self, scheduler: _core.Scheduler, header: Header, clock: Callable[[], int]
+    ) -> _core.Scheduler:
+        """Starts to record.
+
+        Args:
+            scheduler: Idle.
+            header: What it was built with.
+            clock: The engine's; the trace begins now.
+
+        Returns:
+            What to call instead of the scheduler.
+        """
+        scribe = Scribe(header, clock())
+        self._thread = threading.Thread(
+            target=self._main, args=(scribe,), name="chairlift-record", daemon=True
+        )
+        self._thread.start()
+        # The class of the core is final: the recorded one only has its methods.
+        return cast("_core.Scheduler", RecordedScheduler(scheduler, self.put, clock))
+
+    def put(self, entry: Entry) -> None:
+        """Queues an entry; drops it once the recording has stopped."""
+        if self._stopped:
+            return
+        if self._pending.qsize() >= MAX_PENDING:
+            self._stop("the disk is too slow")
+            return
+        self._pending.put(entry)
+
+    def close(self) -> None:
+        """Writes what is queued and closes the file."""
+        if self._thread is not None:
+            self._closing.set()
+            self._thread.join()
+        self._file.close()
+
+    def _main(self, scribe: Scribe) -> None:
+        try:
+            self._append(scribe.header())
+            while not self._closing.wait(_WRITE_EVERY_S):
+                self._write(scribe)
+            self._write(scribe)
+        except OSError as error:
+            self._stop((error.strerror or "unknown error").lower())
+        except Exception:
+            logger.exception("a fault of the recorder")
+            self._stop("a fault of the recorder")
+
+    def _write(self, scribe: Scribe) -> None:
+        entries = []
+        with suppress(queue.Empty):
+            while True:
+                entries.append(self._pending.get_nowait())
+        self._append("".join(line for entry in entries for line in scribe.lines(entry)))
+
+    def _append(self, text: str) -> None:
+        if self._stopped:
+            return
+        rest = memoryview(text.encode("ascii"))
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            # A line that is cut off would spoil the file. Where it cannot be cut it is no file.
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), self._num_bytes)
+            raise
+        self._num_bytes += len(text)
+
+    def _stop(self, why: str) -> None:
+        if not self._stopped:
+            self._stopped = True
+            logger.warning("recording to %s stopped: %s", self._path, why)
+
+
+class RecordedScheduler:
+    """A scheduler whose calls are noted; everything else is the scheduler's own."""
+
+    def __init__(
+        self, scheduler: _core.Scheduler, put: Callable[[Entry], None], clock: Callable[[], int]
+    ) -> None:
+        self._scheduler = scheduler
+        self._put = put
+        self._clock = clock
+        self._planned: dict[int, tuple[int, np.ndarray[Any, np.dtype[np.int32]]]] = {}
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401, whatever the scheduler has
+        return getattr(self._scheduler, name)
+
+    def add(self, now: int, prompt: Sequence[int], **options: Any) -> _core.Added:  # noqa: ANN401
+        """As `Scheduler.add`; a refused request is not recorded: how long it is nobody knows."""
+        added = self._scheduler.add(now, prompt, **options)
+        self._put(Added(now, added.request_id, prompt, options))
+        return added
+
+    def abort(self, now: int, request_id: int, reason: str = "cancelled") -> bool:
+        """As `Scheduler.abort`; only clients cancel, all else is seen in the end."""
+        was_live = self._scheduler.abort(now, request_id, reason)
+        if was_live and reason == "cancelled":
+            self._put(Cancelled(now, request_id))
+        return was_live
+
+    def flush(self) -> None:
+        """As `Scheduler.flush`."""
+        self._scheduler.flush()
+        self._put(Flushed(self._clock()))
+
+    def schedule(self, now: int, plan: "Buffer") -> int | None:
+        """As `Scheduler.schedule`."""
+        step = self._scheduler.schedule(now, plan)
+        if step is not None:
+            buffer = np.asarray(plan)
+            self._planned[step] = now, buffer[: plan_len(buffer)].copy()
+        return step
+
+    def update(self, now: int, step: int, tokens: "Buffer", counts: "Buffer") -> _core.Events:
+        """As `Scheduler.update`."""
+        events = self._scheduler.update(now, step, tokens, counts)
+        self._note_step(step, now, events, failed=False)
+        return events
+
+    def fail(self, now: int, step: int, guilty: Sequence[int]) -> _core.Events:
+        """As `Scheduler.fail`."""
+        events = self._scheduler.fail(now, step, guilty)
+        self._note_step(step, now, events, failed=True)
+        return events
+
+    def take_events(self) -> _core.Events:
+        """As `Scheduler.take_events`."""
+        events = self._scheduler.take_events()
+        if len(events):
+            self._put(Happened(events))
+        return events
+
+    def _note_step(self, step: int, now: int, events: _core.Events, *, failed: bool) -> None:
+        planned = self._planned.pop(step, None)
+        if planned is not None:
+            started, plan = planned
+            load = self._scheduler.load()
+            self._put(Stepped(started, now, self._clock(), plan, events, load, failed))

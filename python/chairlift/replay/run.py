@@ -1,0 +1,273 @@
+"""Runs a trace through the real scheduler on a virtual clock: no model, no wall clock, no chance.
+
+    arrivals, cancels, flushes ──▶ schedule ──▶ plan ──▶ StepTime moves the clock
+                                      ▲                        │
+                                      └──── update ◀── made-up tokens, one per sampling row
+
+A request's answer has its recorded length, so that every policy does the same work. Python does
+the same few array operations in each step, however many rows it has.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chairlift import _core
+from chairlift.errors import ConfigError
+from chairlift.figures import Run, unwritten_share
+from chairlift.replay.format import Header, StepTime
+from chairlift.replay.plan_rows import PlanRows, Work
+from chairlift.replay.progress import NEVER, Progress
+from chairlift.replay.token_ids import VOCAB_SIZE, AnswerTokens, prompt_token_ids
+from chairlift.replay.trace import Request, Trace
+
+_NS: Final = 1e-9
+
+# Commands due at the same time go in this order.
+_ARRIVAL, _CANCEL, _FLUSH = range(3)
+
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay gave."""
+
+    run: Run
+    step_rows: Int64Array
+    """`[num_steps]` rows that computed something in each step."""
+    step_tokens: Int64Array
+    """`[num_steps]` tokens computed in each step."""
+    num_prefix_hits: int
+    """Blocks of prompts found in the prefix cache."""
+    unanswered: dict[str, int]
+    """Requests that were refused or failed, by reason, in the order of their reasons."""
+
+
+def replay(trace: Trace, settings: Header, step_time: StepTime) -> Replayed:
+    """Runs a trace; the same arguments give the same result on every machine.
+
+    Args:
+        trace: What arrives when, and how long its answers are.
+        settings: Of the scheduler; the trace's own header, or one that differs from it.
+        step_time: Moves the clock.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+    return _Replay(trace, settings, step_time).run()
+
+
+def output_lengths(requests: list[Request]) -> list[int]:
+    """Answer length of each request: the recorded one, or the mean of those for who has none."""
+    known = [request.num_output for request in requests if request.num_output is not None]
+    mean = max(1, round(sum(known) / len(known))) if known else None
+    return [
+        min(request.max_tokens, request.num_output or mean or request.max_tokens)
+        for request in requests
+    ]
+
+
+def new_scheduler(settings: Header) -> _core.Scheduler:
+    """Builds an idle scheduler that takes any token id and never looks at text.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+    try:
+        return _core.Scheduler(
+            policy=settings.batching.value,
+            batch_size=settings.batch_size or settings.max_num_seqs,
+            batch_window=round(settings.batch_window_s * 1e9),
+            batch_timeout=round(settings.batch_timeout_s * 1e9),
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_model_len=settings.max_model_len,
+            max_queued_requests=settings.max_queued_requests,
+            vocab_size=VOCAB_SIZE,
+            block_size=settings.block_size,
+            num_blocks=settings.num_kv_blocks,
+            kv_windows=settings.kv_windows,
+            prefix_cache=settings.prefix_cache,
+            hash_key=bytes(32),
+            token_table=_core.TokenTable([], []),
+        )
+    except _core.ConfigError as error:
+        raise ConfigError(str(error)) from None
+
+
+class _Replay:
+    def __init__(self, trace: Trace, settings: Header, step_time: StepTime) -> None:
+        self._trace = trace
+        self._settings = settings
+        self._step_time = step_time
+        self._core = new_scheduler(settings)
+        self._plan = np.zeros(self._core.plan_capacity, dtype=np.int32)
+        self._counts = np.ones(settings.max_num_seqs, dtype=np.int32)
+        self._rows = PlanRows(settings.max_num_seqs)
+        self._now = 0
+        self._commands = _commands(trace, with_flushes=settings.batching.value == "static")
+        # By index in the trace, and who has which slot of the scheduler.
+        count = len(trace.requests)
+        self._lengths = output_lengths(trace.requests)
+        self._progress = Progress(count)
+        self._index_of_slot = np.zeros(self._core.num_slots, dtype=np.int64)
+        # Of the requests that got a token in the last step.
+        self._indices = np.zeros(0, dtype=np.int64)
+        self._ids: dict[int, int] = {}
+        self._index_of_id: dict[int, int] = {}
+        self._answers = AnswerTokens(trace.requests, trace.header.block_size)
+        # Sums.
+        self._step_rows: list[int] = []
+        self._step_tokens: list[int] = []
+        self._kv_waste = 0.0
+        self._unanswered: Counter[str] = Counter()
+
+    def run(self) -> Replayed:
+        commands, place = self._commands, 0
+        while True:
+            while place < len(commands) and commands[place][0] <= self._now:
+                self._obey(*commands[place][1:])
+                place += 1
+            step = self._core.schedule(self._now, self._plan)
+            if step is not None:
+                self._step(step)
+                continue
+            self._note_ends(self._core.take_events())
+            due = [self._core.wake_at] if self._core.wake_at is not None else []
+            due += [commands[place][0]] if place < len(commands) else []
+            if not due:
+                return self._result()
+            self._now = max(self._now, min(due))
+
+    def _obey(self, kind: int, index: int) -> None:
+        if kind == _ARRIVAL:
+            self._add(index)
+        elif kind == _FLUSH:
+            self._core.flush()
+        elif index in self._ids:
+            self._core.abort(self._now, self._ids[index])
+
+    def _add(self, index: int) -> None:
+        request, now = self._trace.requests[index], self._now
+        prompt = prompt_token_ids(index, request, self._trace.header.block_size)
+        try:
+            added = self._core.add(
+                now,
+                prompt,
+                max_tokens=self._lengths[index],
+                detokenize=False,
+                tenant=str(request.tenant),
+                cache_read=request.cache_read,
+                cache_write=request.cache_write,
+                queue_deadline=_after(now, request.queue_timeout),
+                deadline=_after(now, request.time_limit),
+            )
+        except _core.Refused as error:
+            self._unanswered[error.reason] += 1
+            return
+        room = self._core.max_context_len - request.num_prompt
+        self._progress.target[index] = min(self._lengths[index], room)
+        self._index_of_slot[added.slot] = index
+        self._ids[index] = added.request_id
+        self._index_of_id[added.request_id] = index
+
+    def _step(self, step: int) -> None:
+        work = self._rows.apply(self._plan)
+        if not work.is_repeat:
+            self._indices = self._index_of_slot[self._rows.slot[work.sampled_rows]]
+        indices, progress = self._indices, self._progress
+        tokens = self._answers.at(indices, progress.num_output(indices))
+        self._now += self._step_time.duration(work.num_tokens, work.num_context)
+        events = self._core.update(self._now, step, tokens, self._counts[: len(indices)])
+        num_complete = progress.count(indices, self._now, is_repeat=work.is_repeat)
+        if len(events) != len(indices) + num_complete:
+            # Somebody ended otherwise than by the length of the answer.
+            self._note_ends(events)
+        self._note_step(work)
+
+    def _note_ends(self, events: _core.Events) -> None:
+        for event in events:
+            match event:
+                case _core.FinishedEvent():
+                    self._progress.ended[self._index_of_id[event.request_id]] = (
+                        event.account.finished
+                    )
+                case _core.FailedEvent():
+                    self._unanswered[event.reason] += 1
+
+    def _note_step(self, work: Work) -> None:
+        self._step_rows.append(work.num_rows)
+        self._step_tokens.append(work.num_tokens)
+        load = self._core.load()
+        used = load.num_blocks - load.num_free_blocks
+        self._kv_waste += unwritten_share(load.num_kv_tokens, used, self._settings.block_size)
+
+    def _result(self) -> Replayed:
+        arrivals = np.array([r.arrival for r in self._trace.requests], dtype=np.int64)
+        progress = self._progress
+        num_output_tokens = progress.num_output_tokens()
+        answered, begun = progress.ended != NEVER, progress.first_token != NEVER
+        last = int(progress.ended[answered].max(initial=arrivals.min()))
+        run = Run(
+            num_requests=int(answered.sum()),
+            num_output_tokens=num_output_tokens,
+            seconds=(last - int(arrivals.min())) * _NS,
+            num_steps=len(self._step_rows),
+            num_rows=sum(self._step_rows),
+            num_tokens=sum(self._step_tokens),
+            kv_waste=self._kv_waste,
+            ttft_s=(progress.first_token - arrivals)[begun] * _NS,
+            itl_s=progress.gaps().astype(np.float64) * _NS,
+            latency_s=(progress.ended - arrivals)[answered] * _NS,
+        )
+        return Replayed(
+            run=run,
+            step_rows=np.array(self._step_rows),
+            step_tokens=np.array(self._step_tokens),
+            num_prefix_hits=self._core.load().num_prefix_hits,
+            unanswered=dict(sorted(self._unanswered.items())),
+        )
+
+
+def _after(now: int, delay: int | None) -> int | None:
+    return None if delay is None else now + delay
+
+
+def _commands(trace: Trace, *, with_flushes: bool) -> list[tuple[int, int, int]]:
+    """What the scheduler is told: time, kind, index of the request.
+
+    A server tells its scheduler that the input has ended under static batching alone.
+    """
+    commands = [(r.arrival, _ARRIVAL, i) for i, r in enumerate(trace.requests)]
+    commands += [
+        (r.cancelled, _CANCEL, i) for i, r in enumerate(trace.requests) if r.cancelled is not None
+    ]
+    commands += [(t, _FLUSH, 0) for t in trace.flushes if with_flushes]
+    return sorted(commands)
+
+
+def recorded_run(trace: Trace) -> Run:
+    """The figures of the run that was recorded; the trace has steps."""
+    steps, block_size = trace.steps, trace.header.block_size
+    answered = [r for r in trace.requests if r.ended is not None]
+    begun = [r for r in trace.requests if r.first_token is not None]
+    start = min(r.arrival for r in trace.requests)
+    last = max((r.ended for r in answered if r.ended is not None), default=start)
+    gaps = [gap for step in steps for gap in step.itl]
+    values, counts = np.array(gaps, dtype=np.int64).reshape(-1, 2).T
+    return Run(
+        num_requests=len(answered),
+        num_output_tokens=sum(r.num_tokens for r in trace.requests),
+        seconds=(last - start) * _NS,
+        num_steps=len(steps),
+        num_rows=sum(step.rows for step in steps),
+        num_tokens=sum(step.tokens for step in steps),
+        kv_waste=sum(unwritten_share(s.kv_tokens, s.kv_blocks, block_size) for s in steps),
+        ttft_s=[((r.first_token or 0) - r.arrival) * _NS for r in begun],
+        itl_s=np.repeat(values, counts).astype(np.float64) * _NS,
+        latency_s=[((r.ended or 0) - r.arrival) * _NS for r in answered],
+    )

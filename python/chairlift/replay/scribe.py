@@ -1,0 +1,221 @@
+"""Turns what a scheduler did into the lines of a trace; text and token ids end here."""
+
+import secrets
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chairlift import _core
+from chairlift.replay.format import (
+    HASH_BYTES,
+    Arrival,
+    Cancel,
+    End,
+    Flush,
+    Header,
+    Step,
+    dump,
+)
+from chairlift.replay.plan_rows import PlanRows, num_prefill_tokens
+
+
+class Added(NamedTuple):
+    """A request was queued."""
+
+    now: int
+    request_id: int
+    prompt: Sequence[int]
+    options: dict[str, Any]
+    """Of `Scheduler.add`."""
+
+
+class Cancelled(NamedTuple):
+    """A client gave a request up."""
+
+    now: int
+    request_id: int
+
+
+class Flushed(NamedTuple):
+    """The input ended for now."""
+
+    now: int
+
+
+class Happened(NamedTuple):
+    """Events that no step carried."""
+
+    events: _core.Events
+
+
+class Stepped(NamedTuple):
+    """A step ended."""
+
+    started: int
+    updated: int
+    """The time that the scheduler was told, which is that of the new tokens."""
+    ended: int
+    plan: NDArray[np.int32]
+    events: _core.Events
+    load: _core.Load
+    """After the step."""
+    failed: bool
+
+
+Entry = Added | Cancelled | Flushed | Happened | Stepped
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request that has not ended."""
+
+    number: int
+    chain: "_Chain"
+    num_prompt_blocks: int
+    num_output: int = 0
+    last_token: int | None = None
+    """When it came."""
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Names full blocks of a growing sequence by keyed hashes, each over its parent's too."""
+
+    key: bytes
+    block_size: int
+    parent: bytes
+    names: list[str] = field(default_factory=list)
+    tail: list[int] = field(default_factory=list)
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        tokens, size = [*self.tail, *token_ids], self.block_size
+        num_full = len(tokens) - len(tokens) % size
+        for start in range(0, num_full, size):
+            block = array("i", tokens[start : start + size]).tobytes()
+            digest = blake2b(self.parent + block, digest_size=HASH_BYTES, key=self.key)
+            self.parent = digest.digest()
+            self.names.append(digest.hexdigest())
+        self.tail = tokens[num_full:]
+
+
+class Scribe:
+    """Writes one trace."""
+
+    def __init__(self, header: Header, start: int) -> None:
+        """Begins a trace at a time of the engine's clock."""
+        self._header = header
+        self._start = start
+        # Who has the file cannot try prompts: the key never leaves this process.
+        self._key = secrets.token_bytes(32)
+        self._live: dict[int, _Live] = {}
+        self._num_requests = 0
+        self._tenants: dict[str, int] = {"": 0}
+        self._rows = PlanRows(header.max_num_seqs)
+
+    def header(self) -> str:
+        """The first line."""
+        return dump(self._header)
+
+    def lines(self, entry: Entry) -> Iterator[str]:
+        """The lines of one entry, in the order of what happened."""
+        match entry:
+            case Added():
+                yield self._arrival(entry)
+            case Cancelled(now, request_id):
+                live = self._live[request_id]
+                t = now - self._start
+                yield dump(Cancel(t=t, request=live.number, tokens=live.num_output))
+            case Flushed(now):
+                yield dump(Flush(t=now - self._start))
+            case Happened(events):
+                yield from self._ends(events)
+            case Stepped():
+                gaps = self._take_tokens(entry)
+                yield self._step(entry, gaps)
+                yield from self._ends(entry.events)
+
+    def _arrival(self, entry: Added) -> str:
+        self._num_requests += 1
+        options = entry.options
+        tenant, salt = options.get("tenant", ""), options.get("salt", "")
+        root = b"".join(len(b).to_bytes(8, "little") + b for b in (tenant.encode(), salt.encode()))
+        chain = _Chain(self._key, self._header.block_size, root)
+        chain.extend(entry.prompt)
+        live = _Live(self._num_requests, chain, len(chain.names))
+        self._live[entry.request_id] = live
+        return dump(
+            Arrival(
+                t=entry.now - self._start,
+                request=live.number,
+                prompt=len(entry.prompt),
+                max_tokens=options["max_tokens"],
+                tenant=self._tenants.setdefault(tenant, len(self._tenants)),
+                queue_timeout=_after(entry.now, options.get("queue_deadline")),
+                time_limit=_after(entry.now, options.get("deadline")),
+                blocks="".join(chain.names),
+                cache_read=options.get("cache_read", True),
+                cache_write=options.get("cache_write", True),
+            )
+        )
+
+    def _take_tokens(self, entry: Stepped) -> Counter[int]:
+        """Notes the tokens of a step; gives the gaps that they closed, and how many of each."""
+        gaps: Counter[int] = Counter()
+        for event in entry.events:
+            if isinstance(event, _core.TokensEvent) and event.token_ids:
+                live = self._live[event.request_id]
+                live.chain.extend(event.token_ids)
+                if live.last_token is not None:
+                    gaps[entry.updated - live.last_token] += 1
+                # Tokens that come together have no gap between them.
+                more = len(event.token_ids) - 1
+                if more:
+                    gaps[0] += more
+                live.last_token = entry.updated
+                live.num_output += len(event.token_ids)
+        return gaps
+
+    def _step(self, entry: Stepped, gaps: Counter[int]) -> str:
+        work = self._rows.apply(entry.plan)
+        return dump(
+            Step(
+                t=entry.started - self._start,
+                duration=max(1, entry.ended - entry.started),
+                rows=work.num_rows,
+                tokens=work.num_tokens,
+                prefill=num_prefill_tokens(entry.plan),
+                context=work.num_context,
+                kv_blocks=entry.load.num_blocks - entry.load.num_free_blocks,
+                kv_tokens=entry.load.num_kv_tokens,
+                itl=sorted(gaps.items()),
+                failed=entry.failed,
+            )
+        )
+
+    def _ends(self, events: _core.Events) -> Iterator[str]:
+        for event in events:
+            if isinstance(event, _core.TokensEvent):
+                continue
+            live = self._live.pop(event.request_id)
+            account = event.account
+            first = account.first_token
+            yield dump(
+                End(
+                    t=account.finished - self._start,
+                    request=live.number,
+                    tokens=account.output_tokens,
+                    reason=event.reason,
+                    first_token=None if first is None else first - self._start,
+                    blocks="".join(live.chain.names[live.num_prompt_blocks :]),
+                )
+            )
+
+
+def _after(now: int, deadline: int | None) -> int | None:
+    return None if deadline is None else max(1, deadline - now)

@@ -1,0 +1,43 @@
+"""Puts a recorder between an engine and its scheduler."""
+
+from typing import TYPE_CHECKING
+
+from chairlift.replay.format import Header
+from chairlift.replay.recorder import Recorder
+
+if TYPE_CHECKING:
+    from chairlift.engine.engine import Engine
+
+
+def record(engine: "Engine", recorder: Recorder) -> None:
+    """Records what an engine does from now on.
+
+    The engine may have a thread already, if there is nothing for it to do: each of its calls goes
+    to the same scheduler, noted or not.
+
+    Args:
+        engine: Without requests.
+        recorder: New.
+    """
+    engine.scheduler = recorder.record(engine.scheduler, header_of(engine), engine.clock)
+
+
+def header_of(engine: "Engine") -> Header:
+    """The first line of an engine's trace."""
+    config = engine.config
+    return Header(
+        model=engine.model_name,
+        batching=config.batching,
+        batch_size=config.batch_size,
+        batch_window_s=config.batch_window_s,
+        batch_timeout_s=config.batch_timeout_s,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=engine.max_model_len,
+        max_queued_requests=config.max_queued_requests,
+        block_size=config.block_size,
+        num_kv_blocks=engine.num_kv_blocks,
+        kv_bytes_per_block=engine.runner.kv_cache.nbytes // engine.num_kv_blocks,
+        kv_windows=list(engine.model_config.kv_windows),
+        prefix_cache=config.prefix_cache,
+    )

@@ -1,0 +1,115 @@
+"""Recipes against the statistics of the traces that they stand for."""
+
+import numpy as np
+import pytest
+from chairlift.replay.recipes import RECIPES, draw_trace
+
+MANY = 20_000
+
+
+def percentiles(values, *which):
+    return np.percentile(values, which)
+
+
+def test_chat_is_like_the_conversations_of_azure(lengths_of):
+    prompts, answers, times = lengths_of("chat", num_requests=MANY)
+    # The median of the trace, 1020, is a mode of its own that no log-normal law has.
+    assert percentiles(prompts, 10, 25, 90, 95) == pytest.approx([207, 396, 2735, 4083], rel=0.1)
+    assert prompts.mean() == pytest.approx(1154.7, rel=0.1)
+    assert percentiles(answers, 10, 25, 50, 75, 90) == pytest.approx(
+        [54, 85, 129, 395, 424], rel=0.2
+    )
+    assert answers.mean() == pytest.approx(211.1, rel=0.1)
+    assert answers.max() <= 1000
+    gaps = np.diff(times)
+    assert 1 / gaps.mean() == pytest.approx(5.53, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(1.09, rel=0.1)
+    # Lengths are drawn independently.
+    assert abs(np.corrcoef(np.log(prompts), np.log(answers))[0, 1]) < 0.03
+
+
+def test_code_is_like_the_completions_of_azure(lengths_of):
+    prompts, answers, times = lengths_of("code", num_requests=MANY)
+    assert prompts.mean() == pytest.approx(2047.8, rel=0.1)
+    assert percentiles(prompts, 75, 95) == pytest.approx([2745, 7303], rel=0.1)
+    assert percentiles(answers, 25, 75, 90) == pytest.approx([9, 24, 55], rel=0.25)
+    assert answers.mean() == pytest.approx(27.9, rel=0.2)
+    gaps = np.diff(times)
+    # Bursts within minutes, and minutes with hardly any.
+    assert gaps.std() / gaps.mean() > 3.2
+
+
+def test_long_sends_its_history_again(lengths_of):
+    prompts, answers, _ = lengths_of("long", num_requests=MANY)
+    assert prompts.mean() == pytest.approx(12_035, rel=0.1)
+    assert percentiles(prompts, 50, 75, 90) == pytest.approx([6909, 15_367, 27_367], rel=0.15)
+    assert answers.max() == 2000
+    seen, num_pages, num_known = set(), 0, 0
+    for request in draw_trace("long", num_requests=2000).requests:
+        # The name of a page's last block tells all that is before it.
+        pages = request.blocks[31::32].tolist()
+        num_pages += len(pages)
+        num_known += len(seen.intersection(pages))
+        seen.update(pages)
+    assert num_known / num_pages == pytest.approx(0.37, abs=0.05)
+
+
+def test_sharegpt_like_has_the_means_of_the_sample(lengths_of):
+    prompts, answers, _ = lengths_of("sharegpt-like", num_requests=MANY)
+    assert prompts.mean() == pytest.approx(202, rel=0.06)
+    assert answers.mean() == pytest.approx(180, rel=0.05)
+
+
+@pytest.mark.parametrize("cap", [32, 128, 512, 1536])
+def test_anyscale_is_exponential_up_to_its_cap(lengths_of, cap):
+    name = "anyscale" if cap == 1536 else f"anyscale-{cap}"
+    prompts, answers, times = lengths_of(name, num_requests=MANY)
+    assert set(prompts) == {512}
+    assert answers.max() == cap
+    assert answers.mean() == pytest.approx(256 * (1 - np.exp(-cap / 256)), rel=0.03)
+    assert not times.any()
+
+
+def test_nano_is_uniform(lengths_of):
+    prompts, answers, _ = lengths_of("nano", num_requests=MANY)
+    for lengths in (prompts, answers):
+        assert (lengths.min(), lengths.max()) == (100, 1024)
+        assert lengths.mean() == pytest.approx(562, rel=0.02)
+    assert len(draw_trace("nano").requests) == 256
+
+
+def test_prefix_shares_a_few_beginnings_much():
+    requests = draw_trace("prefix", num_requests=MANY).requests
+    first, counts = np.unique([r.blocks[0] for r in requests], return_counts=True)
+    assert len(first) == 64
+    popular = np.sort(counts)[::-1] / MANY
+    assert popular[0] / popular[1] == pytest.approx(2**1.1, rel=0.1)
+    assert all(32 <= len(r.blocks) <= 128 and r.num_prompt > 16 * len(r.blocks) for r in requests)
+
+
+def test_burst_brings_ten_times_as_much_for_five_seconds_of_each_minute(lengths_of):
+    _, _, times = lengths_of("burst", num_requests=MANY, rate_per_s=2)
+    in_burst = times % 60 >= 55
+    minutes = times[-1] / 60
+    assert in_burst.sum() / (5 * minutes) == pytest.approx(20, rel=0.1)
+    assert (~in_burst).sum() / (55 * minutes) == pytest.approx(2, rel=0.1)
+
+
+def test_scaling_down_keeps_the_shape(lengths_of):
+    prompts, answers, _ = lengths_of("chat", num_requests=MANY)
+    small_prompts, small_answers, _ = lengths_of("chat", num_requests=MANY, scale=8)
+    assert small_prompts.max() <= 1024
+    assert small_answers.mean() == pytest.approx(answers.mean() / 8, rel=0.02)
+    assert small_answers.std() / small_answers.mean() == pytest.approx(
+        answers.std() / answers.mean(), rel=0.02
+    )
+    assert small_prompts.mean() == pytest.approx(prompts.mean() / 8, rel=0.05)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_seed_gives_one_trace(name):
+    def key(seed):
+        requests = draw_trace(name, num_requests=50, seed=seed).requests
+        return [(r.arrival, r.num_prompt, r.num_output, r.blocks.tolist()) for r in requests]
+
+    assert key(1) == key(1) != key(2)
