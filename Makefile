@@ -130,7 +130,7 @@ coverage: prerequisites ## Lines of the core that the simulator alone reaches: a
 
 .PHONY: fuzz
 fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_SECONDS=600); the quick form is part of rust-test
-	BOLERO_RANDOM_TEST_TIME_MS=$(or $(FUZZ_SECONDS),600)000 cargo test --release --locked --package chairlift-simulator --test fuzz
+	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$(or $(FUZZ_SECONDS),600)000 cargo test --release --locked --package chairlift-simulator --test fuzz
 
 .PHONY: slow
 slow: setup ## The long form of quick Python tests: 100,000 random token sequences for every tokenizer family

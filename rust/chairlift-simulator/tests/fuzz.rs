@@ -1,11 +1,13 @@
 //! What bytes can do: operations on the scheduler, and requests as strange as a client can make them.
 //!
-//! Under `cargo test` half a second of random bytes each, under `make fuzz` minutes. The same targets run under
-//! libFuzzer: `cargo bolero test operations_from_bytes_break_nothing`.
+//! Under `cargo test` a few hundred runs and ten thousand requests, under `make fuzz` minutes of each.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-use bolero::check;
+use bolero::{check, generator::*};
 use chairlift_core::{
     Config, KvGroup, NewRequest, RefusalReason, Scheduler,
     events::{EndReason, EventKind, Events},
@@ -17,25 +19,35 @@ use chairlift_core::{
 };
 use chairlift_simulator::Simulator;
 
-const QUICK: Duration = Duration::from_millis(500);
+/// Bytes of a run: a hundred decide its settings, ten or so each event.
+const LENGTHS: std::ops::RangeInclusive<usize> = 64..=8192;
 
 #[test]
 fn operations_from_bytes_break_nothing() {
     let simulator = Simulator::default();
-    check!().with_test_time(QUICK).for_each(|bytes: &[u8]| {
-        if let Err(failed) = simulator.run_bytes(bytes) {
-            let headline = failed.to_string();
-            let trace = simulator.describe(&simulator.shrink(*failed));
-            panic!("{headline}\n{trace}");
-        }
-    });
+    let num_steps = AtomicU64::new(0);
+    check!()
+        .with_generator(produce::<Vec<u8>>().with().len(LENGTHS))
+        .with_max_len(2 * LENGTHS.end())
+        .with_iterations(300)
+        .for_each(|bytes| match simulator.run_bytes(bytes) {
+            Ok(passed) => {
+                num_steps.fetch_add(passed.tally.steps(), Relaxed);
+            }
+            Err(failed) => {
+                let headline = failed.to_string();
+                let trace = simulator.describe(&simulator.shrink(*failed));
+                panic!("{headline}\n{trace}");
+            }
+        });
+    assert!(num_steps.into_inner() > 100, "bytes reach the scheduler");
 }
 
 const VOCAB: usize = 8;
 
 /// Prompt; limits; stop tokens and strings; tenant and salt; deadlines; switches.
 type Draft = (
-    Vec<i16>,
+    Vec<u8>,
     [usize; 2],
     (Vec<i32>, Vec<String>),
     [String; 2],
@@ -54,15 +66,14 @@ fn request((prompt, limits, stops, names, deadlines, switches): Draft) -> NewReq
     ] = switches;
     let [tenant, salt] = names;
     NewRequest {
-        // Most ids are good, so that most prompts are.
+        // Nearly all ids are good, so that most prompts are.
         prompt: prompt
             .into_iter()
-            .map(|id| {
-                if id < 0 {
-                    i32::from(id)
-                } else {
-                    i32::from(id) % 10
-                }
+            .map(|id| match id {
+                255 => -1,
+                254 => i32::MIN,
+                253 => VOCAB as i32,
+                id => i32::from(id) % VOCAB as i32,
             })
             .collect(),
         max_tokens,
@@ -138,15 +149,18 @@ fn a_request_from_bytes_is_refused_by_field_or_answered() {
         "stopping.max_tokens",
         "stopping.min_tokens",
     ];
+    let num_answered = AtomicU64::new(0);
+    let num_refused = AtomicU64::new(0);
     check!()
         .with_type::<Draft>()
-        .with_test_time(QUICK)
+        .with_iterations(10_000)
         .cloned()
         .for_each(|draft| {
             let mut scheduler = scheduler();
             let empty = scheduler.load();
             match scheduler.add(0, request(draft)) {
                 Ok(_) => {
+                    num_answered.fetch_add(1, Relaxed);
                     assert_eq!(
                         finish(&mut scheduler).len(),
                         1,
@@ -157,6 +171,7 @@ fn a_request_from_bytes_is_refused_by_field_or_answered() {
                     assert_eq!(load.num_free_blocks, load.num_blocks);
                 }
                 Err(refusal) => {
+                    num_refused.fetch_add(1, Relaxed);
                     assert_ne!(refusal.reason, RefusalReason::QueueFull);
                     assert!(FIELDS.contains(&refusal.field), "{refusal}");
                     assert!(refusal.message.starts_with("expected "), "{refusal}");
@@ -165,4 +180,9 @@ fn a_request_from_bytes_is_refused_by_field_or_answered() {
             }
             assert_eq!(scheduler.check_invariants(), Ok(()));
         });
+    let (answered, refused) = (num_answered.into_inner(), num_refused.into_inner());
+    assert!(
+        answered > 100 && refused > 100,
+        "{answered} answered, {refused} refused"
+    );
 }
