@@ -117,6 +117,25 @@ simulate: prerequisites ## Hunt for scheduler bugs by simulation (STEPS=10000000
 mutants: prerequisites ## Put known bugs of other engines into the core, one by one: the simulator must catch each
 	cargo run --quiet --release --locked --package chairlift-simulator --example mutants
 
+.PHONY: cargo-mutants
+cargo-mutants: prerequisites ## Change the core in every way cargo-mutants knows (SHARD=0/8 for a sample): the tests must notice
+	@command -v cargo-mutants >/dev/null || { echo 'cargo install cargo-mutants --locked'; exit 1; }
+	cargo mutants --package chairlift-core $(if $(SHARD),--sharding round-robin --shard $(SHARD)) --output target
+
+.PHONY: coverage
+coverage: prerequisites ## Lines of the core that the simulator alone reaches: at least 95 %
+	@command -v cargo-llvm-cov >/dev/null || { echo 'rustup component add llvm-tools; cargo install cargo-llvm-cov --locked'; exit 1; }
+	cargo llvm-cov --locked --no-report --package chairlift-simulator --test simulation
+	cargo llvm-cov report --package chairlift-core --fail-under-lines 95
+
+.PHONY: fuzz
+fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_SECONDS=600); the quick form is part of rust-test
+	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$(or $(FUZZ_SECONDS),600)000 cargo test --release --locked --package chairlift-simulator --test fuzz
+
+.PHONY: slow
+slow: setup ## The long form of quick Python tests: 100,000 random token sequences for every tokenizer family
+	@$(BIN)/python -m pytest -m slow
+
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)

@@ -9,6 +9,8 @@ from chairlift.model.tokenizer import Tokenizer
 
 from tests.tokenizer_families import FAMILIES, TEXTS, byte_fallback_bpe, byte_level_bpe
 
+LONG = pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def backend(request) -> tokenizers.Tokenizer:
@@ -45,9 +47,12 @@ def random_ids(rng: random.Random, tokenizer: Tokenizer) -> list[int]:
 
 
 @pytest.mark.parametrize("skip_special_tokens", [True, False])
-def test_deltas_of_random_tokens_concatenate_to_the_decode(tokenizer, table, skip_special_tokens):
-    rng = random.Random(7)
-    for _ in range(3000):
+@pytest.mark.parametrize("num_sequences", [3000, LONG])
+def test_deltas_of_random_tokens_concatenate_to_the_decode(
+    tokenizer, table, num_sequences, skip_special_tokens
+):
+    rng = random.Random(num_sequences)
+    for _ in range(num_sequences):
         ids = random_ids(rng, tokenizer)
         expected = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         assert stream(table, ids, skip_special_tokens=skip_special_tokens) == (expected, None), ids
@@ -66,10 +71,11 @@ def test_deltas_of_real_texts_concatenate_to_the_decode(tokenizer, table):
         assert stream(table, ids)[0] == tokenizer.decode(ids)
 
 
-def test_a_stop_string_cuts_where_find_does(tokenizer, table):
-    rng = random.Random(11)
+@pytest.mark.parametrize("num_sequences", [1000, LONG])
+def test_a_stop_string_cuts_where_find_does(tokenizer, table, num_sequences):
+    rng = random.Random(num_sequences)
     num_stopped = 0
-    for _ in range(1000):
+    for _ in range(num_sequences):
         ids = random_ids(rng, tokenizer)
         text = tokenizer.decode(ids)
         start = rng.randrange(len(text) + 1)
@@ -81,7 +87,17 @@ def test_a_stop_string_cuts_where_find_does(tokenizer, table):
             kept = (text[: at + len(stop)], stop)
             assert stream(table, ids, stop=[stop], include_stop=True) == kept
             num_stopped += 1
-    assert num_stopped > 500
+    assert num_stopped > num_sequences / 2
+
+
+def test_a_stop_string_is_found_at_every_split(tokenizer, table):
+    """Every short piece of a text, however the tokens split it."""
+    ids = tokenizer.encode(TEXTS[5])
+    text = tokenizer.decode(ids)
+    for start in range(len(text)):
+        for end in range(start + 1, min(start + 8, len(text)) + 1):
+            stop = text[start:end]
+            assert stream(table, ids, stop=[stop]) == (text[: text.find(stop)], stop)
 
 
 def test_a_character_of_several_tokens_comes_with_the_last():

@@ -42,9 +42,10 @@ impl Config {
         self.max_model_len.min(columns * self.block_size)
     }
 
-    /// Requests that can exist at once: waiting, running or preempted, and ended but named by a step in flight.
+    /// Requests that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
+    /// beyond its cap, but leaves a row; who has ended and is named by a step in flight keeps its row.
     pub fn num_slots(&self) -> usize {
-        self.max_queued_requests + 2 * self.max_num_seqs
+        self.max_queued_requests + self.max_num_seqs
     }
 
     /// Columns of a row's block table.

@@ -35,3 +35,29 @@ impl Deadlines {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadlines(count: u64) -> Deadlines {
+        let mut deadlines = Deadlines::default();
+        (0..count).for_each(|i| deadlines.push(i, RequestId(i)));
+        deadlines
+    }
+
+    #[test]
+    fn entries_of_the_ended_are_dropped_once_they_are_many() {
+        let mut deadlines = deadlines(SLACK as u64 + 9);
+        deadlines.compact(2, |request| request.0 == 7);
+        assert_eq!(deadlines.pop_due(Nanos::MAX), Some(RequestId(7)));
+        assert_eq!(deadlines.next(), None);
+    }
+
+    #[test]
+    fn a_few_entries_of_the_ended_stay() {
+        let mut deadlines = deadlines(SLACK as u64 + 8);
+        deadlines.compact(2, |_| false);
+        assert_eq!(deadlines.next(), Some(0));
+    }
+}

@@ -248,4 +248,53 @@ mod tests {
         );
         assert_eq!(computed, [6, 5]);
     }
+
+    /// Schedules `count` tokens of a row of two blocks of four, from `start` on, into buffers for `room` tokens.
+    fn apply_one_row(start: usize, count: usize, room: usize) -> Result<StepShape, PlanError> {
+        let mut plan = Plan::default();
+        plan.assign(0, 0, start);
+        plan.schedule(0, &vec![1; count]);
+        let mut buffer = vec![0; 64];
+        let length = plan.encode(&mut buffer);
+        let mut tables = RowTables {
+            computed: &mut [0],
+            last_token: &[0],
+            row_slot: &mut [0],
+            row_index: &mut [0],
+            block_tables: &mut [1, 2],
+            num_kv_groups: 1,
+        };
+        let mut tokens = [(); 3].map(|()| vec![0; room]);
+        let [input_ids, positions, slot_mapping] = &mut tokens;
+        let mut inputs = StepInputs {
+            rows: &mut [0],
+            input_ids,
+            positions,
+            slot_mapping,
+            query_start_loc: &mut [0; 2],
+            seq_lens: &mut [0],
+            sample_rows: &mut [],
+        };
+        apply_plan(&buffer[..length], 4, &mut tables, &mut inputs)
+    }
+
+    #[test]
+    fn a_row_is_filled_to_its_last_slot_and_no_further() {
+        assert!(apply_one_row(7, 1, 1).is_ok());
+        let error = |start, count| apply_one_row(start, count, 8).map_err(|error| error.0);
+        assert_eq!(error(7, 2), Err("plan: row length 9 is not below 9".into()));
+        assert_eq!(
+            error(9, 0),
+            Err("plan: computed tokens 9 is not below 9".into())
+        );
+    }
+
+    #[test]
+    fn buffers_that_are_too_small_are_refused_by_name() {
+        let error = apply_one_row(0, 3, 2).map_err(|error| error.0);
+        assert_eq!(
+            error,
+            Err("input_ids: expected at least 3 entries, got 2".into())
+        );
+    }
 }

@@ -113,6 +113,7 @@ impl World {
         } else {
             self.check_turn(index, before, *num_joining)?;
             *num_joining += 1;
+            self.count_prefix(index, start);
         }
         let client = &mut self.clients[index];
         ensure!(
@@ -128,10 +129,18 @@ impl World {
             "#{label} does not read the cache and joins at {start}"
         );
         self.tally.add(Sight::CacheHits, u64::from(start > 0));
-        (client.state, client.joined, client.num_computed) = (State::Running, true, start);
+        client.join(start);
         self.rows[row] = Some(index);
         self.running.push(index);
         Ok(())
+    }
+
+    fn count_prefix(&mut self, index: usize, start: usize) {
+        let (client, block_size) = (&self.clients[index], self.scenario.config.block_size);
+        if client.reads_cache {
+            self.num_prefix_queries += ((client.answer.num_prompt - 1) / block_size) as u64;
+            self.num_prefix_hits += (start / block_size) as u64;
+        }
     }
 
     /// New requests join in order of arrival, behind the preempted, when the policy lets them.

@@ -1,6 +1,6 @@
 //! The invariants that the world checks from outside, most of them at every event.
 
-use chairlift_core::Account;
+use chairlift_core::{Account, Load};
 
 use crate::{
     client::State,
@@ -129,7 +129,14 @@ impl World {
                 running == expected,
                 "{running} requests run, expected {expected}"
             );
+            self.check_counts(&load)?;
         }
+        let prefix = (load.num_prefix_queries, load.num_prefix_hits);
+        let expected = (self.num_prefix_queries, self.num_prefix_hits);
+        ensure!(
+            prefix == expected,
+            "(prefix queries, hits) are {prefix:?}, expected {expected:?}"
+        );
         if live == 0 && self.flights.is_empty() {
             let (free, all) = (load.num_free_blocks, load.num_blocks);
             ensure!(
@@ -151,6 +158,42 @@ impl World {
         Ok(())
     }
 
+    /// Counts that the world knows where no step is planned ahead.
+    fn check_counts(&self, load: &Load) -> Checked {
+        let waiting = self.live.iter().map(|&index| &self.clients[index]);
+        let waiting = waiting.filter(|client| client.state == State::Waiting);
+        let (tokens, expected) = (
+            load.num_waiting_tokens,
+            waiting
+                .map(|client| client.answer.num_prompt + client.num_output)
+                .sum(),
+        );
+        ensure!(
+            tokens == expected,
+            "{tokens} tokens wait, expected {expected}"
+        );
+        let (preemptions, expected) = (
+            load.num_preemptions,
+            self.tally.get(Sight::Preemptions) + self.tally.get(Sight::RolledBack),
+        );
+        ensure!(
+            preemptions == expected,
+            "{preemptions} preemptions are counted, expected {expected}"
+        );
+        if self.flights.is_empty() {
+            let config = &self.scenario.config;
+            let computed = |&index: &usize| self.clients[index].num_computed;
+            let most: usize =
+                self.running.iter().map(computed).sum::<usize>() * config.kv_groups.len();
+            let written = load.num_kv_tokens;
+            ensure!(
+                written <= most && (written == most || config.prefix_cache),
+                "{written} KV slots are written, expected {most}"
+            );
+        }
+        Ok(())
+    }
+
     pub(crate) fn check_deep(&mut self) -> Checked {
         self.tally.saw(Sight::DeepChecks);
         self.scheduler
@@ -165,16 +208,18 @@ impl World {
             account.prompt_tokens,
             account.output_tokens,
             account.num_preemptions,
+            account.num_recomputed_tokens,
         );
         let expected = (
             client.answer.num_prompt,
             client.num_output,
             client.num_preemptions,
+            client.num_recomputed,
         );
         let is_seen = self.scenario.config.steps_in_flight == 1;
         ensure!(
             counts == expected || !is_seen,
-            "#{label} is billed (prompt, output, preemptions) {counts:?}, expected {expected:?}"
+            "#{label} is billed (prompt, output, preemptions, recomputed) {counts:?}, expected {expected:?}"
         );
         let times = (account.arrival, account.finished);
         ensure!(
@@ -182,8 +227,10 @@ impl World {
             "#{label} is billed for the times {times:?}"
         );
         ensure!(
-            account.cached_tokens < client.answer.num_prompt,
-            "#{label} has its whole prompt cached"
+            account.cached_tokens == client.num_cached,
+            "#{label} is billed {} cached tokens, expected {}",
+            account.cached_tokens,
+            client.num_cached
         );
         ensure!(
             account.first_scheduled.is_some() == client.started,

@@ -2,7 +2,10 @@
 
 use chairlift_core::{RequestId, events::EndReason};
 
-use crate::{oracle::Answer, workload::Label};
+use crate::{
+    oracle::{Answer, root},
+    workload::{Arrival, Label},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -18,10 +21,6 @@ pub(crate) struct Due {
     pub(crate) end: Option<EndReason>,
 }
 
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch of its own, named where it is read"
-)]
 pub(crate) struct Client {
     pub(crate) label: Label,
     pub(crate) id: RequestId,
@@ -29,7 +28,6 @@ pub(crate) struct Client {
     pub(crate) queue_deadline: Option<u64>,
     pub(crate) deadline: Option<u64>,
     pub(crate) root: u64,
-    pub(crate) detokenize: bool,
     pub(crate) reads_cache: bool,
     pub(crate) answer: Answer,
     pub(crate) state: State,
@@ -44,6 +42,11 @@ pub(crate) struct Client {
     /// Steps in flight that name it.
     pub(crate) in_flight: usize,
     pub(crate) num_preemptions: usize,
+    /// Tokens found in the cache when it first joined.
+    pub(crate) num_cached: usize,
+    /// Tokens whose KV a preemption threw away, and those of them that were computed again.
+    num_lost: usize,
+    pub(crate) num_recomputed: usize,
     /// Tokens whose KV is written, or will be by the steps in flight.
     pub(crate) num_computed: usize,
     /// Output tokens that were sampled, or will be by the steps in flight.
@@ -55,6 +58,36 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// A request that was taken just now.
+    pub(crate) fn new(arrival: &Arrival, id: RequestId, now: u64, answer: Answer) -> Self {
+        let after = |time: Option<u64>| time.map(|time| now.saturating_add(time));
+        Self {
+            label: arrival.label,
+            id,
+            arrival: now,
+            queue_deadline: after(arrival.queue_patience),
+            deadline: after(arrival.patience),
+            root: root(arrival.tenant, arrival.salt),
+            reads_cache: arrival.cache_read,
+            answer,
+            state: State::Waiting,
+            joined: false,
+            started: false,
+            rejoined: 0,
+            last_step: 0,
+            in_flight: 0,
+            num_preemptions: 0,
+            num_cached: 0,
+            num_lost: 0,
+            num_recomputed: 0,
+            num_computed: 0,
+            num_sampled: 0,
+            num_output: 0,
+            text: String::new(),
+            due: None,
+        }
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         self.state != State::Ended
     }
@@ -75,10 +108,22 @@ impl Client {
         self.num_tokens().min(most) - self.num_computed
     }
 
+    /// It joins the batch, with the KV of `start` tokens found in the cache.
+    pub(crate) fn join(&mut self, start: usize) {
+        if self.joined {
+            self.num_recomputed += self.num_lost.saturating_sub(start);
+            self.num_lost = 0;
+        } else {
+            self.num_cached = start;
+        }
+        (self.state, self.joined, self.num_computed) = (State::Running, true, start);
+    }
+
     /// Row and blocks are gone; what was sampled in lost steps will be sampled again.
     pub(crate) fn roll_back(&mut self) {
         self.state = State::Waiting;
         self.num_preemptions += 1;
+        self.num_lost += self.num_computed;
         self.num_computed = 0;
         self.num_sampled = self.num_output;
         self.in_flight = 0;
@@ -127,19 +172,7 @@ impl Client {
             return Err(format!("#{label} ends with {reason:?}, due is {due:?}"));
         }
         self.state = State::Ended;
-        let expected = match reason {
-            EndReason::Cancelled | EndReason::TimeLimit | EndReason::Failed(_)
-                if !self.detokenize =>
-            {
-                String::new()
-            }
-            EndReason::Cancelled | EndReason::TimeLimit | EndReason::Failed(_) => {
-                self.answer.text_of(self.num_output)
-            }
-            EndReason::Length | EndReason::StopToken(_) | EndReason::StopString(_) => {
-                self.answer.text.clone()
-            }
-        };
+        let expected = self.answer.text(self.num_output);
         // A failed answer may lack text that was held back.
         let is_failed = matches!(reason, EndReason::Failed(_));
         if self.text != expected && !(is_failed && expected.starts_with(&self.text)) {

@@ -22,12 +22,21 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(random: Random) -> Self {
         Self {
-            random: Random::new(seed ^ 0xE0E0_E0E0),
+            random,
             num_arrivals: 0,
             burst: 0,
         }
+    }
+
+    pub(crate) fn from_seed(seed: u64) -> Self {
+        Self::new(Random::new(seed ^ 0xE0E0_E0E0))
+    }
+
+    /// Nothing is left to decide with.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.random.is_spent()
     }
 
     pub(crate) fn next(&mut self, world: &World) -> Event {

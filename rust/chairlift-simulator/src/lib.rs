@@ -9,7 +9,7 @@
 //! | `scenario`, `workload`, `faults` | what a seed draws: settings, requests, the next event |
 //! | `event` | an event as a value; a run is a list of them |
 //! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes whom |
-//! | `device`, `oracle` | the fake model, and its answers without a cache |
+//! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
 //! | `batch`, `check` | the invariants, seen from outside |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ mod scenario;
 mod shrink;
 mod step;
 mod tally;
+mod text;
 mod workload;
 mod world;
 
@@ -36,6 +37,8 @@ use std::sync::Arc;
 use chairlift_core::text::TokenTable;
 
 use event::{Event, Outcome};
+use faults::Chooser;
+use random::Random;
 pub use run::{Failed, Passed};
 pub use scenario::Scenario;
 pub use tally::Tally;
@@ -48,7 +51,7 @@ pub struct Simulator {
 impl Default for Simulator {
     fn default() -> Self {
         Self {
-            tokens: world::token_table(),
+            tokens: Arc::new(text::token_table()),
         }
     }
 }
@@ -59,7 +62,20 @@ impl Simulator {
     /// # Errors
     /// The failure as it happened; [`Simulator::shrink`] makes it short.
     pub fn run(&self, seed: u64) -> Result<Passed, Box<Failed>> {
-        run::explore(&Scenario::draw(seed), &self.tokens)
+        let scenario = Scenario::draw(seed);
+        run::explore(&scenario, Chooser::from_seed(seed), &self.tokens)
+            .0
+            .map_err(Box::new)
+    }
+
+    /// Runs what bytes say: they decide the scenario and the events until they are spent.
+    ///
+    /// # Errors
+    /// As [`Simulator::run`].
+    pub fn run_bytes(&self, bytes: &[u8]) -> Result<Passed, Box<Failed>> {
+        let mut random = Random::from_bytes(bytes);
+        let scenario = Scenario::draw_from(&mut random);
+        run::explore(&scenario, Chooser::new(random), &self.tokens)
             .0
             .map_err(Box::new)
     }
@@ -70,7 +86,7 @@ impl Simulator {
     /// As [`Simulator::run`].
     pub fn run_twice(&self, seed: u64) -> Result<Passed, Box<Failed>> {
         let scenario = Scenario::draw(seed);
-        let (result, events) = run::explore(&scenario, &self.tokens);
+        let (result, events) = run::explore(&scenario, Chooser::from_seed(seed), &self.tokens);
         let passed = result?;
         let again = run::replay(&scenario, &events, &self.tokens, &mut |_, _| ());
         if again.as_ref() == Ok(&passed) {
@@ -115,7 +131,7 @@ impl Simulator {
     /// All events of a seed with what they did.
     pub fn trace(&self, seed: u64) -> String {
         let scenario = Scenario::draw(seed);
-        let events = run::explore(&scenario, &self.tokens).1;
+        let events = run::explore(&scenario, Chooser::from_seed(seed), &self.tokens).1;
         self.describe(&Failed {
             scenario,
             message: String::new(),

@@ -18,7 +18,7 @@ const USAGE: &str = "usage: chairlift-simulator [--seeds A..B | --steps N [--fro
   --seeds A..B   run these seeds
   --steps N      run seeds from 0 on (or --from SEED) until so many steps are done; the default, with 10,000,000
   --seed S       run one seed; --trace prints each event and what it did
-  --brief        no progress; a failure is one line: seed, steps of all seeds, what is wrong
+  --brief        no progress; a failure is one line: seed, steps of all seeds, seconds, events when shrunk, what is wrong
   --threads N    default: all cores";
 
 struct Options {
@@ -167,16 +167,19 @@ impl Hunt {
             println!("{}", lock(&self.tally));
             return ExitCode::SUCCESS;
         };
+        let simulator = Simulator::default();
         if self.options.brief {
+            let seconds = self.started.elapsed().as_secs_f64();
             let steps = self.steps.load(Relaxed) + failed.steps;
-            println!(
-                "failed: {} | {steps}: {}",
-                failed.scenario.seed, failed.message
+            let (seed, message) = (
+                failed.scenario.seed.unwrap_or_default(),
+                failed.message.clone(),
             );
+            let num_events = simulator.shrink(*failed).num_events();
+            println!("failed: {seed} | {steps} | {seconds:.1} | {num_events}: {message}");
             return ExitCode::FAILURE;
         }
         println!("{failed}");
-        let simulator = Simulator::default();
         println!("{}", simulator.describe(&simulator.shrink(*failed)));
         ExitCode::FAILURE
     }

@@ -10,9 +10,9 @@
 //! A slot holds a hash of everything before it, so a wrong block, a stale hit, a lost, doubled or foreign token
 //! changes every later token.
 
-use chairlift_core::{NewRequest, events::EndReason};
+use chairlift_core::{NewRequest, events::EndReason, text::TextOptions};
 
-use crate::random::mix;
+use crate::{random::mix, text::Groups};
 
 /// The beginning of every chain of a namespace.
 pub(crate) fn root(tenant: u8, salt: u8) -> u64 {
@@ -29,11 +29,6 @@ pub(crate) fn sampled(seen: u64, vocab_size: usize) -> i32 {
     (mix(seen) % vocab_size as u64) as i32
 }
 
-/// What a token contributes to the text.
-pub(crate) fn piece(token: i32) -> String {
-    format!("{token} ")
-}
-
 /// The answer of one request if nothing cuts it short.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
@@ -42,16 +37,19 @@ pub(crate) struct Answer {
     pub(crate) tokens: Vec<i32>,
     /// `seen[p]`: the sum before position `p`; one more than tokens.
     pub(crate) seen: Vec<u64>,
+    min_tokens: usize,
+    stop_token_ids: Vec<i32>,
+    options: TextOptions,
     /// Output tokens up to the end.
     pub(crate) num_output: usize,
     pub(crate) reason: EndReason,
-    pub(crate) text: String,
 }
 
 impl Answer {
-    /// The chain of `prompt` with `limit` more tokens; it ends by its length until [`Answer::stop`] says more.
-    pub(crate) fn new(root: u64, prompt: &[i32], limit: usize, vocab_size: usize) -> Self {
-        let mut tokens = prompt.to_vec();
+    /// The chain of the prompt with `limit` more tokens; it ends by its length until [`Answer::stop`] says more.
+    pub(crate) fn new(root: u64, new: &NewRequest, limit: usize, vocab_size: usize) -> Self {
+        let prompt = &new.prompt;
+        let mut tokens = prompt.clone();
         let mut seen = vec![root];
         for position in 0..prompt.len() + limit {
             if position >= prompt.len() {
@@ -67,9 +65,11 @@ impl Answer {
             num_prompt: prompt.len(),
             tokens,
             seen,
+            min_tokens: 0,
+            stop_token_ids: Vec::new(),
+            options: new.text.clone(),
             num_output: limit,
             reason: EndReason::Length,
-            text: String::new(),
         }
     }
 
@@ -82,47 +82,82 @@ impl Answer {
         &self.tokens[self.num_prompt..]
     }
 
-    /// Finds the end that the request's stop tokens and strings make, and its text.
+    /// Finds the end that the request's stop tokens and strings make.
     pub(crate) fn stop(&mut self, new: &NewRequest) {
-        let mut text = String::new();
-        let mut end = (self.limit(), EndReason::Length);
-        for (i, &token) in self.output().iter().enumerate() {
-            let may_stop = i + 1 >= new.min_tokens;
-            let piece = piece(token);
-            if may_stop && new.stop_token_ids.contains(&token) {
-                if new.text.include_stop {
-                    text += &piece;
-                }
-                end = (i + 1, EndReason::StopToken(token));
-                break;
-            }
-            let before = text.len();
-            text += &piece;
-            if may_stop && let Some((stop, at)) = first_match(&text, before, &new.text.stop) {
-                text.truncate(if new.text.include_stop {
-                    at + stop.len()
-                } else {
-                    at
-                });
-                end = (i + 1, EndReason::StopString(stop.to_owned()));
-                break;
-            }
-        }
-        self.text = if new.text.detokenize {
-            text
-        } else {
-            String::new()
-        };
-        (self.num_output, self.reason) = end;
+        self.min_tokens = new.min_tokens;
+        self.stop_token_ids.clone_from(&new.stop_token_ids);
+        self.options = new.text.clone();
+        let reading = self.read(self.limit());
+        (self.num_output, self.reason) = (reading.num_tokens, reading.reason);
     }
 
-    /// The text of the first `count` output tokens, none of which ends the answer.
-    pub(crate) fn text_of(&self, count: usize) -> String {
-        self.output()[..count]
-            .iter()
-            .map(|&token| piece(token))
-            .collect()
+    /// The text of the first `count` output tokens, or of those up to the end.
+    pub(crate) fn text(&self, count: usize) -> String {
+        if self.options.detokenize {
+            self.read(count).text
+        } else {
+            String::new()
+        }
     }
+
+    /// Reads up to `most` output tokens as if the answer were no longer.
+    fn read(&self, most: usize) -> Reading {
+        let mut groups = Groups::default();
+        let (mut num_tokens, mut reason, mut matches) = (most, EndReason::Length, false);
+        for (i, &token) in self.output()[..most].iter().enumerate() {
+            let may_stop = i + 1 >= self.min_tokens;
+            if may_stop && self.stop_token_ids.contains(&token) {
+                (num_tokens, reason) = (i + 1, EndReason::StopToken(token));
+                if self.options.include_stop {
+                    groups.push(token);
+                    matches = false;
+                }
+                break;
+            }
+            matches = may_stop && !self.options.stop.is_empty();
+            let past = if matches { groups.text(false).len() } else { 0 };
+            groups.push(token);
+            if matches && let Some(reading) = self.cut(groups.text(false), past, i + 1) {
+                return reading;
+            }
+        }
+        let text = groups.text(true);
+        // The end decides what was open.
+        if matches
+            && let Some(reading) = self.cut(text.clone(), groups.text(false).len(), num_tokens)
+        {
+            return reading;
+        }
+        Reading {
+            num_tokens,
+            reason,
+            text,
+        }
+    }
+
+    /// What is left of a text if a stop string ends in it after `past`.
+    fn cut(&self, mut text: String, past: usize, num_tokens: usize) -> Option<Reading> {
+        let (stop, at) = first_match(&text, past, &self.options.stop)?;
+        let reason = EndReason::StopString(stop.to_owned());
+        let end = if self.options.include_stop {
+            at + stop.len()
+        } else {
+            at
+        };
+        text.truncate(end);
+        Some(Reading {
+            num_tokens,
+            reason,
+            text,
+        })
+    }
+}
+
+/// Output up to its end.
+struct Reading {
+    num_tokens: usize,
+    reason: EndReason,
+    text: String,
 }
 
 /// The stop string that ends first after `before`, the longest of those that end together; and where it begins.
@@ -130,7 +165,7 @@ fn first_match<'a>(text: &str, before: usize, stops: &'a [String]) -> Option<(&'
     (before + 1..=text.len()).find_map(|end| {
         let matching = stops
             .iter()
-            .filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));
+            .filter(|stop| !stop.is_empty() && text.as_bytes()[..end].ends_with(stop.as_bytes()));
         let longest = matching.max_by_key(|stop| stop.len())?;
         Some((longest.as_str(), end - longest.len()))
     })

@@ -38,19 +38,20 @@ pub struct Failed {
     pub steps: u64,
 }
 
-/// Draws and runs the events of a scenario; the recorded list replays it.
+/// Runs the events that the chooser makes for a scenario; the recorded list replays them.
 pub(crate) fn explore(
     scenario: &Scenario,
+    mut chooser: Chooser,
     tokens: &Arc<TokenTable>,
 ) -> (Result<Passed, Failed>, Vec<Event>) {
     let mut recorded = Vec::new();
     let mut steps = 0;
     let run = || -> Checked<Passed> {
         let mut world = World::new(scenario, tokens)?;
-        let mut chooser = Chooser::new(scenario.seed);
         let limit = scenario.num_steps as u64;
         while world.tally.steps() < limit
             && world.tally.get(Sight::Events) < EVENTS_PER_STEP * limit
+            && !chooser.is_spent()
         {
             let event = chooser.next(&world);
             recorded.push(event.clone());
@@ -150,19 +151,32 @@ fn guarded<T>(run: impl FnOnce() -> Checked<T>) -> Checked<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panics::last()))
 }
 
+impl Failed {
+    /// Events up to the failure.
+    pub fn num_events(&self) -> usize {
+        self.events.len()
+    }
+}
+
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seed = self.scenario.seed;
-        writeln!(
+        let name = self
+            .scenario
+            .seed
+            .map_or("a run from bytes".into(), |seed| format!("seed {seed}"));
+        write!(
             f,
-            "seed {seed} fails after {} events and {} steps: {}",
+            "{name} fails after {} events and {} steps: {}",
             self.events.len(),
             self.steps,
             self.message
         )?;
+        let Some(seed) = self.scenario.seed else {
+            return Ok(());
+        };
         write!(
             f,
-            "again: cargo run --release -p chairlift-simulator -- --seed {seed} --trace"
+            "\nagain: cargo run --release -p chairlift-simulator -- --seed {seed} --trace"
         )
     }
 }

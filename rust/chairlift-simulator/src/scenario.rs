@@ -10,7 +10,8 @@ use crate::random::{Random, Rate};
 /// Everything about a run but its events.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    pub seed: u64,
+    /// What it was drawn from, unless from bytes.
+    pub seed: Option<u64>,
     pub(crate) config: Config,
     pub(crate) traffic: Traffic,
     pub(crate) faults: Faults,
@@ -57,7 +58,12 @@ pub(crate) struct Faults {
 impl Scenario {
     /// Draws the scenario of a seed.
     pub fn draw(seed: u64) -> Self {
-        let random = &mut Random::new(seed);
+        let mut scenario = Self::draw_from(&mut Random::new(seed));
+        scenario.seed = Some(seed);
+        scenario
+    }
+
+    pub(crate) fn draw_from(random: &mut Random) -> Self {
         let config = draw_config(random);
         let context = config.max_context_len();
         let traffic = Traffic {
@@ -95,7 +101,7 @@ impl Scenario {
             config.num_blocks / 4
         };
         Self {
-            seed,
+            seed: None,
             config,
             traffic,
             faults,
@@ -107,7 +113,61 @@ impl Scenario {
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
+
+    /// The settings with one out of its range, and its name.
+    pub(crate) fn spoilt_config(&self) -> (Config, &'static str) {
+        let (name, spoil) = BAD_SETTINGS[usize::from(self.config.hash_key[0]) % BAD_SETTINGS.len()];
+        let mut config = self.config.clone();
+        spoil(&mut config);
+        (config, name)
+    }
 }
+
+type BadSetting = (&'static str, fn(&mut Config));
+
+const BAD_SETTINGS: &[BadSetting] = &[
+    ("max_num_seqs", |config| config.max_num_seqs = 0),
+    ("max_num_seqs", |config| {
+        config.max_num_seqs = 1 << 17;
+        config.max_num_batched_tokens = 1 << 17;
+    }),
+    ("max_num_batched_tokens", |config| {
+        config.max_num_batched_tokens = config.max_num_seqs - 1;
+    }),
+    ("max_num_batched_tokens", |config| {
+        config.max_num_batched_tokens = 1 << 31;
+    }),
+    ("max_model_len", |config| config.max_model_len = 1),
+    ("max_queued_requests", |config| {
+        config.max_queued_requests = 0;
+    }),
+    ("max_queued_requests", |config| {
+        config.max_queued_requests = 1 << 30;
+    }),
+    ("vocab_size", |config| config.vocab_size = 0),
+    ("vocab_size", |config| config.vocab_size = 1 << 31),
+    ("block_size", |config| config.block_size = 0),
+    ("kv_groups", |config| config.kv_groups.clear()),
+    ("num_blocks", |config| {
+        config.num_blocks = config.kv_groups.len();
+    }),
+    ("num_blocks", |config| config.num_blocks = 1 << 31),
+    ("steps_in_flight", |config| config.steps_in_flight = 0),
+    ("steps_in_flight", |config| config.steps_in_flight = 3),
+    ("batch_size", |config| {
+        config.policy = Policy::Static {
+            batch_size: 0,
+            timeout: 1,
+        }
+    }),
+    ("batch_size", |config| {
+        let batch_size = config.max_num_seqs + 1;
+        config.policy = Policy::Dynamic {
+            batch_size,
+            window: 1,
+        };
+    }),
+];
 
 /// A rate up to `most`; none at all for half of the seeds.
 fn sometimes(random: &mut Random, most: Rate) -> Rate {

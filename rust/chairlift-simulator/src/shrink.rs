@@ -135,7 +135,9 @@ const SETTINGS: &[fn(&mut Config)] = &[
     |config| config.num_blocks = config.num_blocks.div_ceil(2),
     |config| config.num_blocks -= 1,
     |config| config.max_num_seqs = config.max_num_seqs.div_ceil(2),
-    |config| config.max_num_batched_tokens = config.max_num_batched_tokens.div_ceil(2),
+    // A prompt in one step is shorter to read than in chunks.
+    |config| config.max_num_batched_tokens = config.max_num_batched_tokens.max(512),
+    |config| config.block_size = config.block_size.div_ceil(2),
     |config| config.hash_key = [0; 32],
 ];
 
@@ -150,6 +152,11 @@ const CHANGES: &[fn(&mut Arrival)] = &[
     |arrival| (arrival.cache_read, arrival.cache_write) = (true, true),
     |arrival| (arrival.tenant, arrival.salt) = (0, 0),
     |arrival| arrival.shared = 0,
+    // Tokens of the prompt take one step, those of the output one each.
+    |arrival| {
+        arrival.num_prompt += arrival.max_tokens / 2;
+        arrival.max_tokens -= arrival.max_tokens / 2;
+    },
     |arrival| arrival.max_tokens = arrival.max_tokens.div_ceil(2),
     |arrival| arrival.max_tokens = (arrival.max_tokens - 1).max(1),
     |arrival| arrival.num_prompt = arrival.num_prompt.div_ceil(2),

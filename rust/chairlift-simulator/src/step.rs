@@ -235,7 +235,19 @@ impl World {
             tokens: &tokens,
             counts: &counts[1..],
         };
-        for (step, sampled) in [(unknown, good), (step, too_many), (step, too_few)] {
+        // A count of none, and of two where a later step goes on from the one token.
+        let (none, two) = (vec![0; num_samples], vec![2; num_samples]);
+        let twice = vec![0; 2 * num_samples];
+        let [no_tokens, two_tokens] =
+            [(&[][..], &none), (&twice, &two)].map(|(tokens, counts)| Sampled { tokens, counts });
+        let mut wrong = vec![(unknown, good), (step, too_many), (step, too_few)];
+        if num_samples > 0 {
+            wrong.push((step, no_tokens));
+        }
+        if num_samples > 0 && self.scenario.config.steps_in_flight == 2 {
+            wrong.push((step, two_tokens));
+        }
+        for (step, sampled) in wrong {
             ensure!(
                 self.scheduler.update(self.now, step, sampled).is_err(),
                 "a wrong report is taken"

@@ -5,9 +5,10 @@ use std::fmt;
 use chairlift_core::{Config, NewRequest, prefix_cache::Namespace, text::TextOptions};
 
 use crate::{
-    oracle::{Answer, piece, root},
+    oracle::{Answer, root},
     random::{Random, mix},
     scenario::Traffic,
+    text::Groups,
 };
 
 /// The name of a request in a run: its place among the arrivals.
@@ -104,8 +105,8 @@ impl Arrival {
         let room = config.max_context_len().saturating_sub(prompt.len());
         let limit = room.min(self.max_tokens);
         let root = root(self.tenant, self.salt);
-        let mut answer = Answer::new(root, &prompt, limit, config.vocab_size);
         let mut new = NewRequest::new(prompt, self.max_tokens);
+        let mut answer = Answer::new(root, &new, limit, config.vocab_size);
         new.min_tokens = self.min_tokens;
         new.text = TextOptions {
             detokenize: self.detokenize,
@@ -117,13 +118,10 @@ impl Arrival {
             match stop {
                 Stop::Token(at) => new.stop_token_ids.extend(answer.output().get(at)),
                 Stop::String(at, len) => {
-                    let text: String = answer
-                        .output()
-                        .iter()
-                        .skip(at)
-                        .take(5)
-                        .map(|&t| piece(t))
-                        .collect();
+                    let mut groups = Groups::default();
+                    let output = answer.output().iter().skip(at).take(5);
+                    output.for_each(|&token| groups.push(token));
+                    let text = groups.text(true);
                     let end = text.len().min(1 + len);
                     new.text.stop.extend(text.get(1..end).map(str::to_owned));
                 }

@@ -21,9 +21,8 @@ use crate::{
     client::{Client, Due, State},
     device::{Device, RowRun, Write},
     event::{Event, Outcome},
-    oracle::{piece, root},
     random::mix,
-    scenario::{Scenario, VOCAB},
+    scenario::Scenario,
     tally::{Sight, Tally},
     workload::{Arrival, Flaw, Label},
 };
@@ -74,6 +73,9 @@ pub(crate) struct World {
     /// Clients before this one were there at the last flush.
     pub(crate) flushed_before: usize,
     owed: Vec<usize>,
+    /// Full prompt columns of requests that joined, and those found in the cache.
+    pub(crate) num_prefix_queries: u64,
+    pub(crate) num_prefix_hits: u64,
     /// The last event found nothing to run.
     pub(crate) idle: Option<Next>,
     pub(crate) plan: Plan,
@@ -86,16 +88,14 @@ pub(crate) struct World {
     pub(crate) takes_notes: bool,
 }
 
-/// The bytes of each token; made once per thread of exploration.
-pub(crate) fn token_table() -> Arc<TokenTable> {
-    let tokens = (0..VOCAB as i32)
-        .map(|token| piece(token).into_bytes())
-        .collect();
-    Arc::new(TokenTable::new(tokens, &[], &[], false))
-}
-
 impl World {
     pub(crate) fn new(scenario: &Scenario, token_table: &Arc<TokenTable>) -> Checked<Self> {
+        let (spoilt, name) = scenario.spoilt_config();
+        let refused = Scheduler::new(spoilt, Arc::clone(token_table)).err();
+        ensure!(
+            refused.is_some_and(|error| error.name == name),
+            "{name} out of its range is not refused by name"
+        );
         let config = scenario.config.clone();
         let scheduler =
             Scheduler::new(config.clone(), Arc::clone(token_table)).map_err(|e| e.to_string())?;
@@ -115,6 +115,8 @@ impl World {
             flights: VecDeque::new(),
             flushed_before: 0,
             owed: Vec::new(),
+            num_prefix_queries: 0,
+            num_prefix_hits: 0,
             idle: None,
             plan: Plan::default(),
             buffer: vec![0; Plan::capacity(&config)],
@@ -179,7 +181,6 @@ impl World {
 
     fn add(&mut self, arrival: &Arrival) -> Checked {
         let (new, answer) = arrival.build(self.now, &self.scenario.config);
-        let (queue_deadline, deadline) = (new.queue_deadline, new.deadline);
         let before = self.scheduler.load();
         let expected = self.expected_refusal(arrival, new.prompt.len(), before.num_waiting);
         match (self.scheduler.add(self.now, new), expected) {
@@ -219,29 +220,9 @@ impl World {
                 self.live.push(index);
                 self.fresh.push_back(index);
                 self.tally.saw(Sight::Accepted);
-                self.clients.push(Client {
-                    label: arrival.label,
-                    id: added.request,
-                    arrival: self.now,
-                    queue_deadline,
-                    deadline,
-                    root: root(arrival.tenant, arrival.salt),
-                    detokenize: arrival.detokenize,
-                    reads_cache: arrival.cache_read && self.scenario.config.prefix_cache,
-                    answer,
-                    state: State::Waiting,
-                    joined: false,
-                    started: false,
-                    rejoined: 0,
-                    last_step: 0,
-                    in_flight: 0,
-                    num_preemptions: 0,
-                    num_computed: 0,
-                    num_sampled: 0,
-                    num_output: 0,
-                    text: String::new(),
-                    due: None,
-                });
+                let mut client = Client::new(arrival, added.request, self.now, answer);
+                client.reads_cache &= self.scenario.config.prefix_cache;
+                self.clients.push(client);
             }
             (Ok(_), Some(reason)) => {
                 return Err(format!(
@@ -264,6 +245,8 @@ impl World {
             Some(Flaw::EmptyPrompt | Flaw::UnknownToken | Flaw::NoOutput | Flaw::MinAboveMax) => {
                 Some(RefusalReason::BadParameter)
             }
+            // Of a request that shrinking has made so.
+            _ if arrival.min_tokens > arrival.max_tokens => Some(RefusalReason::BadParameter),
             _ if num_prompt >= config.max_model_len => Some(RefusalReason::PromptTooLong),
             _ if num_prompt >= config.max_context_len() => Some(RefusalReason::KvCapacity),
             _ if num_waiting >= config.max_queued_requests => Some(RefusalReason::QueueFull),

@@ -1,7 +1,8 @@
 //! Puts the bugs of other engines into a copy of the core, one at a time, and lets the simulator find them.
 //!
-//! `cargo run --example mutants [NAME ...]` prints the table. The core itself carries no trace of them: each is a change
-//! of its text, and a test holds that every change still applies.
+//! `cargo run --example mutants [NAME ...]` prints the table; a full run that catches all of them also puts it into
+//! `docs/robustness.md`. The core itself carries no trace of them: each is a change of its text, and a test holds that
+//! every change still applies.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 mod table;
@@ -10,7 +11,6 @@ use std::{
     env, fs, io,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::Instant,
 };
 
 use table::{MUTANTS, Mutant};
@@ -18,45 +18,71 @@ use table::{MUTANTS, Mutant};
 /// What the simulator may spend on one bug, in steps; a hunt that long has failed.
 const MAX_STEPS: &str = "6_000_000";
 
+const HEAD: [&str; 2] = [
+    "| bug | seen in | what goes wrong | seed | steps | seconds | events | the simulator says |",
+    "| --- | --- | --- | --: | --: | --: | --: | --- |",
+];
+
 fn main() -> ExitCode {
     let names: Vec<_> = env::args().skip(1).collect();
     let chosen = MUTANTS
         .iter()
         .filter(|mutant| names.is_empty() || names.iter().any(|name| name == mutant.name));
-    println!("| bug | seen in | what goes wrong | seed | steps | seconds | the simulator says |");
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
-    let (mut planted, mut caught) = (0, 0);
+    println!("{}", HEAD.join("\n"));
+    let (mut lines, mut caught) = (Vec::new(), 0);
     for mutant in chosen {
-        planted += 1;
-        match hunt(mutant) {
-            Ok(Some(found)) => {
-                caught += 1;
-                println!(
-                    "| {} | {} | {} | {found} |",
-                    mutant.name, mutant.peer, mutant.what
-                );
-            }
-            Ok(None) => println!(
-                "| {} | {} | {} | | | | **not caught** |",
-                mutant.name, mutant.peer, mutant.what
-            ),
-            Err(error) => println!(
-                "| {} | {} | {} | | | | {error} |",
-                mutant.name, mutant.peer, mutant.what
-            ),
-        }
+        let found = hunt(mutant);
+        caught += usize::from(matches!(found, Ok(Some(_))));
+        let found = match found {
+            Ok(found) => found.unwrap_or_else(|| "| | | | **not caught**".into()),
+            Err(error) => format!("| | | | {error}"),
+        };
+        let (name, peer, what) = (mutant.name, mutant.peer, mutant.what);
+        let line = format!("| {name} | {peer} | {what} | {found} |");
+        println!("{line}");
+        lines.push(line);
     }
-    println!("\n{caught} of {planted} caught");
-    if caught == planted {
+    let summary = format!("{caught} of {} caught", lines.len());
+    println!("\n{summary}");
+    let is_whole = caught == lines.len() && names.is_empty();
+    if is_whole && let Err(error) = document(&lines, &summary) {
+        println!("{DOCUMENT}: {error}");
+        return ExitCode::FAILURE;
+    }
+    if caught == lines.len() && caught > 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-/// Builds the simulator over a core with this bug and runs it: seed, steps, seconds and sentence of the first failure.
+const DOCUMENT: &str = "docs/robustness.md";
+const BEGIN: &str = "<!-- make mutants -->\n";
+const END: &str = "<!-- end -->\n";
+
+/// Puts the table between its marks in the document.
+fn document(lines: &[String], summary: &str) -> io::Result<()> {
+    let path = workspace().join(DOCUMENT);
+    let text = fs::read_to_string(&path)?;
+    let parts = text
+        .split_once(BEGIN)
+        .and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let (before, after) = parts.ok_or_else(|| io::Error::other("the marks are missing"))?;
+    let table = [&HEAD.map(str::to_owned)[..], lines].concat().join("\n");
+    fs::write(
+        path,
+        format!("{before}{BEGIN}{summary}:\n\n{table}\n{END}{after}"),
+    )
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Builds the simulator over a core with this bug and runs it: of the first failure the seed, the steps and seconds that
+/// it took, the events to which it shrinks, and what is wrong.
 fn hunt(mutant: &Mutant) -> io::Result<Option<String>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let workspace = workspace();
     let copy = workspace.join("target/mutants");
     fs::create_dir_all(&copy)?;
     for entry in ["Cargo.toml", "Cargo.lock", "rust"] {
@@ -71,15 +97,13 @@ fn hunt(mutant: &Mutant) -> io::Result<Option<String>> {
             String::from_utf8_lossy(&build.stderr).into_owned(),
         ));
     }
-    let started = Instant::now();
     let mut run = cargo(&copy);
     run.args(["run", "--release", "--quiet"]).args(PACKAGE);
     let run = run.args(["--", "--brief", "--steps", MAX_STEPS]).output()?;
-    let seconds = started.elapsed().as_secs_f64();
     let out = String::from_utf8_lossy(&run.stdout).into_owned();
     let failure = out.lines().find_map(|line| line.strip_prefix("failed: "));
     let parts = failure.and_then(|line| line.split_once(": "));
-    Ok(parts.map(|(place, sentence)| format!("{place} | {seconds:.1} | {sentence}")))
+    Ok(parts.map(|(place, sentence)| format!("{place} | {sentence}")))
 }
 
 const PACKAGE: [&str; 2] = ["--package", "chairlift-simulator"];
@@ -122,9 +146,7 @@ fn copy_changed(from: &Path, to: &Path, mutant: &Mutant) -> io::Result<()> {
 
 impl Mutant {
     fn path(&self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../rust/chairlift-core/src")
-            .join(self.file)
+        workspace().join("rust/chairlift-core/src").join(self.file)
     }
 
     /// The text with the bug in it.

@@ -1,0 +1,188 @@
+//! What bytes can do: operations on the scheduler, and requests as strange as a client can make them.
+//!
+//! Under `cargo test` a few hundred runs and ten thousand requests, under `make fuzz` minutes of each.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use bolero::{check, generator::*};
+use chairlift_core::{
+    Config, KvGroup, NewRequest, RefusalReason, Scheduler,
+    events::{EndReason, EventKind, Events},
+    plan::Plan,
+    policy::Policy,
+    prefix_cache::Namespace,
+    scheduler::{Next, Sampled},
+    text::{TextOptions, TokenTable},
+};
+use chairlift_simulator::Simulator;
+
+/// Bytes of a run: a hundred decide its settings, ten or so each event.
+const LENGTHS: std::ops::RangeInclusive<usize> = 64..=8192;
+
+#[test]
+fn operations_from_bytes_break_nothing() {
+    let simulator = Simulator::default();
+    let num_steps = AtomicU64::new(0);
+    check!()
+        .with_generator(produce::<Vec<u8>>().with().len(LENGTHS))
+        .with_max_len(2 * LENGTHS.end())
+        .with_iterations(300)
+        .for_each(|bytes| match simulator.run_bytes(bytes) {
+            Ok(passed) => {
+                num_steps.fetch_add(passed.tally.steps(), Relaxed);
+            }
+            Err(failed) => {
+                let headline = failed.to_string();
+                let trace = simulator.describe(&simulator.shrink(*failed));
+                panic!("{headline}\n{trace}");
+            }
+        });
+    assert!(num_steps.into_inner() > 100, "bytes reach the scheduler");
+}
+
+const VOCAB: usize = 8;
+
+/// Prompt; limits; stop tokens and strings; tenant and salt; deadlines; switches.
+type Draft = (
+    Vec<u8>,
+    [usize; 2],
+    (Vec<i32>, Vec<String>),
+    [String; 2],
+    [Option<u64>; 2],
+    [bool; 5],
+);
+
+fn request((prompt, limits, stops, names, deadlines, switches): Draft) -> NewRequest {
+    let [max_tokens, min_tokens] = limits;
+    let [
+        detokenize,
+        skip_special_tokens,
+        include_stop,
+        cache_read,
+        cache_write,
+    ] = switches;
+    let [tenant, salt] = names;
+    NewRequest {
+        // Nearly all ids are good, so that most prompts are.
+        prompt: prompt
+            .into_iter()
+            .map(|id| match id {
+                255 => -1,
+                254 => i32::MIN,
+                253 => VOCAB as i32,
+                id => i32::from(id) % VOCAB as i32,
+            })
+            .collect(),
+        max_tokens,
+        min_tokens,
+        stop_token_ids: stops.0,
+        text: TextOptions {
+            detokenize,
+            skip_special_tokens,
+            stop: stops.1,
+            include_stop,
+        },
+        namespace: Namespace { tenant, salt },
+        cache_read,
+        cache_write,
+        queue_deadline: deadlines[0],
+        deadline: deadlines[1],
+    }
+}
+
+fn scheduler() -> Scheduler {
+    let config = Config {
+        policy: Policy::Continuous,
+        max_num_seqs: 2,
+        max_num_batched_tokens: 4,
+        max_model_len: 24,
+        max_queued_requests: 2,
+        vocab_size: VOCAB,
+        block_size: 4,
+        num_blocks: 6,
+        kv_groups: vec![KvGroup { window: None }],
+        prefix_cache: true,
+        hash_key: [0; 32],
+        steps_in_flight: 1,
+    };
+    let tokens = (0..VOCAB as u8).map(|token| vec![b'a' + token]).collect();
+    let table = TokenTable::new(tokens, &[7], &[6], true);
+    Scheduler::new(config, Arc::new(table)).expect("the settings are valid")
+}
+
+/// Runs until nothing waits; the reasons why requests ended.
+fn finish(scheduler: &mut Scheduler) -> Vec<EndReason> {
+    let (mut plan, mut events) = (Plan::default(), Events::default());
+    let mut now = 0;
+    while let Next::Run(step) = scheduler.schedule(now, &mut plan) {
+        assert!(now < 64, "more steps than tokens");
+        // One row: it samples with the last chunk of what it has to compute.
+        let token = [(now % VOCAB as u64) as i32];
+        let [one, none] =
+            [(&token[..], &[1][..]), (&[], &[])].map(|(tokens, counts)| Sampled { tokens, counts });
+        scheduler
+            .update(now, step, one)
+            .or_else(|_| scheduler.update(now, step, none))
+            .expect("a step samples at most once");
+        now += 1;
+    }
+    scheduler.take_events(&mut events);
+    let reason = |kind| match kind {
+        EventKind::Ended { reason, .. } => Some(reason),
+        EventKind::Tokens { .. } => None,
+    };
+    events
+        .list
+        .into_iter()
+        .filter_map(|event| reason(event.kind))
+        .collect()
+}
+
+#[test]
+fn a_request_from_bytes_is_refused_by_field_or_answered() {
+    const FIELDS: [&str; 4] = [
+        "prompt",
+        "token_ids",
+        "stopping.max_tokens",
+        "stopping.min_tokens",
+    ];
+    let num_answered = AtomicU64::new(0);
+    let num_refused = AtomicU64::new(0);
+    check!()
+        .with_type::<Draft>()
+        .with_iterations(10_000)
+        .cloned()
+        .for_each(|draft| {
+            let mut scheduler = scheduler();
+            let empty = scheduler.load();
+            match scheduler.add(0, request(draft)) {
+                Ok(_) => {
+                    num_answered.fetch_add(1, Relaxed);
+                    assert_eq!(
+                        finish(&mut scheduler).len(),
+                        1,
+                        "an accepted request ends, once"
+                    );
+                    let load = scheduler.load();
+                    assert_eq!((load.num_running, load.num_waiting), (0, 0));
+                    assert_eq!(load.num_free_blocks, load.num_blocks);
+                }
+                Err(refusal) => {
+                    num_refused.fetch_add(1, Relaxed);
+                    assert_ne!(refusal.reason, RefusalReason::QueueFull);
+                    assert!(FIELDS.contains(&refusal.field), "{refusal}");
+                    assert!(refusal.message.starts_with("expected "), "{refusal}");
+                    assert_eq!(scheduler.load(), empty, "a refusal leaves nothing behind");
+                }
+            }
+            assert_eq!(scheduler.check_invariants(), Ok(()));
+        });
+    let (answered, refused) = (num_answered.into_inner(), num_refused.into_inner());
+    assert!(
+        answered > 100 && refused > 100,
+        "{answered} answered, {refused} refused"
+    );
+}
