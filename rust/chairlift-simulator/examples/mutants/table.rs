@@ -45,6 +45,8 @@ mutants! {
         "        self.references[block as usize] += 1;" => "        self.references[block as usize] = 1;";
     rows_are_held_for_ever, "vllm#45414", "held rows are not released when their batch ends", "scheduler.rs":
         "            self.rows.release_held();" => "";
+    held_row_is_forgotten, "-", "a row that a step kept past its batch stays held", "scheduler.rs":
+        "                self.rows.hold(row);\n                self.needs_sweep = true;" => "                self.rows.hold(row);";
     preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "scheduler.rs":
         "            self.num_preempted -= usize::from(request.account.num_preemptions > 0);\n" => "";
 
@@ -63,7 +65,7 @@ mutants! {
         "if self.by_hash[group].contains_key(&hash) || self.is_published(block) {" => "if self.is_published(block) {";
 
     // Deadlock, livelock, starvation.
-    too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler.rs":
+    too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler/add.rs":
         "        if num_prompt >= context {" => "        if num_prompt > 2 * context {";
     whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache.rs":
         "headroom > self.num_available()" => "headroom >= self.num_available()";
@@ -137,7 +139,7 @@ mutants! {
     completes_the_ended, "vllm#43226", "a step completes a request that was aborted", "scheduler/outcome.rs":
         "        if !self.leave_step(item) {\n            return;\n        }" =>
         "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            return;\n        }";
-    ids_repeat, "vllm#10583", "an id is given out twice", "scheduler.rs":
+    ids_repeat, "vllm#10583", "an id is given out twice", "scheduler/add.rs":
         "        self.num_added += 1;\n" => "";
     stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
@@ -151,7 +153,7 @@ mutants! {
         "        let start = num_hits * block_size;" => "        let start = (num_hits * block_size).max(request.num_lost.min(request.tokens.len() - 1));";
     one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
         "self.num_tokens().min(self.max_num_tokens - 1) - self.num_computed" => "self.num_tokens() - self.num_computed";
-    queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler.rs":
+    queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
         "if self.queue.len() < most {" => "if self.queue.len() <= most {";
     queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler.rs":
         "due(request.queue_deadline) && !started" => "due(request.queue_deadline)";

@@ -1,0 +1,112 @@
+//! The door: what a request must be to be queued.
+
+use super::{Scheduler, slot_of};
+use crate::{
+    Nanos,
+    error::{Refusal, RefusalReason},
+    request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot},
+};
+
+/// A request is queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    pub request: RequestId,
+    pub slot: Slot,
+    /// Requests before it in the queue.
+    pub queue_position: usize,
+}
+
+impl Scheduler {
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// A refusal leaves nothing behind.
+    pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
+        self.check_request(&new)?;
+        let slot = self.free_slot()?;
+        self.num_added += 1;
+        let request = RequestId(self.num_added * self.requests.len() as u64 + u64::from(slot));
+        for time in [new.queue_deadline, new.deadline].into_iter().flatten() {
+            self.deadlines.push(time, request);
+        }
+        let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
+        let table = self.kv.new_table(&new.namespace, num_tokens);
+        let queue_position = self.queue.len();
+        self.num_waiting_tokens += new.prompt.len();
+        self.requests[slot as usize] =
+            Some(Request::new(request, now, new, self.max_context_len, table));
+        self.queue.push_back(slot);
+        let num_live = self.queue.len() + self.running.len();
+        let requests = &self.requests;
+        self.deadlines
+            .compact(num_live, |id| slot_of(requests, id).is_some());
+        Ok(Added {
+            request,
+            slot,
+            queue_position,
+        })
+    }
+
+    fn check_request(&self, new: &NewRequest) -> Result<(), Refusal> {
+        let num_prompt = new.prompt.len();
+        let vocab_size = self.config.vocab_size;
+        let (model, context) = (self.config.max_model_len, self.max_context_len);
+        let known = |&id: &i32| usize::try_from(id).is_ok_and(|id| id < vocab_size);
+        let refuse = |reason, field, message| {
+            Err(Refusal {
+                reason,
+                field,
+                message,
+            })
+        };
+        let bad = |field, message| refuse(RefusalReason::BadParameter, field, message);
+        if num_prompt == 0 {
+            return bad("prompt", "expected at least one token, got none".into());
+        }
+        if let Some(i) = new.prompt.iter().position(|id| !known(id)) {
+            return bad(
+                "token_ids",
+                format!("expected ids below {vocab_size}, got another at position {i}"),
+            );
+        }
+        if new.max_tokens == 0 {
+            return bad("stopping.max_tokens", "expected at least 1, got 0".into());
+        }
+        if new.min_tokens > new.max_tokens {
+            let (min, max) = (new.min_tokens, new.max_tokens);
+            return bad(
+                "stopping.min_tokens",
+                format!("expected at most max_tokens ({max}), got {min}"),
+            );
+        }
+        if num_prompt >= model {
+            let message = format!(
+                "expected at most {} tokens (the model's context less one), got {num_prompt}",
+                model - 1
+            );
+            return refuse(RefusalReason::PromptTooLong, "prompt", message);
+        }
+        if num_prompt >= context {
+            let message = format!(
+                "expected at most {} tokens (all that this server's KV cache can hold), got {num_prompt}",
+                context - 1
+            );
+            return refuse(RefusalReason::KvCapacity, "prompt", message);
+        }
+        Ok(())
+    }
+
+    fn free_slot(&mut self) -> Result<Slot, Refusal> {
+        let most = self.config.max_queued_requests;
+        let slot = if self.queue.len() < most {
+            self.free_slots.pop()
+        } else {
+            None
+        };
+        slot.ok_or_else(|| Refusal {
+            reason: RefusalReason::QueueFull,
+            field: "",
+            message: format!("{most} requests are waiting already"),
+        })
+    }
+}
