@@ -2,7 +2,7 @@
 
 Times are nanoseconds of one monotonic clock, given by the caller. `Tensor` arguments are CPU
 tensors; a wrong dtype, shape or device raises `TypeError` or `ValueError` that names the argument.
-Where the scheduler takes a `Buffer` that is a tensor or a numpy array: it needs no torch.
+Where the scheduler takes a `_Buffer`, that is a tensor or a numpy array: it needs no torch.
 Every call that does real work releases the GIL.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-Buffer: TypeAlias = Tensor | NDArray[np.int32]
+_Buffer: TypeAlias = Tensor | NDArray[np.int32]
 
 __version__: str
 
@@ -38,6 +38,7 @@ __all__ = [
     "apply_plan",
     "cpu_features",
     "kv_write",
+    "linear_bytes",
     "paged_attention",
     "rms_norm",
     "rope",
@@ -310,14 +311,14 @@ class Scheduler:
             Whether it was live.
         """
 
-    def schedule(self, now: int, plan: Buffer) -> int | None:
+    def schedule(self, now: int, plan: _Buffer) -> int | None:
         """Plans a step and writes it to `plan`, int32 `[plan_capacity]`.
 
         Returns:
             The step id, or None when there is nothing to run (see `wake_at`).
         """
 
-    def update(self, now: int, step: int, tokens: Buffer, counts: Buffer) -> Events:
+    def update(self, now: int, step: int, tokens: _Buffer, counts: _Buffer) -> Events:
         """Takes the sampled tokens of a step and gives what happened since the last call.
 
         Args:
@@ -412,6 +413,9 @@ class Linear:
 
         `out` may be float32 where `x` is bfloat16 (logits).
         """
+
+def linear_bytes(out_features: int, in_features: int, item_size: int) -> int:
+    """Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16."""
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     """Writes x / rms(x) * weight over the last axis; `x`, `out` `[T, H]`, `weight` `[H]`."""

@@ -1,5 +1,5 @@
 import pytest
-from chairlift.cli.values import parse_duration, parse_size
+from chairlift.cli.values import format_size, parse_duration, parse_size
 from chairlift.errors import ConfigError
 
 
@@ -9,6 +9,14 @@ from chairlift.errors import ConfigError
 )
 def test_sizes_have_units(text: str, num_bytes: int) -> None:
     assert parse_size(text) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(2 * 2**30, "2.00 GiB"), (1536, "1.50 KiB"), (512, "512 B"), (3 * 2**40, "3.00 TiB")],
+)
+def test_bytes_are_written_with_a_unit(num_bytes: int, text: str) -> None:
+    assert format_size(num_bytes) == text
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,19 @@ async def test_server_and_model_describe_themselves(serve, tiny_folder):
         assert model.sampling_defaults.top_p == 1
 
 
+async def test_memory_is_planned_for_the_served_model(serve):
+    async with serve(max_num_seqs=4) as server:
+        info = await server.info.GetServerInfo(server_pb2.GetServerInfoRequest())
+        now = await server.info.PlanMemory(server_pb2.PlanMemoryRequest())
+        assert now.num_blocks == info.num_blocks
+        assert now.kv_cache_bytes == (now.num_blocks + 1) * now.block_bytes
+        other = server_pb2.PlanMemoryRequest(kv_cache_memory=10 * now.block_bytes)
+        plan = await server.info.PlanMemory(other)
+        assert (plan.num_blocks, plan.weight_bytes) == (9, now.weight_bytes)
+        more = server_pb2.PlanMemoryRequest(max_num_batched_tokens=1024)
+        assert (await server.info.PlanMemory(more)).activation_bytes > now.activation_bytes
+
+
 async def test_the_tokenizer_is_the_one_that_generate_uses(serve):
     async with serve() as server:
         tokenizer = server.tokenizer

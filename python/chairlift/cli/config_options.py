@@ -45,15 +45,19 @@ ENGINE_HELP = {
 
 
 def engine_options(
-    *, without: frozenset[str] = frozenset(), defaults: Mapping[str, object] | None = None
+    *,
+    only: frozenset[str] = frozenset(ENGINE_HELP),
+    without: frozenset[str] = frozenset(),
+    defaults: Mapping[str, object] | None = None,
 ) -> Callable[[Command], Command]:
     """Decorates a command that takes `settings: dict[str, Any]`, the values for `EngineConfig`.
 
     Args:
+        only: Settings that matter to this command.
         without: Settings that this command decides itself.
         defaults: Settings whose default differs from that of `EngineConfig`.
     """
-    texts = {name: text for name, text in ENGINE_HELP.items() if name not in without}
+    texts = {name: text for name, text in ENGINE_HELP.items() if name in only - without}
     return config_options(EngineConfig, texts, into="settings", panel="Engine", defaults=defaults)
 
 

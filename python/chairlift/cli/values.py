@@ -42,6 +42,14 @@ def parse_size(text: str) -> int:
     return int(_scaled(text, _BYTES, "a size such as 2GiB, 512MB or a number of bytes"))
 
 
+def format_size(num_bytes: int) -> str:
+    """Bytes as people read them: `2.00 GiB`."""
+    for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:#.3g}".rstrip(".") + f" {unit}"
+    return f"{num_bytes} B"
+
+
 def parse_duration(text: str) -> float:
     """Seconds of `50ms`, `5s`, `2m` or `0.05`.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from chairlift import _core
+from chairlift.attention.cpu import CpuBackend
 from chairlift.config import engine_config
 from chairlift.engine.assembly import new_preparer, new_runner, new_scheduler, set_threads
 from chairlift.engine.events import (
@@ -34,6 +35,7 @@ from chairlift.engine.prepare import Prepared
 from chairlift.engine.request_table import RequestTable
 from chairlift.engine.step_record import StepRecord
 from chairlift.errors import EngineDownError, Reason
+from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.types import (
     Accepted,
     Answer,
@@ -126,6 +128,15 @@ class Engine:
         self._outputs: dict[int, Output] = {}
         self._watchers: list[Callable[[StepRecord], None]] = []
         self._num_steps = 0
+
+    def plan_memory(self, **settings: object) -> MemoryPlan:
+        """Says where the bytes of this model would go under other settings.
+
+        Raises:
+            ConfigError: A setting is wrong.
+        """
+        config = engine_config(**{**self.config.model_dump(), **settings})
+        return plan_memory(config, self.model_config, CpuBackend())
 
     def prepare(self, request: Request) -> Prepared:
         """Tokenizes and validates a request and fills its defaults; any thread may call this.

@@ -10,7 +10,8 @@ from chairlift.attention.cpu import CpuBackend
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.model.config import ModelConfig, resolve_model
-from chairlift.model.kv_cache import allocate_kv_cache, plan_blocks
+from chairlift.model.kv_cache import allocate_kv_cache
+from chairlift.model.memory_plan import plan_memory
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights
@@ -57,7 +58,9 @@ def load_model(
         )
         raise ConfigError(message)
     backend = CpuBackend()
-    num_blocks = plan_blocks(settings, config, backend)
+    plan = plan_memory(settings, config, backend)
+    plan.check()
+    num_blocks = plan.num_blocks
     tokenizer = Tokenizer.load(folder)
     transformer = Transformer(config, load_weights(folder, config, on_progress), backend)
     kv_cache = allocate_kv_cache(config, backend, num_blocks, settings.block_size)

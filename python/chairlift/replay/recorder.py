@@ -28,7 +28,7 @@ from chairlift.replay.plan_rows import plan_len
 from chairlift.replay.scribe import Added, Cancelled, Entry, Flushed, Happened, Scribe, Stepped
 
 if TYPE_CHECKING:
-    from chairlift._core import Buffer
+    from chairlift._core import _Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class RecordedScheduler:
         self._scheduler.flush()
         self._put(Flushed(self._clock()))
 
-    def schedule(self, now: int, plan: "Buffer") -> int | None:
+    def schedule(self, now: int, plan: "_Buffer") -> int | None:
         """As `Scheduler.schedule`."""
         step = self._scheduler.schedule(now, plan)
         if step is not None:
@@ -175,7 +175,7 @@ class RecordedScheduler:
             self._planned[step] = now, buffer[: plan_len(buffer)].copy()
         return step
 
-    def update(self, now: int, step: int, tokens: "Buffer", counts: "Buffer") -> _core.Events:
+    def update(self, now: int, step: int, tokens: "_Buffer", counts: "_Buffer") -> _core.Events:
         """As `Scheduler.update`."""
         events = self._scheduler.update(now, step, tokens, counts)
         self._note_step(step, now, events, failed=False)

@@ -8,7 +8,7 @@ from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import ConfigError, Reason, RequestError
 from chairlift.server.convert import check_model, seconds
 from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
@@ -127,9 +127,23 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     async def PlanMemory(
         self, request: pb.PlanMemoryRequest, context: Context
     ) -> pb.PlanMemoryResponse:
-        """Refuses: plans come with a later version."""
-        message = "PlanMemory: not supported by this version of the server"
-        raise RequestError(Reason.FEATURE, message, field="PlanMemory")
+        """The served model's memory, as it is or under other settings."""
+        engine = self._desk.gate.engine().engine
+        check_model(request.model, engine.model_name)
+        changes = {field.name: value for field, value in request.ListFields()}
+        changes.pop("model", None)
+        try:
+            plan = engine.plan_memory(**changes)
+        except ConfigError as error:
+            field, _, _ = str(error).partition(":")
+            raise RequestError(Reason.BAD_PARAMETER, str(error), field=field) from None
+        return pb.PlanMemoryResponse(
+            weight_bytes=plan.weight_bytes,
+            kv_cache_bytes=plan.kv_cache_bytes,
+            activation_bytes=plan.activation_bytes,
+            num_blocks=plan.num_blocks - 1,
+            block_bytes=plan.block_bytes,
+        )
 
 
 async def _first(event: asyncio.Event, timeout_s: float) -> None:

@@ -92,6 +92,13 @@ impl<T: LinearElement> Linear<T> {
         })
     }
 
+    /// Bytes of a packed layer: outputs fill whole panels, and each has a bias.
+    pub fn packed_bytes(out_features: usize, in_features: usize) -> usize {
+        let outputs = out_features.next_multiple_of(dispatch(PanelWidth));
+        let depth = in_features.div_ceil(T::Packed::DEPTH);
+        outputs * (depth * size_of::<T::Packed>() + size_of::<f32>())
+    }
+
     /// Width of the input.
     pub fn in_features(&self) -> usize {
         self.in_features

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 /// Registers the kernels with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Linear>()?;
+    module.add_function(wrap_pyfunction!(linear_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
@@ -39,6 +40,24 @@ macro_rules! with_dtype {
             _ => Err($tensor.wrong_dtype($name, "float32 or bfloat16")),
         }
     };
+}
+
+/// Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16.
+#[pyfunction]
+fn linear_bytes(out_features: usize, in_features: usize, item_size: usize) -> PyResult<usize> {
+    match item_size {
+        4 => Ok(linear::Linear::<f32>::packed_bytes(
+            out_features,
+            in_features,
+        )),
+        2 => Ok(linear::Linear::<bf16>::packed_bytes(
+            out_features,
+            in_features,
+        )),
+        _ => Err(PyValueError::new_err(format!(
+            "item_size: expected 4 or 2, got {item_size}"
+        ))),
+    }
 }
 
 /// y = x W^T + b with weights packed once; the bits of a row do not depend on the others.

@@ -1,0 +1,109 @@
+"""Where the bytes of a model go, known before a weight is read.
+
+```text
+weights       what `load_weights` packs, and the table of RoPE
+KV cache      one pool of blocks
+activations   the largest step: every token of the budget in its widest layer, every row's logits
+```
+"""
+
+from dataclasses import dataclass
+
+from chairlift import _core
+from chairlift.attention.backend import AttentionBackend
+from chairlift.config import EngineConfig, memory_limit
+from chairlift.errors import ConfigError
+from chairlift.model.config import ModelConfig
+from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks
+
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of one model under one configuration."""
+
+    weight_bytes: int
+    kv_cache_bytes: int
+    activation_bytes: int
+    block_bytes: int
+    """Of one KV block, all its layers included."""
+    num_blocks: int
+    """Of the KV cache, the null block included."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it; the process takes some hundred megabytes beside."""
+        return self.weight_bytes + self.kv_cache_bytes + self.activation_bytes
+
+    def check(self, memory: int | None = None) -> None:
+        """Raises ConfigError unless this fits.
+
+        Args:
+            memory: Bytes this process may use; None asks the system.
+        """
+        limit = memory_limit() if memory is None else memory
+        if self.total_bytes > limit:
+            message = (
+                f"memory: expected at most {limit} bytes (all that this process may use), got"
+                f" {self.total_bytes}: weights {self.weight_bytes}, KV cache"
+                f" {self.kv_cache_bytes}, activations {self.activation_bytes}; lower"
+                " kv_cache_memory or max_num_batched_tokens"
+            )
+            raise ConfigError(message)
+
+
+def plan_memory(
+    settings: EngineConfig, model: ModelConfig, backend: AttentionBackend, memory: int | None = None
+) -> MemoryPlan:
+    """Gives the plan of a model.
+
+    Args:
+        settings: The engine's.
+        model: The model's.
+        backend: Knows the size of a block.
+        memory: Bytes this process may use; None asks the system.
+
+    Raises:
+        ConfigError: The KV cache does not hold one block per group beside the null block.
+    """
+    num_blocks = plan_blocks(settings, model, backend, memory)
+    block_bytes = kv_bytes_per_block(model, backend, settings.block_size)
+    return MemoryPlan(
+        weight_bytes=_weight_bytes(model),
+        kv_cache_bytes=num_blocks * block_bytes,
+        activation_bytes=_activation_bytes(settings, model),
+        block_bytes=block_bytes,
+        num_blocks=num_blocks,
+    )
+
+
+def _weight_bytes(model: ModelConfig) -> int:
+    item, hidden, inner = model.dtype.itemsize, model.hidden_size, model.intermediate_size
+    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    layer = sum(
+        _core.linear_bytes(outputs, inputs, item)
+        for outputs, inputs in (
+            (heads + 2 * kv_heads, hidden),
+            (hidden, heads),
+            (2 * inner, hidden),
+            (hidden, inner),
+        )
+    )
+    norms = 2 * hidden + (2 * model.head_dim if model.qk_norm else 0)
+    ends = _core.linear_bytes(model.vocab_size, hidden, item)
+    ends += (model.vocab_size + 1) * hidden * item
+    rope = model.max_model_len * model.head_dim * _FLOAT32
+    return model.num_layers * (layer + norms * item) + ends + rope
+
+
+def _activation_bytes(settings: EngineConfig, model: ModelConfig) -> int:
+    hidden, inner = model.hidden_size, model.intermediate_size
+    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    # The residual stream, its normed copy, and what each half of a layer has at once.
+    attention = 3 * hidden + 2 * heads + 2 * kv_heads
+    feed_forward = 3 * hidden + 3 * inner
+    per_token = max(attention, feed_forward) * model.dtype.itemsize
+    num_rows = min(settings.max_num_seqs, settings.max_num_batched_tokens)
+    logits = num_rows * model.vocab_size * _FLOAT32
+    return settings.max_num_batched_tokens * per_token + logits

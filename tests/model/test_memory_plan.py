@@ -1,0 +1,67 @@
+"""Where the bytes go, said before and found after."""
+
+import pytest
+from chairlift import _core
+from chairlift.attention.cpu import CpuBackend
+from chairlift.config import Dtype, EngineConfig
+from chairlift.errors import ConfigError
+from chairlift.kernels import Linear
+from chairlift.model.config import ModelConfig
+from chairlift.model.memory_plan import plan_memory
+from chairlift.model.transformer import cos_sin_table
+from chairlift.model.weights import load_weights
+from torch import Tensor
+
+GIB = 2**30
+
+
+def loaded_bytes(part):
+    """Bytes of all tensors and packed layers below a dataclass."""
+    match part:
+        case Tensor():
+            return part.nbytes
+        case Linear():
+            return _core.linear_bytes(part.out_features, part.in_features, part.dtype.itemsize)
+        case tuple():
+            return sum(loaded_bytes(item) for item in part)
+        case None:
+            return 0
+    return sum(loaded_bytes(getattr(part, name)) for name in part.__slots__)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
+@pytest.mark.parametrize("name", ["llama", "qwen3, alternating window, wide heads, biases"])
+def test_the_plan_is_what_is_loaded(pretrained, name, dtype):
+    folder = pretrained(name)[1]
+    model = ModelConfig.load(folder, dtype)
+    plan = plan_memory(EngineConfig(), model, CpuBackend())
+    assert (
+        plan.weight_bytes == loaded_bytes(load_weights(folder, model)) + cos_sin_table(model).nbytes
+    )
+
+
+def test_a_packed_layer_fills_whole_panels():
+    smallest = _core.linear_bytes(1, 64, 4)
+    assert smallest > 64 * 4
+    assert smallest % (64 * 4 + 4) == 0
+    assert _core.linear_bytes(1024, 64, 2) == 1024 * (64 * 2 + 4)
+    with pytest.raises(ValueError, match="item_size"):
+        _core.linear_bytes(1, 1, 8)
+
+
+def test_a_wider_step_takes_more(pretrained):
+    model = ModelConfig.load(pretrained("llama")[1])
+    plans = [
+        plan_memory(EngineConfig(max_num_batched_tokens=tokens), model, CpuBackend(), GIB)
+        for tokens in (64, 128, 256)
+    ]
+    small, middle, large = (plan.activation_bytes for plan in plans)
+    assert large - middle == 2 * (middle - small) > 0
+
+
+def test_what_does_not_fit_is_refused(pretrained):
+    model = ModelConfig.load(pretrained("llama")[1])
+    plan = plan_memory(EngineConfig(kv_cache_memory=GIB), model, CpuBackend())
+    plan.check(plan.total_bytes)
+    with pytest.raises(ConfigError, match=f"expected at most {plan.total_bytes - 1} bytes"):
+        plan.check(plan.total_bytes - 1)
