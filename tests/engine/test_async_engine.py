@@ -216,13 +216,14 @@ async def test_a_failed_step_reaches_its_requests_alone(engine):
     inbox = Inbox()
     forward = engine.engine.runner.model.forward
 
-    def broken(*args):
-        raise Panic
+    def broken(input_ids, *args):
+        if 300 in input_ids.tolist():
+            raise Panic
+        return forward(input_ids, *args)
 
     engine.engine.runner.model.forward = broken
-    failed = await inbox.ends(submit(engine, greedy([1], 3), inbox))
+    failed = await inbox.ends(submit(engine, greedy([300], 3), inbox))
     assert failed.reason is Reason.STEP_FAILED
-    engine.engine.runner.model.forward = forward
     assert isinstance(await inbox.ends(submit(engine, greedy([1], 3), inbox)), Finished)
     assert engine.state is EngineState.SERVING
 

@@ -31,7 +31,9 @@ from chairlift.engine.model_runner import StepInputs
 from chairlift.engine.offline import answer_all
 from chairlift.engine.plan import PlanView
 from chairlift.engine.prepare import Prepared
+from chairlift.engine.quarantine import judge
 from chairlift.engine.request_table import RequestTable
+from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_record import StepRecord
 from chairlift.errors import EngineDownError, Reason
 from chairlift.types import (
@@ -48,9 +50,6 @@ from chairlift.types import (
 )
 
 logger = logging.getLogger(__name__)
-
-ALLOWED_FAILED_STEPS = 1
-"""A request fails when more of its steps than this have failed; until then it is computed again."""
 
 _NS_PER_S = 1_000_000_000
 
@@ -82,7 +81,7 @@ class Engine:
         scheduler: Owns requests and KV blocks.
         runner: Owns the row tables and runs the model.
         clock: Gives monotonic nanoseconds; the only clock of the engine.
-        down: The scheduler raised, so that its state is not trusted any more.
+        down: The scheduler raised, or the model fails whatever it is given.
     """
 
     def __init__(
@@ -257,11 +256,11 @@ class Engine:
     def advance(self) -> StepOutput:
         """Runs one step if there is work, and leaves what it gave as it is.
 
-        A step that fails is rolled back and its requests are computed again; those whose steps
-        failed before fail.
+        A step that fails is run again in parts. Requests that fail alone fail, and the others of
+        the step are computed again from their start: what such a step wrote is not trusted.
 
         Raises:
-            EngineDownError: The scheduler failed, now or before.
+            EngineDownError: The scheduler failed or the model fails for everybody, now or before.
         """
         if self.down:
             message = "the engine is down"
@@ -304,30 +303,45 @@ class Engine:
         self, step: int, plan: PlanView, inputs: StepInputs
     ) -> tuple[_core.Events, SampledLogprobs]:
         try:
-            sampled = self.runner.run(inputs)
-        except (KeyboardInterrupt, SystemExit):
+            sampled = self._sample(step, plan, inputs)
+        except BaseException:
             with self._trusted_core():
                 self.scheduler.fail(self.clock(), step, [])
             raise
-        except BaseException as error:
-            # A panic in a kernel is no Exception.
-            return self._fail_step(step, plan, error), NO_LOGPROBS
         with self._trusted_core():
+            if isinstance(sampled, list):
+                return self.scheduler.fail(self.clock(), step, sampled), NO_LOGPROBS
             events = self.scheduler.update(self.clock(), step, sampled.tokens, sampled.counts)
         return events, SampledLogprobs(sampled.logprobs, sampled.ranks)
 
-    def _fail_step(self, step: int, plan: PlanView, error: BaseException) -> _core.Events:
-        """Rolls a step back. Which request is guilty is unknown: those that fail again are."""
-        guilty = self._requests.strike(plan, allowed=ALLOWED_FAILED_STEPS)
+    def _sample(self, step: int, plan: PlanView, inputs: StepInputs) -> Sampled | list[int]:
+        """Gives what the step drew, or the requests for which it fails."""
+        try:
+            return self._pass(inputs)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # A panic in a kernel is no Exception.
+            logger.error("step %d failed and runs again in parts", step, exc_info=error)
+        try:
+            guilty, sampled = judge(inputs, self._pass, self.runner.probe)
+        except EngineDownError:
+            self.down = True
+            raise
+        if not guilty:
+            logger.warning("step %d passed in parts: no request is to blame", step)
+            return sampled
+        ids: list[int] = self._requests.request_ids(plan)[guilty].tolist()
         logger.error(
-            "step %d failed: %d of %d requests fail, the others are computed again",
-            step,
-            len(guilty),
+            "%d of %d requests of step %d fail, the others are computed again",
+            len(ids),
             len(plan.rows),
-            exc_info=error,
+            step,
         )
-        with self._trusted_core():
-            return self.scheduler.fail(self.clock(), step, guilty)
+        return ids
+
+    def _pass(self, inputs: StepInputs) -> Sampled:
+        return self.runner.run(inputs)
 
     def _record(self, started: int, plan: PlanView, load: _core.Load) -> StepRecord:
         self._num_steps += 1
