@@ -209,7 +209,11 @@ async def test_a_dead_engine_ends_every_request(engine):
     late = submit(engine, greedy([3], 3), inbox)
     assert (await inbox.ends(late)).reason is Reason.ENGINE_DOWN
     engine.abort(late)
+    await engine.restart()
+    assert engine.state is EngineState.SERVING
+    assert isinstance(await inbox.ends(submit(engine, greedy([3], 3), inbox)), Finished)
     await engine.stop()
+    assert_empty(engine.engine)
 
 
 async def test_a_failed_step_reaches_its_requests_alone(engine):

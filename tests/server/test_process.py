@@ -115,7 +115,9 @@ async def test_a_model_that_cannot_be_loaded_is_one_line_and_an_error(spawn, tmp
     assert "nothing" in errors
 
 
-async def test_an_engine_that_dies_ends_the_server_with_1(tiny_folder, tmp_path, monkeypatch):
+async def test_an_engine_that_keeps_dying_ends_the_server_with_70(
+    tiny_folder, tmp_path, monkeypatch
+):
     ready = asyncio.Event()
     config = ServerConfig(model=str(tiny_folder), listen=f"unix:{tmp_path}/lift.sock")
     running = asyncio.create_task(run_server(engine_config(), config, lambda _: ready.set()))
@@ -126,4 +128,4 @@ async def test_an_engine_that_dies_ends_the_server_with_1(tiny_folder, tmp_path,
         raise MemoryError(message)
 
     monkeypatch.setattr(Engine, "advance", break_down)
-    assert await running == 1
+    assert await running == 70

@@ -113,18 +113,26 @@ class Engine:
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
         self.clock = clock
-        self.down = False
-        self.scheduler = new_scheduler(self.config, loaded)
-        self.runner = new_runner(self.config, loaded, self.scheduler)
+        self._loaded = loaded
+        self.restart()
         self._preparer = new_preparer(self.config, loaded, self.scheduler)
         self.max_context_len = self.scheduler.max_context_len
         self._plan = torch.zeros(self.scheduler.plan_capacity, dtype=torch.int32)
+        self._watchers: list[Callable[[StepRecord], None]] = []
+        self._num_steps = 0
+
+    def restart(self) -> None:
+        """Begins anew, idle and with an empty prefix cache; the weights and the KV memory stay.
+
+        Requests are forgotten without an event, and ids count from the start again.
+        """
+        self.down = False
+        self.scheduler = new_scheduler(self.config, self._loaded)
+        self.runner = new_runner(self.config, self._loaded, self.scheduler)
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
         )
         self._outputs: dict[int, Output] = {}
-        self._watchers: list[Callable[[StepRecord], None]] = []
-        self._num_steps = 0
 
     def prepare(self, request: Request) -> Prepared:
         """Tokenizes and validates a request and fills its defaults; any thread may call this.

@@ -92,18 +92,21 @@ class EngineLoop:
         watched: Whether steps without events are delivered too, for their records.
     """
 
-    def __init__(self, engine: Engine, deliver: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self, engine: Engine, deliver: Callable[[Delivery], None], *, num_steps: int = 0
+    ) -> None:
         """Prepares the thread.
 
         Args:
             engine: Idle.
             deliver: Called on the thread, must not block; raises RuntimeError when nobody listens
                 any more, which ends the thread.
+            num_steps: Of the threads that ran the engine before.
         """
         self.engine = engine
         self.load: _core.Load = engine.load()
         now = engine.clock()
-        self.progress = Progress(0, now, now, has_work=False)
+        self.progress = Progress(num_steps, now, now, has_work=False)
         self.watched = False
         self._deliver = deliver
         self._commands: list[Command] = []

@@ -33,6 +33,7 @@ from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
 from chairlift.server.recording import record
 from chairlift.server.requests import Desk
+from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
 from chairlift.server.tokenizer_service import TokenizerServicer
@@ -59,7 +60,8 @@ _LAST_WRITES_S: Final = 5.0
 _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
 _WATCHDOG_S: Final = 15.0
-_WATCHDOG_EXIT: Final = 70
+FAULT_EXIT: Final = 70
+"""Exit code of a server that cannot go on; its supervisor should start another."""
 
 
 class Server:
@@ -186,11 +188,19 @@ class Server:
         self._in_background(self._watch(engine))
 
     async def _watch(self, engine: "AsyncEngine") -> None:
-        await self._health.follow(engine, self.gate.draining)
-        if engine.state.value == "dead":
-            _log.critical("the engine is dead: no request is taken any more")
-            self.gate.die()
-            self._desk.calls.wake()
+        """Keeps health true, and brings a lost engine back while its budget lasts."""
+        restarts = RestartBudget()
+        while not self.gate.draining.is_set():
+            await self._health.follow(engine, self.gate.draining)
+            if engine.state.value != "dead":
+                return
+            self.gate.close()
+            if not restarts.take():
+                _log.critical("the engine is dead: no request is taken any more")
+                self.gate.die()
+                self._desk.calls.wake()
+            elif await restart(engine):
+                self.gate.reopen()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -246,7 +256,7 @@ async def run_server(
         on_progress: Told, on another thread, how many bytes of the weights are read of how many.
 
     Returns:
-        The exit code: 0, or 1 if the engine died.
+        The exit code: 0, or 70 if the engine was lost for good; another process may do better.
 
     Raises:
         ConfigError: A setting or an address is wrong.
@@ -269,7 +279,7 @@ async def run_server(
             has_died = server.gate.draining.is_set()
             with _watchdog(server_config.drain_grace_s + _WATCHDOG_S):
                 await server.stop(server_config.drain_grace_s, hurry)
-    return 1 if has_died else 0
+    return FAULT_EXIT if has_died else 0
 
 
 @contextmanager
@@ -293,7 +303,7 @@ def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
 @contextmanager
 def _watchdog(seconds: float) -> Iterator[None]:
     """Ends the process if what follows takes longer: gRPC waits for handlers without a bound."""
-    timer = threading.Timer(seconds, os._exit, (_WATCHDOG_EXIT,))
+    timer = threading.Timer(seconds, os._exit, (FAULT_EXIT,))
     timer.daemon = True
     timer.start()
     try:
