@@ -111,7 +111,16 @@ async def test_a_lost_engine_fails_its_requests_and_restarts_in_place(serve):
         for request_id in ("a", "b"):
             await call.write(start(request_id, max_tokens=250))
         events = await next_event(call, "tokens")
+        while not any(e.request_id == "b" and e.HasField("tokens") for e in events):
+            events += await next_event(call, "tokens")
         num_steps = (await server.load()).num_steps
+        restart, may_restart = engine.restart, asyncio.Event()
+
+        async def restart_later():
+            await may_restart.wait()
+            await restart()
+
+        engine.restart = restart_later
         break_down(engine.engine, times=1)
         while sum(event.last for event in events) < 2:
             events += (await call.read()).events
@@ -119,12 +128,17 @@ async def test_a_lost_engine_fails_its_requests_and_restarts_in_place(serve):
             if event.last:
                 error = event.failed.error
                 assert (error.code, error.reason) == (pb.STATUS_CODE_UNAVAILABLE, "ENGINE_DOWN")
-        statuses += [(await watch.read()).status for _ in range(2)]
-        serving, not_serving = (
-            health_pb2.HealthCheckResponse.SERVING,
-            health_pb2.HealthCheckResponse.NOT_SERVING,
-        )
-        assert statuses == [serving, not_serving, serving]
+        statuses.append((await watch.read()).status)
+        refused = (await server.one(start("early"))).status
+        assert (refused.code, refused.reason) == (Code.UNAVAILABLE, "ENGINE_DOWN")
+        assert refused.retry_after_s == 1
+        # What needs no steps goes on.
+        assert await server.health("chairlift.v1.GenerationService") == "NOT_SERVING"
+        assert await server.health("chairlift.v1.TokenizerService") == "SERVING"
+        may_restart.set()
+        statuses.append((await watch.read()).status)
+        kinds = health_pb2.HealthCheckResponse
+        assert statuses == [kinds.SERVING, kinds.NOT_SERVING, kinds.SERVING]
         # The call is open still, and so is the server.
         await call.write(start("c", prompt=[5, 6, 7]))
         await call.done_writing()
@@ -140,7 +154,9 @@ async def test_an_engine_that_keeps_dying_is_dead(serve):
         await call.write(start("a", max_tokens=250))
         await call.write(start("b", max_tokens=250))
         await call.done_writing()
-        await next_event(call, "tokens")
+        events = await next_event(call, "tokens")
+        while not any(e.request_id == "b" and e.HasField("tokens") for e in events):
+            events += await next_event(call, "tokens")
         break_down(server.server.gate.engine().engine, times=1_000)
         heard = await listen(call)
         for request_id in ("a", "b"):

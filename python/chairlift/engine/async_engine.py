@@ -98,6 +98,14 @@ class AsyncEngine:
         """Signs of life of the engine thread; RuntimeError before `start`."""
         return self._running().progress
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds that the engine thread has been inside one forward pass, or stuck elsewhere.
+
+        Any thread may ask; RuntimeError before `start`.
+        """
+        return self._running().silence_s
+
     async def start(self) -> None:
         """Loads the model on a worker thread and starts to serve.
 

@@ -81,6 +81,7 @@ class Engine:
         scheduler: Owns requests and KV blocks.
         runner: Owns the row tables and runs the model.
         clock: Gives monotonic nanoseconds; the only clock of the engine.
+        alive_ns: When the last turn or forward pass began; a step in parts has many.
         down: The scheduler raised, or the model fails whatever it is given.
     """
 
@@ -113,6 +114,7 @@ class Engine:
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
         self.clock = clock
+        self.alive_ns = clock()
         self._loaded = loaded
         self.restart()
         self._preparer = new_preparer(self.config, loaded, self.scheduler)
@@ -273,7 +275,7 @@ class Engine:
         if self.down:
             message = "the engine is down"
             raise EngineDownError(message)
-        started = self.clock()
+        started = self.alive_ns = self.clock()
         with self._trusted_core():
             step = self.scheduler.schedule(started, self._plan)
             if step is None:
@@ -340,15 +342,12 @@ class Engine:
             logger.warning("step %d passed in parts: no request is to blame", step)
             return sampled
         ids: list[int] = self._requests.request_ids(plan)[guilty].tolist()
-        logger.error(
-            "%d of %d requests of step %d fail, the others are computed again",
-            len(ids),
-            len(plan.rows),
-            step,
-        )
+        text = "%d of %d requests of step %d fail, the others are computed again"
+        logger.error(text, len(ids), len(plan.rows), step)
         return ids
 
     def _pass(self, inputs: StepInputs) -> Sampled:
+        self.alive_ns = self.clock()
         return self.runner.run(inputs)
 
     def _record(self, started: int, plan: PlanView, load: _core.Load) -> StepRecord:

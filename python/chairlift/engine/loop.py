@@ -136,6 +136,13 @@ class EngineLoop:
             self._stopping = True
             self._condition.notify()
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the thread was last seen to go on; 0 when it has ended."""
+        if not self._thread.is_alive():
+            return 0.0
+        return (self.engine.clock() - self.engine.alive_ns) * _NS
+
     def join(self, timeout_s: float) -> bool:
         """Waits for the thread; gives whether it ended."""
         self._thread.join(timeout_s)
@@ -209,6 +216,8 @@ class EngineLoop:
 
     def _wait_for_credit(self) -> None:
         while not self._credits.acquire(timeout=IDLE_BEAT_S):
+            # The event loop lags, the engine does not.
+            self.engine.alive_ns = self.engine.clock()
             if self._stopping:
                 return
 
