@@ -209,20 +209,25 @@ async def test_a_dead_engine_ends_every_request(engine):
     late = submit(engine, greedy([3], 3), inbox)
     assert (await inbox.ends(late)).reason is Reason.ENGINE_DOWN
     engine.abort(late)
+    await engine.restart()
+    assert engine.state is EngineState.SERVING
+    assert isinstance(await inbox.ends(submit(engine, greedy([3], 3), inbox)), Finished)
     await engine.stop()
+    assert_empty(engine.engine)
 
 
 async def test_a_failed_step_reaches_its_requests_alone(engine):
     inbox = Inbox()
     forward = engine.engine.runner.model.forward
 
-    def broken(*args):
-        raise Panic
+    def broken(input_ids, *args):
+        if 300 in input_ids.tolist():
+            raise Panic
+        return forward(input_ids, *args)
 
     engine.engine.runner.model.forward = broken
-    failed = await inbox.ends(submit(engine, greedy([1], 3), inbox))
+    failed = await inbox.ends(submit(engine, greedy([300], 3), inbox))
     assert failed.reason is Reason.STEP_FAILED
-    engine.engine.runner.model.forward = forward
     assert isinstance(await inbox.ends(submit(engine, greedy([1], 3), inbox)), Finished)
     assert engine.state is EngineState.SERVING
 

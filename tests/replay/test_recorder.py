@@ -99,10 +99,16 @@ def test_a_cancel_tells_what_the_client_had_got(recorded):
 
 def test_a_failed_step_is_told_and_the_engine_goes_on(recorded):
     def course(engine):
+        forward = engine.runner.model.forward
+
+        def broken(input_ids, *args):
+            if 300 in input_ids.tolist():
+                raise MemoryError
+            return forward(input_ids, *args)
+
+        engine.runner.model.forward = broken
         engine.add(greedy([1, 2, 3], 3, ignore_eos=True))
-        run, engine.runner.run = engine.runner.run, None
-        engine.step()
-        engine.runner.run = run
+        engine.add(greedy([300], 3, ignore_eos=True))
         drain(engine)
 
     trace, _, _, _ = recorded(course)

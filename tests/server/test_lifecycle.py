@@ -3,8 +3,10 @@
 import asyncio
 
 import grpc
+from chairlift.server.restart import RestartBudget
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
+from grpc_health.v1 import health_pb2
 
 from tests.server.talk import listen, next_event, start, status_of
 
@@ -86,31 +88,93 @@ async def test_hurry_cuts_the_grace_short(serve):
         assert (await listen(call)).end("a").HasField("failed")
 
 
-async def test_when_the_engine_dies_every_request_fails_and_the_call_is_unavailable(serve):
+def break_down(engine, *, times):
+    """The engine's thread dies so often."""
+    advance, left = engine.advance, iter(range(times))
+
+    def broken():
+        if next(left, None) is None:
+            return advance()
+        message = "the scheduler's memory is gone"
+        raise RuntimeError(message)
+
+    engine.advance = broken
+
+
+async def test_a_lost_engine_fails_its_requests_and_restarts_in_place(serve):
     async with serve() as server:
         engine = server.server.gate.engine()
-        call, idle = server.generation.Generate(), server.generation.Generate()
-        await call.write(start("a", max_tokens=250))
-        await call.write(start("b", max_tokens=250))
+        expected = (await server.say(start("alone", prompt=[5, 6, 7]))).tokens("alone")
+        watch = server.health_stub.Watch(health_pb2.HealthCheckRequest())
+        statuses = [(await watch.read()).status]
+        call = server.generation.Generate()
+        for request_id in ("a", "b"):
+            await call.write(start(request_id, max_tokens=250))
         events = await next_event(call, "tokens")
         while not any(e.request_id == "b" and e.HasField("tokens") for e in events):
             events += await next_event(call, "tokens")
+        num_steps = (await server.load()).num_steps
+        restart, may_restart = engine.restart, asyncio.Event()
 
-        def break_down(*_):
-            message = "the scheduler's memory is gone"
-            raise RuntimeError(message)
+        async def restart_later():
+            await may_restart.wait()
+            await restart()
 
+        engine.restart = restart_later
+        break_down(engine.engine, times=1)
+        while sum(event.last for event in events) < 2:
+            events += (await call.read()).events
+        for event in events:
+            if event.last:
+                error = event.failed.error
+                assert (error.code, error.reason) == (pb.STATUS_CODE_UNAVAILABLE, "ENGINE_DOWN")
+        statuses.append((await watch.read()).status)
+        refused = (await server.one(start("early"))).status
+        assert (refused.code, refused.reason) == (Code.UNAVAILABLE, "ENGINE_DOWN")
+        assert refused.retry_after_s == 1
+        # What needs no steps goes on.
+        assert await server.health("chairlift.v1.GenerationService") == "NOT_SERVING"
+        assert await server.health("chairlift.v1.TokenizerService") == "SERVING"
+        may_restart.set()
+        statuses.append((await watch.read()).status)
+        kinds = health_pb2.HealthCheckResponse
+        assert statuses == [kinds.SERVING, kinds.NOT_SERVING, kinds.SERVING]
+        # The call is open still, and so is the server.
+        await call.write(start("c", prompt=[5, 6, 7]))
         await call.done_writing()
-        engine.engine.advance = break_down
+        heard = await listen(call)
+        assert heard.tokens("c") == expected
+        assert heard.status.code is Code.OK
+        assert (await server.until_idle()).num_steps > num_steps
+
+
+async def test_an_engine_that_keeps_dying_is_dead(serve):
+    async with serve() as server:
+        call, idle = server.generation.Generate(), server.generation.Generate()
+        await call.write(start("a", max_tokens=250))
+        await call.write(start("b", max_tokens=250))
+        await call.done_writing()
+        events = await next_event(call, "tokens")
+        while not any(e.request_id == "b" and e.HasField("tokens") for e in events):
+            events += await next_event(call, "tokens")
+        break_down(server.server.gate.engine().engine, times=1_000)
         heard = await listen(call)
         for request_id in ("a", "b"):
             assert heard.end(request_id).failed.error.reason == "ENGINE_DOWN"
-        assert (heard.status.code, heard.status.reason) == (Code.UNAVAILABLE, "ENGINE_DOWN")
         assert (await listen(idle)).status.reason == "ENGINE_DOWN"
-        assert (await server.one(start("c"))).status.reason == "ENGINE_DOWN"
+        status = (await server.one(start("c"))).status
+        assert (status.code, status.reason) == (Code.UNAVAILABLE, "ENGINE_DOWN")
         assert await server.health() == "NOT_SERVING"
         info = await server.info.GetServerInfo(server_pb2.GetServerInfoRequest())
         assert info.state == server_pb2.SERVER_STATE_DEAD
+
+
+def test_an_engine_restarts_three_times_in_five_minutes():
+    now = [0.0]
+    budget = RestartBudget(lambda: now[0])
+    assert [budget.take() for _ in range(4)] == [True, True, True, False]
+    now[0] = 301.0
+    assert budget.take()
 
 
 async def test_a_fault_of_a_handler_is_internal_without_its_text(serve, caplog):

@@ -14,6 +14,7 @@ from chairlift.engine.engine import Engine
 from chairlift.server.server import ServerConfig, run_server
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.server.talk import listen, next_event, start
 
@@ -33,13 +34,29 @@ except ChairliftError as error:
 sys.exit(code)
 """
 
+# The engine thread stays for ever in the step that computes the token at position 20.
+HANGING = PROGRAM.replace("drain_grace_s=float(grace)", "step_timeout_s=1").replace(
+    "try:",
+    """
+import threading
+from chairlift.model.transformer import Transformer
+forward = Transformer.forward
+def hang(self, input_ids, metadata, *args):
+    if 20 in metadata.positions.tolist():
+        threading.Event().wait()
+    return forward(self, input_ids, metadata, *args)
+Transformer.forward = hang
+try:""",
+    1,
+)
+
 
 class Process:
     """`run_server` in a process of its own."""
 
-    def __init__(self, folder, address, grace_s=30):
+    def __init__(self, folder, address, grace_s=30, program=PROGRAM):
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder), address, str(grace_s)],
+            [sys.executable, "-c", program, str(folder), address, str(grace_s)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -115,7 +132,9 @@ async def test_a_model_that_cannot_be_loaded_is_one_line_and_an_error(spawn, tmp
     assert "nothing" in errors
 
 
-async def test_an_engine_that_dies_ends_the_server_with_1(tiny_folder, tmp_path, monkeypatch):
+async def test_an_engine_that_keeps_dying_ends_the_server_with_70(
+    tiny_folder, tmp_path, monkeypatch
+):
     ready = asyncio.Event()
     config = ServerConfig(model=str(tiny_folder), listen=f"unix:{tmp_path}/lift.sock")
     running = asyncio.create_task(run_server(engine_config(), config, lambda _: ready.set()))
@@ -126,4 +145,29 @@ async def test_an_engine_that_dies_ends_the_server_with_1(tiny_folder, tmp_path,
         raise MemoryError(message)
 
     monkeypatch.setattr(Engine, "advance", break_down)
-    assert await running == 1
+    assert await running == 70
+
+
+async def test_a_step_that_hangs_fails_every_stream_and_ends_the_process_with_70(spawn):
+    process = spawn("127.0.0.1:0", program=HANGING)
+    address = await process.ready()
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        running, late, idle = stub.Generate(), stub.Generate(), stub.Generate()
+        await running.write(start("a", max_tokens=100))
+        await next_event(running, "tokens")
+        await late.write(start("b", max_tokens=100))
+        heard = [await listen(call) for call in (running, late)]
+        assert heard[0].end("a").failed.error.reason == "ENGINE_DOWN"
+        # Refused, or failed if the thread had taken it before it hung.
+        last = heard[1].of("b")[-1]
+        assert (last.rejected if last.HasField("rejected") else last.failed).error.reason == (
+            "ENGINE_DOWN"
+        )
+        assert [h.status.code for h in heard] == [grpc.StatusCode.UNAVAILABLE] * 2
+        assert (await listen(idle)).status.code is grpc.StatusCode.UNAVAILABLE
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    code, _ = await process.end()
+    assert code == 70

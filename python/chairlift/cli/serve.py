@@ -39,6 +39,7 @@ SERVER_HELP = {
     "listen": "HOST:PORT on loopback, or unix:PATH.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
     "drain_grace_s": "After SIGTERM: how long running requests may go on.",
+    "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",
     "write_timeout_s": "A call whose client reads nothing for so long ends.",
     "max_receive_bytes": "A longer message is refused.",
     "max_concurrent_streams": "Open calls of one connection.",

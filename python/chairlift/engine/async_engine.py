@@ -21,7 +21,7 @@ from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step_record import StepRecord
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import EngineDownError, Reason, RequestError
 from chairlift.types import Chat, Event, Failed, Finished, Request
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class EngineState(StrEnum):
     DRAINING = "draining"
     """Ends those it has and refuses new ones; also after `stop`."""
     DEAD = "dead"
-    """A fault ended them all; none is taken any more."""
+    """A fault ended them all; none is taken until `restart`."""
 
 
 class AsyncEngine:
@@ -98,6 +98,14 @@ class AsyncEngine:
         """Signs of life of the engine thread; RuntimeError before `start`."""
         return self._running().progress
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds that the engine thread has been inside one forward pass, or stuck elsewhere.
+
+        Any thread may ask; RuntimeError before `start`.
+        """
+        return self._running().silence_s
+
     async def start(self) -> None:
         """Loads the model on a worker thread and starts to serve.
 
@@ -114,7 +122,29 @@ class AsyncEngine:
         if self._state is not EngineState.STARTING:
             # `stop` came first.
             return
-        self._thread = EngineLoop(self.engine, self._hop)
+        self._start_thread(num_steps=0)
+
+    async def restart(self) -> None:
+        """Serves again after a fault: same weights, an idle scheduler, a new thread.
+
+        No effect unless the engine is dead.
+
+        Raises:
+            EngineDownError: The old thread does not end.
+        """
+        thread = self._running()
+        if self._state is not EngineState.DEAD:
+            return
+        if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
+            message = "the engine thread does not end"
+            raise EngineDownError(message)
+        await asyncio.to_thread(self.engine.restart)
+        # `stop` may have come meanwhile.
+        if self.state is EngineState.DEAD:
+            self._start_thread(num_steps=thread.progress.num_steps)
+
+    def _start_thread(self, *, num_steps: int) -> None:
+        self._thread = EngineLoop(self.engine, self._hop, num_steps=num_steps)
         self._thread.watched = bool(self._watchers)
         self._thread.start()
         self._state = EngineState.SERVING
@@ -128,11 +158,11 @@ class AsyncEngine:
             grace_s: How long running requests may go on.
         """
         thread = self._thread
+        was_dead = self._state is EngineState.DEAD
+        self._state = EngineState.DRAINING
         if thread is None:
-            self._state = EngineState.DRAINING
             return
-        if self._state is not EngineState.DEAD:
-            self._state = EngineState.DRAINING
+        if not was_dead:
             thread.put(FailWaiting(Reason.DRAINING))
             if grace_s > 0:
                 await self._wait_for_all(grace_s)
@@ -143,6 +173,13 @@ class AsyncEngine:
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
         self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
+
+    def give_up(self) -> None:
+        """Ends every request as lost with the engine, whatever its thread does; then it is dead."""
+        thread = self._thread
+        if thread is not None and self._state in (EngineState.SERVING, EngineState.DRAINING):
+            thread.stop()
+            self._lose()
 
     async def prepare(self, request: Request) -> Prepared:
         """Tokenizes and validates a request; a long prompt does not hold up the event loop.
@@ -242,8 +279,7 @@ class AsyncEngine:
     def _receive(self, delivery: Delivery) -> None:
         self._running().delivered()
         if delivery.output is None:
-            self._state = EngineState.DEAD
-            self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
+            self._lose()
             return
         inboxes: dict[int, tuple[Sink, list[tuple[Handle, Event]]]] = {}
         for handle, event in (*self._answers(delivery), *self._events(delivery.output)):
@@ -254,6 +290,10 @@ class AsyncEngine:
         if delivery.output.record is not None:
             for watcher in tuple(self._watchers):
                 watcher(delivery.output.record)
+
+    def _lose(self) -> None:
+        self._state = EngineState.DEAD
+        self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
 
     def _answers(self, delivery: Delivery) -> list[tuple[Handle, Event]]:
         events: list[tuple[Handle, Event]] = []

@@ -32,7 +32,9 @@ from chairlift.engine.model_runner import StepInputs
 from chairlift.engine.offline import answer_all
 from chairlift.engine.plan import PlanView
 from chairlift.engine.prepare import Prepared
+from chairlift.engine.quarantine import judge
 from chairlift.engine.request_table import RequestTable
+from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_record import StepRecord
 from chairlift.errors import EngineDownError, Reason
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
@@ -50,9 +52,6 @@ from chairlift.types import (
 )
 
 logger = logging.getLogger(__name__)
-
-ALLOWED_FAILED_STEPS = 1
-"""A request fails when more of its steps than this have failed; until then it is computed again."""
 
 _NS_PER_S = 1_000_000_000
 
@@ -84,7 +83,8 @@ class Engine:
         scheduler: Owns requests and KV blocks.
         runner: Owns the row tables and runs the model.
         clock: Gives monotonic nanoseconds; the only clock of the engine.
-        down: The scheduler raised, so that its state is not trusted any more.
+        alive_ns: When the last turn or forward pass began; a step in parts has many.
+        down: The scheduler raised, or the model fails whatever it is given.
     """
 
     def __init__(
@@ -116,18 +116,27 @@ class Engine:
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
         self.clock = clock
-        self.down = False
-        self.scheduler = new_scheduler(self.config, loaded)
-        self.runner = new_runner(self.config, loaded, self.scheduler)
+        self.alive_ns = clock()
+        self._loaded = loaded
+        self.restart()
         self._preparer = new_preparer(self.config, loaded, self.scheduler)
         self.max_context_len = self.scheduler.max_context_len
         self._plan = torch.zeros(self.scheduler.plan_capacity, dtype=torch.int32)
+        self._watchers: list[Callable[[StepRecord], None]] = []
+        self._num_steps = 0
+
+    def restart(self) -> None:
+        """Begins anew, idle and with an empty prefix cache; the weights and the KV memory stay.
+
+        Requests are forgotten without an event, and ids count from the start again.
+        """
+        self.down = False
+        self.scheduler = new_scheduler(self.config, self._loaded)
+        self.runner = new_runner(self.config, self._loaded, self.scheduler)
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
         )
         self._outputs: dict[int, Output] = {}
-        self._watchers: list[Callable[[StepRecord], None]] = []
-        self._num_steps = 0
 
     def plan_memory(self, **settings: object) -> MemoryPlan:
         """Says where the bytes of this model would go under other settings.
@@ -268,16 +277,16 @@ class Engine:
     def advance(self) -> StepOutput:
         """Runs one step if there is work, and leaves what it gave as it is.
 
-        A step that fails is rolled back and its requests are computed again; those whose steps
-        failed before fail.
+        A step that fails is run again in parts. Requests that fail alone fail, and the others of
+        the step are computed again from their start: what such a step wrote is not trusted.
 
         Raises:
-            EngineDownError: The scheduler failed, now or before.
+            EngineDownError: The scheduler failed or the model fails for everybody, now or before.
         """
         if self.down:
             message = "the engine is down"
             raise EngineDownError(message)
-        started = self.clock()
+        started = self.alive_ns = self.clock()
         with self._trusted_core():
             step = self.scheduler.schedule(started, self._plan)
             if step is None:
@@ -315,30 +324,42 @@ class Engine:
         self, step: int, plan: PlanView, inputs: StepInputs
     ) -> tuple[_core.Events, SampledLogprobs]:
         try:
-            sampled = self.runner.run(inputs)
-        except (KeyboardInterrupt, SystemExit):
+            sampled = self._sample(step, plan, inputs)
+        except BaseException:
             with self._trusted_core():
                 self.scheduler.fail(self.clock(), step, [])
             raise
-        except BaseException as error:
-            # A panic in a kernel is no Exception.
-            return self._fail_step(step, plan, error), NO_LOGPROBS
         with self._trusted_core():
+            if isinstance(sampled, list):
+                return self.scheduler.fail(self.clock(), step, sampled), NO_LOGPROBS
             events = self.scheduler.update(self.clock(), step, sampled.tokens, sampled.counts)
         return events, SampledLogprobs(sampled.logprobs, sampled.ranks)
 
-    def _fail_step(self, step: int, plan: PlanView, error: BaseException) -> _core.Events:
-        """Rolls a step back. Which request is guilty is unknown: those that fail again are."""
-        guilty = self._requests.strike(plan, allowed=ALLOWED_FAILED_STEPS)
-        logger.error(
-            "step %d failed: %d of %d requests fail, the others are computed again",
-            step,
-            len(guilty),
-            len(plan.rows),
-            exc_info=error,
-        )
-        with self._trusted_core():
-            return self.scheduler.fail(self.clock(), step, guilty)
+    def _sample(self, step: int, plan: PlanView, inputs: StepInputs) -> Sampled | list[int]:
+        """Gives what the step drew, or the requests for which it fails."""
+        try:
+            return self._pass(inputs)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # A panic in a kernel is no Exception.
+            logger.error("step %d failed and runs again in parts", step, exc_info=error)
+        try:
+            guilty, sampled = judge(inputs, self._pass, self.runner.probe)
+        except EngineDownError:
+            self.down = True
+            raise
+        if not guilty:
+            logger.warning("step %d passed in parts: no request is to blame", step)
+            return sampled
+        ids: list[int] = self._requests.request_ids(plan)[guilty].tolist()
+        text = "%d of %d requests of step %d fail, the others are computed again"
+        logger.error(text, len(ids), len(plan.rows), step)
+        return ids
+
+    def _pass(self, inputs: StepInputs) -> Sampled:
+        self.alive_ns = self.clock()
+        return self.runner.run(inputs)
 
     def _record(self, started: int, plan: PlanView, load: _core.Load) -> StepRecord:
         self._num_steps += 1

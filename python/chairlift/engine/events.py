@@ -25,7 +25,7 @@ NEVER_QUEUED = -1
 _MESSAGES = {
     Reason.QUEUE_TIMEOUT: "the request did not start within its queue timeout",
     Reason.NUMERIC_FAULT: "the model's output for this request was not finite",
-    Reason.STEP_FAILED: "a step of the model failed for this request, twice",
+    Reason.STEP_FAILED: "the model fails for this request, also when it runs alone",
     Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
     Reason.DRAINING: "the server is shutting down",
     Reason.STARTING: "the server is starting",

@@ -92,18 +92,21 @@ class EngineLoop:
         watched: Whether steps without events are delivered too, for their records.
     """
 
-    def __init__(self, engine: Engine, deliver: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self, engine: Engine, deliver: Callable[[Delivery], None], *, num_steps: int = 0
+    ) -> None:
         """Prepares the thread.
 
         Args:
             engine: Idle.
             deliver: Called on the thread, must not block; raises RuntimeError when nobody listens
                 any more, which ends the thread.
+            num_steps: Of the threads that ran the engine before.
         """
         self.engine = engine
         self.load: _core.Load = engine.load()
         now = engine.clock()
-        self.progress = Progress(0, now, now, has_work=False)
+        self.progress = Progress(num_steps, now, now, has_work=False)
         self.watched = False
         self._deliver = deliver
         self._commands: list[Command] = []
@@ -132,6 +135,13 @@ class EngineLoop:
         with self._condition:
             self._stopping = True
             self._condition.notify()
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the thread was last seen to go on; 0 when it has ended."""
+        if not self._thread.is_alive():
+            return 0.0
+        return (self.engine.clock() - self.engine.alive_ns) * _NS
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the thread; gives whether it ended."""
@@ -206,6 +216,8 @@ class EngineLoop:
 
     def _wait_for_credit(self) -> None:
         while not self._credits.acquire(timeout=IDLE_BEAT_S):
+            # The event loop lags, the engine does not.
+            self.engine.alive_ns = self.engine.clock()
             if self._stopping:
                 return
 

@@ -20,6 +20,23 @@ class StepInputs(NamedTuple):
     sample_rows: Tensor
     """int32 `[S]`: the tokens that sample, as indices into T."""
 
+    def part(self, start: int, end: int) -> "StepInputs":
+        """Gives the rows from `start` to before `end` as a step of their own."""
+        whole = self.metadata
+        bounds = whole.query_start_loc[start : end + 1]
+        first, last = int(bounds[0]), int(bounds[-1])
+        metadata = AttentionMetadata(
+            rows=whole.rows[start:end],
+            query_start_loc=bounds - first,
+            seq_lens=whole.seq_lens[start:end],
+            positions=whole.positions[first:last],
+            slot_mapping=whole.slot_mapping[:, first:last],
+            block_tables=whole.block_tables,
+            block_size=whole.block_size,
+        )
+        is_inside = (self.sample_rows >= first) & (self.sample_rows < last)
+        return StepInputs(self.input_ids[first:last], metadata, self.sample_rows[is_inside] - first)
+
 
 class RunnerShape(NamedTuple):
     """Sizes of the runner's tables and of the largest step."""
@@ -50,7 +67,9 @@ class ModelRunner:
         """
         self.model = model
         self.kv_cache = kv_cache
-        self.sampler = Sampler(shape.num_slots)
+        # One slot more than requests have: the probe's, which draws greedily.
+        self.sampler = Sampler(shape.num_slots + 1)
+        self._probe_slot = torch.tensor([shape.num_slots], dtype=torch.int32)
         self._block_size = shape.block_size
         rows, tokens, groups = shape.max_num_seqs, shape.max_num_batched_tokens, shape.num_kv_groups
         self._computed = _int32(rows)
@@ -119,6 +138,29 @@ class ModelRunner:
         )
         self._last_token.index_copy_(0, rows.long(), sampled.tokens)
         return sampled
+
+    @torch.inference_mode()
+    def probe(self) -> None:
+        """Computes and draws a token that belongs to nobody, with the null block as its cache.
+
+        Raises:
+            ArithmeticError: The logits are not finite.
+        """
+        one, zero = torch.ones(1, dtype=torch.int32), _int32(1)
+        metadata = AttentionMetadata(
+            rows=zero,
+            query_start_loc=torch.cat((zero, one)),
+            seq_lens=one,
+            positions=zero,
+            slot_mapping=torch.zeros_like(self._slot_mapping[:, :1]),
+            block_tables=torch.zeros_like(self._block_tables[:, :1]),
+            block_size=self._block_size,
+        )
+        logits = self.model.logits(self.model.forward(zero, metadata, self.kv_cache))
+        sampled = self.sampler.sample(logits, slots=self._probe_slot, index=zero, position=one)
+        if int(sampled.counts[0]) < 0:
+            message = "the logits are not finite"
+            raise ArithmeticError(message)
 
 
 def _int32(*shape: int) -> Tensor:

@@ -17,14 +17,12 @@ class RequestTable:
     def __init__(self, *, num_slots: int, num_rows: int) -> None:
         self._id_of_slot = np.full(num_slots, -1, dtype=np.int64)
         self._started = np.zeros(num_slots, dtype=np.bool_)
-        self._failed_steps = np.zeros(num_slots, dtype=np.int32)
         self._slot_of_row = np.zeros(num_rows, dtype=np.int32)
 
     def add(self, slot: int, request_id: int) -> None:
         """Takes a new request into a free slot."""
         self._id_of_slot[slot] = request_id
         self._started[slot] = False
-        self._failed_steps[slot] = 0
 
     def seat(self, plan: PlanView) -> None:
         """Follows the assignments of rows in a plan."""
@@ -36,13 +34,6 @@ class RequestTable:
     def request_ids(self, plan: PlanView) -> NDArray[np.int64]:
         """Gives the request of each of the plan's rows, `[R]`; call after `seat`."""
         return self._id_of_slot[self._slot_of_row[plan.rows]]
-
-    def strike(self, plan: PlanView, *, allowed: int) -> list[int]:
-        """Counts a failed step against its requests; gives those that had more than `allowed`."""
-        slots = np.unique(self._slot_of_row[plan.rows])
-        self._failed_steps[slots] += 1
-        guilty: list[int] = self._id_of_slot[slots[self._failed_steps[slots] > allowed]].tolist()
-        return guilty
 
     def not_started(self) -> list[int]:
         """Gives the requests that never had a row, some that ended before they got one included."""

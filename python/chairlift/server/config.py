@@ -18,6 +18,8 @@ class ServerConfig(BaseModel):
     """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """After a signal: how long running requests may go on."""
+    step_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """A step that takes longer hangs: open streams fail and the process exits with 70."""
     write_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A call whose client reads nothing for so long ends."""
     max_receive_bytes: Annotated[int, Field(ge=1024)] = 4 * 2**20

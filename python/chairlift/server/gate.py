@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _REFUSALS = {
     "starting": (Reason.STARTING, "the model is still loading"),
     "draining": (Reason.DRAINING, "the server is shutting down and takes no new requests"),
+    "restarting": (Reason.ENGINE_DOWN, "the engine restarts after a fault"),
     "dead": (Reason.ENGINE_DOWN, "the engine has died"),
 }
 
@@ -21,6 +22,7 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     SERVING = "serving"
+    RESTARTING = "restarting"
     DRAINING = "draining"
     DEAD = "dead"
 
@@ -29,7 +31,7 @@ class Gate:
     """Holds the engine once it is loaded, and lets requests through while it serves.
 
     The port is bound before the model is loaded, so that a client learns UNAVAILABLE with a reason
-    instead of a refused connection. Phases only move forward.
+    instead of a refused connection. Phases only move forward, but for a restart of the engine.
     """
 
     def __init__(self) -> None:
@@ -80,6 +82,16 @@ class Gate:
     def open(self) -> None:
         """Starts to serve, unless a signal came first."""
         if self._phase is Phase.STARTING:
+            self._phase = Phase.SERVING
+
+    def close(self) -> None:
+        """Refuses requests until `reopen`: the engine was lost and is to come back."""
+        if self._phase is Phase.SERVING:
+            self._phase = Phase.RESTARTING
+
+    def reopen(self) -> None:
+        """Serves again, unless a signal came first."""
+        if self._phase is Phase.RESTARTING:
             self._phase = Phase.SERVING
 
     def drain(self) -> None:

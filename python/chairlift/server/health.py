@@ -11,39 +11,50 @@ if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
 
 _PERIOD_S: Final = 0.25
-_STALL_S: Final = 30.0
+_STALL_S: Final = 10.0
 _LONG_STEPS: Final = 20.0
-"""An engine stalls when nothing comes of it for 30 s, or for 20 times its longest step."""
+"""An engine stalls when nothing comes of it for 10 s, or for 20 times its longest step if that is
+longer; a full queue is no stall."""
 
 _NS: Final = 1e-9
 
 
 class Health:
-    """One status for the server and for each of its services."""
+    """A status for the server and for each of its services, by what it needs to answer."""
 
-    def __init__(self, services: tuple[str, ...]) -> None:
+    def __init__(self, *, engine: tuple[str, ...], model: tuple[str, ...]) -> None:
         """Starts as NOT_SERVING.
 
         Args:
-            services: Their full names.
+            engine: Full names of the services that need steps to go on, as the server as a whole.
+            model: Of those that need no more than a model that is loaded.
         """
-        self._names = ("", *services)
+        self._engine_names = ("", *engine)
+        self._model_names = model
         self._servicer = health.aio.HealthServicer()
         self._is_serving: bool | None = None
 
     async def add_to(self, server: Any) -> None:
         """Registers the service."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        await self._set(self._model_names, is_serving=False)
         await self.set(is_serving=False)
 
+    async def model_is_loaded(self) -> None:
+        """Services that need no steps are SERVING from now on."""
+        await self._set(self._model_names, is_serving=True)
+
     async def set(self, *, is_serving: bool) -> None:
-        """Tells whether requests are answered; watchers hear of a change only."""
+        """Tells whether the engine answers requests; watchers hear of a change only."""
         if is_serving is self._is_serving:
             return
         self._is_serving = is_serving
+        await self._set(self._engine_names, is_serving=is_serving)
+
+    async def _set(self, names: tuple[str, ...], *, is_serving: bool) -> None:
         kinds = health_pb2.HealthCheckResponse
         status = kinds.SERVING if is_serving else kinds.NOT_SERVING
-        for name in self._names:
+        for name in names:
             await self._servicer.set(name, status)
 
     async def shut_down(self) -> None:

@@ -45,7 +45,7 @@ class LiveRequests:
     def __init__(self) -> None:
         self._by_name: dict[str, LiveRequest] = {}
         self._seated: dict[int, LiveRequest] = {}
-        self._ended: deque[int] = deque()
+        self._ended: deque[LiveRequest] = deque()
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -63,9 +63,13 @@ class LiveRequests:
         """Forgets a request that ended; for WatchSteps not at once, its last step comes later."""
         self._by_name.pop(request.handle.name, None)
         if request.handle.request_id is not None:
-            self._ended.append(request.handle.request_id)
+            self._ended.append(request)
         while len(self._ended) > _REMEMBERED:
-            self._seated.pop(self._ended.popleft(), None)
+            oldest = self._ended.popleft()
+            engine_id = oldest.handle.request_id
+            # After a restart of the engine the id may be another's.
+            if engine_id is not None and self._seated.get(engine_id) is oldest:
+                del self._seated[engine_id]
 
     def get(self, name: str) -> LiveRequest | None:
         """The request of this handle, if it is live."""

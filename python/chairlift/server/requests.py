@@ -149,8 +149,7 @@ class Requests:
 
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
         if event.reason is Reason.ENGINE_DOWN:
-            self._desk.gate.die()
-            self._desk.calls.wake()
+            self._desk.gate.close()
         error = RequestError(
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )

@@ -4,10 +4,9 @@ bind -> STARTING -> load, probe -> SERVING -> signal -> DRAINING -> stop
 """
 
 import asyncio
+import functools
 import logging
-import os
 import signal
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,9 +32,11 @@ from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
 from chairlift.server.recording import record
 from chairlift.server.requests import Desk
+from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
 from chairlift.server.tokenizer_service import TokenizerServicer
+from chairlift.server.watchdog import FAULT_EXIT, StepWatchdog, exit_after
 from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,
@@ -59,7 +60,6 @@ _LAST_WRITES_S: Final = 5.0
 _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
 _WATCHDOG_S: Final = 15.0
-_WATCHDOG_EXIT: Final = 70
 
 
 class Server:
@@ -80,8 +80,11 @@ class Server:
         self._address = parse_address(config.listen, "listen")
         self._metrics_address = _metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else Recorder(Path(config.record))
-        self._health = Health(_service_names())
+        self._health = Health(
+            engine=_names(generation_pb2, embedding_pb2), model=_names(tokenizer_pb2, server_pb2)
+        )
         self._background: set[asyncio.Task[None]] = set()
+        self._watchdog: StepWatchdog | None = None
         self.gate = Gate()
         self.metrics = Metrics(self._load_snapshot)
         self._desk = Desk(
@@ -134,7 +137,8 @@ class Server:
         )
         server_pb2_grpc.add_ServerServiceServicer_to_server(info, server)
         await self._health.add_to(server)
-        names = (*_service_names(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
+        names = (*_names(*files), "grpc.health.v1.Health", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
 
     def _serve_metrics(self) -> Callable[[], None]:
@@ -182,15 +186,34 @@ class Server:
         engine.watch_steps(lambda record: self.metrics.step(record.duration_s))
         self.gate.load(engine)
         self.gate.open()
+        await self._health.model_is_loaded()
         await self._health.set(is_serving=True)
         self._in_background(self._watch(engine))
+        self._watchdog = StepWatchdog(
+            engine, self._config.step_timeout_s, functools.partial(self._on_hang, engine)
+        )
+
+    def _on_hang(self, engine: "AsyncEngine") -> None:
+        """A step does not return: everybody is told before the process ends."""
+        self._in_background(self._health.set(is_serving=False))
+        self.gate.die()
+        engine.give_up()
+        self._desk.calls.wake()
 
     async def _watch(self, engine: "AsyncEngine") -> None:
-        await self._health.follow(engine, self.gate.draining)
-        if engine.state.value == "dead":
-            _log.critical("the engine is dead: no request is taken any more")
-            self.gate.die()
-            self._desk.calls.wake()
+        """Keeps health true, and brings a lost engine back while its budget lasts."""
+        restarts = RestartBudget()
+        while not self.gate.draining.is_set():
+            await self._health.follow(engine, self.gate.draining)
+            if engine.state.value != "dead" or self.gate.draining.is_set():
+                return
+            self.gate.close()
+            if not restarts.take():
+                _log.critical("the engine is dead: no request is taken any more")
+                self.gate.die()
+                self._desk.calls.wake()
+            elif await restart(engine):
+                self.gate.reopen()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -217,6 +240,8 @@ class Server:
         for task in tuple(self._background):
             task.cancel()
         await self._grpc.stop(_STOP_S)
+        if self._watchdog is not None:
+            self._watchdog.close()
         await asyncio.to_thread(self._end_metrics)
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
@@ -246,7 +271,7 @@ async def run_server(
         on_progress: Told, on another thread, how many bytes of the weights are read of how many.
 
     Returns:
-        The exit code: 0, or 1 if the engine died.
+        The exit code: 0, or 70 if the engine was lost for good; another process may do better.
 
     Raises:
         ConfigError: A setting or an address is wrong.
@@ -267,9 +292,9 @@ async def run_server(
         finally:
             load.cancel()
             has_died = server.gate.draining.is_set()
-            with _watchdog(server_config.drain_grace_s + _WATCHDOG_S):
+            with exit_after(server_config.drain_grace_s + _WATCHDOG_S):
                 await server.stop(server_config.drain_grace_s, hurry)
-    return 1 if has_died else 0
+    return FAULT_EXIT if has_died else 0
 
 
 @contextmanager
@@ -290,18 +315,6 @@ def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
             loop.remove_signal_handler(number)
 
 
-@contextmanager
-def _watchdog(seconds: float) -> Iterator[None]:
-    """Ends the process if what follows takes longer: gRPC waits for handlers without a bound."""
-    timer = threading.Timer(seconds, os._exit, (_WATCHDOG_EXIT,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
     """Until the task is done or the event is set."""
     waiter = asyncio.create_task(event.wait())
@@ -319,8 +332,8 @@ def _metrics_address(text: str | None) -> TcpAddress | None:
     return address
 
 
-def _service_names() -> tuple[str, ...]:
-    files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
+def _names(*files: Any) -> tuple[str, ...]:
+    """Full names of the services of generated modules."""
     return tuple(
         service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()
     )
