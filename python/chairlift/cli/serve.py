@@ -36,7 +36,10 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 SERVER_HELP = {
-    "listen": "HOST:PORT on loopback, or unix:PATH.",
+    "listen": "HOST:PORT or unix:PATH; beyond loopback TLS and authentication are needed.",
+    "tls_cert": "PEM file of the server's certificate; default: plain text.",
+    "tls_key": "PEM file of its key.",
+    "tls_client_ca": "PEM file of the authorities of client certificates, which are then required.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
     "drain_grace_s": "After SIGTERM: how long running requests may go on.",
     "write_timeout_s": "A call whose client reads nothing for so long ends.",

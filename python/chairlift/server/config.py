@@ -13,7 +13,13 @@ class ServerConfig(BaseModel):
     model: str = "demo"
     """`demo`, a local folder, or a Hugging Face id."""
     listen: str = "127.0.0.1:50051"
-    """HOST:PORT on loopback, or unix:PATH."""
+    """HOST:PORT or unix:PATH; an address that others can reach needs TLS and authentication."""
+    tls_cert: str | None = None
+    """PEM file of the server's certificate, with its chain; None is plain text."""
+    tls_key: str | None = None
+    """PEM file of the certificate's key; not for everybody's eyes."""
+    tls_client_ca: str | None = None
+    """PEM file of authorities: a client must show a certificate of one of them."""
     metrics_listen: str | None = None
     """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0

@@ -28,13 +28,14 @@ from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
 from chairlift.server.guard import Guard
 from chairlift.server.health import Health
-from chairlift.server.listen import TcpAddress, UnixAddress, bind, parse_address
+from chairlift.server.listen import TcpAddress, UnixAddress, bind, check_private, parse_address
 from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
 from chairlift.server.recording import record
 from chairlift.server.requests import Desk
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
+from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
 from chairlift.v1 import (
     embedding_pb2,
@@ -60,6 +61,7 @@ _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
 _WATCHDOG_S: Final = 15.0
 _WATCHDOG_EXIT: Final = 70
+_REMEDY: Final = "give tls_cert and tls_key, and tls_client_ca; or use 127.0.0.1, ::1 or unix:PATH"
 
 
 class Server:
@@ -73,11 +75,15 @@ class Server:
             config: Of the server.
 
         Raises:
-            ConfigError: An address is wrong, or the file of the recording cannot be written.
+            ConfigError: An address or a certificate is wrong, others could reach the server
+                unasked, or the file of the recording cannot be written.
         """
         self._engine_config = engine_config
         self._config = config
         self._address = parse_address(config.listen, "listen")
+        self._credentials = server_credentials(config)
+        if config.tls_client_ca is None:
+            check_private(self._address, "listen", _REMEDY)
         self._metrics_address = _metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else Recorder(Path(config.record))
         self._health = Health(_service_names())
@@ -114,7 +120,7 @@ class Server:
         self._grpc = grpc.aio.server(interceptors=(Guard(),), options=grpc_options(self._config))
         await self._add_services()
         try:
-            address = bind(self._grpc, self._address, "listen")
+            address = bind(self._grpc, self._address, "listen", self._credentials)
             self._end_metrics = self._serve_metrics()
         except ConfigError:
             await self._grpc.stop(None)
@@ -316,6 +322,7 @@ def _metrics_address(text: str | None) -> TcpAddress | None:
     if isinstance(address, UnixAddress):
         message = f"metrics_listen: expected HOST:PORT, got {text!r}"
         raise ConfigError(message)
+    check_private(address, "metrics_listen", "metrics are plain text: use 127.0.0.1 or ::1")
     return address
 
 
