@@ -84,7 +84,7 @@ def test_an_address_that_others_reach_needs_tls_and_authentication(certificates,
     for settings in ({}, certificates.tls):
         message = refused(listen=listen, **settings)
         assert "can be reached from other machines" in message
-        assert "tls_client_ca" in message
+        assert "--auth-tokens or --tls-client-ca" in message
 
 
 async def test_with_mutual_tls_the_server_listens_to_all(certificates):
@@ -94,6 +94,39 @@ async def test_with_mutual_tls_the_server_listens_to_all(certificates):
     async with connect_async(f"127.0.0.1:{port}", **certificates.client) as client:
         assert not await client.is_serving()
     await server.stop(0)
+
+
+async def test_with_tls_and_tokens_the_server_listens_to_all(certificates, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("ann:ann-0123456789abcdef")
+    settings = {"listen": "0.0.0.0:0", "auth_tokens": str(tokens)}
+    assert "can be reached from other machines" in refused(**settings)
+    server = Server(engine_config(), ServerConfig(**settings, **certificates.tls))
+    address = await server.bind()
+    port = address.rpartition(":")[2]
+    secrets = {"token": "ann-0123456789abcdef", **certificates.trust}
+    async with connect_async(f"127.0.0.1:{port}", **secrets) as client:
+        assert (await client.server_info()).version
+    await server.stop(0)
+
+
+async def test_the_tenant_of_a_certificate_is_its_first_name(serve, certificates):
+    prompt, options = list(range(1, 60)), {"max_tokens": 1, "ignore_eos": True}
+
+    async def cached_tokens(client):
+        generation = client.generate(prompt, **options)
+        await generation.text()
+        return generation.finished.usage.cached_tokens
+
+    async with serve(listen="127.0.0.1:0", server=certificates.mutual_tls) as server:
+        async with connect_async(server.address, **certificates.client) as robot:
+            assert await cached_tokens(robot) == 0
+            assert await cached_tokens(robot) == 48
+        # The server's own pair is of the same authority, with another name.
+        pair = {"tls_cert": str(certificates.cert), "tls_key": str(certificates.key)}
+        async with connect_async(server.address, **{**certificates.trust, **pair}) as other:
+            assert await cached_tokens(other) == 0
 
 
 @pytest.mark.parametrize("half", ["tls_cert", "tls_key", "tls_client_ca"])

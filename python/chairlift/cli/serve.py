@@ -40,6 +40,8 @@ SERVER_HELP = {
     "tls_cert": "PEM file of the server's certificate; default: plain text.",
     "tls_key": "PEM file of its key.",
     "tls_client_ca": "PEM file of the authorities of client certificates, which are then required.",
+    "auth_tokens": "File of TENANT:TOKEN lines; default: no token is asked for.",
+    "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
     "drain_grace_s": "After SIGTERM: how long running requests may go on.",
     "write_timeout_s": "A call whose client reads nothing for so long ends.",

@@ -20,6 +20,10 @@ class ServerConfig(BaseModel):
     """PEM file of the certificate's key; not for everybody's eyes."""
     tls_client_ca: str | None = None
     """PEM file of authorities: a client must show a certificate of one of them."""
+    auth_tokens: str | None = None
+    """File of `TENANT:TOKEN` lines; every call but the health check carries one of them."""
+    trust_tenant_metadata: bool = False
+    """Whether callers may name the tenant that they call for, as a gateway does."""
     metrics_listen: str | None = None
     """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0

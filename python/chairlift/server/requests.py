@@ -10,6 +10,7 @@ from chairlift import types
 from chairlift.errors import Reason, RequestError
 from chairlift.metrics import Metrics
 from chairlift.server import convert
+from chairlift.server.auth import Callers
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.calls import Calls
 from chairlift.server.gate import Gate
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TENANT: Final = ""
-"""Everybody's, as long as nobody proves who they are."""
-
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -34,6 +32,7 @@ class Desk:
     """What every call of a server shares."""
 
     gate: Gate
+    callers: Callers
     calls: Calls
     live: LiveRequests
     metrics: Metrics
@@ -49,16 +48,18 @@ class Requests:
     unique on the server. `deliver` runs once per step on the event loop.
     """
 
-    def __init__(self, desk: Desk, outbox: Outbox, *, half_closed: bool) -> None:
+    def __init__(self, desk: Desk, outbox: Outbox, *, tenant: str, half_closed: bool) -> None:
         """Starts with no request.
 
         Args:
             desk: Of the server.
             outbox: Takes the events.
+            tenant: Whose requests these are.
             half_closed: Whether no request follows the first.
         """
         self._desk = desk
         self._outbox = outbox
+        self._tenant = tenant
         self._half_closed = half_closed
         self._labels: dict[str, LiveRequest] = {}
         self._num_waiting = 0
@@ -81,12 +82,12 @@ class Requests:
             raise RequestError(Reason.REQUEST_ID, message, field="request_id")
         engine = self._desk.gate.admit()
         request, delivery = convert.to_request(
-            start, served=engine.engine.model_name, tenant=TENANT
+            start, served=engine.engine.model_name, tenant=self._tenant
         )
         prepared = await engine.prepare(request)
         handle = engine.submit(prepared, self)
         track = Track(start.request_id or handle.name, delivery)
-        live = LiveRequest(handle, track, TENANT, arrived_at)
+        live = LiveRequest(handle, track, self._tenant, arrived_at)
         self._labels[live.request_id] = live
         self._desk.live.add(live)
         self._num_waiting += 1

@@ -21,6 +21,7 @@ from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.metrics import Metrics
 from chairlift.replay.recorder import Recorder
+from chairlift.server.auth import Callers, Doorkeeper
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.calls import Calls
 from chairlift.server.config import ServerConfig, grpc_options
@@ -37,6 +38,7 @@ from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
 from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
+from chairlift.server.tokens import Tokens
 from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,
@@ -61,7 +63,10 @@ _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
 _WATCHDOG_S: Final = 15.0
 _WATCHDOG_EXIT: Final = 70
-_REMEDY: Final = "give tls_cert and tls_key, and tls_client_ca; or use 127.0.0.1, ::1 or unix:PATH"
+_REMEDY: Final = (
+    "that needs --tls-cert and --tls-key, and --auth-tokens or --tls-client-ca; "
+    "or use 127.0.0.1, ::1 or unix:PATH"
+)
 
 
 class Server:
@@ -75,14 +80,16 @@ class Server:
             config: Of the server.
 
         Raises:
-            ConfigError: An address or a certificate is wrong, others could reach the server
-                unasked, or the file of the recording cannot be written.
+            ConfigError: An address, a certificate or a token file is wrong, strangers could reach
+                the server, or the file of the recording cannot be written.
         """
         self._engine_config = engine_config
         self._config = config
         self._address = parse_address(config.listen, "listen")
         self._credentials = server_credentials(config)
-        if config.tls_client_ca is None:
+        tokens = None if config.auth_tokens is None else Tokens(Path(config.auth_tokens))
+        self._callers = Callers(tokens, trust_metadata=config.trust_tenant_metadata)
+        if self._credentials is None or (tokens is None and config.tls_client_ca is None):
             check_private(self._address, "listen", _REMEDY)
         self._metrics_address = _metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else Recorder(Path(config.record))
@@ -92,6 +99,7 @@ class Server:
         self.metrics = Metrics(self._load_snapshot)
         self._desk = Desk(
             gate=self.gate,
+            callers=self._callers,
             calls=Calls(),
             live=LiveRequests(),
             metrics=self.metrics,
@@ -117,7 +125,9 @@ class Server:
         Raises:
             ConfigError: An address cannot be used.
         """
-        self._grpc = grpc.aio.server(interceptors=(Guard(),), options=grpc_options(self._config))
+        # In this order: the guard also turns the refusals of the doorkeeper into statuses.
+        interceptors = (Guard(), Doorkeeper(self._callers))
+        self._grpc = grpc.aio.server(interceptors=interceptors, options=grpc_options(self._config))
         await self._add_services()
         try:
             address = bind(self._grpc, self._address, "listen", self._credentials)

@@ -12,7 +12,7 @@ from chairlift.errors import Reason, RequestError
 from chairlift.server.convert import check_model, seconds
 from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
-from chairlift.server.requests import TENANT, Desk
+from chairlift.server.requests import Desk
 from chairlift.server.status import duration
 from chairlift.server.steps import StepFeed
 from chairlift.server.stream import send
@@ -113,7 +113,8 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     async def WatchSteps(self, request: pb.WatchStepsRequest, context: Context) -> None:
         """Every step of the engine from now on, until the server drains."""
         engine = self._desk.gate.engine()
-        feed = StepFeed(self._desk.live, TENANT, self._started_ns)
+        tenant = self._desk.callers.tenant(context)
+        feed = StepFeed(self._desk.live, tenant, self._started_ns)
         unsubscribe = engine.watch_steps(feed.add)
         drain = asyncio.create_task(_wake(self._desk.gate.draining, feed))
         try:

@@ -28,6 +28,7 @@ CODES: Final = {
     Reason.ADAPTER: grpc.StatusCode.NOT_FOUND,
     Reason.REQUEST_ID: grpc.StatusCode.ALREADY_EXISTS,
     Reason.UNKNOWN_REQUEST: grpc.StatusCode.NOT_FOUND,
+    Reason.AUTH: grpc.StatusCode.UNAUTHENTICATED,
     Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.QUEUE_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
     Reason.SLOW_READER: grpc.StatusCode.RESOURCE_EXHAUSTED,
