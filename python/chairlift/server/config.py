@@ -24,6 +24,12 @@ class ServerConfig(BaseModel):
     """File of `TENANT:TOKEN` lines; every call but the health check carries one of them."""
     trust_tenant_metadata: bool = False
     """Whether callers may name the tenant that they call for, as a gateway does."""
+    tenant_max_requests: Annotated[int, Field(ge=1)] | None = None
+    """Most live requests of one tenant; None is no limit."""
+    tenant_max_queued_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Most prompt tokens of one tenant that wait for their first token; None is no limit."""
+    tenant_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Requests per second of one tenant, as a token bucket of one second; None is no limit."""
     metrics_listen: str | None = None
     """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0

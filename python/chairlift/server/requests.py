@@ -16,6 +16,7 @@ from chairlift.server.calls import Calls
 from chairlift.server.gate import Gate
 from chairlift.server.live import LiveRequest, LiveRequests
 from chairlift.server.outbox import Outbox, Track
+from chairlift.server.quotas import Quotas
 from chairlift.server.status import to_error
 from chairlift.v1 import generation_pb2 as pb
 
@@ -33,6 +34,7 @@ class Desk:
 
     gate: Gate
     callers: Callers
+    quotas: Quotas
     calls: Calls
     live: LiveRequests
     metrics: Metrics
@@ -74,7 +76,8 @@ class Requests:
         """Submits a request; `Accepted` or a refusal comes by `deliver`.
 
         Raises:
-            RequestError: It is wrong, its label is in use, or nothing enters now.
+            RequestError: It is wrong, its label is in use, the tenant has used up a quota,
+                or nothing enters now.
         """
         arrived_at = time.monotonic()
         if start.request_id in self._labels:
@@ -84,10 +87,16 @@ class Requests:
         request, delivery = convert.to_request(
             start, served=engine.engine.model_name, tenant=self._tenant
         )
-        prepared = await engine.prepare(request)
-        handle = engine.submit(prepared, self)
+        seat = self._desk.quotas.enter(self._tenant)
+        try:
+            prepared = await engine.prepare(request)
+            seat.queue(len(prepared.prompt))
+            handle = engine.submit(prepared, self)
+        except BaseException:
+            seat.leave()
+            raise
         track = Track(start.request_id or handle.name, delivery)
-        live = LiveRequest(handle, track, self._tenant, arrived_at)
+        live = LiveRequest(handle, track, self._tenant, seat, arrived_at)
         self._labels[live.request_id] = live
         self._desk.live.add(live)
         self._num_waiting += 1
@@ -185,10 +194,12 @@ class Requests:
     def _started(self, live: LiveRequest) -> None:
         """The request no longer waits."""
         self._num_waiting -= 1
+        live.seat.start()
         self._desk.batch_end.left(half_closed=self._half_closed)
 
     def _forget(self, live: LiveRequest) -> None:
         if live.last_token_at is None:
             self._started(live)
+        live.seat.leave()
         del self._labels[live.request_id]
         self._desk.live.remove(live)

@@ -32,6 +32,7 @@ from chairlift.server.health import Health
 from chairlift.server.listen import TcpAddress, UnixAddress, bind, check_private, parse_address
 from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
+from chairlift.server.quotas import Limits, Quotas
 from chairlift.server.recording import record
 from chairlift.server.requests import Desk
 from chairlift.server.server_service import ServerServicer
@@ -100,6 +101,7 @@ class Server:
         self._desk = Desk(
             gate=self.gate,
             callers=self._callers,
+            quotas=Quotas(_limits(config)),
             calls=Calls(),
             live=LiveRequests(),
             metrics=self.metrics,
@@ -334,6 +336,10 @@ def _metrics_address(text: str | None) -> TcpAddress | None:
         raise ConfigError(message)
     check_private(address, "metrics_listen", "metrics are plain text: use 127.0.0.1 or ::1")
     return address
+
+
+def _limits(config: ServerConfig) -> Limits:
+    return Limits(config.tenant_max_requests, config.tenant_max_queued_tokens, config.tenant_rate)
 
 
 def _service_names() -> tuple[str, ...]:

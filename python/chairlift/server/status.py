@@ -30,6 +30,7 @@ CODES: Final = {
     Reason.UNKNOWN_REQUEST: grpc.StatusCode.NOT_FOUND,
     Reason.AUTH: grpc.StatusCode.UNAUTHENTICATED,
     Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.QUEUE_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
     Reason.SLOW_READER: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.FEATURE: grpc.StatusCode.UNIMPLEMENTED,
