@@ -97,7 +97,7 @@ async def test_no_method_but_the_health_check_answers_a_stranger(serve, guarded,
         assert answered == ["/grpc.health.v1.Health/Check"]
 
 
-async def test_a_stream_is_refused_before_its_first_message(serve, guarded):
+async def test_a_stream_that_says_nothing_is_refused(serve, guarded):
     async with serve(server=guarded) as server:
         call = server.generation.Generate()
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
