@@ -32,15 +32,15 @@ def kv_blocks(tiny_folder):
 
 @pytest.fixture
 def serve(tiny_folder, tmp_path):
-    """Serves the tiny model in this process, on a Unix socket."""
+    """Serves the tiny model in this process, on a Unix socket unless told otherwise."""
 
     @asynccontextmanager
-    async def run(*, server=None, before_load=None, **settings):
+    async def run(*, server=None, before_load=None, listen=None, **settings):
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **settings}
-        address = f"unix:{tmp_path}/lift.sock"
-        config = ServerConfig(model=str(tiny_folder), listen=address, **(server or {}))
+        listen = listen or f"unix:{tmp_path}/lift.sock"
+        config = ServerConfig(model=str(tiny_folder), listen=listen, **(server or {}))
         served = Server(engine_config(**settings), config)
-        await served.bind()
+        address = await served.bind()
         channel = grpc.aio.insecure_channel(address)
         serving = Serving(served, channel, address)
         try:

@@ -16,6 +16,9 @@ from chairlift.cli.remote import (
     Stop,
     Target,
     Temperature,
+    TlsCa,
+    TlsCert,
+    TlsKey,
     TopK,
     TopP,
     connected,
@@ -32,6 +35,9 @@ HELP = "Ctrl-C cancels an answer, /new begins again, Ctrl-D leaves."
 def chat(
     *,
     target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     top_k: TopK = None,
@@ -53,7 +59,8 @@ def chat(
     # One event loop for the whole conversation: between answers it rests while input() waits.
     with asyncio.Runner() as runner:
         connection = AsyncExitStack()
-        client = runner.run(connection.enter_async_context(connected(target)))
+        opened = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+        client = runner.run(connection.enter_async_context(opened))
         typer.secho(HELP, dim=True)
         try:
             _converse(runner, client, options)

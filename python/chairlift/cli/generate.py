@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +16,20 @@ from chairlift.cli.remote import (
     Stop,
     Target,
     Temperature,
+    TlsCa,
+    TlsCert,
+    TlsKey,
     TopK,
     TopP,
     answer_all,
     connected,
 )
 from chairlift.errors import ChairliftError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from chairlift.client import AsyncClient
 
 
 def generate(
@@ -31,6 +39,9 @@ def generate(
     ] = None,
     *,
     target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     top_k: TopK = None,
@@ -51,7 +62,8 @@ def generate(
         "stop": stop or (),
     }
     board = Board(texts)
-    asyncio.run(_answer(target, board, options))
+    connection = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+    asyncio.run(_answer(connection, board, options))
     failed = [line for line in board.lines if line.has_failed]
     for line in failed:
         complain(line.outcome)
@@ -66,7 +78,11 @@ def _lines_of_stdin() -> list[str]:
     return lines
 
 
-async def _answer(target: str, board: Board, options: dict[str, object]) -> None:
+async def _answer(
+    connection: "AbstractAsyncContextManager[AsyncClient]",
+    board: Board,
+    options: dict[str, object],
+) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -74,7 +90,7 @@ async def _answer(target: str, board: Board, options: dict[str, object]) -> None
 
     console = Console()
     starts = [new_start(line.prompt, **options) for line in board.lines]  # type: ignore[arg-type]
-    async with connected(target) as client:
+    async with connection as client:
         if len(board.lines) == 1:
             await answer_all(client, board, starts, on_piece=_print_now)
             typer.echo()

@@ -1,6 +1,7 @@
 """What the commands that talk to a server share: the target, the request's options, the events."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +22,15 @@ Target = Annotated[
     str,
     typer.Option(envvar="CHAIRLIFT_TARGET", help="Server: HOST:PORT or unix:PATH."),
 ]
+TlsCa = Annotated[
+    str | None,
+    typer.Option(
+        envvar="CHAIRLIFT_TLS_CA",
+        help="PEM file of the authorities whose servers are trusted; default: plain text.",
+    ),
+]
+TlsCert = Annotated[str | None, typer.Option(help="PEM file of a client certificate.")]
+TlsKey = Annotated[str | None, typer.Option(help="PEM file of its key.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Longest answer.", min=1)]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the model's.")]
 TopK = Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens; 0 is off.")]
@@ -31,15 +41,26 @@ Stop = Annotated[list[str] | None, typer.Option(help="Ends the answer; may be re
 
 
 @asynccontextmanager
-async def connected(target: str) -> AsyncIterator["AsyncClient"]:
+async def connected(
+    target: str,
+    *,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+) -> AsyncIterator["AsyncClient"]:
     """A client of a server that is there and serves.
+
+    The token is that of CHAIRLIFT_TOKEN: an option would show it to everybody on the machine.
 
     Raises:
         ChairliftError: There is none, or it does not serve yet.
     """
     from chairlift.client import connect_async
 
-    async with connect_async(target) as client:
+    token = os.environ.get("CHAIRLIFT_TOKEN")
+    async with connect_async(
+        target, token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key
+    ) as client:
         try:
             is_serving = await client.is_serving()
         except ServerError as error:

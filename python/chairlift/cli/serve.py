@@ -36,7 +36,15 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 SERVER_HELP = {
-    "listen": "HOST:PORT on loopback, or unix:PATH.",
+    "listen": "HOST:PORT or unix:PATH; beyond loopback TLS and authentication are needed.",
+    "tls_cert": "PEM file of the server's certificate; default: plain text.",
+    "tls_key": "PEM file of its key.",
+    "tls_client_ca": "PEM file of the authorities of client certificates, which are then required.",
+    "auth_tokens": "File of TENANT:TOKEN lines; default: no token is asked for.",
+    "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
+    "tenant_max_requests": "Most live requests of one tenant; default: no limit.",
+    "tenant_max_queued_tokens": "Most waiting prompt tokens of one tenant; default: no limit.",
+    "tenant_rate": "Most requests per second of one tenant; default: no limit.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
     "drain_grace_s": "After SIGTERM: how long running requests may go on.",
     "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",

@@ -12,6 +12,7 @@ Needs grpcio and protobuf alone: no torch, no server.
 """
 
 from chairlift.client.aio import AsyncClient, AsyncGeneration
+from chairlift.client.security import Security
 from chairlift.client.start import new_start
 from chairlift.client.sync import Client, Generation
 
@@ -26,19 +27,49 @@ __all__ = [
 ]
 
 
-def connect(address: str) -> Client:
+def connect(
+    address: str,
+    *,
+    token: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+) -> Client:
     """Gives a client for threads; it connects with its first call.
 
     Args:
         address: HOST:PORT or unix:PATH.
+        token: Bearer token; without TLS it goes to this machine alone.
+        tls_ca: PEM file of the authorities whose servers are trusted; None is plain text.
+        tls_cert: PEM file of a certificate for a server that asks for one.
+        tls_key: PEM file of its key.
+
+    Raises:
+        ConfigError: A file cannot be read, or the token would travel in plain text.
     """
-    return Client(address)
+    security = Security(token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+    return Client(address, security)
 
 
-def connect_async(address: str) -> AsyncClient:
+def connect_async(
+    address: str,
+    *,
+    token: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+) -> AsyncClient:
     """Gives a client for the running event loop; it connects with its first call.
 
     Args:
         address: HOST:PORT or unix:PATH.
+        token: Bearer token; without TLS it goes to this machine alone.
+        tls_ca: PEM file of the authorities whose servers are trusted; None is plain text.
+        tls_cert: PEM file of a certificate for a server that asks for one.
+        tls_key: PEM file of its key.
+
+    Raises:
+        ConfigError: A file cannot be read, or the token would travel in plain text.
     """
-    return AsyncClient(address)
+    security = Security(token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+    return AsyncClient(address, security)

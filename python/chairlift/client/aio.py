@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chairlift.client.failures import from_call
 from chairlift.client.progress import Progress
+from chairlift.client.security import Metadata, Security
 from chairlift.client.start import new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.types import Prompt
@@ -86,8 +87,8 @@ class AsyncGeneration(Progress):
 class _Stream:
     """One `Generate` call: a task hands its events to the generations."""
 
-    def __init__(self, stub: generation_pb2_grpc.GenerationServiceStub) -> None:
-        self._call: Any = stub.Generate()
+    def __init__(self, stub: generation_pb2_grpc.GenerationServiceStub, metadata: Metadata) -> None:
+        self._call: Any = stub.Generate(metadata=metadata)
         self._live: dict[str, AsyncGeneration] = {}
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -163,13 +164,24 @@ class _Stream:
 class AsyncClient:
     """A connection whose requests share one stream; for one event loop."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: Security | None = None) -> None:
         """Prepares a connection.
 
         Args:
             address: HOST:PORT or unix:PATH.
+            security: None is plain text without a token.
+
+        Raises:
+            ConfigError: From `security`.
         """
-        self._channel: Any = grpc.aio.insecure_channel(address)
+        security = security or Security()
+        self._metadata = security.metadata(address)
+        credentials = security.credentials()
+        self._channel: Any = (
+            grpc.aio.insecure_channel(address)
+            if credentials is None
+            else grpc.aio.secure_channel(address, credentials)
+        )
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._server = server_pb2_grpc.ServerServiceStub(self._channel)
         self._tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self._channel)
@@ -207,7 +219,7 @@ class AsyncClient:
 
     async def generate_all(self, starts: list[pb.Start]) -> list[AsyncGeneration]:
         """Sends requests on a stream of their own, half-closed: a static batch need not wait."""
-        stream = _Stream(self._generation)
+        stream = _Stream(self._generation, self._metadata)
         generations = [self.submit(start) for start in starts]
         for start, generation in zip(starts, generations, strict=True):
             generation._stream = stream
@@ -218,7 +230,7 @@ class AsyncClient:
 
     def _open_stream(self) -> _Stream:
         if self._stream is None or self._stream.is_over:
-            self._stream = _Stream(self._generation)
+            self._stream = _Stream(self._generation, self._metadata)
         return self._stream
 
     async def abort(self, handle: str) -> bool:
@@ -259,7 +271,7 @@ class AsyncClient:
 
     async def watch_steps(self) -> AsyncIterator[server_pb2.Step]:
         """Gives every step from now on; the watch has begun when this returns."""
-        call: Any = self._server.WatchSteps(server_pb2.WatchStepsRequest())
+        call: Any = self._server.WatchSteps(server_pb2.WatchStepsRequest(), metadata=self._metadata)
         await call.initial_metadata()
         return self._steps(call)
 
@@ -275,6 +287,6 @@ class AsyncClient:
 
     async def _call(self, method: Any, request: Any) -> Any:
         try:
-            return await method(request)
+            return await method(request, metadata=self._metadata)
         except grpc.RpcError as failure:
             raise from_call(failure) from None

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chairlift.client.failures import from_call
 from chairlift.client.progress import Progress
+from chairlift.client.security import Metadata, Security
 from chairlift.client.start import new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.types import Prompt
@@ -75,12 +76,12 @@ class Generation(Progress):
 class _Stream:
     """One `Generate` call: a thread hands its events to the generations."""
 
-    def __init__(self, stub: generation_pb2_grpc.GenerationServiceStub) -> None:
+    def __init__(self, stub: generation_pb2_grpc.GenerationServiceStub, metadata: Metadata) -> None:
         self._commands: queue.SimpleQueue[pb.GenerateRequest | None] = queue.SimpleQueue()
         self._live: dict[str, Generation] = {}
         self._lock = threading.Lock()
         self.is_over = False
-        self._call: Any = stub.Generate(iter(self._commands.get, _HALF_CLOSE))
+        self._call: Any = stub.Generate(iter(self._commands.get, _HALF_CLOSE), metadata=metadata)
         threading.Thread(target=self._read, name="chairlift-client", daemon=True).start()
 
     def start(self, start: pb.Start) -> Generation | None:
@@ -137,13 +138,24 @@ class _Stream:
 class Client:
     """A connection whose requests share one stream; safe to use from many threads."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: Security | None = None) -> None:
         """Prepares a connection.
 
         Args:
             address: HOST:PORT or unix:PATH.
+            security: None is plain text without a token.
+
+        Raises:
+            ConfigError: From `security`.
         """
-        self._channel: Any = grpc.insecure_channel(address)
+        security = security or Security()
+        self._metadata = security.metadata(address)
+        credentials = security.credentials()
+        self._channel: Any = (
+            grpc.insecure_channel(address)
+            if credentials is None
+            else grpc.secure_channel(address, credentials)
+        )
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._server = server_pb2_grpc.ServerServiceStub(self._channel)
         self._tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self._channel)
@@ -190,7 +202,7 @@ class Client:
 
     def generate_all(self, starts: list[pb.Start]) -> list[Generation]:
         """Sends requests on a stream of their own, half-closed: a static batch need not wait."""
-        stream = _Stream(self._generation)
+        stream = _Stream(self._generation, self._metadata)
         generations = []
         for start in starts:
             start.request_id = start.request_id or f"r{next(self._numbers)}"
@@ -205,7 +217,7 @@ class Client:
     def _open_stream(self) -> _Stream:
         with self._lock:
             if self._stream is None or self._stream.is_over:
-                self._stream = _Stream(self._generation)
+                self._stream = _Stream(self._generation, self._metadata)
             return self._stream
 
     def abort(self, handle: str) -> bool:
@@ -246,7 +258,7 @@ class Client:
 
     def watch_steps(self) -> Iterator[server_pb2.Step]:
         """Gives every step from now on; the first is awaited after the watch has begun."""
-        call: Any = self._server.WatchSteps(server_pb2.WatchStepsRequest())
+        call: Any = self._server.WatchSteps(server_pb2.WatchStepsRequest(), metadata=self._metadata)
         call.initial_metadata()
         return self._steps(call)
 
@@ -261,6 +273,6 @@ class Client:
 
     def _call(self, method: Any, request: Any) -> Any:
         try:
-            return method(request)
+            return method(request, metadata=self._metadata)
         except grpc.RpcError as failure:
             raise from_call(failure) from None

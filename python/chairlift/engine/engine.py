@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from chairlift import _core
-from chairlift.attention.cpu import CpuBackend
 from chairlift.config import engine_config
 from chairlift.engine.assembly import new_preparer, new_runner, new_scheduler, set_threads
 from chairlift.engine.events import (
@@ -37,7 +36,6 @@ from chairlift.engine.request_table import RequestTable
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_record import StepRecord
 from chairlift.errors import EngineDownError, Reason
-from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.types import (
     Accepted,
     Answer,
@@ -137,15 +135,6 @@ class Engine:
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
         )
         self._outputs: dict[int, Output] = {}
-
-    def plan_memory(self, **settings: object) -> MemoryPlan:
-        """Says where the bytes of this model would go under other settings.
-
-        Raises:
-            ConfigError: A setting is wrong.
-        """
-        config = engine_config(**{**self.config.model_dump(), **settings})
-        return plan_memory(config, self.model_config, CpuBackend())
 
     def prepare(self, request: Request) -> Prepared:
         """Tokenizes and validates a request and fills its defaults; any thread may call this.

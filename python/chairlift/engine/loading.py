@@ -7,11 +7,11 @@ from pathlib import Path
 from torch import Tensor
 
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import EngineConfig
+from chairlift.config import EngineConfig, engine_config
 from chairlift.errors import ConfigError
 from chairlift.model.config import ModelConfig, resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache
-from chairlift.model.memory_plan import plan_memory
+from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights
@@ -65,3 +65,12 @@ def load_model(
     transformer = Transformer(config, load_weights(folder, config, on_progress), backend)
     kv_cache = allocate_kv_cache(config, backend, num_blocks, settings.block_size)
     return LoadedModel(config, tokenizer, transformer, kv_cache, num_blocks, max_model_len)
+
+
+def replan_memory(settings: EngineConfig, model: ModelConfig, **changes: object) -> MemoryPlan:
+    """Says where the bytes of a model would go with some settings changed.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    return plan_memory(engine_config(**{**settings.model_dump(), **changes}), model, CpuBackend())

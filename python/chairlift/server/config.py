@@ -13,7 +13,23 @@ class ServerConfig(BaseModel):
     model: str = "demo"
     """`demo`, a local folder, or a Hugging Face id."""
     listen: str = "127.0.0.1:50051"
-    """HOST:PORT on loopback, or unix:PATH."""
+    """HOST:PORT or unix:PATH; an address that others can reach needs TLS and authentication."""
+    tls_cert: str | None = None
+    """PEM file of the server's certificate, with its chain; None is plain text."""
+    tls_key: str | None = None
+    """PEM file of the certificate's key; not for everybody's eyes."""
+    tls_client_ca: str | None = None
+    """PEM file of authorities: a client must show a certificate of one of them."""
+    auth_tokens: str | None = None
+    """File of `TENANT:TOKEN` lines; every call but the health check carries one of them."""
+    trust_tenant_metadata: bool = False
+    """Whether callers may name the tenant that they call for, as a gateway does."""
+    tenant_max_requests: Annotated[int, Field(ge=1)] | None = None
+    """Most live requests of one tenant; None is no limit."""
+    tenant_max_queued_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Most prompt tokens of one tenant that wait for their first token; None is no limit."""
+    tenant_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Requests per second of one tenant, as a token bucket of one second; None is no limit."""
     metrics_listen: str | None = None
     """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0

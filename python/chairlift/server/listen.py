@@ -1,4 +1,4 @@
-"""Where the server listens: loopback TCP or a Unix socket, nothing that others could reach."""
+"""Where the server listens: a Unix socket or TCP, and who could reach it there."""
 
 import ipaddress
 import os
@@ -17,7 +17,7 @@ _MAX_UNIX_PATH_BYTES: Final = 107
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
-    """A loopback address."""
+    """An address of this machine, or all of them (`0.0.0.0`, `[::]`)."""
 
     host: str
     """An IP address, without brackets."""
@@ -32,6 +32,11 @@ class TcpAddress:
     def family(self) -> socket.AddressFamily:
         """IPv4 or IPv6."""
         return socket.AF_INET6 if ":" in self.host else socket.AF_INET
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return ipaddress.ip_address(self.host).is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ def parse_address(text: str, option: str) -> TcpAddress | UnixAddress:
         option: Named in errors.
 
     Raises:
-        ConfigError: It is neither, or others could reach it.
+        ConfigError: It is neither.
     """
     if text.startswith("unix:"):
         path = text.removeprefix("unix:").removeprefix("//")
@@ -66,10 +71,10 @@ def parse_address(text: str, option: str) -> TcpAddress | UnixAddress:
     if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         message = f"{option}: expected HOST:PORT or unix:PATH, got {text!r}"
         raise ConfigError(message)
-    return TcpAddress(_loopback(host, text, option), int(port))
+    return TcpAddress(_host(host, text, option), int(port))
 
 
-def _loopback(host: str, text: str, option: str) -> str:
+def _host(host: str, text: str, option: str) -> str:
     if host == "localhost":
         return "127.0.0.1"
     try:
@@ -77,17 +82,35 @@ def _loopback(host: str, text: str, option: str) -> str:
     except ValueError:
         message = f"{option}: expected localhost or an IP address before the port, got {text!r}"
         raise ConfigError(message) from None
-    if not address.is_loopback:
-        message = (
-            f"{option}: {text} can be reached from other machines, and this version has neither TLS"
-            " nor tokens; use 127.0.0.1, ::1 or unix:PATH"
-        )
-        raise ConfigError(message)
     return str(address)
 
 
-def bind(server: Any, address: TcpAddress | UnixAddress, option: str) -> TcpAddress | UnixAddress:
+def check_private(address: TcpAddress | UnixAddress, option: str, remedy: str) -> None:
+    """Refuses an address that others could reach.
+
+    Args:
+        address: Where to listen.
+        option: Named in the error.
+        remedy: What to do about it.
+
+    Raises:
+        ConfigError: It is neither loopback nor a Unix socket.
+    """
+    if isinstance(address, TcpAddress) and not address.is_loopback:
+        message = f"{option}: {address} can be reached from other machines; {remedy}"
+        raise ConfigError(message)
+
+
+def bind(
+    server: Any, address: TcpAddress | UnixAddress, option: str, credentials: Any = None
+) -> TcpAddress | UnixAddress:
     """Binds a gRPC server.
+
+    Args:
+        server: Not started yet.
+        address: Where to listen.
+        option: Named in errors.
+        credentials: `grpc.ServerCredentials`; None is plain text.
 
     Returns:
         The address with the port that the system chose.
@@ -97,16 +120,19 @@ def bind(server: Any, address: TcpAddress | UnixAddress, option: str) -> TcpAddr
     """
     if isinstance(address, TcpAddress):
         _check_free(address, option)
-        return TcpAddress(address.host, _add_port(server, address, option))
+        return TcpAddress(address.host, _add_port(server, address, option, credentials))
     _remove_stale(address, option)
     with _private_files():
-        _add_port(server, address, option)
+        _add_port(server, address, option, credentials)
     return address
 
 
-def _add_port(server: Any, address: TcpAddress | UnixAddress, option: str) -> int:
+def _add_port(server: Any, address: TcpAddress | UnixAddress, option: str, credentials: Any) -> int:
     try:
-        port = int(server.add_insecure_port(str(address)))
+        if credentials is None:
+            port = int(server.add_insecure_port(str(address)))
+        else:
+            port = int(server.add_secure_port(str(address), credentials))
     except RuntimeError:
         port = 0
     if port == 0:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from chairlift.server.outbox import Track
+from chairlift.server.quotas import Seat
 
 if TYPE_CHECKING:
     from chairlift.engine.handle import Handle
@@ -22,6 +23,8 @@ class LiveRequest:
     handle: "Handle"
     track: Track
     tenant: str
+    seat: Seat
+    """In the tenant's quotas."""
     arrived_at: float
     """Monotonic seconds."""
     is_accepted: bool = False

@@ -10,11 +10,13 @@ from chairlift import types
 from chairlift.errors import Reason, RequestError
 from chairlift.metrics import Metrics
 from chairlift.server import convert
+from chairlift.server.auth import Callers
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.calls import Calls
 from chairlift.server.gate import Gate
 from chairlift.server.live import LiveRequest, LiveRequests
 from chairlift.server.outbox import Outbox, Track
+from chairlift.server.quotas import Quotas
 from chairlift.server.status import to_error
 from chairlift.v1 import generation_pb2 as pb
 
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from chairlift.engine.handle import Handle
 
 _log = logging.getLogger(__name__)
-
-TENANT: Final = ""
-"""Everybody's, as long as nobody proves who they are."""
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -34,6 +33,8 @@ class Desk:
     """What every call of a server shares."""
 
     gate: Gate
+    callers: Callers
+    quotas: Quotas
     calls: Calls
     live: LiveRequests
     metrics: Metrics
@@ -49,16 +50,18 @@ class Requests:
     unique on the server. `deliver` runs once per step on the event loop.
     """
 
-    def __init__(self, desk: Desk, outbox: Outbox, *, half_closed: bool) -> None:
+    def __init__(self, desk: Desk, outbox: Outbox, *, tenant: str, half_closed: bool) -> None:
         """Starts with no request.
 
         Args:
             desk: Of the server.
             outbox: Takes the events.
+            tenant: Whose requests these are.
             half_closed: Whether no request follows the first.
         """
         self._desk = desk
         self._outbox = outbox
+        self._tenant = tenant
         self._half_closed = half_closed
         self._labels: dict[str, LiveRequest] = {}
         self._num_waiting = 0
@@ -73,7 +76,8 @@ class Requests:
         """Submits a request; `Accepted` or a refusal comes by `deliver`.
 
         Raises:
-            RequestError: It is wrong, its label is in use, or nothing enters now.
+            RequestError: It is wrong, its label is in use, the tenant has used up a quota,
+                or nothing enters now.
         """
         arrived_at = time.monotonic()
         if start.request_id in self._labels:
@@ -81,12 +85,18 @@ class Requests:
             raise RequestError(Reason.REQUEST_ID, message, field="request_id")
         engine = self._desk.gate.admit()
         request, delivery = convert.to_request(
-            start, served=engine.engine.model_name, tenant=TENANT
+            start, served=engine.engine.model_name, tenant=self._tenant
         )
-        prepared = await engine.prepare(request)
-        handle = engine.submit(prepared, self)
+        seat = self._desk.quotas.enter(self._tenant)
+        try:
+            prepared = await engine.prepare(request)
+            seat.queue(len(prepared.prompt))
+            handle = engine.submit(prepared, self)
+        except BaseException:
+            seat.leave()
+            raise
         track = Track(start.request_id or handle.name, delivery)
-        live = LiveRequest(handle, track, TENANT, arrived_at)
+        live = LiveRequest(handle, track, self._tenant, seat, arrived_at)
         self._labels[live.request_id] = live
         self._desk.live.add(live)
         self._num_waiting += 1
@@ -183,10 +193,12 @@ class Requests:
     def _started(self, live: LiveRequest) -> None:
         """The request no longer waits."""
         self._num_waiting -= 1
+        live.seat.start()
         self._desk.batch_end.left(half_closed=self._half_closed)
 
     def _forget(self, live: LiveRequest) -> None:
         if live.last_token_at is None:
             self._started(live)
+        live.seat.leave()
         del self._labels[live.request_id]
         self._desk.live.remove(live)

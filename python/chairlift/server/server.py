@@ -20,6 +20,7 @@ from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.metrics import Metrics
 from chairlift.replay.recorder import Recorder
+from chairlift.server.auth import Callers, Doorkeeper
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.calls import Calls
 from chairlift.server.config import ServerConfig, grpc_options
@@ -27,15 +28,18 @@ from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
 from chairlift.server.guard import Guard
 from chairlift.server.health import Health
-from chairlift.server.listen import TcpAddress, UnixAddress, bind, parse_address
+from chairlift.server.listen import TcpAddress, UnixAddress, bind, check_private, parse_address
 from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
+from chairlift.server.quotas import Limits, Quotas
 from chairlift.server.recording import record
 from chairlift.server.requests import Desk
 from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
+from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
+from chairlift.server.tokens import Tokens
 from chairlift.server.watchdog import FAULT_EXIT, StepWatchdog, exit_after
 from chairlift.v1 import (
     embedding_pb2,
@@ -60,6 +64,10 @@ _LAST_WRITES_S: Final = 5.0
 _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
 _WATCHDOG_S: Final = 15.0
+_REMEDY: Final = (
+    "that needs --tls-cert and --tls-key, and --auth-tokens or --tls-client-ca; "
+    "or use 127.0.0.1, ::1 or unix:PATH"
+)
 
 
 class Server:
@@ -73,11 +81,17 @@ class Server:
             config: Of the server.
 
         Raises:
-            ConfigError: An address is wrong, or the file of the recording cannot be written.
+            ConfigError: An address, a certificate or a token file is wrong, strangers could reach
+                the server, or the file of the recording cannot be written.
         """
         self._engine_config = engine_config
         self._config = config
         self._address = parse_address(config.listen, "listen")
+        self._credentials = server_credentials(config)
+        tokens = None if config.auth_tokens is None else Tokens(Path(config.auth_tokens))
+        self._callers = Callers(tokens, trust_metadata=config.trust_tenant_metadata)
+        if self._credentials is None or (tokens is None and config.tls_client_ca is None):
+            check_private(self._address, "listen", _REMEDY)
         self._metrics_address = _metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else Recorder(Path(config.record))
         self._health = Health(
@@ -89,6 +103,8 @@ class Server:
         self.metrics = Metrics(self._load_snapshot)
         self._desk = Desk(
             gate=self.gate,
+            callers=self._callers,
+            quotas=Quotas(_limits(config)),
             calls=Calls(),
             live=LiveRequests(),
             metrics=self.metrics,
@@ -114,10 +130,12 @@ class Server:
         Raises:
             ConfigError: An address cannot be used.
         """
-        self._grpc = grpc.aio.server(interceptors=(Guard(),), options=grpc_options(self._config))
+        # In this order: the guard also turns the refusals of the doorkeeper into statuses.
+        interceptors = (Guard(), Doorkeeper(self._callers))
+        self._grpc = grpc.aio.server(interceptors=interceptors, options=grpc_options(self._config))
         await self._add_services()
         try:
-            address = bind(self._grpc, self._address, "listen")
+            address = bind(self._grpc, self._address, "listen", self._credentials)
             self._end_metrics = self._serve_metrics()
         except ConfigError:
             await self._grpc.stop(None)
@@ -329,7 +347,12 @@ def _metrics_address(text: str | None) -> TcpAddress | None:
     if isinstance(address, UnixAddress):
         message = f"metrics_listen: expected HOST:PORT, got {text!r}"
         raise ConfigError(message)
+    check_private(address, "metrics_listen", "metrics are plain text: use 127.0.0.1 or ::1")
     return address
+
+
+def _limits(config: ServerConfig) -> Limits:
+    return Limits(config.tenant_max_requests, config.tenant_max_queued_tokens, config.tenant_rate)
 
 
 def _names(*files: Any) -> tuple[str, ...]:

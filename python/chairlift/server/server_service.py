@@ -12,7 +12,7 @@ from chairlift.errors import ConfigError, Reason, RequestError
 from chairlift.server.convert import check_model, seconds
 from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
-from chairlift.server.requests import TENANT, Desk
+from chairlift.server.requests import Desk
 from chairlift.server.status import duration
 from chairlift.server.steps import StepFeed
 from chairlift.server.stream import send
@@ -114,7 +114,8 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     async def WatchSteps(self, request: pb.WatchStepsRequest, context: Context) -> None:
         """Every step of the engine from now on, until the server drains."""
         engine = self._desk.gate.engine()
-        feed = StepFeed(self._desk.live, TENANT, self._started_ns)
+        tenant = self._desk.callers.tenant(context)
+        feed = StepFeed(self._desk.live, tenant, self._started_ns)
         unsubscribe = engine.watch_steps(feed.add)
         drain = asyncio.create_task(_wake(self._desk.gate.draining, feed))
         try:
@@ -129,12 +130,14 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self, request: pb.PlanMemoryRequest, context: Context
     ) -> pb.PlanMemoryResponse:
         """The served model's memory, as it is or under other settings."""
+        from chairlift.engine.loading import replan_memory
+
         engine = self._desk.gate.engine().engine
         check_model(request.model, engine.model_name)
         changes = {field.name: value for field, value in request.ListFields()}
         changes.pop("model", None)
         try:
-            plan = engine.plan_memory(**changes)
+            plan = replan_memory(self._config, engine.model_config, **changes)
         except ConfigError as error:
             field, _, _ = str(error).partition(":")
             raise RequestError(Reason.BAD_PARAMETER, str(error), field=field) from None

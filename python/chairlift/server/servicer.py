@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from chairlift.errors import Reason, RequestError
 from chairlift.server.guard import Context
-from chairlift.server.requests import TENANT, Desk
+from chairlift.server.requests import Desk
 from chairlift.server.single import GenerateOneCall
 from chairlift.server.stream import GenerateCall
 from chairlift.v1 import generation_pb2 as pb
@@ -30,13 +30,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         """Ends live requests of the caller's tenant from any connection."""
         engine = self._desk.gate.engine()
+        tenant = self._desk.callers.tenant(context)
         target = request.WhichOneof("target")
         if target is None:
             message = "target: expected handle, request_id or all, got none of them"
             raise RequestError(Reason.BAD_PARAMETER, message, field="target")
         aborted = [
             live
-            for live in self._desk.live.of_tenant(TENANT)
+            for live in self._desk.live.of_tenant(tenant)
             if target == "all"
             or (target == "handle" and live.handle.name == request.handle)
             or (target == "request_id" and live.request_id == request.request_id)

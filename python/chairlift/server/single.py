@@ -20,7 +20,9 @@ class GenerateOneCall:
         self._start = start
         self._context = context
         self._outbox = Outbox()
-        self._requests = Requests(desk, self._outbox, half_closed=True)
+        self._requests = Requests(
+            desk, self._outbox, tenant=desk.callers.tenant(context), half_closed=True
+        )
 
     async def run(self) -> None:
         """Until the request has ended.

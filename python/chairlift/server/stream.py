@@ -41,7 +41,9 @@ class GenerateCall:
         self._commands = commands
         self._context = context
         self._outbox = Outbox()
-        self._requests = Requests(desk, self._outbox, half_closed=False)
+        self._requests = Requests(
+            desk, self._outbox, tenant=desk.callers.tenant(context), half_closed=False
+        )
         self._is_starting = False
         self._has_written = False
 

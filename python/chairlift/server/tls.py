@@ -1,0 +1,80 @@
+"""Certificates of the listener: checked when they are read, reloaded when their files change."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from chairlift.errors import ConfigError
+from chairlift.server.config import ServerConfig
+from chairlift.server.reloaded import Reloaded, read_file, read_secret
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    cert: Path
+    key: Path
+    client_ca: Path | None
+
+    def load(self) -> Any:
+        """Reads and checks all files; gives gRPC's certificate configuration."""
+        key = read_secret(self.key, "tls_key")
+        cert = read_file(self.cert, "tls_cert")
+        _check_pair(self.cert, self.key)
+        roots = None
+        if self.client_ca is not None:
+            roots = read_file(self.client_ca, "tls_client_ca")
+            _check_roots(self.client_ca)
+        return grpc.ssl_server_certificate_configuration([(key, cert)], roots)
+
+
+def server_credentials(config: ServerConfig) -> Any:
+    """The credentials of the listener, or None where the settings name no certificate.
+
+    Connections that are open keep the certificate they began with.
+
+    Raises:
+        ConfigError: A file is missing, cannot be used, or does not fit another.
+    """
+    if config.tls_cert is None or config.tls_key is None:
+        given = {"tls_cert": config.tls_cert, "tls_key": config.tls_key}
+        given["tls_client_ca"] = config.tls_client_ca
+        if named := [name for name, value in given.items() if value is not None]:
+            message = f"{named[0]}: TLS needs both tls_cert and tls_key"
+            raise ConfigError(message)
+        return None
+    client_ca = None if config.tls_client_ca is None else Path(config.tls_client_ca)
+    files = _Files(Path(config.tls_cert), Path(config.tls_key), client_ca)
+    paths = tuple(path for path in (files.cert, files.key, client_ca) if path is not None)
+    certificates = Reloaded(paths, files.load)
+    first = certificates.current()
+    return grpc.dynamic_ssl_server_credentials(
+        first, certificates.current, require_client_authentication=client_ca is not None
+    )
+
+
+def _check_pair(cert: Path, key: Path) -> None:
+    """Loads the pair with OpenSSL: gRPC tells of a bad one only when the first client connects."""
+
+    def no_password() -> str:
+        message = f"tls_key: {key} is encrypted; a key without a password is needed"
+        raise ConfigError(message)
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            message = f"tls_key: {key} is not the key of the certificate in {cert}"
+        else:
+            message = f"tls_cert, tls_key: expected a certificate and its key in PEM: {cert}, {key}"
+        raise ConfigError(message) from None
+
+
+def _check_roots(path: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
+    except ssl.SSLError:
+        message = f"tls_client_ca: expected certificates in PEM: {path}"
+        raise ConfigError(message) from None

@@ -1,0 +1,76 @@
+"""Bearer tokens and whose they are, from a file that is reloaded when it changes."""
+
+import hashlib
+import hmac
+import re
+from pathlib import Path
+from typing import Final
+
+from chairlift.errors import ConfigError
+from chairlift.server.reloaded import Reloaded, read_secret
+
+_MIN_TOKEN_BYTES: Final = 16
+_TENANT: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_TOKEN: Final = re.compile(rf"[!-~]{{{_MIN_TOKEN_BYTES},}}")
+
+
+class Tokens:
+    """The tenants of a file; the tokens themselves are not kept, only their digests.
+
+    One `TENANT:TOKEN` or `TENANT:sha256:HEX` per line; `#` begins a comment line. A tenant may have
+    several tokens, a token one tenant.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the file.
+
+        Raises:
+            ConfigError: It cannot be read, everybody may read it, or a line is wrong. The message
+                holds nothing of what is in it.
+        """
+        self._tenants = Reloaded((path,), lambda: _read(path))
+
+    def tenant_of(self, token: bytes) -> str | None:
+        """Whose token this is; None for one that is not known.
+
+        Takes the same time wherever and whether the token is found: digests are compared, each in
+        constant time, and all of them always.
+        """
+        presented = hashlib.sha256(token).digest()
+        found = None
+        for digest, tenant in self._tenants.current():
+            if hmac.compare_digest(digest, presented):
+                found = tenant
+        return found
+
+
+def _read(path: Path) -> tuple[tuple[bytes, str], ...]:
+    entries: dict[bytes, str] = {}
+    data = read_secret(path, "auth_tokens")
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        tenant, _, secret = text.partition(":")
+        digest = _digest_of(secret)
+        if not _TENANT.fullmatch(tenant) or digest is None:
+            message = (
+                f"auth_tokens: {path}, line {number}: expected TENANT:TOKEN of at least "
+                f"{_MIN_TOKEN_BYTES} characters without spaces, or TENANT:sha256:HEX"
+            )
+            raise ConfigError(message)
+        if entries.setdefault(digest, tenant) != tenant:
+            message = f"auth_tokens: {path}, line {number}: another tenant has the same token"
+            raise ConfigError(message)
+    if not entries:
+        message = f"auth_tokens: {path} holds no token"
+        raise ConfigError(message)
+    return tuple(entries.items())
+
+
+def _digest_of(secret: str) -> bytes | None:
+    if secret.startswith("sha256:"):
+        match = _DIGEST.fullmatch(secret)
+        return None if match is None else bytes.fromhex(match[1])
+    return hashlib.sha256(secret.encode()).digest() if _TOKEN.fullmatch(secret) else None

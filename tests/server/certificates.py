@@ -1,0 +1,53 @@
+"""Certificates made on the spot: an authority, a server's pair and a client's."""
+
+import trustme
+
+
+class Certificates:
+    """Files in a folder, as a server's settings and a client name them."""
+
+    def __init__(self, folder):
+        folder.mkdir()
+        self.ca = trustme.CA()
+        self.ca_file = folder / "ca.pem"
+        self.ca.cert_pem.write_to_path(self.ca_file)
+        self.cert, self.key = folder / "server.pem", folder / "server.key"
+        self.renew()
+        client = self.ca.issue_cert("robot@example.org", common_name="robot")
+        self.client_cert, self.client_key = folder / "client.pem", folder / "client.key"
+        _write(client, self.client_cert, self.client_key)
+
+    def renew(self):
+        """Replaces the server's pair; gives the new certificate."""
+        leaf = self.ca.issue_cert("localhost", "127.0.0.1")
+        _write(leaf, self.cert, self.key)
+        return leaf.cert_chain_pems[0].bytes()
+
+    @property
+    def tls(self):
+        """Settings of a server."""
+        return {"tls_cert": str(self.cert), "tls_key": str(self.key)}
+
+    @property
+    def mutual_tls(self):
+        """Settings of a server that asks for certificates."""
+        return {**self.tls, "tls_client_ca": str(self.ca_file)}
+
+    @property
+    def trust(self):
+        """Arguments of a client that shows no certificate."""
+        return {"tls_ca": str(self.ca_file)}
+
+    @property
+    def client(self):
+        """Arguments of a client that shows one."""
+        pair = {"tls_cert": str(self.client_cert), "tls_key": str(self.client_key)}
+        return {**self.trust, **pair}
+
+
+def _write(leaf, cert, key):
+    # The old file goes first: its mode would outlive what is in it.
+    key.unlink(missing_ok=True)
+    key.touch(0o600)
+    leaf.private_key_pem.write_to_path(key)
+    cert.write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))

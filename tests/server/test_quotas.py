@@ -1,0 +1,180 @@
+"""Quotas: what one tenant may take, told by name and with a time to come again."""
+
+import grpc
+import pytest
+from chairlift.errors import Reason, RequestError
+from chairlift.server.quotas import Limits, Quotas
+from chairlift.v1 import generation_pb2 as pb
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.server.talk import cancel, listen, next_event, start
+
+HALF_A_BATCH = {"batching": "static", "batch_size": 8, "batch_timeout_s": 60}
+"""Requests wait as long as their stream is open."""
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def refusal(quotas, tenant="ann"):
+    with pytest.raises(RequestError) as error:
+        quotas.enter(tenant)
+    assert error.value.reason is Reason.QUOTA
+    return error.value
+
+
+def test_a_bucket_gives_a_second_at_once_and_then_the_rate():
+    clock = Clock()
+    quotas = Quotas(Limits(rate=4.0), clock)
+    for _ in range(4):
+        quotas.enter("ann")
+    assert refusal(quotas).retry_after_s == 0.25
+    clock.now += 0.25
+    quotas.enter("ann")
+    assert "tenant_rate" in refusal(quotas).message
+    clock.now += 1000
+    for _ in range(4):
+        quotas.enter("ann")
+    refusal(quotas)
+    quotas.enter("bob")
+
+
+def test_a_rate_below_one_lets_one_request_come():
+    clock = Clock()
+    quotas = Quotas(Limits(rate=0.1), clock)
+    quotas.enter("ann")
+    assert refusal(quotas).retry_after_s == pytest.approx(10)
+    clock.now += 10
+    quotas.enter("ann")
+
+
+@given(st.lists(st.floats(0, 2), max_size=60), st.floats(0.1, 8))
+def test_no_arrivals_pass_more_than_the_rate_allows(gaps, rate):
+    clock = Clock()
+    quotas = Quotas(Limits(rate=rate), clock)
+    num_passed = 0
+    for gap in gaps:
+        clock.now += gap
+        try:
+            quotas.enter("ann").leave()
+            num_passed += 1
+        except RequestError as error:
+            # One that waits as told is let in.
+            clock.now += error.retry_after_s + 1e-9
+            quotas.enter("ann").leave()
+            num_passed += 1
+        assert num_passed <= max(rate, 1) + rate * clock.now + 1e-6
+
+
+def test_a_seat_that_is_left_twice_is_one_seat():
+    quotas = Quotas(Limits(max_requests=1, max_queued_tokens=10))
+    seat = quotas.enter("ann")
+    seat.queue(10)
+    for _ in range(2):
+        seat.start()
+        seat.leave()
+    quotas.enter("ann").queue(10)
+    refusal(quotas)
+
+
+def test_tenants_that_come_and_go_are_forgotten():
+    clock = Clock()
+    quotas = Quotas(Limits(rate=1.0), clock)
+    staying = quotas.enter("staying")
+    for number in range(10_000):
+        clock.now += 0.01
+        quotas.enter(f"tenant {number}").leave()
+    assert len(quotas) < 2048
+    staying.leave()
+
+
+async def events_of(server, commands, tenant):
+    metadata = (("chairlift-tenant", tenant),)
+    return await listen(server.generation.Generate(iter(commands), metadata=metadata))
+
+
+def error_of(event):
+    assert event.HasField("rejected")
+    error = event.rejected.error
+    assert (error.reason, error.code) == ("QUOTA", pb.STATUS_CODE_RESOURCE_EXHAUSTED)
+    assert error.retry_after.ToMilliseconds() > 0
+    return error.message
+
+
+async def test_live_requests_have_a_quota_that_is_given_back(serve):
+    settings = {"tenant_max_requests": 2, "trust_tenant_metadata": True}
+    async with serve(server=settings, **HALF_A_BATCH) as server:
+        ann = server.generation.Generate(metadata=(("chairlift-tenant", "ann"),))
+        for name in "abc":
+            await ann.write(start(name))
+        rejected = (await next_event(ann, "rejected"))[-1]
+        assert rejected.request_id == "c"
+        assert "tenant_max_requests" in error_of(rejected)
+        # Another tenant has its own; another stream of the same one has not.
+        bob = server.generation.Generate(metadata=(("chairlift-tenant", "bob"),))
+        await bob.write(start("a"))
+        await next_event(bob, "accepted")
+        (other,) = (await events_of(server, [start("a")], "ann")).events
+        assert "tenant_max_requests" in error_of(other)
+        await ann.write(cancel("a"))
+        await next_event(ann, "finished")
+        await ann.write(start("d"))
+        assert (await next_event(ann, "accepted"))[-1].request_id == "d"
+        ann.cancel()
+        bob.cancel()
+        await server.until_idle()
+        heard = await events_of(server, [start("a"), start("b")], "ann")
+        assert heard.end("a").HasField("finished")
+        assert heard.end("b").HasField("finished")
+
+
+async def test_waiting_tokens_have_a_quota(serve):
+    settings = {"tenant_max_queued_tokens": 40}
+    async with serve(server=settings, **HALF_A_BATCH) as server:
+        call = server.generation.Generate()
+        await call.write(start("a", prompt=range(1, 31)))
+        await call.write(start("b", prompt=range(1, 21)))
+        rejected = (await next_event(call, "rejected"))[-1]
+        assert rejected.request_id == "b"
+        assert error_of(rejected) == "quota tenant_max_queued_tokens: 30 of 40 tokens wait already"
+        await call.write(start("c", prompt=range(1, 11)))
+        assert (await next_event(call, "accepted"))[-1].request_id == "c"
+        await call.done_writing()
+        heard = await listen(call)
+        assert heard.end("a").HasField("finished")
+        assert heard.end("c").HasField("finished")
+        heard = await server.say(start("b", prompt=range(1, 41)))
+        assert heard.end("b").HasField("finished")
+
+
+async def test_a_prompt_over_the_quota_of_tokens_is_not_told_to_come_again(serve):
+    async with serve(server={"tenant_max_queued_tokens": 40}) as server:
+        status = (await server.one(start("a", prompt=range(1, 42)))).status
+        assert (status.code, status.reason) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "PROMPT_TOO_LONG",
+        )
+        assert status.retry_after_s is None
+
+
+async def test_a_wrong_request_keeps_no_seat(serve):
+    async with serve(server={"tenant_max_requests": 1}) as server:
+        for _ in range(3):
+            status = (await server.one(start("a", prompt=range(400)))).status
+            assert status.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert (await server.one(start("a"))).status.code is grpc.StatusCode.OK
+
+
+async def test_the_rate_is_the_status_of_a_call(serve):
+    async with serve(server={"tenant_rate": 0.001}) as server:
+        assert (await server.one(start("a"))).status.code is grpc.StatusCode.OK
+        status = (await server.one(start("a"))).status
+        assert (status.code, status.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
+        assert "tenant_rate" in status.message
+        assert status.retry_after_s > 900
