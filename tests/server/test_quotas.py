@@ -139,6 +139,7 @@ async def test_waiting_tokens_have_a_quota(serve):
     async with serve(server=settings, **HALF_A_BATCH) as server:
         call = server.generation.Generate()
         await call.write(start("a", prompt=range(1, 31)))
+        await next_event(call, "accepted")
         await call.write(start("b", prompt=range(1, 21)))
         rejected = (await next_event(call, "rejected"))[-1]
         assert rejected.request_id == "b"
