@@ -15,7 +15,9 @@ PACKAGE = ROOT / "python" / "chairlift"
 LEAVES = {"chairlift", "types", "errors", "config"}
 KERNELS = {"_core", "kernels", "reference"}
 MODEL = LEAVES | KERNELS | {"attention", "model"}
-ENGINE = MODEL | {"engine"}
+# How Python meets the core's scheduler.
+CORE = {"plan", "scheduler"}
+ENGINE = MODEL | CORE | {"engine"}
 MAY_IMPORT = {
     "__init__": LEAVES | {"engine"},
     "__main__": {"cli"},
@@ -30,9 +32,11 @@ MAY_IMPORT = {
     "v1": {"v1"},
     "client": LEAVES | {"v1", "client"},
     "metrics": LEAVES,
+    "plan": set(),
+    "scheduler": {"_core", "config", "errors"},
     "figures": set(),
     # A replay runs the scheduler alone: it knows no engine, no model and no torch.
-    "replay": LEAVES | {"_core", "figures", "replay"},
+    "replay": LEAVES | CORE | {"_core", "figures", "replay"},
     "server": LEAVES | {"_core", "engine", "metrics", "model", "replay", "server", "v1"},
     "demo": ENGINE | {"demo"},
     "cli": ENGINE | {"bench", "cli", "client", "demo", "figures", "replay", "server", "v1"},

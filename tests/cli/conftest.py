@@ -9,8 +9,6 @@ import pytest
 from chairlift.cli import app
 from typer.testing import CliRunner
 
-from tests.engine import tiny_model
-
 
 @dataclass(frozen=True)
 class Result:
@@ -22,14 +20,6 @@ class Result:
 
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of a few thousand parameters: 256 tokens of context, 390 of vocabulary."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tiny_model.write(folder)
-    return folder
 
 
 @pytest.fixture(params=["in this process"])

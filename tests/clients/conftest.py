@@ -1,3 +1,3 @@
-from tests.server.conftest import kv_blocks, serve, tiny_folder
+from tests.server.conftest import kv_blocks, serve
 
-__all__ = ["kv_blocks", "serve", "tiny_folder"]
+__all__ = ["kv_blocks", "serve"]

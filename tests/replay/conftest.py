@@ -6,7 +6,6 @@ from chairlift.replay.recorder import Recorder
 from chairlift.replay.trace import read_trace
 from chairlift.server.recording import record
 
-from tests.engine import tiny_model
 from tests.engine.drive import Clock, drain
 
 
@@ -16,14 +15,6 @@ class TickingClock(Clock):
     def __call__(self):
         self.now += 1_000_000
         return self.now
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory):
-    """A Llama of a few thousand parameters: 256 tokens of context, 390 of vocabulary."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tiny_model.write(folder)
-    return folder
 
 
 @pytest.fixture

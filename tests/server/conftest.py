@@ -11,16 +11,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block
 from chairlift.server.server import Server, ServerConfig
 
-from tests.engine import tiny_model
 from tests.server.talk import Serving
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory):
-    """A Llama of a few thousand parameters: 256 tokens of context, 390 of vocabulary."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tiny_model.write(folder)
-    return folder
 
 
 @pytest.fixture

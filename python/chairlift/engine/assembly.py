@@ -9,10 +9,8 @@ from chairlift.config import EngineConfig, available_cores
 from chairlift.engine.loading import LoadedModel
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.prepare import Limits, Preparer
-from chairlift.errors import ConfigError
+from chairlift.scheduler import new_scheduler
 from chairlift.types import Sampling
-
-_NS_PER_S = 1_000_000_000
 
 
 def set_threads(config: EngineConfig) -> None:
@@ -23,32 +21,21 @@ def set_threads(config: EngineConfig) -> None:
     _core.set_num_threads(config.num_threads or available_cores())
 
 
-def new_scheduler(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
-    """Builds an idle scheduler.
+def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
+    """Builds an idle scheduler for a model.
 
     Raises:
         ConfigError: A setting is out of range.
     """
-    try:
-        return _core.Scheduler(
-            policy=config.batching.value,
-            batch_size=config.batch_size or config.max_num_seqs,
-            batch_window=round(config.batch_window_s * _NS_PER_S),
-            batch_timeout=round(config.batch_timeout_s * _NS_PER_S),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=loaded.max_model_len,
-            max_queued_requests=config.max_queued_requests,
-            vocab_size=loaded.config.vocab_size,
-            block_size=config.block_size,
-            num_blocks=loaded.num_blocks,
-            kv_windows=loaded.config.kv_windows,
-            prefix_cache=config.prefix_cache,
-            hash_key=secrets.token_bytes(32),
-            token_table=loaded.tokenizer.token_table(loaded.config.vocab_size),
-        )
-    except _core.ConfigError as error:
-        raise ConfigError(str(error)) from None
+    return new_scheduler(
+        config,
+        max_model_len=loaded.max_model_len,
+        vocab_size=loaded.config.vocab_size,
+        num_blocks=loaded.num_blocks,
+        kv_windows=loaded.config.kv_windows,
+        hash_key=secrets.token_bytes(32),
+        token_table=loaded.tokenizer.token_table(loaded.config.vocab_size),
+    )
 
 
 def new_runner(

@@ -17,7 +17,7 @@ import torch
 
 from chairlift import _core
 from chairlift.config import engine_config
-from chairlift.engine.assembly import new_preparer, new_runner, new_scheduler, set_threads
+from chairlift.engine.assembly import new_preparer, new_runner, scheduler_of, set_threads
 from chairlift.engine.events import (
     NO_LOGPROBS,
     CoreEvent,
@@ -29,13 +29,13 @@ from chairlift.engine.events import (
 from chairlift.engine.loading import Progress, load_model
 from chairlift.engine.model_runner import StepInputs
 from chairlift.engine.offline import answer_all
-from chairlift.engine.plan import PlanView
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.quarantine import judge
 from chairlift.engine.request_table import RequestTable
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_record import StepRecord
 from chairlift.errors import EngineDownError, Reason
+from chairlift.plan import PlanView
 from chairlift.types import (
     Accepted,
     Answer,
@@ -129,7 +129,7 @@ class Engine:
         Requests are forgotten without an event, and ids count from the start again.
         """
         self.down = False
-        self.scheduler = new_scheduler(self.config, self._loaded)
+        self.scheduler = scheduler_of(self.config, self._loaded)
         self.runner = new_runner(self.config, self._loaded, self.scheduler)
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
@@ -281,7 +281,7 @@ class Engine:
             if step is None:
                 events = self.scheduler.take_events()
                 return StepOutput(events, NO_LOGPROBS, self.scheduler.load(), None)
-            plan = PlanView.of(self._plan)
+            plan = PlanView.of(self._plan.numpy())
             self._requests.seat(plan)
             inputs = self.runner.apply(self._plan)
         events, sampled = self._run(step, plan, inputs)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from chairlift.engine.plan import PlanView
+from chairlift.plan import PlanView
 
 
 class RequestTable:

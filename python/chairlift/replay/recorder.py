@@ -23,8 +23,8 @@ import numpy as np
 
 from chairlift import _core
 from chairlift.errors import ConfigError
+from chairlift.plan import plan_len
 from chairlift.replay.format import Header
-from chairlift.replay.plan_rows import plan_len
 from chairlift.replay.scribe import Added, Cancelled, Entry, Flushed, Happened, Scribe, Stepped
 
 if TYPE_CHECKING:

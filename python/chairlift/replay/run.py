@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
-from chairlift.errors import ConfigError
 from chairlift.figures import Run, unwritten_share
 from chairlift.replay.format import Header, StepTime
 from chairlift.replay.plan_rows import PlanRows, Work
 from chairlift.replay.progress import NEVER, Progress
 from chairlift.replay.token_ids import VOCAB_SIZE, AnswerTokens, prompt_token_ids
 from chairlift.replay.trace import Request, Trace
+from chairlift.scheduler import new_scheduler
 
 _NS: Final = 1e-9
 
@@ -71,32 +71,21 @@ def output_lengths(requests: list[Request]) -> list[int]:
     ]
 
 
-def new_scheduler(settings: Header) -> _core.Scheduler:
+def scheduler_of(settings: Header) -> _core.Scheduler:
     """Builds an idle scheduler that takes any token id and never looks at text.
 
     Raises:
         ConfigError: A setting is out of range.
     """
-    try:
-        return _core.Scheduler(
-            policy=settings.batching.value,
-            batch_size=settings.batch_size or settings.max_num_seqs,
-            batch_window=round(settings.batch_window_s * 1e9),
-            batch_timeout=round(settings.batch_timeout_s * 1e9),
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=settings.max_model_len,
-            max_queued_requests=settings.max_queued_requests,
-            vocab_size=VOCAB_SIZE,
-            block_size=settings.block_size,
-            num_blocks=settings.num_kv_blocks,
-            kv_windows=settings.kv_windows,
-            prefix_cache=settings.prefix_cache,
-            hash_key=bytes(32),
-            token_table=_core.TokenTable([], []),
-        )
-    except _core.ConfigError as error:
-        raise ConfigError(str(error)) from None
+    return new_scheduler(
+        settings,
+        max_model_len=settings.max_model_len,
+        vocab_size=VOCAB_SIZE,
+        num_blocks=settings.num_kv_blocks,
+        kv_windows=settings.kv_windows,
+        hash_key=bytes(32),
+        token_table=_core.TokenTable([], []),
+    )
 
 
 class _Replay:
@@ -104,7 +93,7 @@ class _Replay:
         self._trace = trace
         self._settings = settings
         self._step_time = step_time
-        self._core = new_scheduler(settings)
+        self._core = scheduler_of(settings)
         self._plan = np.zeros(self._core.plan_capacity, dtype=np.int32)
         self._counts = np.ones(settings.max_num_seqs, dtype=np.int32)
         self._rows = PlanRows(settings.max_num_seqs)

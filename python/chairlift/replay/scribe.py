@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
+from chairlift.plan import PlanView
 from chairlift.replay.format import (
     HASH_BYTES,
     Arrival,
@@ -22,7 +23,7 @@ from chairlift.replay.format import (
     Step,
     dump,
 )
-from chairlift.replay.plan_rows import PlanRows, num_prefill_tokens
+from chairlift.replay.plan_rows import PlanRows
 
 
 class Added(NamedTuple):
@@ -189,7 +190,7 @@ class Scribe:
                 duration=max(1, entry.ended - entry.started),
                 rows=work.num_rows,
                 tokens=work.num_tokens,
-                prefill=num_prefill_tokens(entry.plan),
+                prefill=PlanView.of(entry.plan).num_prefill_tokens(),
                 context=work.num_context,
                 kv_blocks=entry.load.num_blocks - entry.load.num_free_blocks,
                 kv_tokens=entry.load.num_kv_tokens,

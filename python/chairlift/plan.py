@@ -1,0 +1,72 @@
+"""Names for the sections of a plan buffer (layout: rust/chairlift-core/src/plan.rs).
+
+    | header (16) | rows R | num_tokens R | input_ids T | draft_counts R | sample_rows S | ... |
+
+The runner hands the buffer to `_core.apply_plan` unread; this view serves those who want to know
+who took part in a step: the record of steps, and replay, which has no torch.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER_LEN = 16
+_ASSIGNED_WIDTH = 6
+
+Int32Array = NDArray[np.int32]
+
+
+class PlanView(NamedTuple):
+    """The parts of a plan that tell who took part; views into the buffer until the next plan."""
+
+    rows: Int32Array
+    """`[R]` rows of the batch that compute tokens."""
+    num_tokens: Int32Array
+    """`[R]` how many."""
+    input_ids: Int32Array
+    """`[T]` the tokens; -1 is the row's last sampled one."""
+    sample_rows: Int32Array
+    """`[S]` indices into the step's tokens that sample."""
+    assigned: Int32Array
+    """`[., 6]` rows that get a new occupant: row, request slot, index, start, adapter, grammar."""
+
+    @classmethod
+    def of(cls, plan: Int32Array) -> "PlanView":
+        """Reads the header of a plan buffer and cuts the sections."""
+        num_rows, num_tokens, num_samples, num_ranges, num_assigned = plan[:5].tolist()
+        rows_end = HEADER_LEN + num_rows
+        input_ids = rows_end + num_rows
+        ids_end = input_ids + num_tokens
+        sample_rows = ids_end + num_rows
+        ranges = sample_rows + num_samples
+        assigned = ranges + 2 * num_ranges
+        assigned_end = assigned + _ASSIGNED_WIDTH * num_assigned
+        return cls(
+            rows=plan[HEADER_LEN:rows_end],
+            num_tokens=plan[rows_end:input_ids],
+            input_ids=plan[input_ids:ids_end],
+            sample_rows=plan[sample_rows:ranges],
+            assigned=plan[assigned:assigned_end].reshape(num_assigned, _ASSIGNED_WIDTH),
+        )
+
+    def sampled(self) -> NDArray[np.bool_]:
+        """Tells for each of `rows` whether it samples in this step, `[R]`."""
+        sampled = np.zeros(len(self.rows), dtype=np.bool_)
+        sampled[self.sampling()] = True
+        return sampled
+
+    def sampling(self) -> NDArray[np.intp]:
+        """Gives for each sample slot which of `rows` it samples for, `[S]`."""
+        return np.searchsorted(np.cumsum(self.num_tokens), self.sample_rows, side="right")
+
+    def num_prefill_tokens(self) -> int:
+        """Tokens that are known before the step; the others are last sampled ones."""
+        return int(np.count_nonzero(self.input_ids >= 0))
+
+
+def plan_len(plan: Int32Array) -> int:
+    """Integers of a plan up to the rows that it assigns, which is as far as `PlanView` reads."""
+    num_rows, num_tokens, num_samples, num_ranges, num_assigned = map(int, plan[:5])
+    fixed = HEADER_LEN + 3 * num_rows + num_tokens + num_samples + 2 * num_ranges
+    return fixed + _ASSIGNED_WIDTH * num_assigned

@@ -1,0 +1,96 @@
+"""The core's scheduler from settings: the same for an engine and for a replay."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from chairlift import _core
+from chairlift.config import Batching
+from chairlift.errors import ConfigError
+
+_NS_PER_S = 1_000_000_000
+
+
+class SchedulerSettings(Protocol):
+    """What `EngineConfig` and the header of a trace both say."""
+
+    @property
+    def batching(self) -> Batching:
+        """Admission policy."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Requests of a full batch; None is max_num_seqs."""
+
+    @property
+    def batch_window_s(self) -> float:
+        """Dynamic: how long the oldest request waits at most."""
+
+    @property
+    def batch_timeout_s(self) -> float:
+        """Static: the same, while streams stay open."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Rows of the batch."""
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Token budget of a step."""
+
+    @property
+    def max_queued_requests(self) -> int:
+        """Cap of the waiting queue."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block."""
+
+    @property
+    def prefix_cache(self) -> bool:
+        """Whether equal prompt beginnings are computed once."""
+
+
+def new_scheduler(
+    settings: SchedulerSettings,
+    *,
+    max_model_len: int,
+    vocab_size: int,
+    num_blocks: int,
+    kv_windows: Sequence[int | None],
+    hash_key: bytes,
+    token_table: _core.TokenTable,
+) -> _core.Scheduler:
+    """Builds an idle scheduler.
+
+    Args:
+        settings: Of the policy and its limits.
+        max_model_len: Longest prompt plus answer, in tokens.
+        vocab_size: Token ids are below it.
+        num_blocks: Of the KV cache, the null block included.
+        kv_windows: Sliding window of each KV group.
+        hash_key: 32 bytes that name the blocks of the prefix cache.
+        token_table: What each token id contributes to text.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+    try:
+        return _core.Scheduler(
+            policy=settings.batching.value,
+            batch_size=settings.batch_size or settings.max_num_seqs,
+            batch_window=round(settings.batch_window_s * _NS_PER_S),
+            batch_timeout=round(settings.batch_timeout_s * _NS_PER_S),
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            max_queued_requests=settings.max_queued_requests,
+            vocab_size=vocab_size,
+            block_size=settings.block_size,
+            num_blocks=num_blocks,
+            kv_windows=kv_windows,
+            prefix_cache=settings.prefix_cache,
+            hash_key=hash_key,
+            token_table=token_table,
+        )
+    except _core.ConfigError as error:
+        raise ConfigError(str(error)) from None
