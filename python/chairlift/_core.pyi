@@ -195,6 +195,105 @@ class Events:
     def __iter__(self) -> Iterator[TokensEvent | FinishedEvent | FailedEvent]: ...
 
 @final
+class Posted:
+    """What became of the events of a step."""
+
+    woken: list[int]
+    """Streams that had nothing to send and now have."""
+    filled: list[int]
+    """Streams whose unsent tokens now exceed the limit."""
+    started: list[int]
+    """Requests that got their first tokens."""
+    rest: list[TokensEvent | FinishedEvent | FailedEvent]
+    """Events that are not tokens of a tracked request."""
+
+@final
+class Outboxes:
+    """The messages of all streams, in the encoding of `GenerateResponse`.
+
+    Requests are those of the scheduler; a request or stream that is not there is a no-op. Any
+    thread may read the figures.
+    """
+
+    num_tokens: int
+    """Of tracked requests, so far."""
+    first_token: tuple[list[int], float]
+    """Seconds from arrival to the first tokens: values in each bucket, and their sum."""
+    inter_token: tuple[list[int], float]
+    """Seconds between tokens of a request."""
+
+    def __new__(
+        cls,
+        *,
+        max_token_bytes: int,
+        first_token_bounds: Sequence[float],
+        inter_token_bounds: Sequence[float],
+    ) -> Outboxes: ...
+    def open(self) -> int:
+        """Gives a stream with nothing to send."""
+
+    def close(self, stream: int) -> None:
+        """Forgets a stream and the requests that still send to it."""
+
+    def track(
+        self,
+        request: int,
+        stream: int,
+        request_id: str,
+        event: bytes,
+        *,
+        arrived_at: int,
+        text: bool,
+        token_ids: bool,
+        logprobs: bool,
+        interval: int,
+    ) -> None:
+        """Sends a request's first event to a stream, and its tokens from now on.
+
+        Args:
+            request: Of the scheduler.
+            stream: From `open`.
+            request_id: The client's name of the request.
+            event: An encoded `Event` without its sequence number.
+            arrived_at: Nanoseconds, on the clock of `post`.
+            text: Whether text is sent.
+            token_ids: Whether token ids are.
+            logprobs: Whether log probabilities and ranks are.
+            interval: Tokens per event after the first; 0 is one event at the end.
+
+        Raises:
+            ValueError: The stream is closed.
+        """
+
+    def put(self, stream: int, event: bytes) -> None:
+        """Appends an encoded `Event` that belongs to no live request."""
+
+    def end(self, request: int, event: bytes | None) -> None:
+        """Ends a request: its tokens that wait, then an event if there is one.
+
+        The event is an encoded `Event` without its sequence number.
+        """
+
+    def forget(self, request: int) -> None:
+        """Forgets a request; what it has not sent is lost."""
+
+    def post(self, now: int, events: Events, logprobs: Tensor, ranks: Tensor) -> Posted:
+        """Takes the tokens of tracked requests out of a step's events.
+
+        Args:
+            now: Nanoseconds.
+            events: From `Scheduler.update`.
+            logprobs: float32 `[S]`, of the step's sample slots, or empty.
+            ranks: int32 `[S]`, likewise.
+        """
+
+    def take(self, stream: int) -> list[bytes]:
+        """Gives everything that waits for a stream, as messages."""
+
+    def is_empty(self, stream: int) -> bool:
+        """Tells whether a stream has nothing to send."""
+
+@final
 class Load:
     """A snapshot of the scheduler; counts are requests, rows, tokens or blocks."""
 

@@ -5,20 +5,26 @@ arrival of the request's command to the delivery of its first token, inter-token
 deliveries of tokens. Labels come from closed lists alone, never from a client.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from chairlift.errors import Reason
 from chairlift.types import FinishReason
 
-_FIRST_TOKEN_S: Final = (
+FIRST_TOKEN_S: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0
 )  # fmt: skip
-_TOKEN_S: Final = (
+TOKEN_S: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5
 )  # fmt: skip
 _REQUEST_S: Final = (
@@ -44,17 +50,32 @@ class LoadSnapshot(Protocol):
     num_prefix_hits: int
 
 
+class DeliveryFigures(Protocol):
+    """What is counted where tokens are delivered; `_core.Outboxes` is one.
+
+    A histogram is the values in each bucket, not added up, and their sum.
+    """
+
+    num_tokens: int
+    first_token: tuple[list[int], float]
+    inter_token: tuple[list[int], float]
+
+
 class Metrics:
     """The instruments of one server, in a registry of its own."""
 
-    def __init__(self, load: Callable[[], LoadSnapshot | None]) -> None:
+    def __init__(
+        self, load: Callable[[], LoadSnapshot | None], deliveries: DeliveryFigures
+    ) -> None:
         """Creates the instruments.
 
         Args:
             load: Gives the load when Prometheus asks, from any thread; None while the model loads.
+            deliveries: Counts tokens and their times.
         """
         self.registry = CollectorRegistry()
         self.registry.register(_LoadCollector(load))
+        self.registry.register(_DeliveryCollector(deliveries))
         self._ended = Counter(
             "chairlift_requests_ended",
             "Requests that ended, by finish or error reason; refused ones are not among them.",
@@ -68,13 +89,6 @@ class Metrics:
             registry=self.registry,
         )
         self._prompt_tokens = self._counter("chairlift_prompt_tokens", "Tokens of queued prompts.")
-        self._tokens = self._counter("chairlift_generated_tokens", "Tokens delivered to clients.")
-        self._first_token = self._histogram(
-            "chairlift_time_to_first_token_seconds", "From arrival to first token.", _FIRST_TOKEN_S
-        )
-        self._inter_token = self._histogram(
-            "chairlift_inter_token_latency_seconds", "Between tokens of a request.", _TOKEN_S
-        )
         self._request = self._histogram(
             "chairlift_request_seconds", "From arrival to the last event.", _REQUEST_S
         )
@@ -95,14 +109,6 @@ class Metrics:
     def refused(self, reason: Reason) -> None:
         """A request was not queued."""
         self._refused.labels(reason.value).inc()
-
-    def tokens(self, count: int, *, since_arrival_s: float, since_last_s: float | None) -> None:
-        """New tokens of a request; `since_last_s` is None for its first ones."""
-        self._tokens.inc(count)
-        if since_last_s is None:
-            self._first_token.observe(since_arrival_s)
-        else:
-            self._inter_token.observe(since_last_s / count)
 
     def ended(self, reason: FinishReason | Reason, seconds: float) -> None:
         """A queued request came to its end."""
@@ -145,3 +151,39 @@ class _LoadCollector(Collector):
     def describe(self) -> list[Metric]:
         """Nothing is known before the model is loaded."""
         return []
+
+
+class _DeliveryCollector(Collector):
+    """Reads what the core counts when Prometheus asks: Python sees no single token."""
+
+    def __init__(self, deliveries: DeliveryFigures) -> None:
+        self._deliveries = deliveries
+
+    def collect(self) -> Iterator[Metric]:
+        deliveries = self._deliveries
+        yield CounterMetricFamily(
+            "chairlift_generated_tokens",
+            "Tokens delivered to clients.",
+            value=deliveries.num_tokens,
+        )
+        yield _histogram(
+            "chairlift_time_to_first_token_seconds",
+            "From arrival to first token.",
+            FIRST_TOKEN_S,
+            deliveries.first_token,
+        )
+        yield _histogram(
+            "chairlift_inter_token_latency_seconds",
+            "Between tokens of a request.",
+            TOKEN_S,
+            deliveries.inter_token,
+        )
+
+
+def _histogram(
+    name: str, text: str, bounds: tuple[float, ...], figures: tuple[list[int], float]
+) -> HistogramMetricFamily:
+    counts, total = figures
+    limits = [*(str(bound) for bound in bounds), "+Inf"]
+    buckets = list(zip(limits, itertools.accumulate(counts), strict=True))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=total)

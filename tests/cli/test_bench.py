@@ -1,6 +1,7 @@
 """`chairlift bench --json`: one object per line, these keys, and figures that can be true."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,41 @@ def test_policies_do_the_same_work(chairlift: Run, tiny_folder: Path) -> None:
         assert row["ttft_p50_s"] <= row["latency_p50_s"] <= row["seconds"]
     # Rows do not stay empty until the longest answer of a batch ends.
     assert rows[2]["slot_utilization"] > rows[0]["slot_utilization"]
+
+
+SERVE_KEYS = [
+    *("run", "requests", "failed", "output_tokens", "seconds", "tokens_per_s", "requests_per_s"),
+    *("ttft_p50_s", "ttft_p99_s", "itl_p50_s", "itl_p99_s", "latency_p50_s", "latency_p99_s"),
+]
+
+
+def test_serve_measures_a_server_from_outside(chairlift: Run, target: str) -> None:
+    run = chairlift(
+        *("bench", "serve", "--target", target, "--json", "--requests", 6, "--max-tokens", 20),
+        *("--streams", 2, "--rate", 100),
+    )
+    (row,) = results(run)
+    assert list(row) == SERVE_KEYS
+    assert (row["requests"], row["failed"]) == (6, 0)
+    assert 6 <= row["output_tokens"] <= 6 * 20
+    assert 0 < row["ttft_p50_s"] <= row["latency_p50_s"] <= row["seconds"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the server gets a core of its own")
+def test_serve_without_a_model_delivers_every_token(chairlift: Run) -> None:
+    run = chairlift(
+        *("bench", "serve", "--engine", "null", "--json", "--requests", 16, "--streams", 3),
+        *("--max-tokens", 25, "--step-time", "2ms"),
+    )
+    (row,) = results(run)
+    assert list(row)[: len(SERVE_KEYS)] == SERVE_KEYS
+    assert (row["output_tokens"], row["failed"]) == (16 * 25, 0)
+    assert row["messages"] >= 25
+    assert 0 < row["delivery_p50_s"] <= 0.002
+
+
+def test_serve_says_when_every_request_failed(chairlift: Run, target: str) -> None:
+    # The tiny model's context is shorter.
+    run = chairlift("bench", "serve", "--target", target, "--requests", 4, "--max-tokens", 100_000)
+    assert run.returncode == 1
+    assert run.stderr == "error: every request failed, the first with BAD_PARAMETER\n"

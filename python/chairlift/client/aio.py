@@ -233,6 +233,15 @@ class AsyncClient:
             self._stream = _Stream(self._generation, self._metadata)
         return self._stream
 
+    def stream(
+        self, commands: AsyncIterator[pb.GenerateRequest]
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """A `Generate` call of its own, message by message; it raises what gRPC raises."""
+        call: AsyncIterator[pb.GenerateResponse] = self._generation.Generate(
+            commands, metadata=self._metadata
+        )
+        return call
+
     async def abort(self, handle: str) -> bool:
         """Ends a request of any connection by its handle; tells whether it was live."""
         response = await self._call(self._generation.Abort, pb.AbortRequest(handle=handle))

@@ -7,7 +7,7 @@ import torch
 from chairlift import _core
 from chairlift.config import EngineConfig, available_cores
 from chairlift.engine.loading import LoadedModel
-from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.engine.model_runner import RunnerShape
 from chairlift.engine.prepare import Limits, Preparer
 from chairlift.scheduler import new_scheduler
 from chairlift.types import Sampling
@@ -38,11 +38,11 @@ def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
     )
 
 
-def new_runner(
+def runner_shape(
     config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler
-) -> ModelRunner:
-    """Builds the runner with tables of the scheduler's sizes."""
-    shape = RunnerShape(
+) -> RunnerShape:
+    """Gives the sizes of the runner's tables, which are the scheduler's."""
+    return RunnerShape(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         num_kv_groups=len(loaded.config.kv_windows),
@@ -50,7 +50,6 @@ def new_runner(
         block_size=config.block_size,
         num_slots=scheduler.num_slots,
     )
-    return ModelRunner(loaded.transformer, loaded.kv_cache, shape)
 
 
 def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:

@@ -16,7 +16,7 @@ from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine, StepOutput
 from chairlift.engine.events import failed, refused, to_event
-from chairlift.engine.handle import Handle, Sink
+from chairlift.engine.handle import Handle, Router, Sink
 from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
 from chairlift.engine.prepare import Prepared
@@ -77,6 +77,7 @@ class AsyncEngine:
         # A handle is in `_submitted` until the engine's answer, then in `_live` until its end.
         self._submitted: set[Handle] = set()
         self._live: dict[int, Handle] = {}
+        self._router: Router | None = None
         self._watchers: list[Callable[[StepRecord], None]] = []
         self._all_ended = asyncio.Event()
         self._all_ended.set()
@@ -232,6 +233,10 @@ class AsyncEngine:
         finally:
             self.abort(handle)
 
+    def route_to(self, router: Router) -> None:
+        """Lets a router take from each step what it delivers itself; sinks get the rest."""
+        self._router = router
+
     def load(self) -> _core.Load:
         """Gives a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
         return self._running().load
@@ -281,11 +286,9 @@ class AsyncEngine:
         if delivery.output is None:
             self._lose()
             return
-        inboxes: dict[int, tuple[Sink, list[tuple[Handle, Event]]]] = {}
-        for handle, event in (*self._answers(delivery), *self._events(delivery.output)):
-            inboxes.setdefault(id(handle.sink), (handle.sink, []))[1].append((handle, event))
-        for sink, events in inboxes.values():
-            self._give(sink, events)
+        self._sort(self._answers(delivery))
+        # After the answers: a router knows a request from its `Accepted` on.
+        self._sort(self._events(delivery.output))
         self._note_ends()
         if delivery.output.record is not None:
             for watcher in tuple(self._watchers):
@@ -311,7 +314,8 @@ class AsyncEngine:
 
     def _events(self, output: StepOutput) -> list[tuple[Handle, Event]]:
         events: list[tuple[Handle, Event]] = []
-        for core_event in output.events:
+        rest = output.events if self._router is None else self._router.post(output)
+        for core_event in rest:
             handle = self._live.get(core_event.request_id)
             if handle is None:
                 # `stop` did not wait for a thread that was stuck, and now it has come back.
@@ -322,6 +326,14 @@ class AsyncEngine:
                 del self._live[core_event.request_id]
             events.append((handle, event))
         return events
+
+    def _sort(self, events: list[tuple[Handle, Event]]) -> None:
+        """Gives each sink its events in one call."""
+        inboxes: dict[int, tuple[Sink, list[tuple[Handle, Event]]]] = {}
+        for handle, event in events:
+            inboxes.setdefault(id(handle.sink), (handle.sink, []))[1].append((handle, event))
+        for sink, its_events in inboxes.values():
+            self._give(sink, its_events)
 
     def _give(self, sink: Sink, events: list[tuple[Handle, Event]]) -> None:
         try:

@@ -17,7 +17,7 @@ import torch
 
 from chairlift import _core
 from chairlift.config import engine_config
-from chairlift.engine.assembly import new_preparer, new_runner, scheduler_of, set_threads
+from chairlift.engine.assembly import new_preparer, runner_shape, scheduler_of, set_threads
 from chairlift.engine.events import (
     NO_LOGPROBS,
     CoreEvent,
@@ -26,8 +26,8 @@ from chairlift.engine.events import (
     refusal,
     to_event,
 )
-from chairlift.engine.loading import Progress, load_model
-from chairlift.engine.model_runner import StepInputs
+from chairlift.engine.loading import LoadedModel, Progress, load_model
+from chairlift.engine.model_runner import ModelRunner, StepInputs
 from chairlift.engine.offline import answer_all
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.quarantine import judge
@@ -107,7 +107,7 @@ class Engine:
         """
         self.config = engine_config(**settings)
         set_threads(self.config)
-        loaded = load_model(model, self.config, on_progress)
+        loaded = self.load_model(model, on_progress)
         self.model_name = str(model)
         self.model_config = loaded.config
         self.tokenizer = loaded.tokenizer
@@ -130,11 +130,20 @@ class Engine:
         """
         self.down = False
         self.scheduler = scheduler_of(self.config, self._loaded)
-        self.runner = new_runner(self.config, self._loaded, self.scheduler)
+        self.runner = self.new_runner()
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
         )
         self._outputs: dict[int, Output] = {}
+
+    def load_model(self, model: str | Path, on_progress: Progress | None) -> LoadedModel:
+        """Brings a model into memory."""
+        return load_model(model, self.config, on_progress)
+
+    def new_runner(self) -> ModelRunner:
+        """Builds the runner for the scheduler, with empty tables."""
+        shape = runner_shape(self.config, self._loaded, self.scheduler)
+        return ModelRunner(self._loaded.transformer, self._loaded.kv_cache, shape)
 
     def prepare(self, request: Request) -> Prepared:
         """Tokenizes and validates a request and fills its defaults; any thread may call this.

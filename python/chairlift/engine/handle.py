@@ -1,10 +1,15 @@
 """A submitted request, and where its events go."""
 
 import secrets
-from typing import Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from chairlift.engine.prepare import Prepared
 from chairlift.types import Event
+
+if TYPE_CHECKING:
+    from chairlift.engine.engine import StepOutput
+    from chairlift.engine.events import CoreEvent
 
 
 class Handle:
@@ -38,3 +43,10 @@ class Sink(Protocol):
 
     def deliver(self, events: list[tuple[Handle, Event]]) -> None:
         """Takes all that one step has for this sink; called on the event loop, must not block."""
+
+
+class Router(Protocol):
+    """Delivers tokens without an object for each."""
+
+    def post(self, output: "StepOutput") -> "Iterable[CoreEvent]":
+        """Takes a step's tokens and gives the events that are left; called on the event loop."""

@@ -1,12 +1,11 @@
 """Live requests of the whole server: found by handle for Abort, by engine id for WatchSteps."""
 
-import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from chairlift.server.outbox import Track
+from chairlift.server.convert import Delivery
 from chairlift.server.quotas import Seat
 
 if TYPE_CHECKING:
@@ -21,25 +20,16 @@ class LiveRequest:
     """A request between its submission and its last event."""
 
     handle: "Handle"
-    track: Track
+    request_id: str
+    """The client's label."""
+    delivery: Delivery
     tenant: str
     seat: Seat
     """In the tenant's quotas."""
     arrived_at: float
     """Monotonic seconds."""
     is_accepted: bool = False
-    last_token_at: float | None = field(default=None)
-
-    @property
-    def request_id(self) -> str:
-        """The client's label."""
-        return self.track.request_id
-
-    def tokens_came(self) -> tuple[float, float | None]:
-        """Notes the time of new tokens; gives seconds since arrival and since the last ones."""
-        now = time.monotonic()
-        last, self.last_token_at = self.last_token_at, now
-        return now - self.arrived_at, None if last is None else now - last
+    has_started: bool = False
 
 
 class LiveRequests:

@@ -1,144 +1,168 @@
-"""What one call still has to send: events in order, bounded however slowly its client reads.
+"""What the open calls still have to send: bounded however slowly their clients read.
 
 gRPC does not slow a server down before megabytes of small messages are buffered, so the bound is
-here. Tokens of a request that wait to be sent become one event, and an event of any other kind
-comes at most twice per request; commands are read only while there is room. A slow client hence
-gets fewer and larger events, and nobody else notices.
+here. Tokens go from a step's events into messages inside the core (`rust/chairlift-delivery`):
+those of a request that wait to be sent become one event. An event of any other kind comes at most
+twice per request, and commands are read only while there is room. A slow client hence gets fewer
+and larger events, and nobody else notices.
 """
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import Final
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
-from chairlift import types
+from chairlift import _core
+from chairlift.metrics import FIRST_TOKEN_S, TOKEN_S
 from chairlift.server.convert import Delivery
 from chairlift.v1 import generation_pb2 as pb
+
+if TYPE_CHECKING:
+    from chairlift.engine.engine import StepOutput
+    from chairlift.engine.events import CoreEvent
 
 CAPACITY: Final = 256
 """Finished events that may wait before commands are no longer read."""
 
+MAX_TOKEN_BYTES: Final = 64 * 2**10
+"""Unsent tokens, as text and ids, that make an outbox full."""
 
-@dataclass(slots=True)
-class TokenBuffer:
-    """Tokens of one request that were not sent yet."""
 
-    num_tokens: int = 0
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
+class Outboxes:
+    """The outboxes of all open calls; takes each step's tokens to theirs."""
 
-    def add(self, event: types.Tokens) -> None:
-        """Appends what a step produced."""
-        self.num_tokens += len(event.token_ids)
-        self.texts.append(event.text)
-        self.token_ids.extend(event.token_ids)
-        if event.logprobs is not None:
-            self.logprobs.extend(event.logprobs.logprobs)
-            self.ranks.extend(event.logprobs.ranks)
-
-    def to_proto(self, delivery: Delivery) -> pb.Tokens:
-        """One event's worth, as the client asked for it."""
-        return pb.Tokens(
-            text="".join(self.texts) if delivery.text else "",
-            token_ids=self.token_ids if delivery.token_ids else (),
-            num_tokens=self.num_tokens,
-            logprobs=(
-                pb.Logprobs(logprobs=self.logprobs, ranks=self.ranks) if delivery.logprobs else None
-            ),
+    def __init__(self) -> None:
+        self.core = _core.Outboxes(
+            max_token_bytes=MAX_TOKEN_BYTES,
+            first_token_bounds=FIRST_TOKEN_S,
+            inter_token_bounds=TOKEN_S,
         )
+        self.starts: dict[int, Callable[[], None]] = {}
+        """What to call with the first tokens of a request, by the engine's id."""
+        self._open: dict[int, Outbox] = {}
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
 
+    @contextmanager
+    def open(self) -> "Iterator[Outbox]":
+        """An outbox while its call is open."""
+        outbox = Outbox(self, self.core.open())
+        self._open[outbox.stream] = outbox
+        self._all_closed.clear()
+        try:
+            yield outbox
+        finally:
+            del self._open[outbox.stream]
+            self.core.close(outbox.stream)
+            if not self._open:
+                self._all_closed.set()
 
-class Track:
-    """Where one request's events stand: the last sequence number and the tokens not sent yet."""
+    def post(self, output: "StepOutput") -> "list[CoreEvent]":
+        """Takes the tokens of a step; gives the events that are something else or another's."""
+        sampled = output.sampled
+        now = time.monotonic_ns()
+        posted = self.core.post(now, output.events, sampled.logprobs, sampled.ranks)
+        for request in posted.started:
+            self.starts.pop(request)()
+        for stream in posted.woken:
+            self._open[stream].wake()
+        return posted.rest
 
-    def __init__(self, request_id: str, delivery: Delivery) -> None:
-        self.request_id = request_id
-        self.delivery = delivery
-        self._sequence = 0
-        self._has_sent_tokens = False
-        self._buffer = TokenBuffer()
+    def wake(self) -> None:
+        """Lets every call look at the gate."""
+        for outbox in self._open.values():
+            outbox.wake()
 
-    def accepted(self, accepted: pb.Accepted) -> pb.Event:
-        """The request's first event."""
-        self._sequence += 1
-        return pb.Event(request_id=self.request_id, sequence=self._sequence, accepted=accepted)
-
-    def ended(self, end: pb.Finished | pb.Failed) -> pb.Event:
-        """The request's last event."""
-        self._sequence += 1
-        event = pb.Event(request_id=self.request_id, sequence=self._sequence, last=True)
-        (event.finished if isinstance(end, pb.Finished) else event.failed).CopyFrom(end)
-        return event
-
-    def hold(self, event: types.Tokens) -> bool:
-        """Keeps new tokens; tells whether they make an event now (`Output.interval`)."""
-        self._sequence += 1
-        self._buffer.add(event)
-        interval = self.delivery.interval
-        if interval == 0:
-            return False
-        return not self._has_sent_tokens or self._buffer.num_tokens >= interval
-
-    def release(self) -> pb.Event | None:
-        """The kept tokens as one event; it carries the number of the last that it merges."""
-        buffer = self._buffer
-        if not buffer.num_tokens and not any(buffer.texts):
-            return None
-        self._buffer = TokenBuffer()
-        self._has_sent_tokens = True
-        return pb.Event(
-            request_id=self.request_id,
-            sequence=self._sequence,
-            tokens=buffer.to_proto(self.delivery),
-        )
+    async def wait_closed(self) -> None:
+        """Until no call is open."""
+        await self._all_closed.wait()
 
 
 class Outbox:
-    """The events of one call, from the engine's deliveries to the writer."""
+    """The events of one call, from the engine's steps to the writer; requests by the engine's id.
 
-    def __init__(self) -> None:
-        self._events: list[pb.Event] = []
-        self._with_tokens: dict[Track, None] = {}
+    Attributes:
+        stream: Its number while it is open.
+    """
+
+    def __init__(self, outboxes: Outboxes, stream: int) -> None:
+        self.stream = stream
+        self._outboxes = outboxes
+        self._core = outboxes.core
+        self._num_events = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
 
     def __bool__(self) -> bool:
-        return bool(self._events or self._with_tokens)
+        return not self._core.is_empty(self.stream)
 
     def add(self, event: pb.Event) -> None:
-        """Takes an event that stands for itself."""
-        self._events.append(event)
-        if len(self._events) >= CAPACITY:
-            self._room.clear()
-        self._wake.set()
+        """Takes an event that belongs to no live request."""
+        self._core.put(self.stream, event.SerializeToString())
+        self._count()
 
-    def add_tokens(self, track: Track, event: types.Tokens) -> None:
-        """Takes new tokens; they merge with those of the request that still wait."""
-        if track.hold(event):
-            self._with_tokens[track] = None
-            self._wake.set()
+    def accept(
+        self,
+        request: int,
+        request_id: str,
+        accepted: pb.Accepted,
+        delivery: Delivery,
+        *,
+        arrived_at: float,
+        on_start: Callable[[], None],
+    ) -> None:
+        """Takes a request's first event, and its tokens from now on.
 
-    def end(self, track: Track, end: pb.Finished | pb.Failed) -> None:
-        """Takes a request's last event, after the tokens that still wait."""
-        self._with_tokens.pop(track, None)
-        tokens = track.release()
-        if tokens is not None:
-            self._events.append(tokens)
-        self.add(track.ended(end))
+        Args:
+            request: Of the engine.
+            request_id: Of the client.
+            accepted: Tells the client.
+            delivery: What it asked for.
+            arrived_at: Monotonic seconds.
+            on_start: Called with the first tokens.
+        """
+        event = pb.Event(request_id=request_id, accepted=accepted)
+        self._core.track(
+            request,
+            self.stream,
+            request_id,
+            event.SerializeToString(),
+            arrived_at=round(arrived_at * 1e9),
+            text=delivery.text,
+            token_ids=delivery.token_ids,
+            logprobs=delivery.logprobs,
+            interval=delivery.interval,
+        )
+        self._outboxes.starts[request] = on_start
+        self._count()
 
-    def take(self) -> list[pb.Event]:
-        """Gives everything that waits."""
-        events = self._events
-        for track in self._with_tokens:
-            tokens = track.release()
-            if tokens is not None:
-                events.append(tokens)
-        self._events = []
-        self._with_tokens = {}
+    def end(
+        self,
+        request: int,
+        request_id: str,
+        *,
+        finished: pb.Finished | None = None,
+        failed: pb.Failed | None = None,
+    ) -> None:
+        """Takes a request's last event, if any, after the tokens that still wait."""
+        event = pb.Event(request_id=request_id, last=True, finished=finished, failed=failed)
+        has_event = finished is not None or failed is not None
+        self._outboxes.starts.pop(request, None)
+        self._core.end(request, event.SerializeToString() if has_event else None)
+        self._count()
+
+    def forget(self, request: int) -> None:
+        """Drops a request and what it has not sent."""
+        self._outboxes.starts.pop(request, None)
+        self._core.forget(request)
+
+    def take(self) -> list[bytes]:
+        """Gives everything that waits, as encoded messages."""
+        self._num_events = 0
         self._room.set()
-        return events
+        return self._core.take(self.stream)
 
     def wake(self) -> None:
         """Lets the writer look again although there may be no event."""
@@ -152,3 +176,9 @@ class Outbox:
     async def wait_for_room(self) -> None:
         """Until another command may be read."""
         await self._room.wait()
+
+    def _count(self) -> None:
+        self._num_events += 1
+        if self._num_events >= CAPACITY:
+            self._room.clear()
+        self._wake.set()

@@ -1,5 +1,6 @@
 """The requests of one call: begun, fed with events, ended together when the call breaks."""
 
+import functools
 import logging
 import re
 import time
@@ -12,10 +13,9 @@ from chairlift.metrics import Metrics
 from chairlift.server import convert
 from chairlift.server.auth import Callers
 from chairlift.server.batch_end import BatchEnd
-from chairlift.server.calls import Calls
 from chairlift.server.gate import Gate
 from chairlift.server.live import LiveRequest, LiveRequests
-from chairlift.server.outbox import Outbox, Track
+from chairlift.server.outbox import Outbox, Outboxes
 from chairlift.server.quotas import Quotas
 from chairlift.server.status import to_error
 from chairlift.v1 import generation_pb2 as pb
@@ -35,7 +35,7 @@ class Desk:
     gate: Gate
     callers: Callers
     quotas: Quotas
-    calls: Calls
+    outboxes: Outboxes
     live: LiveRequests
     metrics: Metrics
     batch_end: BatchEnd
@@ -50,19 +50,29 @@ class Requests:
     unique on the server. `deliver` runs once per step on the event loop.
     """
 
-    def __init__(self, desk: Desk, outbox: Outbox, *, tenant: str, half_closed: bool) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        outbox: Outbox,
+        *,
+        tenant: str,
+        only_one: bool = False,
+    ) -> None:
         """Starts with no request.
 
         Args:
             desk: Of the server.
             outbox: Takes the events.
             tenant: Whose requests these are.
-            half_closed: Whether no request follows the first.
+            only_one: No request follows the first, and its error is the call's: it becomes
+                `error`, not an event.
         """
+        self.error: RequestError | None = None
+        self.has_tokens = False
         self._desk = desk
         self._outbox = outbox
         self._tenant = tenant
-        self._half_closed = half_closed
+        self._only_one = self._half_closed = only_one
         self._labels: dict[str, LiveRequest] = {}
         self._num_waiting = 0
 
@@ -95,8 +105,8 @@ class Requests:
         except BaseException:
             seat.leave()
             raise
-        track = Track(start.request_id or handle.name, delivery)
-        live = LiveRequest(handle, track, self._tenant, seat, arrived_at)
+        request_id = start.request_id or handle.name
+        live = LiveRequest(handle, request_id, delivery, self._tenant, seat, arrived_at)
         self._labels[live.request_id] = live
         self._desk.live.add(live)
         self._num_waiting += 1
@@ -122,6 +132,8 @@ class Requests:
             self._desk.gate.engine().abort(live.handle)
             if live.is_accepted:
                 self._count_end(live, types.FinishReason.CANCELLED)
+            if live.handle.request_id is not None:
+                self._outbox.forget(live.handle.request_id)
             self._forget(live)
 
     def deliver(self, events: list[tuple["Handle", types.Event]]) -> None:
@@ -132,12 +144,12 @@ class Requests:
                 continue  # Abandoned; the engine did not know yet.
             match event:
                 case types.Tokens():
-                    self._on_tokens(live, event)
+                    raise AssertionError(event)  # The outboxes take them.
                 case types.Accepted():
                     self._on_accepted(live, event)
                 case types.Finished():
-                    finished = convert.from_finished(event, live.track.delivery)
-                    self._on_end(live, event.reason, finished)
+                    finished = convert.from_finished(event, live.delivery)
+                    self._on_end(live, event.reason, finished=finished)
                 case types.Failed():
                     self._on_failed(live, event)
 
@@ -145,17 +157,18 @@ class Requests:
         live.is_accepted = True
         self._desk.live.accepted(live)
         self._desk.metrics.accepted(event.num_prompt_tokens)
-        self._outbox.add(live.track.accepted(convert.from_accepted(event, live.handle.name)))
+        self._outbox.accept(
+            event.request_id,
+            live.request_id,
+            convert.from_accepted(event, live.handle.name),
+            live.delivery,
+            arrived_at=live.arrived_at,
+            on_start=functools.partial(self._on_start, live),
+        )
 
-    def _on_tokens(self, live: LiveRequest, event: types.Tokens) -> None:
-        if live.last_token_at is None:
-            self._started(live)
-        if event.token_ids:
-            since_arrival_s, since_last_s = live.tokens_came()
-            self._desk.metrics.tokens(
-                len(event.token_ids), since_arrival_s=since_arrival_s, since_last_s=since_last_s
-            )
-        self._outbox.add_tokens(live.track, event)
+    def _on_start(self, live: LiveRequest) -> None:
+        self.has_tokens = True
+        self._started(live)
 
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
         if event.reason is Reason.ENGINE_DOWN:
@@ -164,8 +177,12 @@ class Requests:
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
         if live.is_accepted:
-            failed = convert.from_failed(event, to_error(error), live.track.delivery)
-            self._on_end(live, event.reason, failed)
+            if self._only_one:
+                self.error = error
+                self._on_end(live, event.reason)
+                return
+            failed = convert.from_failed(event, to_error(error), live.delivery)
+            self._on_end(live, event.reason, failed=failed)
         else:
             self._forget(live)
             self.refuse(live.request_id, pb.COMMAND_KIND_START, error)
@@ -174,16 +191,21 @@ class Requests:
         self,
         live: LiveRequest,
         reason: types.FinishReason | Reason,
-        end: pb.Finished | pb.Failed,
+        **end: pb.Finished | pb.Failed,
     ) -> None:
         self._count_end(live, reason)
         self._forget(live)
-        self._outbox.end(live.track, end)
+        assert live.handle.request_id is not None
+        self._outbox.end(live.handle.request_id, live.request_id, **end)
 
     def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
         """Answers a command that is refused; a live request of this label is untouched."""
         if command == pb.COMMAND_KIND_START:
             self._desk.metrics.refused(error.reason)
+        if self._only_one:
+            self.error = error
+            self._outbox.wake()
+            return
         rejected = pb.Rejected(command=command, error=to_error(error))
         self._outbox.add(pb.Event(request_id=request_id, rejected=rejected))
 
@@ -192,12 +214,13 @@ class Requests:
 
     def _started(self, live: LiveRequest) -> None:
         """The request no longer waits."""
+        live.has_started = True
         self._num_waiting -= 1
         live.seat.start()
         self._desk.batch_end.left(half_closed=self._half_closed)
 
     def _forget(self, live: LiveRequest) -> None:
-        if live.last_token_at is None:
+        if not live.has_started:
             self._started(live)
         live.seat.leave()
         del self._labels[live.request_id]

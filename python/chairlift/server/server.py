@@ -22,7 +22,6 @@ from chairlift.metrics import Metrics
 from chairlift.replay.recorder import Recorder
 from chairlift.server.auth import Callers, Doorkeeper
 from chairlift.server.batch_end import BatchEnd
-from chairlift.server.calls import Calls
 from chairlift.server.config import ServerConfig, grpc_options
 from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
@@ -31,6 +30,7 @@ from chairlift.server.health import Health
 from chairlift.server.listen import TcpAddress, UnixAddress, bind, check_private, parse_address
 from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
+from chairlift.server.outbox import Outboxes
 from chairlift.server.quotas import Limits, Quotas
 from chairlift.server.recording import record
 from chairlift.server.requests import Desk
@@ -45,7 +45,6 @@ from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,
     generation_pb2,
-    generation_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
     tokenizer_pb2,
@@ -100,12 +99,13 @@ class Server:
         self._background: set[asyncio.Task[None]] = set()
         self._watchdog: StepWatchdog | None = None
         self.gate = Gate()
-        self.metrics = Metrics(self._load_snapshot)
+        self._outboxes = Outboxes()
+        self.metrics = Metrics(self._load_snapshot, self._outboxes.core)
         self._desk = Desk(
             gate=self.gate,
             callers=self._callers,
             quotas=Quotas(_limits(config)),
-            calls=Calls(),
+            outboxes=self._outboxes,
             live=LiveRequests(),
             metrics=self.metrics,
             batch_end=BatchEnd(self._end_batch),
@@ -146,9 +146,7 @@ class Server:
     async def _add_services(self) -> None:
         server, desk = self._grpc, self._desk
         info = ServerServicer(desk, self._engine_config, self._config.max_receive_bytes)
-        generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(desk), server
-        )
+        GenerationServicer(desk).add_to(server)
         embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server(EmbeddingServicer(), server)
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
             TokenizerServicer(self.gate), server
@@ -199,6 +197,7 @@ class Server:
         """
         await engine.start()
         await probe(engine)
+        engine.route_to(self._outboxes)
         if self._recorder is not None:
             record(engine.engine, self._recorder)
         engine.watch_steps(lambda record: self.metrics.step(record.duration_s))
@@ -216,7 +215,7 @@ class Server:
         self._in_background(self._health.set(is_serving=False))
         self.gate.die()
         engine.give_up()
-        self._desk.calls.wake()
+        self._outboxes.wake()
 
     async def _watch(self, engine: "AsyncEngine") -> None:
         """Keeps health true, and brings a lost engine back while its budget lasts."""
@@ -229,7 +228,7 @@ class Server:
             if not restarts.take():
                 _log.critical("the engine is dead: no request is taken any more")
                 self.gate.die()
-                self._desk.calls.wake()
+                self._outboxes.wake()
             elif await restart(engine):
                 self.gate.reopen()
 
@@ -247,7 +246,7 @@ class Server:
         """
         self.gate.drain()
         await self._health.shut_down()
-        self._desk.calls.wake()
+        self._outboxes.wake()
         drain = asyncio.create_task(self._drain(grace_s))
         hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
         await asyncio.wait((drain, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -270,7 +269,7 @@ class Server:
             await engine.stop(grace_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WRITES_S):
-                await self._desk.calls.wait_closed()
+                await self._outboxes.wait_closed()
 
 
 async def run_server(

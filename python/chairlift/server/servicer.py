@@ -1,6 +1,9 @@
 """`GenerationService`: one object per call does the work, see `stream.py` and `single.py`."""
 
 from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
 
 from chairlift.errors import Reason, RequestError
 from chairlift.server.guard import Context
@@ -17,15 +20,36 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
+    def add_to(self, server: Any) -> None:
+        """Registers the methods; the streams come as encoded messages."""
+        name = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
+        handlers = {
+            "Generate": grpc.stream_stream_rpc_method_handler(
+                self.Generate, pb.GenerateRequest.FromString
+            ),
+            "GenerateOne": grpc.unary_stream_rpc_method_handler(
+                self.GenerateOne, pb.GenerateOneRequest.FromString
+            ),
+            "Abort": grpc.unary_unary_rpc_method_handler(
+                self.Abort, pb.AbortRequest.FromString, pb.AbortResponse.SerializeToString
+            ),
+        }
+        handler = grpc.method_handlers_generic_handler(name, handlers)
+        server.add_generic_rpc_handlers((handler,))
+
     async def Generate(
         self, request_iterator: AsyncIterator[pb.GenerateRequest], context: Context
     ) -> None:
         """Commands in, events out."""
-        await GenerateCall(self._desk, request_iterator, context).run()
+        self._desk.gate.admit()
+        with self._desk.outboxes.open() as outbox:
+            await GenerateCall(self._desk, outbox, request_iterator, context).run()
 
     async def GenerateOne(self, request: pb.GenerateOneRequest, context: Context) -> None:
         """One request; a refusal or failure is the status of the call."""
-        await GenerateOneCall(self._desk, request.start, context).run()
+        self._desk.gate.admit()
+        with self._desk.outboxes.open() as outbox:
+            await GenerateOneCall(self._desk, outbox, request.start, context).run()
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         """Ends live requests of the caller's tenant from any connection."""

@@ -1,6 +1,5 @@
 """One `GenerateOne` call: a request whose refusal or failure is the status of the call."""
 
-from chairlift.errors import Reason, RequestError
 from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
 from chairlift.server.requests import Desk, Requests
@@ -15,14 +14,12 @@ class GenerateOneCall:
     client libraries as one that may be retried.
     """
 
-    def __init__(self, desk: Desk, start: pb.Start, context: Context) -> None:
+    def __init__(self, desk: Desk, outbox: Outbox, start: pb.Start, context: Context) -> None:
         self._desk = desk
+        self._outbox = outbox
         self._start = start
         self._context = context
-        self._outbox = Outbox()
-        self._requests = Requests(
-            desk, self._outbox, tenant=desk.callers.tenant(context), half_closed=True
-        )
+        self._requests = Requests(desk, outbox, tenant=desk.callers.tenant(context), only_one=True)
 
     async def run(self) -> None:
         """Until the request has ended.
@@ -30,44 +27,20 @@ class GenerateOneCall:
         Raises:
             RequestError: It was refused, or it failed.
         """
-        self._desk.gate.admit()
-        with self._desk.calls.open(self._outbox):
-            try:
-                await self._requests.start(self._start)
-                await self._write_all()
-            finally:
-                self._requests.abandon()
+        try:
+            await self._requests.start(self._start)
+            while self._requests:
+                await self._outbox.wait()
+                if self._requests.has_tokens:
+                    await self._write()
+            if self._requests.has_tokens or self._requests.error is None:
+                await self._write()
+        finally:
+            # Only synchronous work here: this also runs when the call is being cancelled.
+            self._requests.abandon()
+        if self._requests.error is not None:
+            raise self._requests.error
 
-    async def _write_all(self) -> None:
-        held: list[pb.Event] = []
-        is_over = False
-        while not is_over:
-            await self._outbox.wait()
-            held += self._outbox.take()
-            error = _error(held[-1]) if held else None
-            if error is not None:
-                held.pop()
-            is_over = bool(held) and held[-1].last
-            if any(not event.HasField("accepted") for event in held):
-                response = pb.GenerateOneResponse(events=held)
-                await send(self._context, response, self._desk.write_timeout_s)
-                held = []
-            if error is not None:
-                raise error
-
-
-def _error(event: pb.Event) -> RequestError | None:
-    """The exception that becomes the call's status, if this event is a refusal or failure."""
-    if event.HasField("rejected"):
-        error = event.rejected.error
-    elif event.HasField("failed"):
-        error = event.failed.error
-    else:
-        return None
-    wait = error.retry_after
-    return RequestError(
-        Reason(error.reason),
-        error.message,
-        field=error.field,
-        retry_after_s=wait.seconds + wait.nanos * 1e-9 if error.HasField("retry_after") else None,
-    )
+    async def _write(self) -> None:
+        for message in self._outbox.take():
+            await send(self._context, message, self._desk.write_timeout_s)

@@ -6,7 +6,7 @@ call that read and wrote in one loop would stand still once both windows are ful
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
@@ -19,8 +19,6 @@ from chairlift.server.status import INTERNAL_MESSAGE
 from chairlift.v1 import generation_pb2 as pb
 
 _log = logging.getLogger(__name__)
-
-_MESSAGE_BYTES: Final = 2**20
 
 _KINDS: Final = {
     "start": pb.COMMAND_KIND_START,
@@ -35,15 +33,17 @@ class GenerateCall:
     """Many requests on one stream."""
 
     def __init__(
-        self, desk: Desk, commands: AsyncIterator[pb.GenerateRequest], context: Context
+        self,
+        desk: Desk,
+        outbox: Outbox,
+        commands: AsyncIterator[pb.GenerateRequest],
+        context: Context,
     ) -> None:
         self._desk = desk
+        self._outbox = outbox
         self._commands = commands
         self._context = context
-        self._outbox = Outbox()
-        self._requests = Requests(
-            desk, self._outbox, tenant=desk.callers.tenant(context), half_closed=False
-        )
+        self._requests = Requests(desk, outbox, tenant=desk.callers.tenant(context))
         self._is_starting = False
         self._has_written = False
 
@@ -53,18 +53,16 @@ class GenerateCall:
         Raises:
             RequestError: The call fails as a whole.
         """
-        self._desk.gate.admit()
         reader = asyncio.create_task(self._read())
         reader.add_done_callback(self._on_read)
-        with self._desk.calls.open(self._outbox):
-            try:
-                while not self._is_over(reader):
-                    await self._outbox.wait()
-                    await self._write()
-            finally:
-                # Only synchronous work here: this also runs when the call is being cancelled.
-                reader.cancel()
-                self._requests.abandon()
+        try:
+            while not self._is_over(reader):
+                await self._outbox.wait()
+                await self._write()
+        finally:
+            # Only synchronous work here: this also runs when the call is being cancelled.
+            reader.cancel()
+            self._requests.abandon()
         if self._desk.gate.phase is Phase.DEAD or not (self._has_written or _ended(reader)):
             raise self._desk.gate.refusal()
 
@@ -81,10 +79,9 @@ class GenerateCall:
         self._outbox.wake()
 
     async def _write(self) -> None:
-        for events in in_messages(self._outbox.take()):
+        for message in self._outbox.take():
             self._has_written = True
-            response = pb.GenerateResponse(events=events)
-            await send(self._context, response, self._desk.write_timeout_s)
+            await send(self._context, message, self._desk.write_timeout_s)
 
     async def _read(self) -> None:
         async for message in self._commands:
@@ -135,20 +132,6 @@ def _kind(kind: str | None) -> pb.CommandKind:
 
 def _ended(reader: asyncio.Task[None]) -> bool:
     return reader.done() and not reader.cancelled()
-
-
-def in_messages(events: list[pb.Event]) -> Iterator[list[pb.Event]]:
-    """Splits events so that no message outgrows what clients receive by default (4 MiB)."""
-    message: list[pb.Event] = []
-    num_bytes = 0
-    for event in events:
-        num_bytes += event.ByteSize()
-        if message and num_bytes > _MESSAGE_BYTES:
-            yield message
-            message, num_bytes = [], event.ByteSize()
-        message.append(event)
-    if message:
-        yield message
 
 
 async def send(context: Context, response: object, timeout_s: float) -> None:

@@ -101,15 +101,28 @@ impl Events {
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
-        let list = PyList::empty(py);
-        for event in &self.inner.list {
-            list.append(self.object(py, event)?)?;
-        }
-        list.try_iter()
+        self.objects(py, 0..self.inner.list.len())?.try_iter()
     }
 }
 
 impl Events {
+    pub(crate) fn inner(&self) -> &events::Events {
+        &self.inner
+    }
+
+    /// The events at these positions as Python objects.
+    pub(crate) fn objects<'py>(
+        &self,
+        py: Python<'py>,
+        positions: impl IntoIterator<Item = usize>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for position in positions {
+            list.append(self.object(py, &self.inner.list[position])?)?;
+        }
+        Ok(list)
+    }
+
     fn object(&self, py: Python<'_>, event: &events::Event) -> PyResult<Py<PyAny>> {
         let (request_id, index) = (event.request.0, event.index);
         match &event.kind {

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 mod error;
 mod events;
 mod kernels;
+mod outboxes;
 mod plan;
 mod scheduler;
 mod text;
@@ -20,6 +21,7 @@ mod _core {
     #[pymodule_export]
     use crate::{
         events::{Account, Events, FailedEvent, FinishedEvent, TokensEvent},
+        outboxes::{Outboxes, Posted},
         plan::apply_plan,
         scheduler::{Added, Load, Scheduler},
         text::{TextStream, TokenTable},

@@ -2,9 +2,10 @@
 
 import typer
 
-from chairlift.cli.bench import offline, policies, scheduler
+from chairlift.cli.bench import offline, policies, scheduler, serve
 
 app = typer.Typer(help="Measure; --json prints one JSON object per line.", no_args_is_help=True)
 app.command("policies")(policies.policies)
 app.command("offline")(offline.offline)
 app.command("scheduler")(scheduler.scheduler)
+app.command("serve")(serve.serve)

@@ -1,0 +1,105 @@
+"""Load over real gRPC, open loop: requests are sent when they are due, whatever became of others.
+
+Definitions are those of `vllm bench serve`: time to first token (TTFT) runs from when the request
+is sent to its first event with tokens, inter-token latency (ITL) between its events with tokens,
+latency to its last event; rates are over the time from the first request to the last event.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import grpc
+
+from chairlift.cli.bench.workload import Item
+from chairlift.errors import ChairliftError
+from chairlift.v1 import generation_pb2 as pb
+
+if TYPE_CHECKING:
+    from chairlift.client import AsyncClient
+
+
+@dataclass(slots=True)
+class Course:
+    """What a client saw of one request; seconds of the monotonic clock."""
+
+    sent_s: float = 0.0
+    token_times_s: list[float] = field(default_factory=list)
+    """Of each event with tokens."""
+    num_tokens: int = 0
+    ended_s: float = 0.0
+    failure: str = ""
+    """Reason of a refusal or failure."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the clients of one load saw."""
+
+    courses: list[Course]
+    message_times_ns: list[int] = field(default_factory=list)
+    """When messages arrived, of all streams."""
+
+
+async def send_load(client: "AsyncClient", work: Sequence[Item], num_streams: int) -> Heard:
+    """Sends all of the work over some streams of one connection and waits for every end.
+
+    Raises:
+        ChairliftError: A call broke.
+    """
+    heard = Heard([Course() for _ in work])
+    start = time.monotonic()
+    shares = [
+        [(i, work[i]) for i in range(stream, len(work), num_streams)]
+        for stream in range(num_streams)
+    ]
+    try:
+        await asyncio.gather(*(_stream(client, share, heard, start) for share in shares if share))
+    except grpc.RpcError as error:
+        message = f"a call broke: {error.code().name}: {error.details()}"
+        raise ChairliftError(message) from None
+    return heard
+
+
+async def _stream(
+    client: "AsyncClient", share: list[tuple[int, Item]], heard: Heard, start: float
+) -> None:
+    courses = heard.courses
+    async for response in client.stream(_commands(share, heard, start)):
+        now = time.monotonic()
+        heard.message_times_ns.append(round(now * 1e9))
+        for event in response.events:
+            course = courses[int(event.request_id)]
+            if event.HasField("tokens"):
+                course.num_tokens += event.tokens.num_tokens
+                course.token_times_s.append(now)
+            else:
+                _note(course, event, now)
+
+
+def _note(course: Course, event: pb.Event, now: float) -> None:
+    if event.HasField("rejected"):
+        course.failure = event.rejected.error.reason
+    elif event.HasField("failed"):
+        course.failure = event.failed.error.reason
+    course.ended_s = now
+
+
+async def _commands(
+    share: list[tuple[int, Item]], heard: Heard, start: float
+) -> AsyncIterator[pb.GenerateRequest]:
+    for number, item in share:
+        wait_s = start + item.arrival_s - time.monotonic()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        heard.courses[number].sent_s = time.monotonic()
+        yield pb.GenerateRequest(
+            start=pb.Start(
+                request_id=str(number),
+                token_ids=pb.TokenIds(ids=item.prompt_token_ids),
+                sampling=pb.Sampling(temperature=0),
+                stopping=pb.Stopping(max_tokens=item.max_tokens, ignore_eos=True),
+            )
+        )

@@ -1,0 +1,34 @@
+"""The server of `chairlift bench serve --engine null`, a process of its own on one core.
+
+Run as `python -m chairlift.cli.bench.null_server ADDRESS ROWS STEP_TIME_S`; the line on stdout
+tells that it serves. It ends with a signal, as `chairlift serve` does.
+"""
+
+import asyncio
+import signal
+import sys
+
+from chairlift.config import engine_config
+from chairlift.engine.async_engine import AsyncEngine
+from chairlift.engine.null import NullEngine
+from chairlift.server.config import ServerConfig
+from chairlift.server.server import Server
+
+
+async def serve(address: str, rows: int, step_time_s: float) -> None:
+    """Serves until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    config = engine_config(max_num_seqs=rows, max_queued_requests=rows, num_threads=1)
+    server = Server(config, ServerConfig(listen=address))
+    await server.bind()
+    engine = NullEngine(step_time_s=step_time_s, **config.model_dump())
+    await server.serve(AsyncEngine.of(engine))
+    sys.stdout.write("serving\n")
+    sys.stdout.flush()
+    await stop.wait()
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,104 @@
+"""An engine whose model computes nothing: what is left of a step is Chairlift itself.
+
+The scheduler, the text, the event loop and the streams are the real ones, and every request gets
+tokens of readable words as fast as they can be delivered, or at a pace of so many steps a second.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from chairlift.attention.cpu import CpuBackend
+from chairlift.engine.assembly import runner_shape
+from chairlift.engine.engine import Engine
+from chairlift.engine.loading import LoadedModel, Progress
+from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
+from chairlift.engine.sampler import Sampled
+from chairlift.model.config import ModelConfig, resolve_model
+from chairlift.model.tokenizer import Tokenizer
+from chairlift.model.transformer import Transformer
+from chairlift.model.weights import load_weights
+
+_TEXT = "The chair never stops, and whoever reaches the top steps off while the others ride on. "
+_MAX_MODEL_LEN = 65_536
+
+
+class NullEngine(Engine):
+    """The demo model's engine, without its forward pass and its KV memory."""
+
+    def __init__(self, *, step_time_s: float = 0.0, **settings: object) -> None:
+        """Loads the demo model; contexts may be longer than the model's.
+
+        Args:
+            step_time_s: A step ends at a multiple of this on the monotonic clock, so that whoever
+                gets its tokens can tell how long they took; 0 is as fast as possible.
+            settings: Fields of `EngineConfig`.
+
+        Raises:
+            ConfigError: A setting is wrong.
+        """
+        self._period_ns = round(step_time_s * 1e9)
+        super().__init__("demo", on_progress=None, clock=time.monotonic_ns, **settings)
+
+    def load_model(self, model: str | Path, on_progress: Progress | None) -> LoadedModel:
+        """Reads the model; no KV cache is allocated, however long the contexts."""
+        settings = self.config
+        folder = resolve_model(str(model))
+        config = ModelConfig.load(folder, settings.dtype)
+        weights = load_weights(folder, config, on_progress)
+        max_model_len = settings.max_model_len or _MAX_MODEL_LEN
+        return LoadedModel(
+            config=config,
+            tokenizer=Tokenizer.load(folder),
+            transformer=Transformer(config, weights, CpuBackend()),
+            kv_cache=torch.empty(0),
+            num_blocks=1 + settings.max_num_seqs * -(-max_model_len // settings.block_size),
+            max_model_len=max_model_len,
+        )
+
+    def new_runner(self) -> ModelRunner:
+        """Gives the runner that draws without a model."""
+        shape = runner_shape(self.config, self._loaded, self.scheduler)
+        ids = self.tokenizer.encode(_TEXT, add_special_tokens=False)
+        return _NullRunner(self._loaded.transformer, shape, ids, self._period_ns, self.clock)
+
+
+class _NullRunner(ModelRunner):
+    """Keeps the tables, but its tokens come from a list."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        shape: RunnerShape,
+        ids: list[int],
+        period_ns: int,
+        clock: Callable[[], int],
+    ) -> None:
+        super().__init__(model, torch.empty(0), shape)
+        self._words = torch.tensor(ids, dtype=torch.int32).repeat(
+            2 + shape.max_num_seqs // len(ids)
+        )
+        self._num_words = len(ids)
+        self._num_steps = 0
+        self._period_ns = period_ns
+        self._clock = clock
+
+    def run(self, inputs: StepInputs) -> Sampled:
+        """Gives every row that samples the next word."""
+        num_samples = len(inputs.sample_rows)
+        self._num_steps += 1
+        first = self._num_steps % self._num_words
+        sampled = Sampled(
+            tokens=self._words[first : first + num_samples],
+            counts=torch.ones(num_samples, dtype=torch.int32),
+            logprobs=torch.zeros(num_samples),
+            ranks=torch.ones(num_samples, dtype=torch.int32),
+        )
+        if self._period_ns:
+            time.sleep((self._period_ns - self._clock() % self._period_ns) * 1e-9)
+        return sampled
+
+    def probe(self) -> None:
+        """Finds nothing wrong."""

@@ -1,0 +1,285 @@
+//! All streams of a server, and the requests that send to them.
+
+use std::collections::HashMap;
+
+use chairlift_core::{
+    Nanos, RequestId,
+    events::{Event, EventKind, Events},
+};
+
+use crate::{
+    histogram::Histogram,
+    stream::Stream,
+    track::{Options, Output, Track},
+    wire,
+};
+
+/// Names a stream while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId(pub usize);
+
+/// What became of the events of a step.
+#[derive(Debug, Default)]
+pub struct Posted {
+    /// Streams that had nothing to send and now have.
+    pub woken: Vec<StreamId>,
+    /// Streams whose unsent tokens now exceed the limit.
+    pub filled: Vec<StreamId>,
+    /// Requests that got their first tokens.
+    pub started: Vec<RequestId>,
+    /// Events that are not tokens of a tracked request, as positions in the list.
+    pub rest: Vec<usize>,
+}
+
+/// Streams, tracks of requests, and what is measured on the way.
+#[derive(Debug)]
+pub struct Outboxes {
+    streams: Vec<Option<Stream>>,
+    free: Vec<StreamId>,
+    tracks: HashMap<RequestId, Track>,
+    max_token_bytes: usize,
+    num_tokens: u64,
+    first_token: Histogram,
+    inter_token: Histogram,
+}
+
+const NS: f64 = 1e-9;
+
+impl Outboxes {
+    /// `max_token_bytes` of unsent tokens make a stream full; the histograms are of seconds.
+    pub fn new(max_token_bytes: usize, first_token: Histogram, inter_token: Histogram) -> Self {
+        Self {
+            streams: Vec::new(),
+            free: Vec::new(),
+            tracks: HashMap::new(),
+            max_token_bytes,
+            num_tokens: 0,
+            first_token,
+            inter_token,
+        }
+    }
+
+    /// A stream with nothing to send.
+    pub fn open(&mut self) -> StreamId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.streams.push(None);
+            StreamId(self.streams.len() - 1)
+        });
+        self.streams[id.0] = Some(Stream::default());
+        id
+    }
+
+    /// Forgets a stream and the requests that still send to it.
+    pub fn close(&mut self, id: StreamId) {
+        if self.streams.get_mut(id.0).and_then(Option::take).is_some() {
+            self.free.push(id);
+            self.tracks.retain(|_, track| track.stream != id);
+        }
+    }
+
+    /// Sends a request's first event to a stream, and from now on its tokens, under the client's name of it.
+    ///
+    /// The event is an encoded `Event` without its sequence number. Returns false if the stream is closed.
+    pub fn track(
+        &mut self,
+        request: RequestId,
+        stream_id: StreamId,
+        request_id: &str,
+        event: &[u8],
+        options: Options,
+        arrived_at: Nanos,
+    ) -> bool {
+        let Some(stream) = self.stream(stream_id) else {
+            return false;
+        };
+        let mut track = Track::new(stream_id, request_id, options, arrived_at);
+        stream.put(&numbered(event, track.next_sequence()));
+        self.tracks.insert(request, track);
+        true
+    }
+
+    /// Appends an encoded `Event` that belongs to no live request.
+    pub fn put(&mut self, stream: StreamId, event: &[u8]) {
+        if let Some(stream) = self.stream(stream) {
+            stream.put(event);
+        }
+    }
+
+    /// Ends a request: its tokens that wait, then an event if there is one, then nothing.
+    ///
+    /// The event is an encoded `Event` without its sequence number.
+    pub fn end(&mut self, request: RequestId, event: Option<&[u8]>) {
+        let Some(mut track) = self.tracks.remove(&request) else {
+            return;
+        };
+        if let Some(stream) = self.streams[track.stream.0].as_mut() {
+            if track.is_due {
+                stream.due.retain(|&due| due != request);
+            } else {
+                // Kept for an interval; they are sent now.
+                stream.num_token_bytes += track.tokens.len();
+            }
+            send(&track, stream);
+            if let Some(event) = event {
+                stream.put(&numbered(event, track.next_sequence()));
+            }
+        }
+    }
+
+    /// Forgets a request; what it has not sent is lost.
+    pub fn forget(&mut self, request: RequestId) {
+        let Some(track) = self.tracks.remove(&request) else {
+            return;
+        };
+        if let (true, Some(stream)) = (track.is_due, self.streams[track.stream.0].as_mut()) {
+            stream.due.retain(|&due| due != request);
+            stream.num_token_bytes -= track.tokens.len();
+        }
+    }
+
+    /// Takes the tokens of tracked requests out of a step's events.
+    ///
+    /// `logprobs` and `ranks` are those of the step's sample slots, or empty.
+    pub fn post(&mut self, now: Nanos, events: &Events, logprobs: &[f32], ranks: &[i32]) -> Posted {
+        let mut posted = Posted::default();
+        for (position, event) in events.list.iter().enumerate() {
+            let Some(output) = output(event, events, logprobs, ranks) else {
+                posted.rest.push(position);
+                continue;
+            };
+            let Some(track) = self.tracks.get_mut(&event.request) else {
+                posted.rest.push(position);
+                continue;
+            };
+            let num_tokens = output.token_ids.len() as u64;
+            if num_tokens > 0 {
+                self.num_tokens += num_tokens;
+                match track.last_token_at.replace(now) {
+                    None => {
+                        let waited = now.saturating_sub(track.arrived_at);
+                        self.first_token.add(waited as f64 * NS, 1);
+                        posted.started.push(event.request);
+                    }
+                    Some(last) => {
+                        let waited = now.saturating_sub(last) as f64 * NS;
+                        self.inter_token.add(waited / num_tokens as f64, num_tokens);
+                    }
+                }
+            }
+            let kept = track.tokens.len();
+            let is_due = track.keep(output);
+            let Some(stream) = self.streams[track.stream.0].as_mut() else {
+                continue;
+            };
+            if track.is_due {
+                stream.num_token_bytes += track.tokens.len() - kept;
+            } else if is_due {
+                if stream.is_empty() {
+                    posted.woken.push(track.stream);
+                }
+                track.is_due = true;
+                stream.due.push(event.request);
+                stream.num_token_bytes += track.tokens.len();
+            }
+            if !stream.is_full && stream.num_token_bytes > self.max_token_bytes {
+                stream.is_full = true;
+                posted.filled.push(track.stream);
+            }
+        }
+        posted
+    }
+
+    /// Everything that waits for a stream, as messages.
+    pub fn take(&mut self, id: StreamId) -> Vec<Vec<u8>> {
+        let Some(stream) = self.streams.get_mut(id.0).and_then(Option::as_mut) else {
+            return Vec::new();
+        };
+        let mut due = std::mem::take(&mut stream.due);
+        for request in due.drain(..) {
+            if let Some(track) = self.tracks.get_mut(&request) {
+                send(track, stream);
+                track.sent();
+                track.is_due = false;
+            }
+        }
+        stream.due = due;
+        stream.num_token_bytes = 0;
+        stream.is_full = false;
+        std::mem::take(&mut stream.messages)
+    }
+
+    /// Whether a stream has nothing to send.
+    pub fn is_empty(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(id.0).and_then(Option::as_ref);
+        stream.is_none_or(Stream::is_empty)
+    }
+
+    /// Requests that are tracked.
+    pub fn num_tracks(&self) -> usize {
+        self.tracks.len()
+    }
+
+    /// Tokens of tracked requests so far.
+    pub fn num_tokens(&self) -> u64 {
+        self.num_tokens
+    }
+
+    /// Seconds from arrival to the first tokens.
+    pub fn first_token(&self) -> &Histogram {
+        &self.first_token
+    }
+
+    /// Seconds between tokens of a request.
+    pub fn inter_token(&self) -> &Histogram {
+        &self.inter_token
+    }
+
+    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+        self.streams.get_mut(id.0).and_then(Option::as_mut)
+    }
+}
+
+/// An encoded event with its sequence number: protobuf does not mind the order of fields.
+fn numbered(event: &[u8], sequence: u32) -> Vec<u8> {
+    let mut numbered = event.to_vec();
+    wire::put_sequence(&mut numbered, sequence);
+    numbered
+}
+
+/// What an event says, if it is about tokens.
+fn output<'a>(
+    event: &Event,
+    events: &'a Events,
+    logprobs: &'a [f32],
+    ranks: &'a [i32],
+) -> Option<Output<'a>> {
+    let EventKind::Tokens {
+        text,
+        tokens,
+        sample_slot,
+    } = &event.kind
+    else {
+        return None;
+    };
+    let samples = *sample_slot..sample_slot + tokens.len();
+    Some(Output {
+        text: &events.text[text.clone()],
+        token_ids: &events.tokens[tokens.clone()],
+        logprobs: logprobs.get(samples.clone()).unwrap_or_default(),
+        ranks: ranks.get(samples).unwrap_or_default(),
+    })
+}
+
+/// Makes an event of the tokens that a request has kept, if there are any.
+fn send(track: &Track, stream: &mut Stream) {
+    let Track {
+        request_id,
+        sequence,
+        tokens,
+        ..
+    } = track;
+    if !tokens.is_empty() {
+        let len = wire::tokens_event_len(request_id, *sequence, tokens);
+        wire::put_tokens_event(stream.message(len), request_id, *sequence, tokens);
+    }
+}

@@ -1,0 +1,40 @@
+//! What one call still has to send: encoded events in order, then the tokens that are due.
+
+use chairlift_core::RequestId;
+
+use crate::wire;
+
+/// Clients receive 4 MiB by default; a message of several events stays well below.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    /// Events that stand for themselves and tokens that came before them, as messages; the last one grows.
+    pub(crate) messages: Vec<Vec<u8>>,
+    /// Requests with tokens that are due, in order.
+    pub(crate) due: Vec<RequestId>,
+    /// Memory of tokens that wait, those in `messages` included.
+    pub(crate) num_token_bytes: usize,
+    pub(crate) is_full: bool,
+}
+
+impl Stream {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.due.is_empty()
+    }
+
+    /// The message that the next event of `len` bytes belongs to.
+    pub(crate) fn message(&mut self, len: usize) -> &mut Vec<u8> {
+        let has_room = |message: &Vec<u8>| message.len() + len <= MESSAGE_BYTES;
+        if !self.messages.last().is_some_and(has_room) {
+            self.messages.push(Vec::with_capacity(len));
+        }
+        let last = self.messages.len() - 1;
+        &mut self.messages[last]
+    }
+
+    pub(crate) fn put(&mut self, event: &[u8]) {
+        let len = wire::encoded_event_len(event);
+        wire::put_event(self.message(len), event);
+    }
+}

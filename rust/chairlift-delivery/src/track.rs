@@ -1,0 +1,97 @@
+//! Where one request's events stand: the last sequence number, and the tokens that were not sent yet.
+
+use chairlift_core::Nanos;
+
+use crate::{
+    outboxes::StreamId,
+    wire::{Tokens, put_varint},
+};
+
+/// What a client asked to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub text: bool,
+    pub token_ids: bool,
+    pub logprobs: bool,
+    /// Tokens per event after the first; 0 is one event at the end.
+    pub interval: u32,
+}
+
+/// Output of one request in one step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) token_ids: &'a [i32],
+    pub(crate) logprobs: &'a [f32],
+    pub(crate) ranks: &'a [i32],
+}
+
+#[derive(Debug)]
+pub(crate) struct Track {
+    pub(crate) stream: StreamId,
+    pub(crate) request_id: Vec<u8>,
+    pub(crate) sequence: u32,
+    /// Not sent yet; they may be kept for an interval.
+    pub(crate) tokens: Tokens,
+    /// Listed in the stream: what is kept makes an event.
+    pub(crate) is_due: bool,
+    pub(crate) arrived_at: Nanos,
+    pub(crate) last_token_at: Option<Nanos>,
+    options: Options,
+    has_sent_tokens: bool,
+}
+
+impl Track {
+    pub(crate) fn new(
+        stream: StreamId,
+        request_id: &str,
+        options: Options,
+        arrived_at: Nanos,
+    ) -> Self {
+        Self {
+            stream,
+            request_id: request_id.as_bytes().to_vec(),
+            sequence: 0,
+            tokens: Tokens::default(),
+            is_due: false,
+            arrived_at,
+            last_token_at: None,
+            options,
+            has_sent_tokens: false,
+        }
+    }
+
+    pub(crate) fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    /// Keeps what a step produced; tells whether it makes an event now.
+    pub(crate) fn keep(&mut self, output: Output<'_>) -> bool {
+        self.next_sequence();
+        let tokens = &mut self.tokens;
+        tokens.num_tokens += output.token_ids.len() as u32;
+        if self.options.text {
+            tokens.text.extend_from_slice(output.text.as_bytes());
+        }
+        if self.options.token_ids {
+            for &id in output.token_ids {
+                put_varint(&mut tokens.token_ids, id as u64);
+            }
+        }
+        if self.options.logprobs {
+            for (logprob, &rank) in output.logprobs.iter().zip(output.ranks) {
+                tokens.logprobs.extend_from_slice(&logprob.to_le_bytes());
+                put_varint(&mut tokens.ranks, rank as u64);
+            }
+        }
+        let interval = self.options.interval;
+        interval != 0 && (!self.has_sent_tokens || tokens.num_tokens >= interval)
+    }
+
+    /// What was kept is in a message.
+    pub(crate) fn sent(&mut self) {
+        self.tokens.clear();
+        self.has_sent_tokens = true;
+    }
+}

@@ -1,0 +1,177 @@
+//! The protobuf encoding of what is sent once per token; `proto/chairlift/v1/generation.proto` has the numbers.
+//!
+//! Everything else is encoded by the generated code of the server.
+
+const VARINT: u8 = 0;
+const LENGTH_DELIMITED: u8 = 2;
+
+/// `GenerateResponse.events` and `GenerateOneResponse.events`.
+const EVENTS: u8 = tag(1, LENGTH_DELIMITED);
+
+const EVENT_REQUEST_ID: u8 = tag(1, LENGTH_DELIMITED);
+const EVENT_SEQUENCE: u8 = tag(3, VARINT);
+const EVENT_TOKENS: u8 = tag(7, LENGTH_DELIMITED);
+
+const TOKENS_TEXT: u8 = tag(1, LENGTH_DELIMITED);
+const TOKENS_TOKEN_IDS: u8 = tag(2, LENGTH_DELIMITED);
+const TOKENS_NUM_TOKENS: u8 = tag(3, VARINT);
+const TOKENS_LOGPROBS: u8 = tag(4, LENGTH_DELIMITED);
+
+const LOGPROBS_LOGPROBS: u8 = tag(1, LENGTH_DELIMITED);
+const LOGPROBS_RANKS: u8 = tag(2, LENGTH_DELIMITED);
+
+const fn tag(field: u8, wire_type: u8) -> u8 {
+    assert!(field < 16, "one byte");
+    field << 3 | wire_type
+}
+
+/// Tokens of a request, as far as they are encoded already.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    pub(crate) num_tokens: u32,
+    pub(crate) text: Vec<u8>,
+    /// Varints.
+    pub(crate) token_ids: Vec<u8>,
+    /// Little-endian floats.
+    pub(crate) logprobs: Vec<u8>,
+    /// Varints.
+    pub(crate) ranks: Vec<u8>,
+}
+
+impl Tokens {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.num_tokens == 0 && self.text.is_empty()
+    }
+
+    /// Bytes of memory that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.text.len() + self.token_ids.len() + self.logprobs.len() + self.ranks.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.num_tokens = 0;
+        self.text.clear();
+        self.token_ids.clear();
+        self.logprobs.clear();
+        self.ranks.clear();
+    }
+
+    fn logprobs_len(&self) -> usize {
+        bytes_len(&self.logprobs) + bytes_len(&self.ranks)
+    }
+
+    fn encoded_len(&self) -> usize {
+        bytes_len(&self.text)
+            + bytes_len(&self.token_ids)
+            + number_len(self.num_tokens)
+            + if self.logprobs.is_empty() {
+                0
+            } else {
+                message_len(self.logprobs_len())
+            }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, TOKENS_TEXT, &self.text);
+        put_bytes(out, TOKENS_TOKEN_IDS, &self.token_ids);
+        put_number(out, TOKENS_NUM_TOKENS, self.num_tokens);
+        if !self.logprobs.is_empty() {
+            out.push(TOKENS_LOGPROBS);
+            put_varint(out, self.logprobs_len() as u64);
+            put_bytes(out, LOGPROBS_LOGPROBS, &self.logprobs);
+            put_bytes(out, LOGPROBS_RANKS, &self.ranks);
+        }
+    }
+}
+
+/// Bytes that [`put_tokens_event`] appends.
+pub(crate) fn tokens_event_len(request_id: &[u8], sequence: u32, tokens: &Tokens) -> usize {
+    message_len(event_len(request_id, sequence, tokens))
+}
+
+fn event_len(request_id: &[u8], sequence: u32, tokens: &Tokens) -> usize {
+    bytes_len(request_id) + number_len(sequence) + message_len(tokens.encoded_len())
+}
+
+/// Appends an event with tokens to a message.
+pub(crate) fn put_tokens_event(
+    message: &mut Vec<u8>,
+    request_id: &[u8],
+    sequence: u32,
+    tokens: &Tokens,
+) {
+    message.push(EVENTS);
+    put_varint(message, event_len(request_id, sequence, tokens) as u64);
+    put_bytes(message, EVENT_REQUEST_ID, request_id);
+    put_number(message, EVENT_SEQUENCE, sequence);
+    message.push(EVENT_TOKENS);
+    put_varint(message, tokens.encoded_len() as u64);
+    tokens.encode(message);
+}
+
+/// Appends its number to an encoded event.
+pub(crate) fn put_sequence(event: &mut Vec<u8>, sequence: u32) {
+    put_number(event, EVENT_SEQUENCE, sequence);
+}
+
+/// Bytes that [`put_event`] appends.
+pub(crate) fn encoded_event_len(event: &[u8]) -> usize {
+    message_len(event.len())
+}
+
+/// Appends an event that is encoded already to a message.
+pub(crate) fn put_event(message: &mut Vec<u8>, event: &[u8]) {
+    message.push(EVENTS);
+    put_varint(message, event.len() as u64);
+    message.extend_from_slice(event);
+}
+
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn varint_len(value: u64) -> usize {
+    // Seven bits a byte, at least one byte.
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+/// Of a message of `len` bytes inside another, tag and length included.
+fn message_len(len: usize) -> usize {
+    1 + varint_len(len as u64) + len
+}
+
+/// proto3 leaves out what is empty or 0.
+fn bytes_len(bytes: &[u8]) -> usize {
+    if bytes.is_empty() {
+        0
+    } else {
+        message_len(bytes.len())
+    }
+}
+
+fn number_len(value: u32) -> usize {
+    if value == 0 {
+        0
+    } else {
+        1 + varint_len(value.into())
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        out.push(tag);
+        put_varint(out, bytes.len() as u64);
+        out.extend_from_slice(bytes);
+    }
+}
+
+fn put_number(out: &mut Vec<u8>, tag: u8, value: u32) {
+    if value != 0 {
+        out.push(tag);
+        put_varint(out, value.into());
+    }
+}

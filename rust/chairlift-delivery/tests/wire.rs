@@ -1,0 +1,151 @@
+//! The lengths that precede a message are those of what follows: read back by a plain reader of protobuf.
+
+use chairlift_core::{
+    RequestId,
+    events::{Event, EventKind, Events},
+};
+use chairlift_delivery::{Histogram, Options, Outboxes};
+use proptest::prelude::*;
+
+const VARINT: u64 = 0;
+
+/// A field: its number, and its number or bytes.
+type Field = (u64, Result<u64, Vec<u8>>);
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..).step_by(7) {
+        let byte = bytes[0];
+        *bytes = &bytes[1..];
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            break;
+        }
+    }
+    value
+}
+
+fn fields(mut bytes: &[u8]) -> Vec<Field> {
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes);
+        let value = varint(&mut bytes);
+        if tag & 7 == VARINT {
+            fields.push((tag >> 3, Ok(value)));
+        } else {
+            let (inside, rest) = bytes.split_at(value as usize);
+            fields.push((tag >> 3, Err(inside.to_vec())));
+            bytes = rest;
+        }
+    }
+    fields
+}
+
+fn bytes(fields: &[Field], number: u64) -> Vec<u8> {
+    let field = fields.iter().find(|field| field.0 == number);
+    field.map_or_else(Vec::new, |field| field.1.clone().expect_err("bytes"))
+}
+
+fn number(fields: &[Field], number: u64) -> u64 {
+    let field = fields.iter().find(|field| field.0 == number);
+    field.map_or(0, |field| field.1.clone().expect("a number"))
+}
+
+fn outboxes() -> Outboxes {
+    Outboxes::new(
+        1 << 16,
+        Histogram::new(vec![1.0, 2.0]),
+        Histogram::new(vec![0.5]),
+    )
+}
+
+fn step(text: &str, tokens: &[i32]) -> Events {
+    Events {
+        list: vec![Event {
+            request: RequestId(5),
+            index: 0,
+            kind: EventKind::Tokens {
+                text: 0..text.len(),
+                tokens: 0..tokens.len(),
+                sample_slot: 0,
+            },
+        }],
+        text: text.to_owned(),
+        tokens: tokens.to_vec(),
+    }
+}
+
+const OPTIONS: Options = Options {
+    text: true,
+    token_ids: true,
+    logprobs: true,
+    interval: 1,
+};
+
+proptest! {
+    #[test]
+    fn a_message_reads_back_as_what_was_posted(
+        label in "[ -~]{0,128}",
+        text in "\\PC{0,300}",
+        tokens in proptest::collection::vec(0..i32::MAX, 1..300),
+    ) {
+        let mut outboxes = outboxes();
+        let stream = outboxes.open();
+        outboxes.track(RequestId(5), stream, &label, b"", OPTIONS, 0);
+        let logprobs: Vec<f32> = tokens.iter().map(|&token| -(token as f32)).collect();
+        outboxes.post(0, &step(&text, &tokens), &logprobs, &tokens);
+        let messages = outboxes.take(stream);
+        let [message] = &messages[..] else { panic!("one message") };
+        let events = fields(message);
+        prop_assert_eq!(events.len(), 2);
+        let event = fields(events[1].1.as_ref().expect_err("an event"));
+        prop_assert_eq!(bytes(&event, 1), label.as_bytes());
+        prop_assert_eq!(number(&event, 3), 2);
+        let output = fields(&bytes(&event, 7));
+        prop_assert_eq!(bytes(&output, 1), text.as_bytes());
+        prop_assert_eq!(number(&output, 3), tokens.len() as u64);
+        let packed = |field: Vec<u8>| {
+            let mut rest = &field[..];
+            let mut values = Vec::new();
+            while !rest.is_empty() {
+                values.push(varint(&mut rest) as i32);
+            }
+            values
+        };
+        prop_assert_eq!(packed(bytes(&output, 2)), &tokens[..]);
+        let scores = fields(&bytes(&output, 4));
+        let floats: Vec<u8> = logprobs.iter().flat_map(|value| value.to_le_bytes()).collect();
+        prop_assert_eq!(bytes(&scores, 1), floats);
+        prop_assert_eq!(packed(bytes(&scores, 2)), tokens);
+    }
+}
+
+#[test]
+fn times_are_counted_by_token() {
+    let mut outboxes = outboxes();
+    let stream = outboxes.open();
+    let second = 1_000_000_000;
+    outboxes.track(RequestId(5), stream, "a", b"", OPTIONS, 0);
+    let first = outboxes.post(3 * second / 2, &step("x", &[1]), &[], &[]);
+    assert_eq!(first.started, [RequestId(5)]);
+    let later = outboxes.post(4 * second, &step("xyz", &[1, 2, 3, 4, 5]), &[], &[]);
+    assert_eq!(later.started, []);
+    assert_eq!(outboxes.num_tokens(), 6);
+    assert_eq!(outboxes.first_token().counts(), [0, 1, 0]);
+    // Five tokens after 2.5 s are half a second each.
+    assert_eq!(outboxes.inter_token().counts(), [5, 0]);
+    assert!((outboxes.inter_token().sum() - 2.5).abs() < 1e-9);
+}
+
+#[test]
+fn a_closed_stream_is_given_out_again_empty() {
+    let mut outboxes = outboxes();
+    let stream = outboxes.open();
+    outboxes.track(RequestId(5), stream, "a", b"", OPTIONS, 0);
+    outboxes.close(stream);
+    assert_eq!(outboxes.num_tracks(), 0);
+    assert_eq!(outboxes.post(0, &step("x", &[1]), &[], &[]).rest, [0]);
+    assert!(!outboxes.track(RequestId(6), stream, "b", b"", OPTIONS, 0));
+    assert_eq!(outboxes.open(), stream);
+    assert!(outboxes.is_empty(stream));
+}

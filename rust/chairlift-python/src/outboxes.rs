@@ -1,0 +1,160 @@
+//! `Outboxes`: the messages of all streams; any thread may read its figures.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use chairlift_core::RequestId;
+use chairlift_delivery::{self as delivery, Histogram, Options, StreamId};
+use chairlift_kernels::tensor::{Borrows, Tensor};
+use pyo3::{
+    exceptions::PyValueError,
+    prelude::*,
+    types::{PyBytes, PyList},
+};
+
+use crate::events::Events;
+
+/// What became of the events of a step.
+#[pyclass(module = "chairlift._core", frozen, get_all)]
+pub(crate) struct Posted {
+    woken: Vec<usize>,
+    filled: Vec<usize>,
+    started: Vec<u64>,
+    rest: Py<PyList>,
+}
+
+/// Streams, the requests that send to them, and what is measured on the way.
+#[pyclass(module = "chairlift._core", frozen)]
+pub(crate) struct Outboxes {
+    inner: Mutex<delivery::Outboxes>,
+}
+
+impl Outboxes {
+    fn inner(&self) -> MutexGuard<'_, delivery::Outboxes> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn counts(histogram: &Histogram) -> (Vec<u64>, f64) {
+    (histogram.counts().to_vec(), histogram.sum())
+}
+
+#[pymethods]
+impl Outboxes {
+    #[new]
+    #[pyo3(signature = (*, max_token_bytes, first_token_bounds, inter_token_bounds))]
+    fn new(
+        max_token_bytes: usize,
+        first_token_bounds: Vec<f64>,
+        inter_token_bounds: Vec<f64>,
+    ) -> Self {
+        Self {
+            inner: Mutex::new(delivery::Outboxes::new(
+                max_token_bytes,
+                Histogram::new(first_token_bounds),
+                Histogram::new(inter_token_bounds),
+            )),
+        }
+    }
+
+    fn open(&self) -> usize {
+        self.inner().open().0
+    }
+
+    fn close(&self, stream: usize) {
+        self.inner().close(StreamId(stream));
+    }
+
+    #[pyo3(signature = (request, stream, request_id, event, *, arrived_at, text, token_ids, logprobs, interval))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python method"
+    )]
+    fn track(
+        &self,
+        request: u64,
+        stream: usize,
+        request_id: &str,
+        event: &[u8],
+        arrived_at: u64,
+        text: bool,
+        token_ids: bool,
+        logprobs: bool,
+        interval: u32,
+    ) -> PyResult<()> {
+        let options = Options {
+            text,
+            token_ids,
+            logprobs,
+            interval,
+        };
+        let (request, stream) = (RequestId(request), StreamId(stream));
+        if self
+            .inner()
+            .track(request, stream, request_id, event, options, arrived_at)
+        {
+            return Ok(());
+        }
+        Err(PyValueError::new_err(
+            "stream: expected an open one, got a closed one",
+        ))
+    }
+
+    fn put(&self, stream: usize, event: &[u8]) {
+        self.inner().put(StreamId(stream), event);
+    }
+
+    #[pyo3(signature = (request, event))]
+    fn end(&self, request: u64, event: Option<&[u8]>) {
+        self.inner().end(RequestId(request), event);
+    }
+
+    fn forget(&self, request: u64) {
+        self.inner().forget(RequestId(request));
+    }
+
+    // The interpreter lock stays: this takes microseconds, and to get it back may take milliseconds.
+    fn post(
+        &self,
+        py: Python<'_>,
+        now: u64,
+        events: &Events,
+        logprobs: Tensor,
+        ranks: Tensor,
+    ) -> PyResult<Posted> {
+        let mut borrows = Borrows::default();
+        let logprobs = borrows.slice::<f32>("logprobs", &logprobs)?;
+        let ranks = borrows.slice::<i32>("ranks", &ranks)?;
+        let posted = self.inner().post(now, events.inner(), logprobs, ranks);
+        let streams = |ids: Vec<StreamId>| ids.into_iter().map(|id| id.0).collect();
+        Ok(Posted {
+            woken: streams(posted.woken),
+            filled: streams(posted.filled),
+            started: posted.started.into_iter().map(|id| id.0).collect(),
+            rest: events.objects(py, posted.rest)?.unbind(),
+        })
+    }
+
+    fn take<'py>(&self, py: Python<'py>, stream: usize) -> PyResult<Bound<'py, PyList>> {
+        let messages = self.inner().take(StreamId(stream));
+        PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message)))
+    }
+
+    fn is_empty(&self, stream: usize) -> bool {
+        self.inner().is_empty(StreamId(stream))
+    }
+
+    #[getter]
+    fn num_tokens(&self) -> u64 {
+        self.inner().num_tokens()
+    }
+
+    #[getter]
+    fn first_token(&self) -> (Vec<u64>, f64) {
+        counts(self.inner().first_token())
+    }
+
+    #[getter]
+    fn inter_token(&self) -> (Vec<u64>, f64) {
+        counts(self.inner().inter_token())
+    }
+}
