@@ -14,13 +14,14 @@ from pathlib import Path
 
 from chairlift import _core
 from chairlift.config import engine_config
-from chairlift.engine.engine import Engine, StepOutput
+from chairlift.engine.engine import Engine
 from chairlift.engine.events import failed, refused, to_event
 from chairlift.engine.handle import Handle, Sink
 from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step_record import StepRecord
+from chairlift.engine.stepper import StepOutput
 from chairlift.errors import EngineDownError, Reason, RequestError
 from chairlift.types import Chat, Event, Failed, Finished, Request
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chairlift import _core
-from chairlift.engine.engine import Engine, StepOutput
+from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle
+from chairlift.engine.stepper import StepOutput
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted
 
