@@ -211,6 +211,8 @@ class Load:
     num_kv_tokens: int
     """Tokens whose keys and values running requests have written."""
     num_preemptions: int
+    num_recomputed_tokens: int
+    """Computed again after a preemption."""
     num_prefix_queries: int
     """Full prompt blocks looked up, and found, since the start."""
     num_prefix_hits: int

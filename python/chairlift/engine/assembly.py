@@ -1,6 +1,7 @@
 """Puts the parts of an engine together, each with the sizes that the others need."""
 
 import secrets
+from collections.abc import Callable
 
 import torch
 
@@ -39,7 +40,10 @@ def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
 
 
 def new_runner(
-    config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler
+    config: EngineConfig,
+    loaded: LoadedModel,
+    scheduler: _core.Scheduler,
+    clock: Callable[[], int],
 ) -> ModelRunner:
     """Builds the runner with tables of the scheduler's sizes."""
     shape = RunnerShape(
@@ -50,7 +54,7 @@ def new_runner(
         block_size=config.block_size,
         num_slots=scheduler.num_slots,
     )
-    return ModelRunner(loaded.transformer, loaded.kv_cache, shape)
+    return ModelRunner(loaded.transformer, loaded.kv_cache, shape, clock)
 
 
 def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:

@@ -19,7 +19,7 @@ from chairlift.engine.model_runner import StepInputs
 from chairlift.engine.quarantine import judge
 from chairlift.engine.request_table import RequestTable
 from chairlift.engine.sampler import Sampled
-from chairlift.engine.step_record import StepRecord
+from chairlift.engine.step_record import StepRecord, StepTimes
 from chairlift.errors import EngineDownError
 from chairlift.plan import PlanView
 
@@ -75,7 +75,7 @@ class Stepper:
         """
         self.down = False
         self.scheduler = scheduler_of(self.config, self._loaded)
-        self.runner = new_runner(self.config, self._loaded, self.scheduler)
+        self.runner = new_runner(self.config, self._loaded, self.scheduler, self.clock)
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
         )
@@ -107,12 +107,14 @@ class Stepper:
             if step is None:
                 events = self.scheduler.take_events()
                 return StepOutput(events, NO_LOGPROBS, self.scheduler.load(), None)
+            planned = self.clock()
             plan = PlanView.of(self._plan.numpy())
             self._requests.seat(plan)
             inputs = self.runner.apply(self._plan)
-        events, sampled = self._run(step, plan, inputs)
+        ready = self.clock()
+        events, sampled, computed = self._run(step, plan, inputs)
         load = self.scheduler.load()
-        record = self._record(started, plan, load)
+        record = self._record((started, planned, ready, computed, self.clock()), plan, load)
         for watcher in self._watchers:
             watcher(record)
         return StepOutput(events, sampled, load, record)
@@ -137,18 +139,20 @@ class Stepper:
 
     def _run(
         self, step: int, plan: PlanView, inputs: StepInputs
-    ) -> tuple[_core.Events, SampledLogprobs]:
+    ) -> tuple[_core.Events, SampledLogprobs, int]:
+        """Gives what a planned step brought, and when the model was done with it."""
         try:
             sampled = self._sample(step, plan, inputs)
         except BaseException:
             with self.trusted_core():
                 self.scheduler.fail(self.clock(), step, [])
             raise
+        computed = self.clock()
         with self.trusted_core():
             if isinstance(sampled, list):
-                return self.scheduler.fail(self.clock(), step, sampled), NO_LOGPROBS
-            events = self.scheduler.update(self.clock(), step, sampled.tokens, sampled.counts)
-        return events, SampledLogprobs(sampled.logprobs, sampled.ranks)
+                return self.scheduler.fail(computed, step, sampled), NO_LOGPROBS, computed
+            events = self.scheduler.update(computed, step, sampled.tokens, sampled.counts)
+        return events, SampledLogprobs(sampled.logprobs, sampled.ranks), computed
 
     def _sample(self, step: int, plan: PlanView, inputs: StepInputs) -> Sampled | list[int]:
         """Gives what the step drew, or the requests for which it fails."""
@@ -176,12 +180,24 @@ class Stepper:
         self.alive_ns = self.clock()
         return self.runner.run(inputs)
 
-    def _record(self, started: int, plan: PlanView, load: _core.Load) -> StepRecord:
+    def _record(
+        self, marks: tuple[int, int, int, int, int], plan: PlanView, load: _core.Load
+    ) -> StepRecord:
+        """Notes a step; the marks are when it began, was planned, had inputs, tokens, its end."""
         self._num_steps += 1
+        started, planned, ready, computed, ended = marks
+        sample_ns, self.runner.sample_ns = self.runner.sample_ns, 0
         return StepRecord(
             step=self._num_steps,
             started_ns=started,
-            duration_s=(self.clock() - started) / _NS_PER_S,
+            duration_s=(ended - started) / _NS_PER_S,
+            times=StepTimes(
+                schedule_s=(planned - started) / _NS_PER_S,
+                inputs_s=(ready - planned) / _NS_PER_S,
+                forward_s=(computed - ready - sample_ns) / _NS_PER_S,
+                sample_s=sample_ns / _NS_PER_S,
+                update_s=(ended - computed) / _NS_PER_S,
+            ),
             num_waiting=load.num_waiting,
             row_numbers=plan.rows.copy(),
             request_ids=self._requests.request_ids(plan),
