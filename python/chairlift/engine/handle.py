@@ -1,10 +1,12 @@
 """A submitted request, and where its events go."""
 
+import asyncio
 import secrets
+from collections import deque
 from typing import Protocol
 
 from chairlift.engine.prepare import Prepared
-from chairlift.types import Event
+from chairlift.types import Event, Failed, Finished
 
 
 class Handle:
@@ -38,3 +40,26 @@ class Sink(Protocol):
 
     def deliver(self, events: list[tuple[Handle, Event]]) -> None:
         """Takes all that one step has for this sink; called on the event loop, must not block."""
+
+
+class Inbox:
+    """The sink of one request: events wait here until they are taken."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+
+    def deliver(self, events: list[tuple[Handle, Event]]) -> None:
+        """Keeps the events; a request has as many as its max_tokens at most."""
+        self._events.extend(event for _, event in events)
+        self._arrived.set()
+
+    async def take(self) -> list[Event]:
+        """Waits for events and gives all there are."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        events = list(self._events)
+        self._events.clear()
+        self.ended = any(isinstance(event, Finished | Failed) for event in events)
+        return events
