@@ -65,6 +65,7 @@ class Stepper:
         self._loaded = loaded
         self._watchers: list[Callable[[StepRecord], None]] = []
         self._num_steps = 0
+        self._between: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
         self.restart()
         self._plan = torch.zeros(self.scheduler.plan_capacity, dtype=torch.int32)
 
@@ -74,11 +75,20 @@ class Stepper:
         Requests are forgotten without an event, and ids count from the start again.
         """
         self.down = False
-        self.scheduler = scheduler_of(self.config, self._loaded)
+        self.scheduler = self._between(scheduler_of(self.config, self._loaded))
         self.runner = new_runner(self.config, self._loaded, self.scheduler, self.clock)
         self._requests = RequestTable(
             num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
         )
+
+    def intercept(self, wrap: Callable[[_core.Scheduler], _core.Scheduler]) -> None:
+        """Puts something between this and its scheduler, now and after each restart.
+
+        Args:
+            wrap: Gives what to call instead of an idle scheduler.
+        """
+        self._between = wrap
+        self.scheduler = wrap(self.scheduler)
 
     def flush(self) -> None:
         """Lets the requests that wait now run in a partial batch (static, dynamic)."""
