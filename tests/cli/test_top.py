@@ -54,7 +54,7 @@ def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
     return state
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 12)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 14)])
 @pytest.mark.parametrize("num_rows", [1, 8, 256])
 def test_a_frame_fits_the_terminal(width: int, height: int, num_rows: int) -> None:
     console = Console(width=width, height=height, record=True, file=io.StringIO())

@@ -1,9 +1,11 @@
 """`/metrics`, scraped and parsed as Prometheus does it."""
 
 import asyncio
+import re
 import threading
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -17,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.talk import listen, next_event, start, status_of
 
+PARTS_OF_A_REQUEST = [f"request_{part}_seconds" for part in ("queue", "prefill", "decode")]
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 
 
@@ -139,9 +142,15 @@ async def test_a_full_pool_shows_use_waste_and_preemptions(serve, settings, scra
 async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, tiny_folder):
     async with serve(server=settings, max_num_seqs=2) as server:
         call = server.generation.Generate()
-        for i in range(3):
-            await call.write(start(f"r{i}", max_tokens=200))
-        await next_event(call, "tokens")
+        with held(server.server.gate.engine().engine.runner) as reached:
+            # While the first step stands still the others queue up; the next one takes one of them.
+            for i in range(3):
+                await call.write(start(f"r{i}", max_tokens=200))
+            await asyncio.to_thread(reached.wait)
+            while len(server.server._desk.live) < 3:
+                await asyncio.sleep(0.01)
+        while (await server.load()).num_waiting != 1:
+            await asyncio.sleep(0)
         with held(server.server.gate.engine().engine.runner) as reached:
             await asyncio.to_thread(reached.wait)
             values = await scrape()
@@ -224,3 +233,17 @@ async def test_a_restart_of_the_engine_is_counted(serve, settings, scrape, monke
         while not (await scrape())["chairlift_engine_restarts_total"]:
             await asyncio.sleep(0.01)
         assert (await server.say(start("a"))).end("a").HasField("finished")
+
+
+async def test_the_documentation_lists_every_metric(serve, settings, scrape):
+    async with serve(server=settings) as server:
+        await server.say(start("a"))
+        values = await scrape()
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    text = text.replace("request_{queue,prefill,decode}_seconds", " ".join(PARTS_OF_A_REQUEST))
+    for sample in values:
+        name = sample.partition("{")[0]
+        if name.endswith("_created"):
+            continue
+        name = re.sub(r"_(bucket|sum|count)$", "", name)
+        assert name.removeprefix("chairlift_").removeprefix("vllm:") in text, name

@@ -84,6 +84,7 @@ def draw(
     num_rows: int,
     *,
     running: Collection[str] = (),
+    begun: Collection[str] = (),
     numbers: Mapping[str, int] | None = None,
 ) -> Picture:
     """Arranges recorded steps.
@@ -93,6 +94,7 @@ def draw(
         labels: Request id to what to call it; decides order and colours.
         num_rows: Rows of the batch, empty ones included.
         running: Request ids that have not ended with their last seat.
+        begun: Request ids that drew tokens before their first seat.
         numbers: Of the requests, for their colours; default: their places in `labels`.
     """
     taken = sorted((s for s in seats if s.request_id in labels), key=lambda s: (s.step, s.row))
@@ -105,7 +107,7 @@ def draw(
         request_id, first, work = open_runs.pop(row)
         runs.append(Run(row, request_id, first, tuple(work)))
 
-    has_drawn: set[str] = set()
+    has_drawn = set(begun)
     for seat in taken:
         at = column[seat.step]
         if seat.row in open_runs:

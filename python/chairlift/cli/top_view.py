@@ -42,7 +42,7 @@ class TopView:
         yield gauges
         yield _key(rates, width)
         yield Text()
-        yield from self._rows(width, max(1, (options.height or console.height) - 12))
+        yield from self._rows(width, max(1, (options.height or console.height) - 13))
 
     def _title(self, width: int) -> Text:
         state = self._state
@@ -85,12 +85,15 @@ class TopView:
         words = f"{hits:.0%} of {load.num_prefix_queries:,} prompt blocks found"
         preemptions = f"{load.num_preemptions:,} preemptions"
         yield "prefix", _bar([("#3aa6a0", hits)], 1.0, width), f"{words}, {preemptions}"
-        curve = _curve([step.duration_s for step in list(self._state.steps)[-width:]])
+        steps = list(self._state.steps)[-width:]
+        curve = _curve([sum(seat.sampled for seat in step.seats) for step in steps])
         words = f"{rates.tokens_per_s:,.0f} tokens/s, {rates.prompt_tokens_per_s:,.0f} of prompts/s"
-        yield "tokens", Text(curve, style="#59a14f"), words
+        yield "tokens", Text(curve, style="#4e79a7"), words
         parts = [(_PART_COLOURS[part], seconds) for part, seconds in rates.parts_s.items()]
         words = f"{rates.step_s * 1e3:.2f} ms, {rates.steps_per_s:,.0f} steps/s"
-        yield "step", _bar(parts, sum(rates.parts_s.values()), width), words
+        curve = _curve([step.duration_s for step in steps])
+        yield "step", Text(curve, style=_PART_COLOURS["forward"]), words
+        yield "", _bar(parts, sum(rates.parts_s.values()), width), ""
 
     def _rows(self, width: int, most: int) -> Iterator[Text]:
         """The picture of the last steps; to its right who is in each row now."""
@@ -99,10 +102,14 @@ class TopView:
         riders = state.riders()
         num_rows = min(info.max_num_seqs, most)
         room = max(10, width - _LABEL - len(f"row {num_rows - 1} ") - 1)
-        seats = [seat for step in list(state.steps)[-room:] for seat in step.seats]
+        steps = list(state.steps)[-room:]
+        seats = [seat for step in steps for seat in step.seats]
+        begun = {seat.request_id for step in steps[:1] for seat in step.seats}
         handles = {seat.request_id: "" for seat in seats}
         numbers = {handle: state.number(handle) for handle in handles}
-        picture = draw(seats, handles, num_rows, running=riders.keys(), numbers=numbers)
+        picture = draw(
+            seats, handles, num_rows, running=riders.keys(), begun=begun, numbers=numbers
+        )
         of_row = {rider.row: (handle, rider) for handle, rider in riders.items()}
         for row in range(num_rows):
             line = terminal_row(picture, row, 1, picture.num_steps)
@@ -177,7 +184,7 @@ def _bar(parts: Sequence[tuple[str, float]], whole: float, width: int) -> Text:
     return bar
 
 
-def _curve(values: list[float]) -> str:
+def _curve(values: Sequence[float]) -> str:
     top = max(values, default=0.0)
     return "".join(_CURVE[min(7, int(8 * v / top))] if top else _CURVE[0] for v in values)
 
