@@ -31,15 +31,16 @@ MAY_IMPORT = {
     "engine": ENGINE,
     "v1": {"v1"},
     "client": LEAVES | {"v1", "client"},
-    "metrics": LEAVES,
+    "logs": set(),
+    "metrics": LEAVES | {"metrics"},
     "plan": set(),
     "scheduler": {"_core", "config", "errors"},
     "figures": set(),
     # A replay runs the scheduler alone: it knows no engine, no model and no torch.
     "replay": LEAVES | CORE | {"_core", "figures", "replay"},
-    "server": LEAVES | {"_core", "engine", "metrics", "model", "replay", "server", "v1"},
+    "server": LEAVES | {"_core", "engine", "logs", "metrics", "model", "replay", "server", "v1"},
     "demo": ENGINE | {"demo"},
-    "cli": ENGINE | {"bench", "cli", "client", "demo", "figures", "replay", "server", "v1"},
+    "cli": ENGINE | {"bench", "cli", "client", "demo", "figures", "logs", "replay", "server", "v1"},
 }
 """What each part may import: `server -> engine -> model -> attention -> kernels`."""
 

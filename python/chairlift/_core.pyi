@@ -215,8 +215,8 @@ class Outboxes:
     thread may read the figures.
     """
 
-    num_tokens: int
-    """Of tracked requests, so far."""
+    num_tokens: list[int]
+    """Of tracked requests so far, by group."""
     first_token: tuple[list[int], float]
     """Seconds from arrival to the first tokens: values in each bucket, and their sum."""
     inter_token: tuple[list[int], float]
@@ -242,6 +242,7 @@ class Outboxes:
         request_id: str,
         event: bytes,
         *,
+        group: int,
         arrived_at: int,
         text: bool,
         token_ids: bool,
@@ -255,6 +256,7 @@ class Outboxes:
             stream: From `open`.
             request_id: The client's name of the request.
             event: An encoded `Event` without its sequence number.
+            group: A small number; tokens are counted by it.
             arrived_at: Nanoseconds, on the clock of `post`.
             text: Whether text is sent.
             token_ids: Whether token ids are.
@@ -310,6 +312,8 @@ class Load:
     num_kv_tokens: int
     """Tokens whose keys and values running requests have written."""
     num_preemptions: int
+    num_recomputed_tokens: int
+    """Computed again after a preemption."""
     num_prefix_queries: int
     """Full prompt blocks looked up, and found, since the start."""
     num_prefix_hits: int

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chairlift.cli.bench.load import Course, Heard
+from chairlift.cli.bench.serve import figures
+from chairlift.errors import ChairliftError
 
 from tests.cli.conftest import Result, Run
 
@@ -104,8 +107,7 @@ def test_serve_without_a_model_delivers_every_token(chairlift: Run) -> None:
     assert 0 < row["delivery_p50_s"] <= 0.002
 
 
-def test_serve_says_when_every_request_failed(chairlift: Run, target: str) -> None:
-    # The tiny model's context is shorter.
-    run = chairlift("bench", "serve", "--target", target, "--requests", 4, "--max-tokens", 100_000)
-    assert run.returncode == 1
-    assert run.stderr == "error: every request failed, the first with BAD_PARAMETER\n"
+def test_serve_says_when_every_request_failed() -> None:
+    heard = Heard([Course(failure="QUEUE_FULL"), Course(failure="DRAINING")])
+    with pytest.raises(ChairliftError, match="every request failed, the first with QUEUE_FULL"):
+        figures(heard)

@@ -12,7 +12,10 @@ from tests.cli.conftest import Result, Run
 
 def assert_one_line(run: Result, *words: str) -> None:
     assert run.returncode == 1, run
-    lines = run.stderr.splitlines()
+    # In a process of its own the log tells the settings first.
+    lines = [
+        line for line in run.stderr.splitlines() if " chairlift.cli.serve: setting " not in line
+    ]
     assert len(lines) == 1, run.stderr
     assert lines[0].startswith("error: ")
     for word in words:
@@ -60,12 +63,6 @@ def test_address_that_is_none(chairlift: Run, tiny_folder: Path) -> None:
 
 def test_setting_out_of_range(chairlift: Run, tiny_folder: Path) -> None:
     assert_one_line(chairlift("serve", tiny_folder, "--max-num-seqs", "0"), "max_num_seqs", "0")
-
-
-def test_unknown_entry_of_the_file(chairlift: Run, tmp_path: Path) -> None:
-    config = tmp_path / "chairlift.toml"
-    config.write_text("max-num-seq = 4\n")
-    assert_one_line(chairlift("serve", "--config", config), "max_num_seq")
 
 
 def test_entries_of_the_file_are_defaults(chairlift: Run, tmp_path: Path) -> None:

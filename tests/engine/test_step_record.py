@@ -26,3 +26,46 @@ def test_records_tell_who_sat_in_which_row(make_engine, clock):
     engine.add(greedy([1], 2))
     drain(engine)
     assert len(records) == records[-1].step
+
+
+def test_the_parts_of_a_step_add_up_to_it(make_engine, clock):
+    engine = make_engine(max_num_seqs=2)
+    records = []
+    engine.watch_steps(records.append)
+
+    def slow(part, seconds):
+        def run(*arguments, **options):
+            clock.advance(seconds)
+            return part(*arguments, **options)
+
+        return run
+
+    runner = engine.runner
+    runner.apply = slow(runner.apply, 0.25)
+    runner.model.forward = slow(runner.model.forward, 4.0)
+    runner.sampler.sample = slow(runner.sampler.sample, 2.0)
+    engine.add(greedy([1, 2, 3], 2, ignore_eos=True))
+    drain(engine)
+    assert [(r.times.inputs_s, r.times.forward_s, r.times.sample_s) for r in records] == [
+        (0.25, 4.0, 2.0)
+    ] * 2
+    assert [sum(r.times) for r in records] == [r.duration_s for r in records] == [6.25] * 2
+
+
+def test_a_step_in_parts_counts_all_its_passes(make_engine, clock):
+    engine = make_engine(max_num_seqs=2)
+    records = []
+    engine.watch_steps(records.append)
+    forward = engine.runner.model.forward
+
+    def fails_once(*arguments):
+        clock.advance(1.0)
+        if clock.now == 2_000_000_000:
+            raise MemoryError
+        return forward(*arguments)
+
+    engine.runner.model.forward = fails_once
+    for _ in range(2):
+        engine.add(greedy([1, 2, 3], 1, ignore_eos=True))
+    drain(engine)
+    assert [r.times.forward_s for r in records] == [3.0]

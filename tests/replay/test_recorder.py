@@ -115,6 +115,30 @@ def test_a_failed_step_is_told_and_the_engine_goes_on(recorded):
     assert [step.failed for step in trace.steps] == [True, False, False, False]
 
 
+def test_a_recording_goes_on_after_a_restart_of_the_engine(recorded):
+    def course(engine):
+        engine.add(greedy([1] * 40, 9, ignore_eos=True))
+        for _ in range(4):
+            engine.step()
+        engine.restart()
+        engine.add(greedy([1] * 40, 5, ignore_eos=True))
+        drain(engine)
+
+    trace, path, steps, _ = recorded(course)
+    kinds = [line["event"] for line in lines(path)]
+    assert (kinds.count("header"), kinds.count("restart")) == (1, 1)
+    lost = lines(path)[kinds.index("restart") - 1]
+    assert (lost["event"], lost["request"], lost["reason"]) == ("end", 1, "ENGINE_DOWN")
+    (restarted,) = trace.restarts
+    first, second = trace.requests
+    assert first.arrival < lost["t"] == restarted < second.arrival
+    assert (first.num_output, first.ended, second.num_output) == (None, None, 5)
+    # Block names stay comparable: it is one recording with one key.
+    assert first.blocks[:2].tolist() == second.blocks[:2].tolist()
+    assert [(step.rows, step.tokens) for step in trace.steps] == steps
+    assert trace.steps[4].tokens == 32
+
+
 def test_a_queue_timeout_ends_a_request_of_unknown_length(recorded):
     def course(engine):
         waits = Request([1], schedule=Schedule(queue_timeout_s=1.0))

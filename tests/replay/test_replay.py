@@ -156,3 +156,20 @@ def test_options_replace_parts_of_the_step_time(recorded):
     given = step_time_of(trace.header, trace.steps, ReplayOptions(step_per_token_s=0.25))
     assert given == fitted.model_copy(update={"per_token_s": 0.25})
     assert read_trace(path).header == trace.header
+
+
+def test_requests_that_a_restart_cut_off_are_replayed_to_the_mean_of_the_others(recorded):
+    def course(engine):
+        engine.add(greedy([1] * 40, 50, ignore_eos=True))
+        for _ in range(4):
+            engine.step()
+        engine.restart()
+        for length in (4, 6):
+            engine.add(greedy([2] * 20, length, ignore_eos=True))
+        drain(engine)
+
+    trace, _, _, _ = recorded(course)
+    replayed = replay(trace, trace.header, STEP)
+    assert replayed.run.num_requests == 3
+    assert replayed.run.num_output_tokens == 5 + 4 + 6
+    assert recorded_run(trace).num_requests == 2

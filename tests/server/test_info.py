@@ -1,7 +1,6 @@
-"""`ServerService`, `TokenizerService`, reflection, health and `/metrics`."""
+"""`ServerService`, `TokenizerService`, reflection and health."""
 
 import asyncio
-import urllib.request
 
 import grpc
 from chairlift.v1 import generation_pb2 as pb
@@ -9,10 +8,9 @@ from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import duration_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine import tiny_model
-from tests.server.talk import listen, next_event, start
+from tests.server.talk import listen, start
 
 SERVICES = {
     f"chairlift.v1.{name}Service" for name in ("Generation", "Embedding", "Tokenizer", "Server")
@@ -132,36 +130,3 @@ async def test_reflection_lists_every_service(serve):
         names = {service.name for service in response.list_services_response.service}
         assert names >= SERVICES | {"grpc.health.v1.Health"}
         assert await call.read() is grpc.aio.EOF
-
-
-async def test_metrics_count_what_happened(serve, free_port):
-    async with serve(server={"metrics_listen": f"127.0.0.1:{free_port}"}) as server:
-        call = server.generation.Generate()
-        await call.write(start("long", max_tokens=250))
-        await call.write(start("wrong", sampling=pb.Sampling(top_p=2)))
-        await next_event(call, "tokens")
-        call.cancel()
-        await server.say(start("a", max_tokens=8), start("b", max_tokens=8))
-        await server.until_idle()
-        values = await asyncio.to_thread(scrape, free_port)
-    assert values["chairlift_requests_ended_total", "length"] == 2
-    assert values["chairlift_requests_ended_total", "cancelled"] == 1
-    assert values["chairlift_requests_refused_total", "BAD_PARAMETER"] == 1
-    assert values["chairlift_requests_running", ""] == 0
-    assert values["chairlift_requests_waiting", ""] == 0
-    assert values["chairlift_kv_blocks_free", ""] == values["chairlift_kv_blocks", ""] > 0
-    assert values["chairlift_prompt_tokens_total", ""] == 9
-    assert values["chairlift_generated_tokens_total", ""] >= 17
-    assert values["chairlift_time_to_first_token_seconds_count", ""] == 3
-    assert values["chairlift_inter_token_latency_seconds_count", ""] >= 14
-    assert values["chairlift_step_seconds_count", ""] >= 9
-
-
-def scrape(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
-        text = response.read().decode()
-    return {
-        (sample.name, sample.labels.get("reason", "")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }

@@ -63,7 +63,9 @@ def ignore():
 def accept(outbox, engine, delivery=ALL, on_start=ignore):
     for i, request in enumerate(engine.requests):
         accepted = pb.Accepted(handle=f"h{i}")
-        outbox.accept(request, f"r{i}", accepted, delivery, arrived_at=0.0, on_start=on_start)
+        outbox.accept(
+            request, f"r{i}", accepted, delivery, tenant_label="", arrived_at=0.0, on_start=on_start
+        )
 
 
 def read(outbox):
@@ -131,11 +133,11 @@ async def test_tokens_go_to_the_stream_of_their_request_and_wake_it_once():
     starts = []
     with outboxes.open() as first, outboxes.open() as second:
         first.accept(
-            engine.requests[0], "a", pb.Accepted(), ALL, arrived_at=0.0,
+            engine.requests[0], "a", pb.Accepted(), ALL, tenant_label="", arrived_at=0.0,
             on_start=lambda: starts.append("a"),
         )  # fmt: skip
         second.accept(
-            engine.requests[1], "b", pb.Accepted(), ALL, arrived_at=0.0,
+            engine.requests[1], "b", pb.Accepted(), ALL, tenant_label="", arrived_at=0.0,
             on_start=lambda: starts.append("b"),
         )  # fmt: skip
         assert [read(first)[0].request_id, read(second)[0].request_id] == ["a", "b"]
@@ -189,7 +191,7 @@ async def test_commands_wait_while_events_do():
 async def test_unsent_tokens_beyond_the_limit_make_a_stream_full_once():
     outboxes, engine = Outboxes(), Engine(1)
     stream = outboxes.core.open()
-    options = {"text": True, "token_ids": False, "logprobs": False, "interval": 1}
+    options = {"group": 0, "text": True, "token_ids": False, "logprobs": False, "interval": 1}
     outboxes.core.track(engine.requests[0], stream, "a", b"", arrived_at=0, **options)
 
     def filled():

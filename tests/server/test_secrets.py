@@ -10,6 +10,7 @@ import urllib.request
 import grpc
 import pytest
 from chairlift.engine.engine import Engine
+from chairlift.logs import JsonFormatter, TextFormatter
 from chairlift.v1 import embedding_pb2, server_pb2, tokenizer_pb2
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import wrappers_pb2
@@ -124,10 +125,14 @@ async def test_prompts_and_tokens_are_nowhere_to_be_read(serve, settings, tmp_pa
     trace = (tmp_path / "trace").read_bytes()
     assert trace
     assert "the old files stay in use" in caplog.text
+    told = {record.getMessage() for record in caplog.records}
+    assert told >= {"request ended", "request refused", "call failed", "draining"}
     places = {
         "statuses and refusals": "\n".join(said),
         "metrics": metrics,
         "log": caplog.text,
+        "log as text": "\n".join(map(TextFormatter().format, caplog.records)),
+        "log as JSON": "\n".join(map(JsonFormatter().format, caplog.records)),
         "output": captured.out + captured.err,
         "trace": trace.decode("utf-8", "replace"),
     }

@@ -2,7 +2,7 @@
 
 import typer
 
-from chairlift.cli import bench, chat, demo, generate, plan, replay, serve
+from chairlift.cli import bench, chat, demo, generate, plan, replay, serve, top
 from chairlift.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app.command("serve")(serve.serve)
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("demo")(demo.demo)
+app.command("top")(top.top)
 app.command("plan")(plan.plan)
 app.command("replay")(replay.replay)
 app.add_typer(bench.app, name="bench")

@@ -15,6 +15,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from chairlift.cli.config_sources import check_environment, option_name, variable_name
 from chairlift.cli.values import duration, size
 from chairlift.config import EngineConfig
 
@@ -87,6 +88,7 @@ def config_options(
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_settings(*args: object, **options: object) -> None:
+            check_environment()
             given = {name: options.pop(name) for name in texts}
             options[into] = {name: value for name, value in given.items() if value is not None}
             command(*args, **options)
@@ -107,7 +109,7 @@ def _parameter(
     text: str,
     panel: str,
 ) -> inspect.Parameter:
-    flag = name.removesuffix("_s").replace("_", "-")
+    flag = option_name(name)
     kind: Any = _plain_type(field)
     make_option: Callable[..., Any] = typer.Option
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
@@ -119,7 +121,7 @@ def _parameter(
     option = make_option(
         names,
         help=text,
-        envvar=f"CHAIRLIFT_{flag.replace('-', '_').upper()}",
+        envvar=variable_name(name),
         show_envvar=False,
         rich_help_panel=panel,
     )

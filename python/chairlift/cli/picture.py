@@ -4,7 +4,7 @@ Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative 
 schedule iteration by iteration; this draws what that looks like from the outside.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -60,6 +60,8 @@ class Picture:
     runs: tuple[Run, ...]
     labels: Mapping[str, str]
     """Request id to what to call it, in the order of the legend."""
+    numbers: Mapping[str, int]
+    """Request id to its place in the legend, from 0."""
 
     @property
     def utilization(self) -> float:
@@ -69,20 +71,31 @@ class Picture:
 
     def number(self, request_id: str) -> int:
         """Place of a request in the legend, from 0."""
-        return list(self.labels).index(request_id)
+        return self.numbers[request_id]
 
     def colour(self, request_id: str) -> str:
         """Colour of a request, `#rrggbb`."""
         return COLOURS[self.number(request_id) % len(COLOURS)]
 
 
-def draw(seats: Iterable[Seat], labels: Mapping[str, str], num_rows: int) -> Picture:
+def draw(
+    seats: Iterable[Seat],
+    labels: Mapping[str, str],
+    num_rows: int,
+    *,
+    running: Collection[str] = (),
+    begun: Collection[str] = (),
+    numbers: Mapping[str, int] | None = None,
+) -> Picture:
     """Arranges recorded steps.
 
     Args:
         seats: In any order. Seats of requests without a label are left out.
         labels: Request id to what to call it; decides order and colours.
         num_rows: Rows of the batch, empty ones included.
+        running: Request ids that have not ended with their last seat.
+        begun: Request ids that drew tokens before their first seat.
+        numbers: Of the requests, for their colours; default: their places in `labels`.
     """
     taken = sorted((s for s in seats if s.request_id in labels), key=lambda s: (s.step, s.row))
     column = {step: i for i, step in enumerate(sorted({seat.step for seat in taken}))}
@@ -94,7 +107,7 @@ def draw(seats: Iterable[Seat], labels: Mapping[str, str], num_rows: int) -> Pic
         request_id, first, work = open_runs.pop(row)
         runs.append(Run(row, request_id, first, tuple(work)))
 
-    has_drawn: set[str] = set()
+    has_drawn = set(begun)
     for seat in taken:
         at = column[seat.step]
         if seat.row in open_runs:
@@ -102,14 +115,16 @@ def draw(seats: Iterable[Seat], labels: Mapping[str, str], num_rows: int) -> Pic
             if request_id != seat.request_id or first + len(work) != at:
                 close(seat.row)
         _, _, work = open_runs.setdefault(seat.row, (seat.request_id, at, []))
-        is_last = seat.step == last[seat.request_id]
+        is_last = seat.step == last[seat.request_id] and seat.request_id not in running
         work.append(_work(seat, is_last=is_last, has_drawn=seat.request_id in has_drawn))
         if seat.sampled:
             has_drawn.add(seat.request_id)
     for row in list(open_runs):
         close(row)
     runs.sort(key=lambda run: (run.row, run.first))
-    return Picture(num_rows, len(column), tuple(runs), labels)
+    if numbers is None:
+        numbers = {request_id: i for i, request_id in enumerate(labels)}
+    return Picture(num_rows, len(column), tuple(runs), labels, numbers)
 
 
 def _work(seat: Seat, *, is_last: bool, has_drawn: bool) -> Work:
@@ -128,13 +143,12 @@ def render_terminal(picture: Picture, width: int) -> RenderableType:
     room = max(10, width - len(f"row {picture.num_rows} "))
     per_column = -(-picture.num_steps // room) if picture.num_steps else 1
     num_columns = -(-picture.num_steps // per_column)
-    lines = [
-        _terminal_row(picture, row, per_column, num_columns) for row in range(picture.num_rows)
-    ]
+    lines = [terminal_row(picture, row, per_column, num_columns) for row in range(picture.num_rows)]
     return Group(*lines, _terminal_axis(per_column, num_columns), Text(), _key(picture))
 
 
-def _terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) -> Text:
+def terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) -> Text:
+    """One row of the figure, its number before it."""
     cells: list[tuple[str, str]] = [("·", "bright_black")] * num_columns
     for run in (run for run in picture.runs if run.row == row):
         colour = picture.colour(run.request_id)
@@ -148,9 +162,10 @@ def _terminal_row(picture: Picture, row: int, per_column: int, num_columns: int)
             cells[at] = (glyph, f"bold {style}" if work is Work.FINISH else style)
         start = run.first // per_column
         number = str(picture.number(run.request_id) + 1)
-        if len(run.work) > per_column:
+        if len(run.work) > per_column and picture.labels[run.request_id]:
             cells[start] = (number, f"bold white on {shade(colour, 0.6)}")
-    return Text(f"row {row} ", style="bold").append_text(Text.assemble(*cells))
+    places = len(str(picture.num_rows - 1))
+    return Text(f"row {row:<{places}} ", style="bold").append_text(Text.assemble(*cells))
 
 
 def _terminal_axis(per_column: int, num_columns: int) -> Text:

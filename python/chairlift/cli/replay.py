@@ -81,7 +81,7 @@ def replay(
         return
     options = checked(ReplayOptions, **settings)
     step_time = step_time_of(loaded.header, loaded.steps, options)
-    notes: list[str] = []
+    notes = _faults(loaded)
     report(
         _results(loaded, batching or [None], options, step_time, notes),
         title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
@@ -125,6 +125,13 @@ def _results(
         if replayed.unanswered:
             reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())
             notes.append(f"{settings.batching.value}: not answered: {reasons}")
+
+
+def _faults(trace: "Trace") -> list[str]:
+    if not trace.restarts:
+        return []
+    times = "once" if len(trace.restarts) == 1 else f"{len(trace.restarts)} times"
+    return [f"recorded: the engine was lost {times}; the requests it had are of unknown length"]
 
 
 def _sizes(settings: "Header") -> dict[str, int]:

@@ -3,36 +3,18 @@
 import asyncio
 import logging
 import time
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from chairlift.cli.config_options import config_options, engine_options
+from chairlift.cli.config_sources import read_config, settings_of
 from chairlift.config import checked, engine_config
-from chairlift.errors import ConfigError
+from chairlift.logs import LogConfig, configure, fields
 from chairlift.server.config import ServerConfig
 
-
-def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Makes a TOML file's entries the defaults of the options; names are those of the options."""
-    if path is None:
-        return None
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"cannot read {path}: {error}"
-        raise ConfigError(message) from None
-    known = {parameter.name for parameter in context.command.params}
-    defaults = {name.replace("-", "_"): value for name, value in entries.items()}
-    # Settings in seconds carry their unit in the value, not in the name.
-    defaults = {f"{n}_s" if f"{n}_s" in known else n: v for n, v in defaults.items()}
-    if unknown := sorted(defaults.keys() - known):
-        message = f"{path}: no such option: {', '.join(unknown)}"
-        raise ConfigError(message)
-    context.default_map = {**(context.default_map or {}), **defaults}
-    return path
+_log = logging.getLogger(__name__)
 
 
 SERVER_HELP = {
@@ -54,10 +36,17 @@ SERVER_HELP = {
     "record": "File for the trace that `chairlift replay` runs again; it holds no text.",
 }
 
+LOG_HELP = {
+    "log_format": "Records on standard error: lines for people, or JSON objects.",
+    "log_level": "The least that is written.",
+}
+
 
 @engine_options()
 @config_options(ServerConfig, SERVER_HELP, into="server_settings", panel="Server")
+@config_options(LogConfig, LOG_HELP, into="log_settings", panel="Log")
 def serve(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -77,19 +66,37 @@ def serve(
             is_eager=True,
         ),
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option(
+            "--print-config", help="Print all settings and where each came from, as TOML, and end."
+        ),
+    ] = False,
+    log_settings: dict[str, Any],
     server_settings: dict[str, Any],
     settings: dict[str, Any],
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
 
-    Every option is also an environment variable: --max-num-seqs is CHAIRLIFT_MAX_NUM_SEQS.
+    Every option is also an environment variable (--max-num-seqs is CHAIRLIFT_MAX_NUM_SEQS) and a
+    line of the TOML file (max-num-seqs = 4). A flag goes before a variable, a variable before the
+    file.
     """
     startup = Startup()
-    from chairlift.server.server import run_server
-
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     engine = engine_config(**settings)
     server = checked(ServerConfig, model=model, **server_settings)
+    log = checked(LogConfig, **log_settings)
+    resolved = tuple(settings_of(context, (server, engine, log)))
+    if print_config:
+        typer.echo("\n".join(setting.toml() for setting in resolved))
+        return
+    configure(log)
+    for setting in resolved:
+        if setting.source:
+            told = fields(name=setting.name, value=setting.value, source=setting.source)
+            _log.info("setting", extra=told)
+    from chairlift.server.server import run_server
+
     typer.echo(
         f"loading {model}: {engine.batching} batching, {engine.max_num_seqs} rows, "
         f"{engine.max_num_batched_tokens} tokens a step"

@@ -284,6 +284,24 @@ class AsyncClient:
         await call.initial_metadata()
         return self._steps(call)
 
+    async def watch_load(self, interval_s: float = 1.0) -> AsyncIterator[server_pb2.Load]:
+        """Gives the load now and then once per interval.
+
+        Raises:
+            RequestError: The model is still loading.
+            ServerError: The connection was lost.
+        """
+        request = server_pb2.WatchLoadRequest()
+        request.interval.FromNanoseconds(round(interval_s * 1e9))
+        call: Any = self._server.WatchLoad(request, metadata=self._metadata)
+        try:
+            async for response in call:
+                yield response.load
+        except grpc.RpcError as failure:
+            raise from_call(failure) from None
+        finally:
+            call.cancel()
+
     async def _steps(self, call: Any) -> AsyncIterator[server_pb2.Step]:
         try:
             async for response in call:

@@ -7,20 +7,20 @@ cross over in one hop, and become Python objects only on this side.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from pathlib import Path
 
 from chairlift import _core
 from chairlift.config import engine_config
-from chairlift.engine.engine import Engine, StepOutput
+from chairlift.engine.engine import Engine
 from chairlift.engine.events import failed, refused, to_event
-from chairlift.engine.handle import Handle, Router, Sink
+from chairlift.engine.handle import Handle, Inbox, Router, Sink
 from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step_record import StepRecord
+from chairlift.engine.stepper import StepOutput
 from chairlift.errors import EngineDownError, Reason, RequestError
 from chairlift.types import Chat, Event, Failed, Finished, Request
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 JOIN_TIMEOUT_S = 5.0
 """How long `stop` waits for the last events, and then for the thread."""
 
+_NS = 1e-9
 _LONG_PROMPT = 16_384
 """Characters or tokens from which preparing leaves the event loop for a worker thread."""
 
@@ -79,6 +80,7 @@ class AsyncEngine:
         self._live: dict[int, Handle] = {}
         self._router: Router | None = None
         self._watchers: list[Callable[[StepRecord], None]] = []
+        self._delivery_watchers: list[Callable[[float, float], None]] = []
         self._all_ended = asyncio.Event()
         self._all_ended.set()
 
@@ -224,7 +226,7 @@ class AsyncEngine:
         Raises:
             RequestError: The request is wrong. A request that is refused later gives `Failed`.
         """
-        inbox = _Inbox()
+        inbox = Inbox()
         handle = self.submit(await self.prepare(request), inbox)
         try:
             while not inbox.ended:
@@ -251,6 +253,15 @@ class AsyncEngine:
             self._tell_watched()
 
         return end
+
+    def watch_deliveries(self, callback: Callable[[float, float], None]) -> None:
+        """Calls back on the event loop after every delivery of a step's events.
+
+        Args:
+            callback: Told how long the delivery waited for the event loop and how long the event
+                loop worked on it, in seconds.
+        """
+        self._delivery_watchers.append(callback)
 
     def _tell_watched(self) -> None:
         if self._thread is not None:
@@ -279,7 +290,14 @@ class AsyncEngine:
 
     def _hop(self, delivery: Delivery) -> None:
         """Takes a delivery to the event loop; the one thing here that the engine thread calls."""
-        self._loop.call_soon_threadsafe(self._receive, delivery)
+        self._loop.call_soon_threadsafe(self._take, delivery)
+
+    def _take(self, delivery: Delivery) -> None:
+        taken = self.engine.clock()
+        self._receive(delivery)
+        worked_s = (self.engine.clock() - taken) * _NS
+        for watcher in self._delivery_watchers:
+            watcher((taken - delivery.sent_ns) * _NS, worked_s)
 
     def _receive(self, delivery: Delivery) -> None:
         self._running().delivered()
@@ -364,26 +382,3 @@ class AsyncEngine:
             await asyncio.wait_for(self._all_ended.wait(), timeout_s)
         except TimeoutError:
             return
-
-
-class _Inbox:
-    """The sink of one request: events wait here until they are taken."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
-
-    def deliver(self, events: list[tuple[Handle, Event]]) -> None:
-        """Keeps the events; a request has as many as its max_tokens at most."""
-        self._events.extend(event for _, event in events)
-        self._arrived.set()
-
-    async def take(self) -> list[Event]:
-        """Waits for events and gives all there are."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        events = list(self._events)
-        self._events.clear()
-        self.ended = any(isinstance(event, Finished | Failed) for event in events)
-        return events

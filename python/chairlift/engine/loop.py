@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chairlift import _core
-from chairlift.engine.engine import Engine, StepOutput
+from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle
+from chairlift.engine.stepper import StepOutput
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted
 
@@ -68,6 +69,8 @@ class Delivery:
     """To the submits of this turn; they come before the events."""
     output: StepOutput | None
     """None when the engine is down: nothing follows, for no request."""
+    sent_ns: int
+    """When, on the engine's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class EngineLoop:
             # A panic in the core is no Exception. Whatever it is, nobody may wait for this thread.
             logger.critical("the engine is down", exc_info=True)
             self.engine.down = True
-            self._send(Delivery([], None))
+            self._send(Delivery([], None, self.engine.clock()))
 
     def _turn(self) -> None:
         with self._condition:
@@ -166,7 +169,7 @@ class EngineLoop:
         self._note(output)
         if answers or len(output.events) or (self.watched and output.record is not None):
             self._wait_for_credit()
-            self._send(Delivery(answers, output))
+            self._send(Delivery(answers, output, self.engine.clock()))
         if output.record is None:
             self._rest()
 

@@ -1,5 +1,6 @@
 """Runs one plan: tables in, forward pass, one draw per row that samples."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -55,18 +56,33 @@ class ModelRunner:
     The tables live here and not in the plan, so that a plan stays a few kilobytes of differences;
     all work over rows is one call of the core or one tensor operation, so that the cost in Python
     does not grow with the batch.
+
+    Attributes:
+        model: The model.
+        kv_cache: The pool of KV blocks.
+        sampler: Draws tokens.
+        sample_ns: Time spent on drawing, until somebody sets it to 0.
     """
 
-    def __init__(self, model: Transformer, kv_cache: Tensor, shape: RunnerShape) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        kv_cache: Tensor,
+        shape: RunnerShape,
+        clock: Callable[[], int],
+    ) -> None:
         """Allocates the tables.
 
         Args:
             model: Takes ids and attention metadata, gives hidden states and logits.
             kv_cache: The pool, one line per layer, as the attention backend allocated it.
             shape: Sizes.
+            clock: Gives nanoseconds.
         """
         self.model = model
         self.kv_cache = kv_cache
+        self.sample_ns = 0
+        self._clock = clock
         # One slot more than requests have: the probe's, which draws greedily.
         self.sampler = Sampler(shape.num_slots + 1)
         self._probe_slot = torch.tensor([shape.num_slots], dtype=torch.int32)
@@ -127,6 +143,13 @@ class ModelRunner:
         if len(sample_rows) == 0:
             return Sampled.empty(0)
         logits = self.model.logits(hidden.index_select(0, sample_rows))
+        began = self._clock()
+        try:
+            return self._sample(logits, metadata, sample_rows)
+        finally:
+            self.sample_ns += self._clock() - began
+
+    def _sample(self, logits: Tensor, metadata: AttentionMetadata, sample_rows: Tensor) -> Sampled:
         # A token at index i belongs to the row whose range of query_start_loc holds i.
         row_of_sample = torch.searchsorted(metadata.query_start_loc[1:], sample_rows, right=True)
         rows = metadata.rows.index_select(0, row_of_sample)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from chairlift.attention.cpu import CpuBackend
+from chairlift.config import EngineConfig
 from chairlift.engine.assembly import runner_shape
 from chairlift.engine.engine import Engine
 from chairlift.engine.loading import LoadedModel, Progress
@@ -42,26 +43,27 @@ class NullEngine(Engine):
         self._period_ns = round(step_time_s * 1e9)
         super().__init__("demo", on_progress=None, clock=time.monotonic_ns, **settings)
 
-    def load_model(self, model: str | Path, on_progress: Progress | None) -> LoadedModel:
+    def load_model(
+        self, model: str | Path, config: EngineConfig, on_progress: Progress | None
+    ) -> LoadedModel:
         """Reads the model; no KV cache is allocated, however long the contexts."""
-        settings = self.config
         folder = resolve_model(str(model))
-        config = ModelConfig.load(folder, settings.dtype)
-        weights = load_weights(folder, config, on_progress)
-        max_model_len = settings.max_model_len or _MAX_MODEL_LEN
+        model_config = ModelConfig.load(folder, config.dtype)
+        weights = load_weights(folder, model_config, on_progress)
+        max_model_len = config.max_model_len or _MAX_MODEL_LEN
         return LoadedModel(
-            config=config,
+            config=model_config,
             tokenizer=Tokenizer.load(folder),
-            transformer=Transformer(config, weights, CpuBackend()),
+            transformer=Transformer(model_config, weights, CpuBackend()),
             kv_cache=torch.empty(0),
-            num_blocks=1 + settings.max_num_seqs * -(-max_model_len // settings.block_size),
+            num_blocks=1 + config.max_num_seqs * -(-max_model_len // config.block_size),
             max_model_len=max_model_len,
         )
 
     def new_runner(self) -> ModelRunner:
         """Gives the runner that draws without a model."""
         shape = runner_shape(self.config, self._loaded, self.scheduler)
-        ids = self.tokenizer.encode(_TEXT, add_special_tokens=False)
+        ids = self._loaded.tokenizer.encode(_TEXT, add_special_tokens=False)
         return _NullRunner(self._loaded.transformer, shape, ids, self._period_ns, self.clock)
 
 
@@ -76,7 +78,7 @@ class _NullRunner(ModelRunner):
         period_ns: int,
         clock: Callable[[], int],
     ) -> None:
-        super().__init__(model, torch.empty(0), shape)
+        super().__init__(model, torch.empty(0), shape, clock)
         self._words = torch.tensor(ids, dtype=torch.int32).repeat(
             2 + shape.max_num_seqs // len(ids)
         )

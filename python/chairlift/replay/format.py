@@ -134,6 +134,13 @@ class End(Line):
     """Names of the full blocks behind the prompt's."""
 
 
+class Restart(Line):
+    """The engine was lost and came back; requests that were live have ended, the cache is empty."""
+
+    event: Literal["restart"] = "restart"
+    t: Count
+
+
 class Step(Line):
     """A step ended."""
 
@@ -157,7 +164,7 @@ class Step(Line):
     failed: bool = False
 
 
-Event = Arrival | Cancel | Flush | End | Step
+Event = Arrival | Cancel | Flush | End | Restart | Step
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 _OBJECT: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])

@@ -25,7 +25,16 @@ from chairlift import _core
 from chairlift.errors import ConfigError
 from chairlift.plan import plan_len
 from chairlift.replay.format import Header
-from chairlift.replay.scribe import Added, Cancelled, Entry, Flushed, Happened, Scribe, Stepped
+from chairlift.replay.scribe import (
+    Added,
+    Cancelled,
+    Entry,
+    Flushed,
+    Happened,
+    Restarted,
+    Scribe,
+    Stepped,
+)
 
 if TYPE_CHECKING:
     from chairlift._core import _Buffer
@@ -62,21 +71,24 @@ class Recorder:
     def record(
         self, scheduler: _core.Scheduler, header: Header, clock: Callable[[], int]
     ) -> _core.Scheduler:
-        """Starts to record.
+        """Starts to record, or goes on with a scheduler that takes the place of a lost one.
 
         Args:
             scheduler: Idle.
             header: What it was built with.
-            clock: The engine's; the trace begins now.
+            clock: The engine's; the trace begins with the first call.
 
         Returns:
             What to call instead of the scheduler.
         """
-        scribe = Scribe(header, clock())
-        self._thread = threading.Thread(
-            target=self._main, args=(scribe,), name="chairlift-record", daemon=True
-        )
-        self._thread.start()
+        if self._thread is None:
+            scribe = Scribe(header, clock())
+            self._thread = threading.Thread(
+                target=self._main, args=(scribe,), name="chairlift-record", daemon=True
+            )
+            self._thread.start()
+        else:
+            self.put(Restarted(clock()))
         # The class of the core is final: the recorded one only has its methods.
         return cast("_core.Scheduler", RecordedScheduler(scheduler, self.put, clock))
 

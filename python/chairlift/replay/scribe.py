@@ -20,6 +20,7 @@ from chairlift.replay.format import (
     End,
     Flush,
     Header,
+    Restart,
     Step,
     dump,
 )
@@ -69,7 +70,13 @@ class Stepped(NamedTuple):
     failed: bool
 
 
-Entry = Added | Cancelled | Flushed | Happened | Stepped
+class Restarted(NamedTuple):
+    """An idle scheduler took the place of one that was lost, and counts ids from the start."""
+
+    now: int
+
+
+Entry = Added | Cancelled | Flushed | Happened | Restarted | Stepped
 
 
 @dataclass(slots=True)
@@ -136,6 +143,9 @@ class Scribe:
                 yield dump(Flush(t=now - self._start))
             case Happened(events):
                 yield from self._ends(events)
+            case Restarted(now):
+                yield from self._lost(now - self._start)
+                yield dump(Restart(t=now - self._start))
             case Stepped():
                 gaps = self._take_tokens(entry)
                 yield self._step(entry, gaps)
@@ -216,6 +226,13 @@ class Scribe:
                     blocks="".join(live.chain.names[live.num_prompt_blocks :]),
                 )
             )
+
+    def _lost(self, t: int) -> Iterator[str]:
+        """The ends of the requests that a lost scheduler had, which tells them no more."""
+        for live in self._live.values():
+            yield dump(End(t=t, request=live.number, tokens=live.num_output, reason="ENGINE_DOWN"))
+        self._live.clear()
+        self._rows = PlanRows(self._header.max_num_seqs)
 
 
 def _after(now: int, deadline: int | None) -> int | None:

@@ -14,6 +14,7 @@ from chairlift.replay.format import (
     Event,
     Flush,
     Header,
+    Restart,
     Step,
     dump,
     read_lines,
@@ -58,6 +59,8 @@ class Trace:
     flushes: list[int] = field(default_factory=list)
     """When the input ended, so that partial batches could run."""
     steps: list[Step] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)
+    """When the engine was lost and came back."""
 
 
 def read_trace(path: Path) -> Trace:
@@ -86,6 +89,8 @@ def _take(trace: Trace, requests: dict[int, Request], event: Event) -> None:
     match event:
         case Step():
             trace.steps.append(event)
+        case Restart():
+            trace.restarts.append(event.t)
         case Flush():
             trace.flushes.append(event.t)
         case Arrival():

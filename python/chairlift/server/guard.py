@@ -7,6 +7,7 @@ client waits for ever.
 """
 
 import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from chairlift.errors import Reason, RequestError
+from chairlift.logs import fields
 from chairlift.server.status import INTERNAL_MESSAGE, to_status
 
 _log = logging.getLogger(__name__)
@@ -26,6 +28,9 @@ Context = Any
 
 Handler = Any
 """A `grpc.RpcMethodHandler`."""
+
+End = Callable[[Context, BaseException], Awaitable[None]]
+"""Ends a call whose behaviour raised."""
 
 
 class _Undecodable:
@@ -38,6 +43,16 @@ _UNDECODABLE: Final = _Undecodable()
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps the deserialiser and the behaviour of every handler."""
 
+    def __init__(
+        self, on_failure: Callable[[str, Reason], None] = lambda _method, _reason: None
+    ) -> None:
+        """Takes who wants to know.
+
+        Args:
+            on_failure: Told the method and the reason of each call that ends with an error.
+        """
+        self._on_failure = on_failure
+
     async def intercept_service(
         self,
         continuation: Callable[[Any], Awaitable[Handler | None]],
@@ -47,19 +62,30 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
+        end = functools.partial(self._end, handler_call_details.method)
         decode = _tolerant(handler.request_deserializer)
         encode = handler.response_serializer
         if handler.request_streaming and handler.response_streaming:
-            behavior = _guarded_stream(handler.stream_stream, _checked_all)
+            behavior = _guarded_stream(handler.stream_stream, _checked_all, end)
             return grpc.stream_stream_rpc_method_handler(behavior, decode, encode)
         if handler.request_streaming:
-            unary = _guarded_unary(handler.stream_unary, _checked_all)
+            unary = _guarded_unary(handler.stream_unary, _checked_all, end)
             return grpc.stream_unary_rpc_method_handler(unary, decode, encode)
         if handler.response_streaming:
-            behavior = _guarded_stream(handler.unary_stream, _checked)
+            behavior = _guarded_stream(handler.unary_stream, _checked, end)
             return grpc.unary_stream_rpc_method_handler(behavior, decode, encode)
-        unary = _guarded_unary(handler.unary_unary, _checked)
+        unary = _guarded_unary(handler.unary_unary, _checked, end)
         return grpc.unary_unary_rpc_method_handler(unary, decode, encode)
+
+    async def _end(self, method: str, context: Context, error: BaseException) -> None:
+        """Ends the call with a status, unless it has one already or its client is gone."""
+        if isinstance(error, grpc.aio.AbortError) or _is_real_cancellation(error):
+            raise error
+        if not isinstance(error, RequestError):
+            _log.error("a handler failed", exc_info=error, extra=fields(method=method))
+            error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
+        self._on_failure(method, error.reason)
+        await context.abort_with_status(to_status(error))
 
 
 def _tolerant(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
@@ -88,19 +114,19 @@ async def _checked_all(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 def _guarded_unary(
-    behavior: Callable[[Any, Context], Awaitable[Any]], check: Callable[[Any], Any]
+    behavior: Callable[[Any, Context], Awaitable[Any]], check: Callable[[Any], Any], end: End
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     async def run(request: Any, context: Context) -> Any:
         try:
             return await behavior(check(request), context)
         except BaseException as error:
-            await _end(context, error)
+            await end(context, error)
 
     return run
 
 
 def _guarded_stream(
-    behavior: Callable[[Any, Context], Any], check: Callable[[Any], Any]
+    behavior: Callable[[Any, Context], Any], check: Callable[[Any], Any], end: End
 ) -> Callable[[Any, Context], Awaitable[None]]:
     async def run(request: Any, context: Context) -> None:
         try:
@@ -112,19 +138,9 @@ def _guarded_stream(
                 async for response in responses:
                     await context.write(response)
         except BaseException as error:
-            await _end(context, error)
+            await end(context, error)
 
     return run
-
-
-async def _end(context: Context, error: BaseException) -> None:
-    """Ends the call with a status, unless it has one already or its client is gone."""
-    if isinstance(error, grpc.aio.AbortError) or _is_real_cancellation(error):
-        raise error
-    if not isinstance(error, RequestError):
-        _log.error("a handler failed", exc_info=error)
-        error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
-    await context.abort_with_status(to_status(error))
 
 
 def _is_real_cancellation(error: BaseException) -> bool:

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from chairlift import _core
-from chairlift.metrics import FIRST_TOKEN_S, TOKEN_S
+from chairlift.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Figures
 from chairlift.server.convert import Delivery
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
-    from chairlift.engine.engine import StepOutput
     from chairlift.engine.events import CoreEvent
+    from chairlift.engine.stepper import StepOutput
 
 CAPACITY: Final = 256
 """Finished events that may wait before commands are no longer read."""
@@ -41,6 +41,7 @@ class Outboxes:
         self.starts: dict[int, Callable[[], None]] = {}
         """What to call with the first tokens of a request, by the engine's id."""
         self._open: dict[int, Outbox] = {}
+        self._groups: dict[str, int] = {}
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
@@ -57,6 +58,25 @@ class Outboxes:
             self.core.close(outbox.stream)
             if not self._open:
                 self._all_closed.set()
+
+    def group(self, label: str) -> int:
+        """The number by which the core counts the tokens of a label."""
+        return self._groups.setdefault(label, len(self._groups))
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Delivered so far, by label."""
+        return dict(zip(tuple(self._groups), self.core.num_tokens, strict=False))
+
+    @property
+    def first_token(self) -> Figures:
+        """Seconds from arrival to the first tokens."""
+        return self.core.first_token
+
+    @property
+    def inter_token(self) -> Figures:
+        """Seconds between tokens of a request."""
+        return self.core.inter_token
 
     def post(self, output: "StepOutput") -> "list[CoreEvent]":
         """Takes the tokens of a step; gives the events that are something else or another's."""
@@ -110,6 +130,7 @@ class Outbox:
         accepted: pb.Accepted,
         delivery: Delivery,
         *,
+        tenant_label: str,
         arrived_at: float,
         on_start: Callable[[], None],
     ) -> None:
@@ -120,6 +141,7 @@ class Outbox:
             request_id: Of the client.
             accepted: Tells the client.
             delivery: What it asked for.
+            tenant_label: Tokens are counted by it.
             arrived_at: Monotonic seconds.
             on_start: Called with the first tokens.
         """
@@ -129,6 +151,7 @@ class Outbox:
             self.stream,
             request_id,
             event.SerializeToString(),
+            group=self._outboxes.group(tenant_label),
             arrived_at=round(arrived_at * 1e9),
             text=delivery.text,
             token_ids=delivery.token_ids,

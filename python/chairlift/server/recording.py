@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def record(engine: "Engine", recorder: Recorder) -> None:
-    """Records what an engine does from now on.
+    """Records what an engine does from now on, restarts included.
 
     The engine may have a thread already, if there is nothing for it to do: each of its calls goes
     to the same scheduler, noted or not.
@@ -19,7 +19,8 @@ def record(engine: "Engine", recorder: Recorder) -> None:
         engine: Without requests.
         recorder: New.
     """
-    engine.scheduler = recorder.record(engine.scheduler, header_of(engine), engine.clock)
+    header = header_of(engine)
+    engine.intercept(lambda scheduler: recorder.record(scheduler, header, engine.clock))
 
 
 def header_of(engine: "Engine") -> Header:

@@ -4,11 +4,12 @@ import functools
 import logging
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from chairlift import types
 from chairlift.errors import Reason, RequestError
+from chairlift.logs import fields
 from chairlift.metrics import Metrics
 from chairlift.server import convert
 from chairlift.server.auth import Callers
@@ -17,7 +18,7 @@ from chairlift.server.gate import Gate
 from chairlift.server.live import LiveRequest, LiveRequests
 from chairlift.server.outbox import Outbox, Outboxes
 from chairlift.server.quotas import Quotas
-from chairlift.server.status import to_error
+from chairlift.server.status import CODES, to_error
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class Requests:
         self._num_waiting += 1
         self._desk.batch_end.joined(half_closed=self._half_closed)
         if _TRACEPARENT.fullmatch(start.traceparent):
-            _log.info("request %s has traceparent %s", handle.name, start.traceparent)
+            trace = fields(handle=handle.name, traceparent=start.traceparent)
+            _log.info("request has a trace", extra=trace)
 
     def cancel(self, request_id: str) -> None:
         """Ends a request early; no effect on one that is not live."""
@@ -131,7 +133,7 @@ class Requests:
         for live in list(self._labels.values()):
             self._desk.gate.engine().abort(live.handle)
             if live.is_accepted:
-                self._count_end(live, types.FinishReason.CANCELLED)
+                self._note_end(live, types.FinishReason.CANCELLED, "CANCELLED")
             if live.handle.request_id is not None:
                 self._outbox.forget(live.handle.request_id)
             self._forget(live)
@@ -148,20 +150,21 @@ class Requests:
                 case types.Accepted():
                     self._on_accepted(live, event)
                 case types.Finished():
-                    finished = convert.from_finished(event, live.delivery)
-                    self._on_end(live, event.reason, finished=finished)
+                    self._note_end(live, event.reason, "OK", event)
+                    self._on_end(live, finished=convert.from_finished(event, live.delivery))
                 case types.Failed():
                     self._on_failed(live, event)
 
     def _on_accepted(self, live: LiveRequest, event: types.Accepted) -> None:
         live.is_accepted = True
         self._desk.live.accepted(live)
-        self._desk.metrics.accepted(event.num_prompt_tokens)
+        self._desk.metrics.accepted(self._tenant, event.num_prompt_tokens)
         self._outbox.accept(
             event.request_id,
             live.request_id,
             convert.from_accepted(event, live.handle.name),
             live.delivery,
+            tenant_label=self._desk.metrics.tenant_label(self._tenant),
             arrived_at=live.arrived_at,
             on_start=functools.partial(self._on_start, live),
         )
@@ -177,23 +180,18 @@ class Requests:
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
         if live.is_accepted:
+            self._note_end(live, event.reason, CODES[event.reason].name, event)
             if self._only_one:
                 self.error = error
-                self._on_end(live, event.reason)
+                self._on_end(live)
                 return
             failed = convert.from_failed(event, to_error(error), live.delivery)
-            self._on_end(live, event.reason, failed=failed)
+            self._on_end(live, failed=failed)
         else:
             self._forget(live)
             self.refuse(live.request_id, pb.COMMAND_KIND_START, error)
 
-    def _on_end(
-        self,
-        live: LiveRequest,
-        reason: types.FinishReason | Reason,
-        **end: pb.Finished | pb.Failed,
-    ) -> None:
-        self._count_end(live, reason)
+    def _on_end(self, live: LiveRequest, **end: pb.Finished | pb.Failed) -> None:
         self._forget(live)
         assert live.handle.request_id is not None
         self._outbox.end(live.handle.request_id, live.request_id, **end)
@@ -202,6 +200,11 @@ class Requests:
         """Answers a command that is refused; a live request of this label is untouched."""
         if command == pb.COMMAND_KIND_START:
             self._desk.metrics.refused(error.reason)
+            # The label and the message may be as wrong as the request: neither is written.
+            why = fields(
+                tenant=self._tenant or None, reason=error.reason.value, field=error.field or None
+            )
+            _log.info("request refused", extra=why)
         if self._only_one:
             self.error = error
             self._outbox.wake()
@@ -209,8 +212,30 @@ class Requests:
         rejected = pb.Rejected(command=command, error=to_error(error))
         self._outbox.add(pb.Event(request_id=request_id, rejected=rejected))
 
-    def _count_end(self, live: LiveRequest, reason: types.FinishReason | Reason) -> None:
-        self._desk.metrics.ended(reason, time.monotonic() - live.arrived_at)
+    def _note_end(
+        self,
+        live: LiveRequest,
+        reason: types.FinishReason | Reason,
+        status: str,
+        end: types.Finished | types.Failed | None = None,
+    ) -> None:
+        """Counts and logs the end of a queued request; there is no event where nobody listens."""
+        seconds = time.monotonic() - live.arrived_at
+        timeline = None if end is None else end.timeline
+        self._desk.metrics.ended(reason, seconds, timeline)
+        account = {} if end is None or end.usage is None else asdict(end.usage)
+        times = {} if timeline is None else asdict(timeline)
+        told = fields(
+            handle=live.handle.name,
+            request_id=live.request_id,
+            tenant=live.tenant or None,
+            status=status,
+            reason=reason.value,
+            seconds=seconds,
+            **account,
+            **times,
+        )
+        _log.info("request ended", extra=told)
 
     def _started(self, live: LiveRequest) -> None:
         """The request no longer waits."""

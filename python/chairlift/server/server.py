@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
 from chairlift.config import Batching, EngineConfig
-from chairlift.errors import ConfigError
-from chairlift.metrics import Metrics
+from chairlift.errors import ConfigError, Reason
+from chairlift.logs import fields
 from chairlift.replay.recorder import Recorder
 from chairlift.server.auth import Callers, Doorkeeper
 from chairlift.server.batch_end import BatchEnd
@@ -27,9 +26,10 @@ from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
 from chairlift.server.guard import Guard
 from chairlift.server.health import Health
-from chairlift.server.listen import TcpAddress, UnixAddress, bind, check_private, parse_address
+from chairlift.server.listen import bind, check_private, parse_address
 from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
+from chairlift.server.metrics_endpoint import metrics_address, new_metrics, serve_metrics
 from chairlift.server.outbox import Outboxes
 from chairlift.server.quotas import Limits, Quotas
 from chairlift.server.recording import record
@@ -91,7 +91,7 @@ class Server:
         self._callers = Callers(tokens, trust_metadata=config.trust_tenant_metadata)
         if self._credentials is None or (tokens is None and config.tls_client_ca is None):
             check_private(self._address, "listen", _REMEDY)
-        self._metrics_address = _metrics_address(config.metrics_listen)
+        self._metrics_address = metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else Recorder(Path(config.record))
         self._health = Health(
             engine=_names(generation_pb2, embedding_pb2), model=_names(tokenizer_pb2, server_pb2)
@@ -100,7 +100,7 @@ class Server:
         self._watchdog: StepWatchdog | None = None
         self.gate = Gate()
         self._outboxes = Outboxes()
-        self.metrics = Metrics(self._load_snapshot, self._outboxes.core)
+        self.metrics = new_metrics(engine_config, config, self._load_snapshot, self._outboxes)
         self._desk = Desk(
             gate=self.gate,
             callers=self._callers,
@@ -111,6 +111,11 @@ class Server:
             batch_end=BatchEnd(self._end_batch),
             write_timeout_s=config.write_timeout_s,
         )
+
+    def _on_failed_call(self, method: str, reason: Reason) -> None:
+        self.metrics.call_failed(reason)
+        level = logging.WARNING if reason is Reason.SLOW_READER else logging.DEBUG
+        _log.log(level, "call failed", extra=fields(method=method, reason=reason.value))
 
     def _load_snapshot(self) -> Any:
         engine = self.gate.loaded
@@ -131,12 +136,12 @@ class Server:
             ConfigError: An address cannot be used.
         """
         # In this order: the guard also turns the refusals of the doorkeeper into statuses.
-        interceptors = (Guard(), Doorkeeper(self._callers))
+        interceptors = (Guard(self._on_failed_call), Doorkeeper(self._callers))
         self._grpc = grpc.aio.server(interceptors=interceptors, options=grpc_options(self._config))
         await self._add_services()
         try:
             address = bind(self._grpc, self._address, "listen", self._credentials)
-            self._end_metrics = self._serve_metrics()
+            self._end_metrics = serve_metrics(self._metrics_address, self.metrics.registry)
         except ConfigError:
             await self._grpc.stop(None)
             raise
@@ -156,25 +161,6 @@ class Server:
         files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
         names = (*_names(*files), "grpc.health.v1.Health", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-
-    def _serve_metrics(self) -> Callable[[], None]:
-        """Starts the Prometheus endpoint, if there is one; gives what ends it."""
-        address = self._metrics_address
-        if address is None:
-            return lambda: None
-        try:
-            endpoint, thread = start_http_server(address.port, address.host, self.metrics.registry)
-        except OSError as error:
-            reason = (error.strerror or "unknown error").lower()
-            message = f"metrics_listen: cannot listen on {address}: {reason}"
-            raise ConfigError(message) from None
-
-        def end() -> None:
-            endpoint.shutdown()
-            endpoint.server_close()
-            thread.join()
-
-        return end
 
     async def load(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Loads the model, generates one token to see that it works, and opens the gate.
@@ -200,7 +186,8 @@ class Server:
         engine.route_to(self._outboxes)
         if self._recorder is not None:
             record(engine.engine, self._recorder)
-        engine.watch_steps(lambda record: self.metrics.step(record.duration_s))
+        engine.watch_steps(lambda record: self.metrics.step(record.duration_s, record.times))
+        engine.watch_deliveries(self.metrics.delivery)
         self.gate.load(engine)
         self.gate.open()
         await self._health.model_is_loaded()
@@ -230,6 +217,7 @@ class Server:
                 self.gate.die()
                 self._outboxes.wake()
             elif await restart(engine):
+                self.metrics.restarted()
                 self.gate.reopen()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -244,6 +232,7 @@ class Server:
             grace_s: How long running requests may go on; waiting ones fail at once.
             hurry: Cuts the grace short when it is set.
         """
+        _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._desk.live)))
         self.gate.drain()
         await self._health.shut_down()
         self._outboxes.wake()
@@ -303,6 +292,8 @@ async def run_server(
             await _first(load, stop)
             if load.done():
                 load.result()
+                ready = fields(address=address, model=server_config.model)
+                _log.info("serving", extra=ready)
                 if on_ready is not None:
                     on_ready(address)
                 await _first(asyncio.create_task(server.gate.draining.wait()), stop)
@@ -311,7 +302,8 @@ async def run_server(
             has_died = server.gate.draining.is_set()
             with exit_after(server_config.drain_grace_s + _WATCHDOG_S):
                 await server.stop(server_config.drain_grace_s, hurry)
-    return FAULT_EXIT if has_died else 0
+    _log.info("stopped", extra=fields(exit_code=(code := FAULT_EXIT if has_died else 0)))
+    return code
 
 
 @contextmanager
@@ -337,17 +329,6 @@ async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
     waiter = asyncio.create_task(event.wait())
     await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
-
-
-def _metrics_address(text: str | None) -> TcpAddress | None:
-    if text is None:
-        return None
-    address = parse_address(text, "metrics_listen")
-    if isinstance(address, UnixAddress):
-        message = f"metrics_listen: expected HOST:PORT, got {text!r}"
-        raise ConfigError(message)
-    check_private(address, "metrics_listen", "metrics are plain text: use 127.0.0.1 or ::1")
-    return address
 
 
 def _limits(config: ServerConfig) -> Limits:

@@ -179,4 +179,5 @@ def _load(engine: "AsyncEngine") -> pb.Load:
         num_prefix_queries=load.num_prefix_queries,
         num_prefix_hits=load.num_prefix_hits,
         num_steps=engine.progress.num_steps,
+        num_recomputed_tokens=load.num_recomputed_tokens,
     )

@@ -9,10 +9,15 @@ from chairlift.server.status import duration
 from chairlift.v1 import server_pb2 as pb
 
 if TYPE_CHECKING:
-    from chairlift.engine.step_record import StepRecord
+    from chairlift.engine.step_record import StepRecord, StepTimes
 
 CAPACITY: Final = 4096
 """Steps that wait for a slow reader."""
+
+
+def _parts(times: "StepTimes") -> list[tuple[str, float]]:
+    """Names of the proto's fields, with seconds."""
+    return [(name.removesuffix("_s"), seconds) for name, seconds in times._asdict().items()]
 
 
 class StepFeed:
@@ -45,6 +50,7 @@ class StepFeed:
                 duration=duration(record.duration_s),
                 num_waiting=record.num_waiting,
                 rows=[self._row(*row) for row in record.rows],
+                times=pb.StepTimes(**{k: duration(v) for k, v in _parts(record.times)}),
             )
         )
         self._arrived.set()

@@ -133,7 +133,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps")
+    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens")
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_HELD_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,7 @@ class Load(_message.Message):
     NUM_PREFIX_QUERIES_FIELD_NUMBER: _ClassVar[int]
     NUM_PREFIX_HITS_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     num_waiting: int
     num_running: int
     num_rows_held: int
@@ -158,7 +159,8 @@ class Load(_message.Message):
     num_prefix_queries: int
     num_prefix_hits: int
     num_steps: int
-    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ...) -> None: ...
+    num_recomputed_tokens: int
+    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ...) -> None: ...
 
 class WatchStepsRequest(_message.Message):
     __slots__ = ()
@@ -173,18 +175,34 @@ class WatchStepsResponse(_message.Message):
     def __init__(self, steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., num_dropped: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("step", "start", "duration", "num_waiting", "rows")
+    __slots__ = ("step", "start", "duration", "num_waiting", "rows", "times")
     STEP_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DURATION_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     step: int
     start: _duration_pb2.Duration
     duration: _duration_pb2.Duration
     num_waiting: int
     rows: _containers.RepeatedCompositeFieldContainer[StepRow]
-    def __init__(self, step: _Optional[int] = ..., start: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., num_waiting: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[StepRow, _Mapping]]] = ...) -> None: ...
+    times: StepTimes
+    def __init__(self, step: _Optional[int] = ..., start: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., num_waiting: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[StepRow, _Mapping]]] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ...) -> None: ...
+
+class StepTimes(_message.Message):
+    __slots__ = ("schedule", "inputs", "forward", "sample", "update")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    schedule: _duration_pb2.Duration
+    inputs: _duration_pb2.Duration
+    forward: _duration_pb2.Duration
+    sample: _duration_pb2.Duration
+    update: _duration_pb2.Duration
+    def __init__(self, schedule: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inputs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., forward: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., update: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StepRow(_message.Message):
     __slots__ = ("row", "handle", "request_id", "num_tokens", "sampled")

@@ -73,6 +73,8 @@ pub struct Load {
     pub num_kv_tokens: usize,
     /// Since the start.
     pub num_preemptions: u64,
+    /// Tokens that were computed again because of them.
+    pub num_recomputed_tokens: u64,
     /// Full prompt columns of admitted requests since the start, and those found in the prefix cache.
     pub num_prefix_queries: u64,
     pub num_prefix_hits: u64,
@@ -104,6 +106,7 @@ pub struct Scheduler {
     num_steps: u64,
     events: Events,
     num_preemptions: u64,
+    num_recomputed_tokens: u64,
     num_prefix_queries: u64,
     num_prefix_hits: u64,
 }
@@ -142,6 +145,7 @@ impl Scheduler {
             num_steps: 0,
             events: Events::default(),
             num_preemptions: 0,
+            num_recomputed_tokens: 0,
             num_prefix_queries: 0,
             num_prefix_hits: 0,
             config,
@@ -205,6 +209,7 @@ impl Scheduler {
             num_cached_blocks: self.kv.num_published(),
             num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),
             num_preemptions: self.num_preemptions,
+            num_recomputed_tokens: self.num_recomputed_tokens,
             num_prefix_queries: self.num_prefix_queries,
             num_prefix_hits: self.num_prefix_hits,
         }

@@ -38,7 +38,7 @@ pub struct Outboxes {
     free: Vec<StreamId>,
     tracks: HashMap<RequestId, Track>,
     max_token_bytes: usize,
-    num_tokens: u64,
+    num_tokens: Vec<u64>,
     first_token: Histogram,
     inter_token: Histogram,
 }
@@ -53,7 +53,7 @@ impl Outboxes {
             free: Vec::new(),
             tracks: HashMap::new(),
             max_token_bytes,
-            num_tokens: 0,
+            num_tokens: Vec::new(),
             first_token,
             inter_token,
         }
@@ -95,6 +95,9 @@ impl Outboxes {
         let mut track = Track::new(stream_id, request_id, options, arrived_at);
         stream.put(&numbered(event, track.next_sequence()));
         self.tracks.insert(request, track);
+        if self.num_tokens.len() <= options.group {
+            self.num_tokens.resize(options.group + 1, 0);
+        }
         true
     }
 
@@ -153,7 +156,7 @@ impl Outboxes {
             };
             let num_tokens = output.token_ids.len() as u64;
             if num_tokens > 0 {
-                self.num_tokens += num_tokens;
+                self.num_tokens[track.options.group] += num_tokens;
                 match track.last_token_at.replace(now) {
                     None => {
                         let waited = now.saturating_sub(track.arrived_at);
@@ -219,9 +222,9 @@ impl Outboxes {
         self.tracks.len()
     }
 
-    /// Tokens of tracked requests so far.
-    pub fn num_tokens(&self) -> u64 {
-        self.num_tokens
+    /// Tokens of tracked requests so far, by group.
+    pub fn num_tokens(&self) -> &[u64] {
+        &self.num_tokens
     }
 
     /// Seconds from arrival to the first tokens.

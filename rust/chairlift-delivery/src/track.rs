@@ -7,7 +7,7 @@ use crate::{
     wire::{Tokens, put_varint},
 };
 
-/// What a client asked to be sent.
+/// What a client asked to be sent, and how it is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub text: bool,
@@ -15,6 +15,8 @@ pub struct Options {
     pub logprobs: bool,
     /// Tokens per event after the first; 0 is one event at the end.
     pub interval: u32,
+    /// Tokens are counted by this small number.
+    pub group: usize,
 }
 
 /// Output of one request in one step.
@@ -37,7 +39,7 @@ pub(crate) struct Track {
     pub(crate) is_due: bool,
     pub(crate) arrived_at: Nanos,
     pub(crate) last_token_at: Option<Nanos>,
-    options: Options,
+    pub(crate) options: Options,
     has_sent_tokens: bool,
 }
 

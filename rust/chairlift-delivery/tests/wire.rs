@@ -80,6 +80,7 @@ const OPTIONS: Options = Options {
     token_ids: true,
     logprobs: true,
     interval: 1,
+    group: 0,
 };
 
 proptest! {
@@ -130,7 +131,7 @@ fn times_are_counted_by_token() {
     assert_eq!(first.started, [RequestId(5)]);
     let later = outboxes.post(4 * second, &step("xyz", &[1, 2, 3, 4, 5]), &[], &[]);
     assert_eq!(later.started, []);
-    assert_eq!(outboxes.num_tokens(), 6);
+    assert_eq!(outboxes.num_tokens(), [6]);
     assert_eq!(outboxes.first_token().counts(), [0, 1, 0]);
     // Five tokens after 2.5 s are half a second each.
     assert_eq!(outboxes.inter_token().counts(), [5, 0]);

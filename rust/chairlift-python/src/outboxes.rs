@@ -64,7 +64,7 @@ impl Outboxes {
         self.inner().close(StreamId(stream));
     }
 
-    #[pyo3(signature = (request, stream, request_id, event, *, arrived_at, text, token_ids, logprobs, interval))]
+    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -75,6 +75,7 @@ impl Outboxes {
         stream: usize,
         request_id: &str,
         event: &[u8],
+        group: usize,
         arrived_at: u64,
         text: bool,
         token_ids: bool,
@@ -86,6 +87,7 @@ impl Outboxes {
             token_ids,
             logprobs,
             interval,
+            group,
         };
         let (request, stream) = (RequestId(request), StreamId(stream));
         if self
@@ -144,8 +146,8 @@ impl Outboxes {
     }
 
     #[getter]
-    fn num_tokens(&self) -> u64 {
-        self.inner().num_tokens()
+    fn num_tokens(&self) -> Vec<u64> {
+        self.inner().num_tokens().to_vec()
     }
 
     #[getter]

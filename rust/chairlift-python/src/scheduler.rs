@@ -39,6 +39,7 @@ pub(crate) struct Load {
     num_cached_blocks: usize,
     num_kv_tokens: usize,
     num_preemptions: u64,
+    num_recomputed_tokens: u64,
     num_prefix_queries: u64,
     num_prefix_hits: u64,
 }
@@ -267,6 +268,7 @@ impl Scheduler {
             num_cached_blocks: load.num_cached_blocks,
             num_kv_tokens: load.num_kv_tokens,
             num_preemptions: load.num_preemptions,
+            num_recomputed_tokens: load.num_recomputed_tokens,
             num_prefix_queries: load.num_prefix_queries,
             num_prefix_hits: load.num_prefix_hits,
         }

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chairlift.cli.bench.workload import Item
-from chairlift.engine.engine import Engine, StepOutput
+from chairlift.engine.engine import Engine
+from chairlift.engine.stepper import StepOutput
 from chairlift.errors import ChairliftError
 from chairlift.figures import Run, unwritten_share
 from chairlift.types import (

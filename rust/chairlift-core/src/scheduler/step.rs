@@ -267,7 +267,9 @@ impl Scheduler {
         request.num_computed = start;
         if rejoins {
             self.num_preempted -= 1;
-            request.account.num_recomputed_tokens += request.num_lost.saturating_sub(start);
+            let recomputed = request.num_lost.saturating_sub(start);
+            request.account.num_recomputed_tokens += recomputed;
+            self.num_recomputed_tokens += recomputed as u64;
             request.num_lost = 0;
         } else {
             request.account.cached_tokens = start;

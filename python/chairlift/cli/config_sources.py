@@ -1,0 +1,179 @@
+"""Where settings come from: a flag, else the environment, else a TOML file, else the default.
+
+A name that nobody knows is an error in each of the three: a setting that is misspelt would silently
+be another.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from pydantic import BaseModel
+
+from chairlift.config import EngineConfig
+from chairlift.errors import ConfigError
+from chairlift.logs import LogConfig
+from chairlift.replay.options import ReplayOptions
+from chairlift.server.config import ServerConfig
+
+PREFIX: Final = "CHAIRLIFT_"
+
+OTHER_VARIABLES: Final = frozenset(
+    PREFIX + name for name in ("CONFIG", "CPU", "TARGET", "TLS_CA", "TOKEN")
+)
+"""Variables that are no field of a configuration."""
+
+# What Kubernetes sets in every pod for a service whose name begins with "chairlift".
+_OF_KUBERNETES: Final = re.compile(
+    r"CHAIRLIFT_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+_LINK: Final = re.compile(r"(tcp|udp|sctp)://\S+")
+
+_IN_FILE: Final = "chairlift.config_file"
+
+
+def option_name(field: str) -> str:
+    """The name of a setting's option, without its dashes: `batch_window_s` is `batch-window`."""
+    return field.removesuffix("_s").replace("_", "-")
+
+
+def variable_name(field: str) -> str:
+    """The name of its environment variable: `CHAIRLIFT_BATCH_WINDOW`."""
+    return PREFIX + option_name(field).replace("-", "_").upper()
+
+
+def known_variables() -> set[str]:
+    """All variables that some command reads."""
+    configs: tuple[type[BaseModel], ...] = (EngineConfig, ServerConfig, LogConfig, ReplayOptions)
+    settings = {variable_name(field) for config in configs for field in config.model_fields}
+    return settings | OTHER_VARIABLES
+
+
+def check_environment() -> None:
+    """Looks for variables of this program that it does not know.
+
+    Raises:
+        ConfigError: There is one; the message names the nearest that is known.
+    """
+    known = known_variables()
+    for name, value in sorted(os.environ.items()):
+        is_ours = name.startswith(PREFIX) and not _OF_KUBERNETES.fullmatch(name)
+        is_link = name.endswith("_PORT") and _LINK.fullmatch(value) is not None
+        if is_ours and not is_link and name not in known:
+            message = f"environment: no such variable: {name}{_nearest(name, known)}"
+            raise ConfigError(message)
+
+
+def read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Makes a TOML file's entries the defaults of the options; names are those of the options.
+
+    Raises:
+        ConfigError: The file cannot be read, names an option twice or one that there is not, or
+            has a value of another type.
+    """
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        entries = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        message = f"cannot read {path}: {error}"
+        raise ConfigError(message) from None
+    parameters = {
+        option_name(parameter.name): parameter
+        for parameter in context.command.params
+        if parameter.name not in _NOT_IN_FILE
+    }
+    defaults: dict[str, object] = {}
+    for key, value in entries.items():
+        name = key.replace("_", "-")
+        if name not in parameters:
+            message = f"{path}: no such option: {key}{_nearest(name, parameters)}"
+            raise ConfigError(message)
+        parameter = parameters[name]
+        field = parameter.name
+        is_switch = bool(getattr(parameter, "is_flag", False))
+        if field in defaults:
+            message = f"{path}: {key} is there twice"
+            raise ConfigError(message)
+        defaults[field] = _plain(value, is_switch, f"{path}: {key}")
+        context.meta[f"{_IN_FILE}.{field}"] = f"{path}:{_line_of(key, text)}"
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+_NOT_IN_FILE: Final = frozenset({"config", "print_config", "help"})
+
+
+def _plain(value: object, is_switch: bool, where: str) -> object:
+    """As it would be typed: then nothing is taken for a number that is none, or is cut to one."""
+    if is_switch and isinstance(value, bool):
+        return value
+    if isinstance(value, str | int | float):
+        return str(value)
+    message = f"{where}: expected a text, a number or a boolean, got {type(value).__name__}"
+    raise ConfigError(message)
+
+
+def _line_of(key: str, text: str) -> int:
+    entry = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
+    lines = enumerate(text.splitlines(), start=1)
+    return next((number for number, line in lines if entry.match(line)), 0)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; the nearest is {matches[0]}" if matches else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of the command that runs."""
+
+    name: str
+    """Of its option."""
+    value: Any
+    """As validated; None where the server decides."""
+    source: str
+    """A flag, a variable, a line of a file, or empty for the default."""
+
+    def toml(self) -> str:
+        """A line of a file that sets it, with its source."""
+        source = self.source or "default"
+        if self.value is None:
+            return f"# {self.name} is not set  # {source}"
+        return f"{self.name} = {_toml(self.value)}  # {source}"
+
+
+def settings_of(context: typer.Context, configs: Iterable[BaseModel]) -> Iterator[Setting]:
+    """The settings that the command takes, as they are in frozen configurations."""
+    taken = {parameter.name for parameter in context.command.params}
+    for config in configs:
+        for field in type(config).model_fields:
+            if field in taken:
+                value = getattr(config, field)
+                if field.endswith("_s") and value is not None:
+                    value = f"{value:g}s"
+                yield Setting(option_name(field), value, _source(context, field))
+
+
+def _source(context: typer.Context, field: str) -> str:
+    source = context.get_parameter_source(field)
+    sources: Mapping[str, str] = {
+        "COMMANDLINE": "argument" if field == "model" else f"--{option_name(field)}",
+        "ENVIRONMENT": variable_name(field),
+        "DEFAULT_MAP": context.meta.get(f"{_IN_FILE}.{field}", ""),
+    }
+    return sources.get(source.name, "") if source is not None else ""
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value.value if isinstance(value, StrEnum) else value)

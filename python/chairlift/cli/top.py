@@ -1,0 +1,157 @@
+"""`chairlift top`: a live view of a server, from its own streams of load and steps."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from chairlift.cli.config_sources import check_environment
+from chairlift.cli.remote import DEFAULT_TARGET, NO_SERVER, Target, TlsCa, TlsCert, TlsKey
+from chairlift.cli.top_state import TopState
+from chairlift.cli.top_view import TopView, as_json
+from chairlift.cli.values import duration
+from chairlift.errors import ChairliftError, ConfigError, Reason, RequestError, ServerError
+
+if TYPE_CHECKING:
+    from chairlift.client import AsyncClient
+
+RETRY_S: Final = 0.5
+
+
+def top(
+    *,
+    target: Target = DEFAULT_TARGET,
+    interval: Annotated[str, duration("--interval", help="Between frames.")] = "500ms",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per frame.")
+    ] = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Watch a server live: rows, queue, KV memory, step time. q or Ctrl-C ends it."""
+    check_environment()
+    console = Console()
+    if not (once or json_lines or console.is_terminal):
+        message = "the live view needs a terminal: take --once or --json"
+        raise ConfigError(message)
+    state = TopState(target)
+    tls = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+    frames = _frames(state, float(interval), tls)
+    with suppress(KeyboardInterrupt):
+        if once or json_lines:
+            asyncio.run(_print(console, state, frames, once=once, json_lines=json_lines))
+        else:
+            asyncio.run(_live(console, state, frames))
+
+
+async def _print(
+    console: Console, state: TopState, frames: AsyncIterator[int], *, once: bool, json_lines: bool
+) -> None:
+    async for number in frames:
+        # The first frame has no rates yet.
+        if once and number == 0 and not state.trouble:
+            continue
+        if json_lines:
+            print(json.dumps(as_json(state)), flush=True)
+        else:
+            console.print(TopView(state))
+        if once:
+            return
+
+
+async def _live(console: Console, state: TopState, frames: AsyncIterator[int]) -> None:
+    """Until q: in a screen of its own, so that the terminal is as it was afterwards."""
+    with Live(TopView(state), console=console, screen=True, auto_refresh=False) as live:
+
+        async def show() -> None:
+            async for _ in frames:
+                live.refresh()
+
+        showing = asyncio.create_task(show())
+        with _keys(showing), suppress(asyncio.CancelledError):
+            await showing
+
+
+@contextmanager
+def _keys(task: asyncio.Task[None]) -> Iterator[None]:
+    """Ends the task when q is typed; a terminal otherwise waits for the end of a line."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    fd, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(fd)
+
+    def on_key() -> None:
+        if os.read(fd, 1) in (b"q", b"Q", b""):
+            task.cancel()
+
+    tty.setcbreak(fd)
+    loop.add_reader(fd, on_key)
+    try:
+        yield
+    finally:
+        loop.remove_reader(fd)
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+async def _frames(
+    state: TopState, interval_s: float, tls: dict[str, str | None]
+) -> AsyncIterator[int]:
+    """Keeps the state current and tells when to draw it; numbers count from each connection.
+
+    Raises:
+        ChairliftError: There was no server from the start, or it does not let us in.
+    """
+    from chairlift.client import connect_async
+
+    while True:
+        token = os.environ.get("CHAIRLIFT_TOKEN")
+        try:
+            async with connect_async(state.target, token=token, **tls) as client:
+                async for number in _watch(client, state, interval_s):
+                    yield number
+            state.lost("")
+        except (ServerError, RequestError) as error:
+            if isinstance(error, RequestError) and error.reason is Reason.AUTH:
+                raise
+            if state.info is None:
+                message = NO_SERVER.format(state.target)
+                raise ChairliftError(message) from None
+            state.lost(str(error))
+        yield 0
+        await asyncio.sleep(RETRY_S)
+
+
+async def _watch(client: "AsyncClient", state: TopState, interval_s: float) -> AsyncIterator[int]:
+    info = await client.server_info()
+    state.connected(info, (await client.model_info()).name)
+    steps = await client.watch_steps()
+
+    async def follow() -> None:
+        with suppress(ServerError, RequestError):
+            async for step in steps:
+                state.add(step)
+
+    following = asyncio.create_task(follow())
+    try:
+        number = 0
+        async for load in client.watch_load(interval_s):
+            state.load = load
+            yield number
+            number += 1
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following

@@ -1,0 +1,160 @@
+"""What `chairlift top` knows of a server: the last load, and the steps of the last moments."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from chairlift.cli.picture import Seat
+
+if TYPE_CHECKING:
+    from google.protobuf import duration_pb2
+
+    from chairlift.v1 import server_pb2 as pb
+
+WINDOW_S: Final = 2.0
+"""Rates are over so long."""
+PARTS: Final = ("schedule", "inputs", "forward", "sample", "update")
+MOST_STEPS: Final = 4096
+"""Kept for the figure and the curve of step times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step as it arrived."""
+
+    at: float
+    """Arrival, in monotonic seconds."""
+    duration_s: float
+    parts_s: tuple[float, ...]
+    """In the order of `PARTS`."""
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Of the last moments; 0 where nothing ran."""
+
+    tokens_per_s: float
+    prompt_tokens_per_s: float
+    steps_per_s: float
+    step_s: float
+    """Mean."""
+    parts_s: dict[str, float]
+    """Mean of each part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rider:
+    """Who is in a row now."""
+
+    row: int
+    request_id: str
+    """Empty for a request of another tenant."""
+    num_tokens: int
+    """That it got since the watch began."""
+    in_prefill: bool
+    number: int
+    """Counts the requests that were seen."""
+
+
+class TopState:
+    """Fed by two watches, looked at by the view."""
+
+    def __init__(self, target: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts unconnected."""
+        self.target = target
+        self.info: pb.GetServerInfoResponse | None = None
+        self.model_name = ""
+        self.load: pb.Load | None = None
+        self.trouble = ""
+        """Why there is no connection; empty while there is one."""
+        self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
+        self._clock = clock
+        self._since = clock()
+        self._riders: dict[str, Rider] = {}
+        self._num_riders = 0
+
+    def connected(self, info: "pb.GetServerInfoResponse", model_name: str) -> None:
+        """A server is there, perhaps another than before."""
+        self.info, self.model_name, self.trouble = info, model_name, ""
+        self.steps.clear()
+        self._riders.clear()
+        self._since = self._clock()
+
+    def lost(self, why: str) -> None:
+        """The connection broke."""
+        self.trouble = why or "the server ended"
+
+    def add(self, step: "pb.Step") -> None:
+        """Takes a step."""
+        for row in step.rows:
+            if row.handle:
+                known = self._riders.get(row.handle)
+                num_tokens = row.sampled + (known.num_tokens if known else 0)
+                in_prefill = not (row.sampled and row.num_tokens == 1)
+                number = known.number if known else self._num_riders
+                self._num_riders += known is None
+                rider = Rider(row.row, row.request_id, num_tokens, in_prefill, number)
+                self._riders[row.handle] = rider
+        while len(self._riders) > MOST_STEPS:
+            self._riders.pop(next(iter(self._riders)))
+        seats = tuple(
+            Seat(step.step, row.row, row.handle or _stranger(row.row), row.num_tokens, row.sampled)
+            for row in step.rows
+        )
+        parts_s = tuple(_seconds(getattr(step.times, part)) for part in PARTS)
+        self.steps.append(Step(self._clock(), _seconds(step.duration), parts_s, seats))
+
+    def riders(self) -> dict[str, Rider]:
+        """Who was in the last steps, by handle; a request of another tenant has no name."""
+        if self.load is None or not self.load.num_running:
+            return {}
+        now = self._clock()
+        last = [step for step in list(self.steps)[-2:] if now - step.at <= WINDOW_S]
+        of_row = {seat.row: seat for step in last for seat in step.seats}
+        return {
+            seat.request_id: self._riders.get(seat.request_id) or _unnamed(seat)
+            for _, seat in sorted(of_row.items())
+        }
+
+    def number(self, handle: str) -> int:
+        """A request's number, which stays its own: of those of other tenants, the row's."""
+        rider = self._riders.get(handle)
+        return rider.number if rider else int(handle.removeprefix("#") or 0)
+
+    def rates(self) -> Rates:
+        """Over the last `WINDOW_S`, or less after a connection."""
+        now = self._clock()
+        recent = [step for step in self.steps if now - step.at <= WINDOW_S]
+        span = max(min(WINDOW_S, now - self._since), 1e-3)
+        count = max(1, len(recent))
+        sampled = sum(seat.sampled for step in recent for seat in step.seats)
+        computed = sum(seat.num_tokens for step in recent for seat in step.seats)
+        decoded = sum(_is_decode(seat) for step in recent for seat in step.seats)
+        means = [sum(step.parts_s[i] for step in recent) / count for i in range(len(PARTS))]
+        return Rates(
+            tokens_per_s=sampled / span,
+            prompt_tokens_per_s=(computed - decoded) / span,
+            steps_per_s=len(recent) / span,
+            step_s=sum(step.duration_s for step in recent) / count,
+            parts_s=dict(zip(PARTS, means, strict=True)),
+        )
+
+
+def _is_decode(seat: Seat) -> bool:
+    return seat.sampled and seat.num_tokens == 1
+
+
+def _unnamed(seat: Seat) -> Rider:
+    return Rider(seat.row, "", 0, in_prefill=not _is_decode(seat), number=seat.row)
+
+
+def _stranger(row: int) -> str:
+    """Stands for the handle of another tenant's request, which is not told."""
+    return f"#{row}"
+
+
+def _seconds(duration: "duration_pb2.Duration") -> float:
+    return float(duration.seconds + duration.nanos * 1e-9)

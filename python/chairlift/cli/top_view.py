@@ -1,0 +1,200 @@
+"""How `chairlift top` looks: gauges above, below them who sits in which row, step by step."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from chairlift.cli.picture import draw, terminal_row
+from chairlift.cli.top_state import PARTS, Rates, Rider, TopState
+
+_LABEL: Final = 24
+_CURVE: Final = "▁▂▃▄▅▆▇█"
+_PART_COLOURS: Final = dict(
+    zip(PARTS, ("#4e79a7", "#3aa6a0", "#59a14f", "#d4a72c", "#b07aa1"), strict=True)
+)
+_STATES: Final = {1: "starting", 2: "serving", 3: "draining", 4: "dead"}
+_QUIET: Final = "bright_black"
+
+
+class TopView:
+    """Draws a `TopState`; render it as often as you like."""
+
+    def __init__(self, state: TopState) -> None:
+        self._state = state
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As high as the terminal at most."""
+        width = options.max_width
+        yield self._title(width)
+        if self._state.load is None:
+            return
+        rates = self._state.rates()
+        size = max(12, min(60, width - 60))
+        gauges = Table.grid(padding=(0, 2, 0, 0))
+        gauges.add_column(min_width=6, style="bold")
+        gauges.add_column(min_width=size)
+        gauges.add_column(no_wrap=True, overflow="ellipsis")
+        for name, gauge, words in self._gauges(rates, size):
+            gauges.add_row(name, gauge, words)
+        yield gauges
+        yield _key(rates, width)
+        yield Text()
+        yield from self._rows(width, max(1, (options.height or console.height) - 13))
+
+    def _title(self, width: int) -> Text:
+        state = self._state
+        if state.info is None or state.trouble:
+            why = f"  {state.trouble}" if state.trouble else ""
+            text = Text.assemble(
+                ("chairlift top", "bold"), f"  {state.target}  ", ("reconnecting", "yellow"), why
+            )
+        else:
+            word = state_name(state)
+            text = Text.assemble(
+                ("chairlift top", "bold"),
+                f"  {state.model_name} at {state.target}  ",
+                (word, "green" if word == "serving" else "yellow"),
+                f"  {state.info.batching} batching",
+                ("  q quits", _QUIET),
+            )
+        text.truncate(width, overflow="ellipsis")
+        text.append("\n")
+        return text
+
+    def _gauges(self, rates: Rates, width: int) -> Iterator[tuple[str, Text, str]]:
+        load, info = self._state.load, self._state.info
+        assert load is not None
+        assert info is not None
+        most, used = info.max_num_seqs, load.num_blocks - load.num_free_blocks
+        free_cached = max(0, load.num_cached_blocks - used)
+        held = [("#4e79a7", load.num_running), ("#d4a72c", load.num_rows_held - load.num_running)]
+        waiting = f"{load.num_waiting:,} waiting"
+        if load.num_waiting:
+            waiting += f" ({load.num_waiting_tokens:,} prompt tokens)"
+        yield "rows", _bar(held, most, width), f"{load.num_running} of {most} running, {waiting}"
+        slots = used * info.block_size
+        waste = (slots - load.num_kv_tokens) / slots if slots else 0.0
+        blocks = [("#4e79a7", used), ("#3aa6a0", free_cached)]
+        share = used / max(1, load.num_blocks)
+        words = f"{share:.0%} of {load.num_blocks:,} blocks, {load.num_cached_blocks:,} cached"
+        yield "KV", _bar(blocks, load.num_blocks, width), f"{words}, {waste:.0%} unwritten"
+        hits = load.num_prefix_hits / max(1, load.num_prefix_queries)
+        words = f"{hits:.0%} of {load.num_prefix_queries:,} prompt blocks found"
+        preemptions = f"{load.num_preemptions:,} preemptions"
+        yield "prefix", _bar([("#3aa6a0", hits)], 1.0, width), f"{words}, {preemptions}"
+        steps = list(self._state.steps)[-width:]
+        curve = _curve([sum(seat.sampled for seat in step.seats) for step in steps])
+        words = f"{rates.tokens_per_s:,.0f} tokens/s, {rates.prompt_tokens_per_s:,.0f} of prompts/s"
+        yield "tokens", Text(curve, style="#4e79a7"), words
+        parts = [(_PART_COLOURS[part], seconds) for part, seconds in rates.parts_s.items()]
+        words = f"{rates.step_s * 1e3:.2f} ms, {rates.steps_per_s:,.0f} steps/s"
+        curve = _curve([step.duration_s for step in steps])
+        yield "step", Text(curve, style=_PART_COLOURS["forward"]), words
+        yield "", _bar(parts, sum(rates.parts_s.values()), width), ""
+
+    def _rows(self, width: int, most: int) -> Iterator[Text]:
+        """The picture of the last steps; to its right who is in each row now."""
+        state, info = self._state, self._state.info
+        assert info is not None
+        riders = state.riders()
+        num_rows = min(info.max_num_seqs, most)
+        room = max(10, width - _LABEL - len(f"row {num_rows - 1} ") - 1)
+        steps = list(state.steps)[-room:]
+        seats = [seat for step in steps for seat in step.seats]
+        begun = {seat.request_id for step in steps[:1] for seat in step.seats}
+        handles = {seat.request_id: "" for seat in seats}
+        numbers = {handle: state.number(handle) for handle in handles}
+        picture = draw(
+            seats, handles, num_rows, running=riders.keys(), begun=begun, numbers=numbers
+        )
+        of_row = {rider.row: (handle, rider) for handle, rider in riders.items()}
+        for row in range(num_rows):
+            line = terminal_row(picture, row, 1, picture.num_steps)
+            line.pad_right(room + len(f"row {num_rows - 1} ") + 1 - line.cell_len)
+            if row in of_row:
+                handle, rider = of_row[row]
+                colour = picture.colour(handle) if handle in numbers else _QUIET
+                line.append(_name(rider), style=colour)
+            yield line
+        if info.max_num_seqs > num_rows:
+            yield Text(f"{info.max_num_seqs - num_rows} more rows", style=_QUIET)
+
+
+def state_name(state: TopState) -> str:
+    """One word."""
+    if state.trouble or state.info is None:
+        return "reconnecting"
+    return _STATES.get(state.info.state, "unknown")
+
+
+def as_json(state: TopState) -> dict[str, Any]:
+    """The same for programs."""
+    found: dict[str, Any] = {"target": state.target, "state": state_name(state)}
+    load, info = state.load, state.info
+    if state.trouble:
+        return found | {"trouble": state.trouble}
+    if load is None or info is None:
+        return found
+    rates = state.rates()
+    return found | {
+        "model": state.model_name,
+        "batching": info.batching,
+        "max_num_seqs": info.max_num_seqs,
+        **{field.name: getattr(load, field.name) for field in load.DESCRIPTOR.fields},
+        "tokens_per_s": rates.tokens_per_s,
+        "prompt_tokens_per_s": rates.prompt_tokens_per_s,
+        "steps_per_s": rates.steps_per_s,
+        "step_s": rates.step_s,
+        "step_parts_s": rates.parts_s,
+        "rows": [
+            {
+                "row": rider.row,
+                "request_id": rider.request_id,
+                "tokens": rider.num_tokens,
+                "work": "prefill" if rider.in_prefill else "decode",
+            }
+            for rider in state.riders().values()
+        ],
+    }
+
+
+def _name(rider: Rider) -> str:
+    if not rider.request_id:
+        return "of another tenant"
+    work = "prompt" if rider.in_prefill else f"{rider.num_tokens}"
+    name = rider.request_id
+    most = _LABEL - len(work) - 1
+    return f"{name if len(name) <= most else name[: most - 1] + '…'} {work}"
+
+
+def _bar(parts: Sequence[tuple[str, float]], whole: float, width: int) -> Text:
+    """Shares of a whole, side by side, on a ground of dots."""
+    bar = Text()
+    total = 0.0
+    for colour, part in parts:
+        total += part
+        end = round(width * min(1.0, total / whole)) if whole else 0
+        # What there is must be seen.
+        end = max(end, bar.cell_len + (part > 0))
+        bar.append("█" * (min(end, width) - bar.cell_len), style=colour)
+    bar.append("·" * (width - bar.cell_len), style=_QUIET)
+    return bar
+
+
+def _curve(values: Sequence[float]) -> str:
+    top = max(values, default=0.0)
+    return "".join(_CURVE[min(7, int(8 * v / top))] if top else _CURVE[0] for v in values)
+
+
+def _key(rates: Rates, width: int) -> Text:
+    total = sum(rates.parts_s.values())
+    words = [
+        Text(f"{part} {seconds / total if total else 0:.0%}", style=_PART_COLOURS[part])
+        for part, seconds in rates.parts_s.items()
+    ]
+    key = Text(" " * 8).append_text(Text("  ").join(words))
+    key.truncate(width, overflow="ellipsis")
+    return key

@@ -1,0 +1,16 @@
+"""What Prometheus reads of one server; docs/operations.md lists the names."""
+
+from chairlift.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Deliveries
+from chairlift.metrics.instruments import Metrics
+from chairlift.metrics.load import LoadSnapshot, ServedModel
+from chairlift.metrics.tenants import TenantLabels
+
+__all__ = [
+    "FIRST_TOKEN_S",
+    "TOKEN_S",
+    "Deliveries",
+    "LoadSnapshot",
+    "Metrics",
+    "ServedModel",
+    "TenantLabels",
+]

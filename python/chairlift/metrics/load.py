@@ -1,0 +1,94 @@
+"""The engine's load as gauges, read when Prometheus asks, so that the steps need not report it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class LoadSnapshot(Protocol):
+    """What the gauges show; `_core.Load` is one."""
+
+    num_waiting: int
+    num_waiting_tokens: int
+    num_running: int
+    num_rows_held: int
+    num_blocks: int
+    num_free_blocks: int
+    num_cached_blocks: int
+    num_kv_tokens: int
+    num_preemptions: int
+    num_recomputed_tokens: int
+    num_prefix_queries: int
+    num_prefix_hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What is served, and how."""
+
+    name: str
+    version: str
+    """Of Chairlift."""
+    batching: str
+    block_size: int
+
+
+def kv_usage(load: LoadSnapshot) -> float:
+    """Share of the KV blocks that requests hold, 0 to 1."""
+    return (load.num_blocks - load.num_free_blocks) / max(1, load.num_blocks)
+
+
+class LoadCollector(Collector):
+    """Gives nothing before the model is loaded."""
+
+    def __init__(self, load: Callable[[], LoadSnapshot | None], model: ServedModel) -> None:
+        self._load = load
+        self._model = model
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads one snapshot."""
+        load = self._load()
+        if load is None:
+            return
+        model = self._model
+        labels = ["version", "model", "batching"]
+        info = GaugeMetricFamily("chairlift_info", "1, with what is served.", labels=labels)
+        info.add_metric([model.version, model.name, model.batching], 1)
+        yield info
+        for name, text, value in self._gauges(load):
+            yield GaugeMetricFamily(f"chairlift_{name}", text, value=value)
+        for name, text, count in _counters(load):
+            yield CounterMetricFamily(f"chairlift_{name}", text, value=count)
+
+    def _gauges(self, load: LoadSnapshot) -> tuple[tuple[str, str, float], ...]:
+        held = (load.num_blocks - load.num_free_blocks) * self._model.block_size
+        unwritten = held - load.num_kv_tokens
+        return (
+            ("requests_waiting", "Requests that have not started.", load.num_waiting),
+            ("waiting_tokens", "Prompt tokens of the waiting requests.", load.num_waiting_tokens),
+            ("requests_running", "Requests in the batch.", load.num_running),
+            ("rows_held", "Rows in use or kept empty until a batch ends.", load.num_rows_held),
+            ("kv_blocks", "KV blocks that requests can have.", load.num_blocks),
+            ("kv_blocks_free", "KV blocks free or evictable.", load.num_free_blocks),
+            ("kv_blocks_cached", "KV blocks in the prefix cache.", load.num_cached_blocks),
+            ("kv_usage_ratio", "Share of the KV blocks that requests hold.", kv_usage(load)),
+            ("kv_slots_unwritten", "Token slots of held KV blocks not written yet.", unwritten),
+            ("kv_waste_ratio", "Their share of the held slots.", unwritten / max(1, held)),
+        )
+
+    def describe(self) -> list[Metric]:
+        """Nothing is known before the model is loaded."""
+        return []
+
+
+def _counters(load: LoadSnapshot) -> tuple[tuple[str, str, int], ...]:
+    """Since the engine started; a restart in place begins at 0, which Prometheus understands."""
+    return (
+        ("preemptions", "Requests that lost their row.", load.num_preemptions),
+        ("recomputed_tokens", "Tokens computed again after that.", load.num_recomputed_tokens),
+        ("prefix_cache_queries", "Prompt blocks looked up.", load.num_prefix_queries),
+        ("prefix_cache_hits", "Prompt blocks found.", load.num_prefix_hits),
+    )

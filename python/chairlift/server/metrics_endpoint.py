@@ -1,0 +1,69 @@
+"""The Prometheus endpoint: what it shows, and the port that shows it."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from chairlift import _core
+from chairlift.config import EngineConfig
+from chairlift.errors import ConfigError
+from chairlift.metrics import Deliveries, LoadSnapshot, Metrics, ServedModel, TenantLabels
+from chairlift.server.config import ServerConfig
+from chairlift.server.listen import TcpAddress, UnixAddress, check_private, parse_address
+
+
+def new_metrics(
+    engine_config: EngineConfig,
+    config: ServerConfig,
+    load: Callable[[], LoadSnapshot | None],
+    deliveries: Deliveries,
+) -> Metrics:
+    """The instruments of a server, which gives its load and what it delivered."""
+    model = ServedModel(
+        name=config.model,
+        version=_core.__version__,
+        batching=engine_config.batching.value,
+        block_size=engine_config.block_size,
+    )
+    # Whoever may name tenants, or holds a certificate, brings names that nobody has listed.
+    is_closed = config.auth_tokens is not None and not config.trust_tenant_metadata
+    return Metrics(load, model, TenantLabels(is_closed=is_closed), deliveries)
+
+
+def metrics_address(text: str | None) -> TcpAddress | None:
+    """Where the endpoint listens.
+
+    Raises:
+        ConfigError: That is no address, or one that strangers reach.
+    """
+    if text is None:
+        return None
+    address = parse_address(text, "metrics_listen")
+    if isinstance(address, UnixAddress):
+        message = f"metrics_listen: expected HOST:PORT, got {text!r}"
+        raise ConfigError(message)
+    check_private(address, "metrics_listen", "metrics are plain text: use 127.0.0.1 or ::1")
+    return address
+
+
+def serve_metrics(address: TcpAddress | None, registry: CollectorRegistry) -> Callable[[], None]:
+    """Starts the endpoint on a thread of its own, if there is one; gives what ends it.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+    if address is None:
+        return lambda: None
+    try:
+        endpoint, thread = start_http_server(address.port, address.host, registry)
+    except OSError as error:
+        reason = (error.strerror or "unknown error").lower()
+        message = f"metrics_listen: cannot listen on {address}: {reason}"
+        raise ConfigError(message) from None
+
+    def end() -> None:
+        endpoint.shutdown()
+        endpoint.server_close()
+        thread.join()
+
+    return end

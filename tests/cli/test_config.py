@@ -1,0 +1,164 @@
+"""One configuration from flags, environment and file; what nobody knows is an error."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+from chairlift.cli import app
+from chairlift.cli.config_sources import known_variables, option_name
+from chairlift.config import EngineConfig
+from chairlift.logs import LogConfig
+from chairlift.server.config import ServerConfig
+
+from tests.cli.conftest import Run, environment
+from tests.cli.test_serve import assert_one_line
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "chairlift.toml"
+
+
+def printed(run: Run, *arguments: object) -> dict[str, tuple[str, str]]:
+    """Value and source of each setting."""
+    result = run("serve", *arguments, "--print-config")
+    assert result.returncode == 0, result
+    lines = {}
+    for line in result.stdout.splitlines():
+        entry, _, source = line.rpartition("  # ")
+        name, _, value = entry.partition(" = ")
+        lines[name] = (value, source)
+    return lines
+
+
+def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(
+    chairlift: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('# three\nmax-num-seqs = 3\nmax_queued_requests = 5\nbatching = "static"\n')
+    monkeypatch.setenv("CHAIRLIFT_MAX_NUM_SEQS", "4")
+    monkeypatch.setenv("CHAIRLIFT_BATCHING", "dynamic")
+    lines = printed(chairlift, "--config", file, "--max-num-seqs", "6")
+    assert lines["max-num-seqs"] == ("6", "--max-num-seqs")
+    assert lines["batching"] == ('"dynamic"', "CHAIRLIFT_BATCHING")
+    assert lines["max-queued-requests"] == ("5", f"{file}:3")
+    assert lines["default-max-tokens"] == ("512", "default")
+    assert lines["model"] == ('"demo"', "default")
+    monkeypatch.delenv("CHAIRLIFT_MAX_NUM_SEQS")
+    assert printed(chairlift, "--config", file)["max-num-seqs"] == ("3", f"{file}:2")
+    monkeypatch.setenv("CHAIRLIFT_CONFIG", str(file))
+    assert printed(chairlift, "somewhere")["model"] == ('"somewhere"', "argument")
+    assert printed(chairlift)["max-num-seqs"] == ("3", f"{file}:2")
+
+
+def test_what_is_printed_is_a_file_that_gives_the_same(chairlift: Run, file: Path) -> None:
+    given = ("--max-num-seqs", "7", "--batch-window", "20ms", "--kv-cache-memory", "16MiB")
+    given += ("--no-prefix-cache", "--log-format", "json", "--listen", "[::1]:0")
+    first = chairlift("serve", "model", *given, "--print-config").stdout
+    file.write_text(first)
+    assert tomllib.loads(first)["kv-cache-memory"] == 16 * 2**20
+    again = chairlift("serve", "--config", file, "--print-config").stdout
+    assert tomllib.loads(again) == tomllib.loads(first)
+
+
+def test_every_setting_is_printed(chairlift: Run) -> None:
+    lines = chairlift("serve", "--print-config").stdout
+    for config in (ServerConfig, EngineConfig, LogConfig):
+        for field in config.model_fields.keys() - {"block_size"}:
+            assert f"{option_name(field)} " in lines, field
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max-num-seq = 4", ("no such option: max-num-seq", "the nearest is max-num-seqs")),
+        ("batch-window-s = 4", ("the nearest is batch-window",)),
+        ("[serve]\nmax-num-seqs = 4", ("no such option: serve",)),
+        ('config = "other.toml"', ("no such option: config",)),
+        ("max-num-seqs = [4]", ("max-num-seqs", "expected a text, a number or a boolean")),
+        ("max-num-seqs = 4\nmax_num_seqs = 5", ("max_num_seqs is there twice",)),
+        ("max-num-seqs = ", ("cannot read",)),
+    ],
+)
+def test_a_wrong_file_is_one_line(
+    chairlift: Run, file: Path, text: str, words: tuple[str, ...]
+) -> None:
+    file.write_text(text)
+    assert_one_line(chairlift("serve", "--config", file), str(file), *words)
+
+
+@pytest.mark.parametrize("value", ["3.7", "true", '"three"'])
+def test_a_value_of_another_type_is_not_bent_to_fit(chairlift: Run, file: Path, value: str) -> None:
+    file.write_text(f"max-num-seqs = {value}")
+    run = chairlift("serve", "--config", file, "--print-config")
+    assert run.returncode != 0
+    assert "--max-num-seqs" in run.stderr
+
+
+@pytest.mark.parametrize("command", [("serve", "--print-config"), ("plan", "demo")])
+def test_an_unknown_variable_is_one_line(
+    chairlift: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CHAIRLIFT_BATCHNG", "static")
+    words = ("no such variable: CHAIRLIFT_BATCHNG", "the nearest is CHAIRLIFT_BATCHING")
+    assert_one_line(chairlift(*command), *words)
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_none_of_ours(
+    chairlift: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for service in ("CHAIRLIFT", "CHAIRLIFT_GATEWAY"):
+        monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.0.0.11")
+        monkeypatch.setenv(f"{service}_SERVICE_PORT", "50051")
+        monkeypatch.setenv(f"{service}_SERVICE_PORT_GRPC", "50051")
+        monkeypatch.setenv(f"{service}_PORT", "tcp://10.0.0.11:50051")
+        monkeypatch.setenv(f"{service}_PORT_50051_TCP", "tcp://10.0.0.11:50051")
+        monkeypatch.setenv(f"{service}_PORT_50051_TCP_ADDR", "10.0.0.11")
+    printed(chairlift)
+    monkeypatch.setenv("CHAIRLIFT_PORT", "50051")
+    assert_one_line(chairlift("serve", "--print-config"), "no such variable: CHAIRLIFT_PORT")
+
+
+def test_every_variable_of_every_command_is_known() -> None:
+    def variables(command: object) -> set[str]:
+        found = set()
+        for parameter in getattr(command, "params", ()):
+            if parameter.envvar:
+                found.add(parameter.envvar)
+        return found.union(*map(variables, getattr(command, "commands", {}).values()))
+
+    assert variables(typer.main.get_command(app)) <= known_variables()
+
+
+def test_the_log_tells_at_the_start_what_is_not_default(tiny_folder: Path, file: Path) -> None:
+    secret = file.with_name("tokens")
+    secret.touch(0o600)
+    secret.write_text("ann:ann-0123456789abcdef\n")
+    file.write_text('log-format = "json"\n')
+    command = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder), "--config", str(file)]
+    command += ["--listen", "nonsense", "--auth-tokens", str(secret)]
+    run = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment() | {"CHAIRLIFT_MAX_NUM_SEQS": "3"},
+    )
+    assert run.returncode == 1
+    *records, error = run.stderr.splitlines()
+    assert error.startswith("error: listen")
+    told = {}
+    for record in map(json.loads, records):
+        assert (record["message"], record["level"]) == ("setting", "info")
+        told[record["name"]] = (record["value"], record["source"])
+    assert told == {
+        "model": (str(tiny_folder), "argument"),
+        "listen": ("nonsense", "--listen"),
+        "auth-tokens": (str(secret), "--auth-tokens"),
+        "max-num-seqs": (3, "CHAIRLIFT_MAX_NUM_SEQS"),
+        "log-format": ("json", f"{file}:1"),
+    }
+    assert "0123456789" not in run.stderr + run.stdout

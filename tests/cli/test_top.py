@@ -1,0 +1,194 @@
+"""`chairlift top`: what it shows of a real server, how it ends, and that it outlives a restart."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chairlift.cli.top_state import PARTS, TopState
+from chairlift.cli.top_view import TopView, as_json
+from chairlift.client import connect
+from chairlift.v1 import server_pb2 as pb
+from rich.console import Console
+
+from tests.cli.conftest import Run, environment
+
+TOP = [sys.executable, "-m", "chairlift", "top"]
+
+
+def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
+    """A state as after 100 steps of a full batch."""
+    state = TopState("127.0.0.1:50051", clock=lambda: 1.0)
+    info = pb.GetServerInfoResponse(
+        state=pb.SERVER_STATE_SERVING, batching="continuous", max_num_seqs=num_rows, block_size=16
+    )
+    state.connected(info, "demo")
+    state.load = pb.Load(
+        num_running=num_rows,
+        num_rows_held=num_rows,
+        num_waiting=1234,
+        num_waiting_tokens=567_890,
+        num_blocks=100,
+        num_free_blocks=40,
+        num_cached_blocks=30,
+        num_kv_tokens=720,
+        num_prefix_queries=10,
+        num_prefix_hits=5,
+    )
+    for number in range(1, 101):
+        step = pb.Step(step=number)
+        step.duration.FromMicroseconds(4000)
+        for part in PARTS:
+            getattr(step.times, part).FromMicroseconds(800)
+        for row in range(num_rows):
+            name = "" if strangers else f"request-{row}-" + "x" * 30
+            step.rows.add(row=row, handle=name, request_id=name, num_tokens=1, sampled=True)
+        state.add(step)
+    return state
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 14)])
+@pytest.mark.parametrize("num_rows", [1, 8, 256])
+def test_a_frame_fits_the_terminal(width: int, height: int, num_rows: int) -> None:
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(TopView(filled(num_rows=num_rows)))
+    lines = console.export_text().rstrip("\n").splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for words in ("serving", "rows", "KV", "60% of 100 blocks", "4.00 ms", "forward 20%", "row 0"):
+        assert words in text, text
+
+
+def test_requests_of_other_tenants_have_rows_and_no_names() -> None:
+    state = filled(num_rows=2, strangers=True)
+    assert [rider["request_id"] for rider in as_json(state)["rows"]] == ["", ""]
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(TopView(state))
+    assert console.export_text().count("of another tenant") == 2
+
+
+def test_rates_are_of_the_last_moments() -> None:
+    now = [0.0]
+    state = TopState("a", clock=lambda: now[0])
+    state.connected(pb.GetServerInfoResponse(), "demo")
+    step = pb.Step(step=1)
+    step.duration.FromMilliseconds(500)
+    step.times.forward.FromMilliseconds(500)
+    step.rows.add(row=0, handle="a", num_tokens=20, sampled=False)
+    step.rows.add(row=1, handle="b", num_tokens=1, sampled=True)
+    now[0] = 10.0
+    state.add(step)
+    state.add(step)
+    rates = state.rates()
+    assert (rates.tokens_per_s, rates.prompt_tokens_per_s, rates.steps_per_s) == (1.0, 20.0, 1.0)
+    assert (rates.step_s, rates.parts_s["forward"]) == (0.5, 0.5)
+    now[0] = 20.0
+    assert state.rates().tokens_per_s == 0.0
+
+
+def test_once_prints_one_frame(chairlift: Run, target: str) -> None:
+    run = chairlift("top", "--target", target, "--once", "--interval", "100ms")
+    assert (run.returncode, run.stderr) == (0, "")
+    for words in (target, "serving", "of 4 running", "row 3"):
+        assert words in run.stdout
+
+
+def test_without_a_server_it_is_one_line(chairlift: Run, tmp_path: Path) -> None:
+    run = chairlift("top", "--target", f"unix:{tmp_path}/none.sock", "--once")
+    assert run.returncode == 1
+    assert run.stderr.startswith("error: no server at unix:")
+
+
+def test_without_a_terminal_it_says_what_to_do(chairlift: Run, target: str) -> None:
+    run = chairlift("top", "--target", target)
+    assert run.returncode == 1
+    assert "--once or --json" in run.stderr
+
+
+def frames(process: subprocess.Popen[str]) -> Iterator[dict[str, object]]:
+    assert process.stdout is not None
+    return (json.loads(line) for line in process.stdout)
+
+
+def test_json_tells_who_is_in_which_row(target: str) -> None:
+    command = [*TOP, "--target", target, "--json", "--interval", "100ms"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process,
+        connect(target) as client,
+    ):
+        told = frames(process)
+        first = next(told)
+        assert (first["state"], first["num_running"]) == ("serving", 0)
+        while not (frame := next(told))["rows"]:
+            for _ in client.generate("one", max_tokens=60, request_id="mine"):
+                pass
+        assert {row["request_id"] for row in frame["rows"]} == {"mine"}  # type: ignore[attr-defined, index]
+        assert sum(frame["step_parts_s"].values()) == pytest.approx(frame["step_s"])  # type: ignore[attr-defined]
+        process.terminate()
+
+
+def test_it_outlives_a_restart_of_the_server(tiny_folder: Path, tmp_path: Path) -> None:
+    target = f"unix:{tmp_path}/lift.sock"
+    serve = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder), "--listen", target]
+
+    def server() -> subprocess.Popen[str]:
+        process = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True, env=environment())
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("loading")
+        assert process.stdout.readline().startswith("serving")
+        return process
+
+    with server() as first:
+        command = [*TOP, "--target", target, "--json", "--interval", "100ms"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
+            told = frames(top)
+            assert next(told)["state"] == "serving"
+            first.terminate()
+            first.wait()
+            assert any(frame["state"] == "reconnecting" for frame in told)
+            with server() as second:
+                assert any(frame["state"] == "serving" for frame in told)
+                top.terminate()
+                second.terminate()
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_a_key_ends_it_and_leaves_the_terminal_as_it_was(target: str, key: bytes) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*TOP, "--target", target],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        # The keyboard's Ctrl-C reaches those whose terminal this is.
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        env=environment() | {"TERM": "xterm"},
+    )
+    os.close(slave)
+    seen = b""
+    while b"serving" not in seen:
+        seen += os.read(master, 65_536)
+    os.write(master, key)
+    while True:
+        try:
+            data = os.read(master, 65_536)
+        except OSError:  # The other end is closed.
+            break
+        seen += data
+        if not data:
+            break
+    assert process.wait(20) == 0, seen
+    # The screen of its own is left, the cursor is shown again.
+    assert seen.rindex(b"\x1b[?1049l") > seen.rindex(b"\x1b[?1049h")
+    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l")
+    assert b"Traceback" not in seen
+    os.close(master)
