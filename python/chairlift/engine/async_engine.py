@@ -7,7 +7,6 @@ cross over in one hop, and become Python objects only on this side.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from pathlib import Path
@@ -17,17 +16,30 @@ from chairlift.config import engine_config
 from chairlift.engine.engine import Engine, StepOutput
 from chairlift.engine.events import failed, refused, to_event
 from chairlift.engine.handle import Handle, Sink
+from chairlift.engine.inbox import Inbox
 from chairlift.engine.loading import Progress as LoadingProgress
-from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
+from chairlift.engine.loop import (
+    Abort,
+    Alter,
+    Delivery,
+    EngineLoop,
+    FailWaiting,
+    Flush,
+    Progress,
+    Submit,
+)
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step_record import StepRecord
 from chairlift.errors import EngineDownError, Reason, RequestError
-from chairlift.types import Chat, Event, Failed, Finished, Request
+from chairlift.types import Change, Chat, Event, Failed, Finished, Request
 
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 """How long `stop` waits for the last events, and then for the thread."""
+
+_PAUSE = Change(paused=True)
+_RESUME = Change(paused=False)
 
 _LONG_PROMPT = 16_384
 """Characters or tokens from which preparing leaves the event loop for a worker thread."""
@@ -213,6 +225,25 @@ class AsyncEngine:
             handle.aborted = True
             self._thread.put(Abort(handle, "cancelled"))
 
+    def change(self, handle: Handle, change: Change) -> None:
+        """Changes a request from its next step on; no effect on one that has ended.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong; nothing has changed.
+        """
+        num_prompt_tokens = len(handle.prepared.prompt)
+        prepared = self.engine.prepare_change(change, num_prompt_tokens)
+        if not handle.ended and not handle.aborted and self._thread is not None:
+            self._thread.put(Alter(handle, prepared))
+
+    def pause(self, handle: Handle) -> None:
+        """Stops a request after the step that runs now; it keeps what nobody else needs."""
+        self.change(handle, _PAUSE)
+
+    def resume(self, handle: Handle) -> None:
+        """Lets a paused request go on."""
+        self.change(handle, _RESUME)
+
     def flush(self) -> None:
         """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
         self._running().put(Flush())
@@ -223,7 +254,7 @@ class AsyncEngine:
         Raises:
             RequestError: The request is wrong. A request that is refused later gives `Failed`.
         """
-        inbox = _Inbox()
+        inbox = Inbox()
         handle = self.submit(await self.prepare(request), inbox)
         try:
             while not inbox.ended:
@@ -352,26 +383,3 @@ class AsyncEngine:
             await asyncio.wait_for(self._all_ended.wait(), timeout_s)
         except TimeoutError:
             return
-
-
-class _Inbox:
-    """The sink of one request: events wait here until they are taken."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
-
-    def deliver(self, events: list[tuple[Handle, Event]]) -> None:
-        """Keeps the events; a request has as many as its max_tokens at most."""
-        self._events.extend(event for _, event in events)
-        self._arrived.set()
-
-    async def take(self) -> list[Event]:
-        """Waits for events and gives all there are."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        events = list(self._events)
-        self._events.clear()
-        self.ended = any(isinstance(event, Finished | Failed) for event in events)
-        return events

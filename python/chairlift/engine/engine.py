@@ -18,6 +18,7 @@ import torch
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.assembly import new_preparer, new_runner, scheduler_of, set_threads
+from chairlift.engine.commands import add_request, change_request
 from chairlift.engine.events import (
     NO_LOGPROBS,
     CoreEvent,
@@ -29,7 +30,7 @@ from chairlift.engine.events import (
 from chairlift.engine.loading import Progress, load_model
 from chairlift.engine.model_runner import StepInputs
 from chairlift.engine.offline import answer_all
-from chairlift.engine.prepare import Prepared
+from chairlift.engine.prepare import Prepared, PreparedChange
 from chairlift.engine.quarantine import judge
 from chairlift.engine.request_table import RequestTable
 from chairlift.engine.sampler import Sampled
@@ -39,6 +40,7 @@ from chairlift.plan import PlanView
 from chairlift.types import (
     Accepted,
     Answer,
+    Change,
     Chat,
     Event,
     Output,
@@ -163,26 +165,9 @@ class Engine:
         """
         if self.down:
             raise refusal(Reason.ENGINE_DOWN)
-        now = self.clock()
         try:
             with self._trusted_core():
-                added = self.scheduler.add(
-                    now,
-                    prepared.prompt,
-                    max_tokens=prepared.max_tokens,
-                    min_tokens=prepared.min_tokens,
-                    stop=prepared.stop,
-                    stop_token_ids=prepared.stop_token_ids,
-                    include_stop=prepared.include_stop,
-                    detokenize=prepared.output.text or bool(prepared.stop),
-                    skip_special_tokens=prepared.output.skip_special_tokens,
-                    tenant=prepared.tenant,
-                    salt=prepared.prefix_cache.salt,
-                    cache_read=prepared.prefix_cache.read,
-                    cache_write=prepared.prefix_cache.write,
-                    queue_deadline=_deadline(now, prepared.queue_timeout_s),
-                    deadline=_deadline(now, prepared.time_limit_s),
-                )
+                added = add_request(self.scheduler, self.clock(), prepared)
         except _core.Refused as error:
             raise core_refusal(error) from None
         self._requests.add(added.slot, added.request_id)
@@ -200,6 +185,21 @@ class Engine:
         """
         with self._trusted_core():
             return self.scheduler.abort(self.clock(), request_id, reason)
+
+    def change(self, request_id: int, change: Change | PreparedChange) -> bool:
+        """Changes a request from its next step on; gives whether it was live.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        if isinstance(change, Change):
+            change = self.prepare_change(change)
+        with self._trusted_core():
+            return change_request(self.scheduler, self.clock(), request_id, change)
+
+    def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
+        """Validates a change of a request with such a prompt; any thread may call this."""
+        return self._preparer.prepare_change(change, num_prompt_tokens)
 
     def flush(self) -> None:
         """Lets the requests that wait now run in a partial batch (static, dynamic)."""
@@ -383,10 +383,6 @@ class Engine:
             self.down = True
             message = f"the scheduler failed: {type(error).__name__}: {error}"
             raise EngineDownError(message) from error
-
-
-def _deadline(now: int, after_s: float | None) -> int | None:
-    return None if after_s is None else now + round(after_s * _NS_PER_S)
 
 
 def _as_many(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -109,6 +110,30 @@ class Requests:
         live = self._labels.get(request_id)
         if live is not None:
             self._desk.gate.engine().abort(live.handle)
+
+    def update(self, update: pb.Update) -> None:
+        """Changes a request from its next step on.
+
+        Raises:
+            RequestError: It is not live, or a field is wrong; then it is untouched.
+        """
+        self._change(update.request_id, lambda: convert.to_change(update))
+
+    def credit(self, credit: pb.Credit) -> None:
+        """Gives a request more tokens.
+
+        Raises:
+            RequestError: It is not live.
+        """
+        self._change(credit.request_id, lambda: types.Change(credit=credit.tokens))
+
+    def _change(self, request_id: str, change: Callable[[], types.Change]) -> None:
+        convert.check_request_id(request_id)
+        live = self._labels.get(request_id)
+        if live is None:
+            message = "request_id: no live request of this stream has it"
+            raise RequestError(Reason.UNKNOWN_REQUEST, message, field="request_id")
+        self._desk.gate.engine().change(live.handle, change())
 
     def half_close(self) -> None:
         """No request follows."""

@@ -31,6 +31,9 @@ class GenerateOneCall:
             RequestError: It was refused, or it failed.
         """
         self._desk.gate.admit()
+        if self._start.HasField("credit"):
+            message = "credit: this call takes no Credit, so there is no way to give more"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="credit")
         with self._desk.calls.open(self._outbox):
             try:
                 await self._requests.start(self._start)

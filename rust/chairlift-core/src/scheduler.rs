@@ -75,8 +75,9 @@ pub struct Load {
     pub num_waiting_tokens: usize,
     /// With a row, parked or not.
     pub num_running: usize,
-    /// Of both, those that may not go on: paused, or without credit.
-    pub num_parked: usize,
+    /// Of each, those that may not go on: paused, or without credit.
+    pub num_waiting_parked: usize,
+    pub num_running_parked: usize,
     /// Rows in use, those that stay empty until their batch ends included.
     pub num_rows_held: usize,
     pub num_blocks: usize,
@@ -220,7 +221,8 @@ impl Scheduler {
             num_waiting: self.num_waiting(),
             num_waiting_tokens: self.num_waiting_tokens,
             num_running: self.running.len(),
-            num_parked: self.num_outside + self.running.iter().filter(is_parked).count(),
+            num_waiting_parked: self.num_outside,
+            num_running_parked: self.running.iter().filter(is_parked).count(),
             num_rows_held: self.rows.num_occupied(),
             num_blocks: self.kv.pool.num_blocks(),
             num_free_blocks,

@@ -83,9 +83,9 @@ fn deadlines_move_both_ways() {
     new.deadline = Some(10);
     let a = driver.add_request('A', new);
     driver.step();
-    let until = |deadline| Change {
+    let until = |time_limit| Change {
         schedule: Some(Schedule {
-            deadline,
+            time_limit,
             ..Schedule::default()
         }),
         ..Change::default()

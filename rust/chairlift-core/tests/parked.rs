@@ -28,7 +28,7 @@ fn a_request_stands_still_without_credit_and_its_neighbours_go_on() {
     assert_eq!(driver.trace(), ["A3* B1*", "A1* B1*", "B1*", "B1*"]);
     let load = driver.load();
     assert_eq!(
-        (load.num_running, load.num_parked),
+        (load.num_running, load.num_running_parked),
         (1, 1),
         "it keeps its row"
     );
@@ -50,7 +50,7 @@ fn without_any_credit_nothing_is_computed() {
     driver.add('B', 1, 1);
     assert_eq!(driver.trace(), ["B1*"]);
     assert_eq!(
-        (driver.load().num_waiting, driver.load().num_parked),
+        (driver.load().num_waiting, driver.load().num_waiting_parked),
         (1, 1)
     );
     driver.credit(a, 9);

@@ -290,7 +290,9 @@ impl World {
                 "#{label} keeps its row and came after a parked request that does not"
             );
         }
-        let is_gain = !view.assigned.is_empty() || !view.block_updates.is_empty();
+        // Or what it gave was not enough, and others had to follow.
+        let is_gain =
+            !view.assigned.is_empty() || !view.block_updates.is_empty() || before.has_preempted;
         ensure!(
             first_victim.is_none() || is_gain,
             "a parked request gives way and nobody gains"

@@ -128,7 +128,7 @@ impl World {
             return Ok(());
         };
         self.last_change = self.tally.steps();
-        self.is_unsettled |= !self.flights.is_empty();
+        self.is_unsettled |= self.oldest.is_some();
         let was_parked = self.clients[index].is_parked();
         let change = self.altered(index, alteration);
         let is_parked = self.clients[index].is_parked();
@@ -150,7 +150,6 @@ impl World {
     /// The change as the scheduler takes it; the client has it already.
     fn altered(&mut self, index: usize, alteration: &Alteration) -> Change {
         let now = self.now;
-        let after = |time: Option<u64>| time.map(|time| now.saturating_add(time));
         let mut change = Change::default();
         let client = &mut self.clients[index];
         match alteration {
@@ -161,12 +160,17 @@ impl World {
                 patience,
             } => {
                 client.priority = priority;
-                client.queue_deadline = after(queue_patience);
-                client.deadline = after(patience);
+                let arrival = client.arrival;
+                let age = now.saturating_sub(arrival);
+                let [queue_timeout, time_limit] =
+                    [queue_patience, patience].map(|time| time.map(|time| time + age));
+                let after = |time: Option<u64>| time.map(|time| arrival.saturating_add(time));
+                client.queue_deadline = after(queue_timeout);
+                client.deadline = after(time_limit);
                 change.schedule = Some(Schedule {
                     priority,
-                    queue_deadline: client.queue_deadline,
-                    deadline: client.deadline,
+                    queue_timeout,
+                    time_limit,
                 });
                 self.tally.saw(Sight::Rescheduled);
             }

@@ -133,12 +133,18 @@ impl World {
             );
             self.check_counts(&load)?;
         }
-        let mut parked = self.live.iter();
-        let is_parked = |index: &&usize| self.clients[**index].is_parked();
-        let (parked, expected) = (load.num_parked, parked.by_ref().filter(is_parked).count());
+        let mut parked = (0, 0);
+        for client in self.live.iter().map(|&index| &self.clients[index]) {
+            match client.state {
+                _ if !client.is_parked() => {}
+                State::Running => parked.1 += 1,
+                State::Waiting | State::Ended => parked.0 += 1,
+            }
+        }
+        let counted = (load.num_waiting_parked, load.num_running_parked);
         ensure!(
-            parked == expected || config.steps_in_flight > 1,
-            "{parked} requests are parked, expected {expected}"
+            counted == parked || config.steps_in_flight > 1,
+            "(waiting, running) and parked are {counted:?}, expected {parked:?}"
         );
         let prefix = (load.num_prefix_queries, load.num_prefix_hits);
         let expected = (self.num_prefix_queries, self.num_prefix_hits);

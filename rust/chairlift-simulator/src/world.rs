@@ -65,7 +65,7 @@ pub(crate) struct World {
     /// The oldest running when `schedule` was first called since the last step: it may preempt and find nothing to run
     /// beside a step in flight, and the next plan shows it.
     pub(crate) oldest: Option<usize>,
-    /// Steps when a request was last changed; and whether one was since the last plan, while a step was in flight.
+    /// Steps when a request was last changed; and whether one was between calls of `schedule` for one plan.
     pub(crate) last_change: u64,
     pub(crate) is_unsettled: bool,
     /// The client that each row was last assigned to, until the row is freed.

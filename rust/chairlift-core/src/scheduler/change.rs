@@ -3,6 +3,7 @@
 use super::{Scheduler, live, slot_of};
 use crate::{
     Nanos,
+    config::after,
     error::UnknownRequest,
     events::EndReason,
     request::{RequestId, Slot, add_credit},
@@ -33,12 +34,14 @@ pub struct Stopping {
     pub include_stop: bool,
 }
 
-/// When a request runs; as in [`crate::NewRequest`].
+/// When a request runs; times count from its arrival.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Schedule {
     pub priority: i32,
-    pub queue_deadline: Option<Nanos>,
-    pub deadline: Option<Nanos>,
+    /// Fails when it has not started by then.
+    pub queue_timeout: Option<Nanos>,
+    /// Ends with what there is by then.
+    pub time_limit: Option<Nanos>,
 }
 
 impl Scheduler {
@@ -92,17 +95,18 @@ impl Scheduler {
 
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {
         let request = live(&mut self.requests, slot);
-        for (old, new) in [
-            (request.queue_deadline, new.queue_deadline),
-            (request.deadline, new.deadline),
+        let arrival = request.account.arrival;
+        for (deadline, delay) in [
+            (&mut request.queue_deadline, new.queue_timeout),
+            (&mut request.deadline, new.time_limit),
         ] {
-            if let Some(time) = new.filter(|_| new != old) {
+            let time = delay.map(|delay| after(arrival, delay));
+            if let Some(time) = time.filter(|_| time != *deadline) {
                 self.deadlines.push(time, request.id);
             }
+            *deadline = time;
         }
         request.priority = new.priority;
-        request.queue_deadline = new.queue_deadline;
-        request.deadline = new.deadline;
         self.compact_deadlines();
     }
 }
