@@ -301,6 +301,9 @@ class Load:
 
     num_waiting: int
     num_running: int
+    num_waiting_parked: int
+    """Of those that wait and those with a row, they may not go on: paused, or without credit."""
+    num_running_parked: int
     num_rows_held: int
     """Rows in use, those that wait empty for the end of a static or dynamic batch included."""
     num_blocks: int
@@ -394,11 +397,52 @@ class Scheduler:
         cache_write: bool = True,
         queue_deadline: int | None = None,
         deadline: int | None = None,
+        credit: int | None = None,
+        priority: int = 0,
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
+        Without a credit there is no limit to it. A higher priority joins first, as if it had come
+        ten seconds earlier for each level.
+
         Raises:
             Refused: With reason, field and message.
+        """
+
+    def change(
+        self,
+        now: int,
+        request_id: int,
+        *,
+        max_tokens: int | None = None,
+        min_tokens: int = 0,
+        stop: Sequence[str] = ...,
+        stop_token_ids: Sequence[int] = ...,
+        include_stop: bool = False,
+        priority: int | None = None,
+        queue_timeout: int | None = None,
+        time_limit: int | None = None,
+        credit: int = 0,
+        paused: bool | None = None,
+    ) -> bool:
+        """Changes a live request from the next step on.
+
+        Args:
+            now: The time.
+            request_id: From `add`.
+            max_tokens: None leaves all limits and stops as they are; a number replaces them all.
+            min_tokens: With `max_tokens`.
+            stop: With `max_tokens`; looked for in text that was not given out before.
+            stop_token_ids: With `max_tokens`.
+            include_stop: With `max_tokens`.
+            priority: None leaves priority and times as they are; a number replaces them all.
+            queue_timeout: With `priority`; from the arrival on, None is no limit.
+            time_limit: With `priority`; likewise.
+            credit: More output tokens; no effect on a request without a limit of credit.
+            paused: Whether it stands still; None leaves it as it is.
+
+        Returns:
+            False if it has ended or never was.
         """
 
     def abort(self, now: int, request_id: int, reason: str = "cancelled") -> bool:

@@ -73,10 +73,15 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a request runs; None takes the engine's default."""
+    """When a request runs; None takes the engine's default.
+
+    A higher priority, -10 to 10, starts first: as if the request had come ten seconds earlier for
+    each level. Times count from its arrival.
+    """
 
     queue_timeout_s: float | None = None
     time_limit_s: float | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,23 @@ class Request:
     add_special_tokens: bool = True
     truncate_prompt: int | None = None
     tenant: str = ""
+    credit: int | None = None
+    """Output tokens that it may produce before `Change.credit` gives more; None is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes different about a live request from its next step on; None leaves it as it is.
+
+    What is set replaces the whole of the old one, with the defaults of a new request.
+    """
+
+    stopping: Stopping | None = None
+    """Stops are looked for in text that was not given out before."""
+    schedule: Schedule | None = None
+    credit: int = 0
+    """More output tokens; no effect on a request without a limit of credit."""
+    paused: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,50 @@ async def test_cancel_ends_one_and_leaves_the_others(serve):
         assert await other
 
 
+async def test_credit_lets_a_request_go_on(serve):
+    async with serve() as server, connect_async(server.address) as client:
+        alone = await client.generate([1, 2, 3], max_tokens=6, **GREEDY).text()
+        generation = client.generate([1, 2, 3], max_tokens=6, credit=1, **GREEDY)
+        num_tokens, texts = 0, []
+        async for event in generation.events():
+            num_tokens += event.tokens.num_tokens
+            texts.append(event.tokens.text)
+            # Each token comes because the one before it was paid for.
+            if event.HasField("tokens") and num_tokens < 6:
+                await generation.credit(1)
+        assert "".join(texts) == alone
+
+
+async def test_an_update_changes_a_live_request_and_a_wrong_one_does_not(serve):
+    async with serve() as server, connect_async(server.address) as client:
+        generation = client.generate([1, 2, 3], max_tokens=250, credit=1, **GREEDY)
+        kinds = []
+        async for event in generation.events():
+            kinds.append(event.WhichOneof("event"))
+            if event.HasField("accepted"):
+                await generation.update(stopping=pb.Stopping(max_tokens=0))
+            elif event.HasField("rejected"):
+                assert generation.rejected.field == "update.stopping.max_tokens"
+                await generation.update(stopping=pb.Stopping(max_tokens=3, ignore_eos=True))
+                await generation.credit(100)
+        assert "rejected" in kinds
+        assert generation.finished.usage.output_tokens == 3
+
+
+async def test_the_blocking_client_updates_and_gives_credit(serve):
+    async with serve() as server:
+
+        def work():
+            with connect(server.address) as client:
+                generation = client.generate([1, 2, 3], max_tokens=250, credit=0, **GREEDY)
+                generation.update(stopping=pb.Stopping(max_tokens=4, ignore_eos=True))
+                generation.credit(9)
+                list(generation.events())
+                return generation.finished.usage.output_tokens
+
+        assert await on_thread(work) == 4
+
+
 async def test_leaving_the_loop_cancels(serve):
     async with serve() as server, connect_async(server.address) as client:
         events = client.generate([1, 2, 3], max_tokens=250, **GREEDY).events()

@@ -235,3 +235,30 @@ def test_numpy_arrays_serve_as_well_as_tensors(scheduler, plan):
 def test_an_array_that_does_not_fit_is_refused(scheduler, array, error, message):
     with pytest.raises(error, match=message):
         scheduler.schedule(0, array)
+
+
+def test_a_live_request_can_be_changed_and_an_ended_one_not(scheduler, plan):
+    added = scheduler.add(0, [1, 2, 3], max_tokens=9, credit=1, priority=3)
+    run_step(scheduler, plan)
+    load = scheduler.load()
+    assert (load.num_running, load.num_running_parked, load.num_waiting_parked) == (1, 1, 0)
+    assert run_step(scheduler, plan) is None
+    assert scheduler.change(0, added.request_id, credit=9, paused=True)
+    assert run_step(scheduler, plan) is None
+    assert scheduler.change(0, added.request_id, paused=False)
+    assert len(run_step(scheduler, plan)) == 1
+    assert scheduler.change(0, added.request_id, max_tokens=9, stop_token_ids=[8])
+    assert scheduler.change(0, added.request_id, priority=0, time_limit=50)
+    _, finished = run_step(scheduler, plan, token=8)
+    assert finished.stop_token_id == 8
+    assert not scheduler.change(0, added.request_id, credit=1)
+
+
+def test_a_time_limit_counts_from_the_arrival(scheduler, plan):
+    added = scheduler.add(100, [1], max_tokens=9, credit=0)
+    scheduler.change(120, added.request_id, priority=0, time_limit=50)
+    assert scheduler.schedule(149, plan) is None
+    assert scheduler.wake_at == 150
+    assert scheduler.schedule(150, plan) is None
+    (finished,) = scheduler.take_events()
+    assert finished.reason == "time_limit"

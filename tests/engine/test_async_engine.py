@@ -4,8 +4,9 @@ import asyncio
 import threading
 
 import pytest
-from chairlift.engine.async_engine import AsyncEngine, EngineState
+from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
+from chairlift.engine.state import EngineState
 from chairlift.errors import ModelError, Reason
 from chairlift.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 

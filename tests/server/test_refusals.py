@@ -69,6 +69,8 @@ WRONG = {
         schedule(queue_timeout=duration_pb2.Duration(seconds=-1)),
         "schedule.queue_timeout",
     ),
+    "priority 11": (schedule(priority=11), "schedule.priority"),
+    "priority -11": (schedule(priority=-11), "schedule.priority"),
     "timeout 0": (schedule(time_limit=duration_pb2.Duration()), "schedule.time_limit"),
     "timeout of ages": (
         schedule(time_limit=duration_pb2.Duration(seconds=10**11)),
@@ -102,9 +104,7 @@ LATER = {
     "output.prompt_logprobs": output(prompt_logprobs=0),
     "output.echo": output(echo=True),
     "constraint": start("bad", constraint=pb.Constraint(regex="a+")),
-    "schedule.priority": schedule(priority=1),
     "schedule.time_to_first_token": schedule(time_to_first_token=SHORT),
-    "credit": start("bad", credit=10),
     "resume_window": start("bad", resume_window=SHORT),
     "chat.tools": chat(user("hello"), tools=[pb.Tool(name="clock")]),
     "chat.messages[0].reasoning": chat(
@@ -239,17 +239,13 @@ async def test_the_time_limit_ends_a_request_with_what_there_is(serve):
         assert heard.end("a").finished.reason == pb.FINISH_REASON_TIME_LIMIT
 
 
-async def test_commands_that_this_version_does_not_know_are_rejected(serve):
+async def test_commands_that_this_version_does_not_carry_out_are_rejected(serve):
     # The request waits for a batch that never fills, so that it is live to the end.
     async with serve(batching="static", max_num_seqs=2, batch_timeout_s=100) as server:
         call = server.generation.Generate()
         await call.write(start("live"))
         await next_event(call, "accepted")
         cases = [
-            (pb.GenerateRequest(update=pb.Update(request_id="live")), "UNIMPLEMENTED", "update"),
-            (pb.GenerateRequest(update=pb.Update(request_id="gone")), "NOT_FOUND", "request_id"),
-            (pb.GenerateRequest(credit=pb.Credit(request_id="live")), "UNIMPLEMENTED", "credit"),
-            (pb.GenerateRequest(credit=pb.Credit(request_id="gone")), "NOT_FOUND", "request_id"),
             (pb.GenerateRequest(resume=pb.Resume(handle="x")), "UNIMPLEMENTED", "resume"),
             (pb.GenerateRequest(), "INVALID_ARGUMENT", "command"),
         ]

@@ -3,10 +3,13 @@
 import asyncio
 
 import grpc
+from chairlift.server import outbox
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 
 from tests.server.talk import cancel, listen, start
+
+ALL = pb.Output(token_ids=True, logprobs=0)
 
 # The receiver owns the window: with the smallest, a server is held up after about 64 KiB.
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535))
@@ -52,4 +55,41 @@ async def test_a_client_that_reads_late_gets_everything_in_fewer_events(serve):
             assert len(heard.tokens(f"r{i}")) == 150
             assert heard.end(f"r{i}").HasField("finished")
         assert len(heard.events) < 64 * 150
+        await channel.close()
+
+
+async def test_requests_of_a_full_stream_stand_still_until_it_is_read(serve, monkeypatch):
+    monkeypatch.setattr(outbox, "MAX_TOKEN_BYTES", 1024)
+    async with serve(max_num_seqs=64, max_num_batched_tokens=256) as server:
+        channel = grpc.aio.insecure_channel(server.address, options=SMALL_WINDOW)
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        call = stub.Generate()
+        # Far more than the windows of gRPC hold.
+        for i in range(256):
+            await call.write(start(f"r{i}", max_tokens=200, output=ALL))
+        await call.done_writing()
+        while not (await server.load()).num_running_parked:
+            await asyncio.sleep(0.01)
+        # The rows go to whoever wants them meanwhile.
+        alone = (await server.say(start("b"))).tokens("b")
+        assert len(alone) == 8
+        heard = await listen(call)
+        for i in range(256):
+            assert len(heard.tokens(f"r{i}")) == 200
+            assert heard.end(f"r{i}").HasField("finished")
+        assert len({tuple(heard.tokens(f"r{i}")) for i in range(256)}) == 1
+        await channel.close()
+
+
+async def test_a_full_stream_that_breaks_frees_its_requests(serve, monkeypatch):
+    monkeypatch.setattr(outbox, "MAX_TOKEN_BYTES", 1024)
+    async with serve(max_num_seqs=64, max_num_batched_tokens=256) as server:
+        channel = grpc.aio.insecure_channel(server.address, options=SMALL_WINDOW)
+        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
+        for i in range(256):
+            await call.write(start(f"r{i}", max_tokens=200, output=ALL))
+        while not (await server.load()).num_running_parked:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        await server.until_idle()
         await channel.close()

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from chairlift.client.failures import from_call
+from chairlift.client.failures import from_call, is_end
 from chairlift.client.progress import Progress
 from chairlift.client.security import Metadata, Security
 from chairlift.client.start import new_start
@@ -80,6 +80,23 @@ class AsyncGeneration(Progress):
         if self._stream is not None and not self._is_over:
             await self._stream.cancel(self.request_id)
 
+    async def update(
+        self, *, stopping: pb.Stopping | None = None, schedule: pb.Schedule | None = None
+    ) -> None:
+        """Changes the request from its next step on; what is set replaces the whole of the old.
+
+        A value that is wrong changes nothing: `rejected` has the error when its event is read.
+        """
+        if self._stream is not None and not self._is_over:
+            update = pb.Update(request_id=self.request_id, stopping=stopping, schedule=schedule)
+            await self._stream.send(pb.GenerateRequest(update=update))
+
+    async def credit(self, tokens: int) -> None:
+        """Allows so many more tokens; for a request that was begun with a credit."""
+        if self._stream is not None and not self._is_over:
+            credit = pb.Credit(request_id=self.request_id, tokens=tokens)
+            await self._stream.send(pb.GenerateRequest(credit=credit))
+
     def _put(self, event: pb.Event | ChairliftError) -> None:
         self._events.put_nowait(event)
 
@@ -110,6 +127,10 @@ class _Stream:
         self._live[start.request_id] = generation
         await self._write(pb.GenerateRequest(start=start))
         return True
+
+    async def send(self, command: pb.GenerateRequest) -> None:
+        """Sends a command."""
+        await self._write(command)
 
     async def cancel(self, request_id: str) -> None:
         """Asks for the end of a request."""
@@ -156,7 +177,7 @@ class _Stream:
         generation = self._live.get(event.request_id)
         if generation is None:
             return
-        if event.last or event.HasField("rejected"):
+        if is_end(event):
             del self._live[event.request_id]
         generation._put(event)
 

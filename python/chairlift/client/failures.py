@@ -22,6 +22,13 @@ def from_event(event: pb.Event) -> RequestError | None:
     return _request_error(error.reason, error.message, error.field, wait_s)
 
 
+def is_end(event: pb.Event) -> bool:
+    """Whether nothing follows for the request: its last event, or its start was refused."""
+    if event.HasField("rejected"):
+        return event.rejected.command == pb.COMMAND_KIND_START
+    return event.last
+
+
 def from_call(call: Any) -> ChairliftError:
     """The exception of a call that failed, from its code and its trailers."""
     status = rpc_status.from_call(call)

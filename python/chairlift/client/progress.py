@@ -1,7 +1,7 @@
 """What both clients keep of one request."""
 
-from chairlift.client.failures import from_event
-from chairlift.errors import ChairliftError
+from chairlift.client.failures import from_event, is_end
+from chairlift.errors import ChairliftError, RequestError
 from chairlift.v1 import generation_pb2 as pb
 
 
@@ -12,12 +12,14 @@ class Progress:
         request_id: Label of the request on its stream.
         accepted: Set once the request is queued.
         finished: Set at the end: reason, usage and, where asked for, the timeline.
+        rejected: Why the last `update` or `credit` that was refused changed nothing.
     """
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
         self.accepted: pb.Accepted | None = None
         self.finished: pb.Finished | None = None
+        self.rejected: RequestError | None = None
         self._is_over = False
 
     def _take(self, item: pb.Event | ChairliftError) -> pb.Event:
@@ -26,6 +28,9 @@ class Progress:
             self._is_over = True
             raise item
         error = from_event(item)
+        if error is not None and not is_end(item):
+            self.rejected = error
+            return item
         if error is not None:
             self._is_over = True
             raise error

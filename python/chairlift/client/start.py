@@ -27,6 +27,8 @@ def new_start(
     interval: int | None = None,
     queue_timeout_s: float | None = None,
     time_limit_s: float | None = None,
+    priority: int | None = None,
+    credit: int | None = None,
     model: str = "",
     request_id: str = "",
 ) -> pb.Start:
@@ -50,6 +52,8 @@ def new_start(
         interval: Tokens per event after the first; 0 is one event at the end.
         queue_timeout_s: Fail when not started by then.
         time_limit_s: End by then with what there is.
+        priority: -10 to 10, higher first.
+        credit: Tokens before the first `credit` of the request; None is no limit.
         model: Empty is the served one.
         request_id: Label, unique among the live requests of the stream; empty is filled.
     """
@@ -73,8 +77,11 @@ def new_start(
             interval=interval,
         ),
         schedule=pb.Schedule(
-            queue_timeout=_duration(queue_timeout_s), time_limit=_duration(time_limit_s)
+            queue_timeout=_duration(queue_timeout_s),
+            time_limit=_duration(time_limit_s),
+            priority=priority,
         ),
+        credit=credit,
     )
     _set_prompt(start, prompt)
     return start

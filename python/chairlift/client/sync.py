@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from chairlift.client.failures import from_call
+from chairlift.client.failures import from_call, is_end
 from chairlift.client.progress import Progress
 from chairlift.client.security import Metadata, Security
 from chairlift.client.start import new_start
@@ -68,6 +68,21 @@ class Generation(Progress):
     def cancel(self) -> None:
         """Ends the request early; its last event tells so."""
         self._stream.send(pb.GenerateRequest(cancel=pb.Cancel(request_id=self.request_id)))
+
+    def update(
+        self, *, stopping: pb.Stopping | None = None, schedule: pb.Schedule | None = None
+    ) -> None:
+        """Changes the request from its next step on; what is set replaces the whole of the old.
+
+        A value that is wrong changes nothing: `rejected` has the error when its event is read.
+        """
+        update = pb.Update(request_id=self.request_id, stopping=stopping, schedule=schedule)
+        self._stream.send(pb.GenerateRequest(update=update))
+
+    def credit(self, tokens: int) -> None:
+        """Allows so many more tokens; for a request that was begun with a credit."""
+        credit = pb.Credit(request_id=self.request_id, tokens=tokens)
+        self._stream.send(pb.GenerateRequest(credit=credit))
 
     def _put(self, event: pb.Event | ChairliftError) -> None:
         self._events.put(event)
@@ -129,7 +144,7 @@ class _Stream:
         generation = self._live.get(event.request_id)
         if generation is None:
             return
-        if event.last or event.HasField("rejected"):
+        if is_end(event):
             with self._lock:
                 self._live.pop(event.request_id, None)
         generation._put(event)

@@ -8,21 +8,31 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from enum import StrEnum
 from pathlib import Path
 
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
 from chairlift.engine.events import failed, refused, to_event
-from chairlift.engine.handle import Handle, Inbox, Router, Sink
+from chairlift.engine.handle import Handle, Router, Sink
+from chairlift.engine.inbox import Inbox
 from chairlift.engine.loading import Progress as LoadingProgress
-from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
+from chairlift.engine.loop import (
+    Abort,
+    Alter,
+    Delivery,
+    EngineLoop,
+    FailWaiting,
+    Flush,
+    Progress,
+    Submit,
+)
 from chairlift.engine.prepare import Prepared
+from chairlift.engine.state import EngineState
 from chairlift.engine.step_record import StepRecord
 from chairlift.engine.stepper import StepOutput
 from chairlift.errors import EngineDownError, Reason, RequestError
-from chairlift.types import Chat, Event, Failed, Finished, Request
+from chairlift.types import Change, Chat, Event, Failed, Finished, Request
 
 logger = logging.getLogger(__name__)
 
@@ -30,20 +40,11 @@ JOIN_TIMEOUT_S = 5.0
 """How long `stop` waits for the last events, and then for the thread."""
 
 _NS = 1e-9
+_PAUSE = Change(paused=True)
+_RESUME = Change(paused=False)
+
 _LONG_PROMPT = 16_384
 """Characters or tokens from which preparing leaves the event loop for a worker thread."""
-
-
-class EngineState(StrEnum):
-    """What an `AsyncEngine` does with requests."""
-
-    STARTING = "starting"
-    """Refuses them: the model is being read."""
-    SERVING = "serving"
-    DRAINING = "draining"
-    """Ends those it has and refuses new ones; also after `stop`."""
-    DEAD = "dead"
-    """A fault ended them all; none is taken until `restart`."""
 
 
 class AsyncEngine:
@@ -216,6 +217,25 @@ class AsyncEngine:
             handle.aborted = True
             self._thread.put(Abort(handle, "cancelled"))
 
+    def change(self, handle: Handle, change: Change) -> None:
+        """Changes a request from its next step on; no effect on one that has ended.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong; nothing has changed.
+        """
+        num_prompt_tokens = len(handle.prepared.prompt)
+        prepared = self.engine.prepare_change(change, num_prompt_tokens)
+        if not handle.ended and not handle.aborted and self._thread is not None:
+            self._thread.put(Alter(handle, prepared))
+
+    def pause(self, handle: Handle) -> None:
+        """Stops a request after the step that runs now; it keeps what nobody else needs."""
+        self.change(handle, _PAUSE)
+
+    def resume(self, handle: Handle) -> None:
+        """Lets a paused request go on."""
+        self.change(handle, _RESUME)
+
     def flush(self) -> None:
         """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
         self._running().put(Flush())
@@ -275,18 +295,11 @@ class AsyncEngine:
 
     def _refusal(self) -> Reason | None:
         """Gives why a request cannot be submitted now."""
-        match self._state:
-            case EngineState.STARTING:
-                return Reason.STARTING
-            case EngineState.DRAINING:
-                return Reason.DRAINING
-            case EngineState.DEAD:
-                return Reason.ENGINE_DOWN
-            case EngineState.SERVING:
-                # The scheduler caps its queue; this caps what it has not answered yet.
-                most = self.config.max_queued_requests + self.config.max_num_seqs
-                full = len(self._submitted) > most
-                return Reason.QUEUE_FULL if full else None
+        if self._state is not EngineState.SERVING:
+            return self._state.refusal
+        # The scheduler caps its queue; this caps what it has not answered yet.
+        most = self.config.max_queued_requests + self.config.max_num_seqs
+        return Reason.QUEUE_FULL if len(self._submitted) > most else None
 
     def _hop(self, delivery: Delivery) -> None:
         """Takes a delivery to the event loop; the one thing here that the engine thread calls."""

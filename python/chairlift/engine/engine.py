@@ -11,15 +11,17 @@ from pathlib import Path
 from chairlift import _core
 from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.assembly import new_preparer, set_threads
+from chairlift.engine.commands import add_request, change_request
 from chairlift.engine.events import CoreEvent, SampledLogprobs, core_refusal, refusal, to_event
 from chairlift.engine.loading import LoadedModel, Progress, load_model
 from chairlift.engine.offline import answer_all
-from chairlift.engine.prepare import Prepared
+from chairlift.engine.prepare import Prepared, PreparedChange
 from chairlift.engine.stepper import StepOutput, Stepper
 from chairlift.errors import Reason
 from chairlift.types import (
     Accepted,
     Answer,
+    Change,
     Chat,
     Event,
     Output,
@@ -115,26 +117,9 @@ class Engine(Stepper):
         """
         if self.down:
             raise refusal(Reason.ENGINE_DOWN)
-        now = self.clock()
         try:
             with self.trusted_core():
-                added = self.scheduler.add(
-                    now,
-                    prepared.prompt,
-                    max_tokens=prepared.max_tokens,
-                    min_tokens=prepared.min_tokens,
-                    stop=prepared.stop,
-                    stop_token_ids=prepared.stop_token_ids,
-                    include_stop=prepared.include_stop,
-                    detokenize=prepared.output.text or bool(prepared.stop),
-                    skip_special_tokens=prepared.output.skip_special_tokens,
-                    tenant=prepared.tenant,
-                    salt=prepared.prefix_cache.salt,
-                    cache_read=prepared.prefix_cache.read,
-                    cache_write=prepared.prefix_cache.write,
-                    queue_deadline=_deadline(now, prepared.queue_timeout_s),
-                    deadline=_deadline(now, prepared.time_limit_s),
-                )
+                added = add_request(self.scheduler, self.clock(), prepared)
         except _core.Refused as error:
             raise core_refusal(error) from None
         self._requests.add(added.slot, added.request_id)
@@ -152,6 +137,21 @@ class Engine(Stepper):
         """
         with self.trusted_core():
             return self.scheduler.abort(self.clock(), request_id, reason)
+
+    def change(self, request_id: int, change: Change | PreparedChange) -> bool:
+        """Changes a request from its next step on; gives whether it was live.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        if isinstance(change, Change):
+            change = self.prepare_change(change)
+        with self.trusted_core():
+            return change_request(self.scheduler, self.clock(), request_id, change)
+
+    def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
+        """Validates a change of a request with such a prompt; any thread may call this."""
+        return self._preparer.prepare_change(change, num_prompt_tokens)
 
     @property
     def has_work(self) -> bool:
@@ -211,10 +211,6 @@ class Engine(Stepper):
         if isinstance(event, _core.TokensEvent):
             return to_event(event, self._outputs[request_id], sampled)
         return to_event(event, self._outputs.pop(request_id), sampled)
-
-
-def _deadline(now: int, after_s: float | None) -> int | None:
-    return None if after_s is None else now + round(after_s * _NS_PER_S)
 
 
 def _as_many(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -1,13 +1,11 @@
 """A submitted request, and where its events go."""
 
-import asyncio
 import secrets
-from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from chairlift.engine.prepare import Prepared
-from chairlift.types import Event, Failed, Finished
+from chairlift.types import Event
 
 if TYPE_CHECKING:
     from chairlift.engine.events import CoreEvent
@@ -52,26 +50,3 @@ class Router(Protocol):
 
     def post(self, output: "StepOutput") -> "Iterable[CoreEvent]":
         """Takes a step's tokens and gives the events that are left; called on the event loop."""
-
-
-class Inbox:
-    """The sink of one request: events wait here until they are taken."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
-
-    def deliver(self, events: list[tuple[Handle, Event]]) -> None:
-        """Keeps the events; a request has as many as its max_tokens at most."""
-        self._events.extend(event for _, event in events)
-        self._arrived.set()
-
-    async def take(self) -> list[Event]:
-        """Waits for events and gives all there are."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        events = list(self._events)
-        self._events.clear()
-        self.ended = any(isinstance(event, Finished | Failed) for event in events)
-        return events

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from chairlift import _core
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle
+from chairlift.engine.prepare import PreparedChange
 from chairlift.engine.stepper import StepOutput
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted
@@ -47,6 +48,14 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Alter:
+    """Change a request in whatever state it is."""
+
+    handle: Handle
+    change: PreparedChange
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """Let partial batches run."""
 
@@ -58,7 +67,7 @@ class FailWaiting:
     reason: Reason
 
 
-Command = Submit | Abort | Flush | FailWaiting
+Command = Submit | Abort | Alter | Flush | FailWaiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,9 @@ class EngineLoop:
                 # Without an id the submit was refused: commands come in the order they were given.
                 if handle.request_id is not None:
                     engine.cancel(handle.request_id, reason)
+            case Alter(handle, change):
+                if handle.request_id is not None:
+                    engine.change(handle.request_id, change)
             case Flush():
                 engine.flush()
             case FailWaiting(reason):

@@ -12,12 +12,22 @@ from typing import Protocol, TypeVar
 from chairlift.config import EngineConfig
 from chairlift.engine import checks
 from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, Output, PrefixCache, Request, Sampling, Stopping
+from chairlift.types import (
+    Change,
+    Chat,
+    Output,
+    PrefixCache,
+    Request,
+    Sampling,
+    Schedule,
+    Stopping,
+)
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 128
 MAX_STOP_TOKEN_IDS = 128
 MAX_SALT_BYTES = 128
+MAX_PRIORITY = 10
 
 _MAX_UINT32 = 2**32 - 1
 _MAX_FLOAT32 = 3.4028234e38
@@ -42,6 +52,36 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """When an answer ends, complete."""
+
+    max_tokens: int
+    min_tokens: int
+    stop: tuple[str, ...] = field(repr=False)
+    stop_token_ids: tuple[int, ...] = field(repr=False)
+    include_stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a request runs, complete; from its arrival on, None is no limit."""
+
+    priority: int
+    queue_timeout_s: float | None
+    time_limit_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChange:
+    """A change with every default filled in and every value checked."""
+
+    ending: Ending | None
+    times: Times | None
+    credit: int
+    paused: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A request with every default filled in and every value checked."""
 
@@ -59,6 +99,9 @@ class Prepared:
     """None is no limit."""
     prefix_cache: PrefixCache = field(repr=False)
     tenant: str
+    credit: int | None = None
+    """None is no limit."""
+    priority: int = 0
 
 
 _T = TypeVar("_T")
@@ -112,32 +155,67 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        stopping, times, cache = request.stopping, request.schedule, request.prefix_cache
+        cache = request.prefix_cache
         drawing = self._drawing(request.sampling)
-        stop = checks.strings(
-            stopping.stop, "stopping.stop", most=MAX_STOP_STRINGS, most_bytes=MAX_STOP_BYTES
-        )
-        stop_token_ids = self._stop_token_ids(stopping)
-        queue_timeout_s = _first(times.queue_timeout_s, self._config.queue_timeout_s)
-        time_limit_s = _first(times.time_limit_s, self._config.time_limit_s)
+        stops = self._stops(request.stopping)
+        times = self._times(request.schedule)
+        credit = request.credit
+        if credit is not None:
+            credit = checks.integer(credit, "credit", 0, _MAX_UINT32)
         checks.utf8_len(request.tenant, "tenant")
         checks.short_text(cache.salt, "prefix_cache.salt", MAX_SALT_BYTES)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request)
-        max_tokens, min_tokens = self._lengths(stopping, len(prompt))
+        ending = self._ending(request.stopping, stops, len(prompt))
         return Prepared(
             prompt=prompt,
             drawing=drawing,
-            max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            stop=stop,
-            stop_token_ids=stop_token_ids,
-            include_stop=bool(stopping.include_stop),
+            max_tokens=ending.max_tokens,
+            min_tokens=ending.min_tokens,
+            stop=ending.stop,
+            stop_token_ids=ending.stop_token_ids,
+            include_stop=ending.include_stop,
             output=Output(*map(bool, astuple(request.output))),
-            queue_timeout_s=checks.seconds(queue_timeout_s, "schedule.queue_timeout"),
-            time_limit_s=checks.seconds(time_limit_s, "schedule.time_limit"),
+            queue_timeout_s=times.queue_timeout_s,
+            time_limit_s=times.time_limit_s,
             prefix_cache=PrefixCache(bool(cache.read), bool(cache.write), cache.salt),
             tenant=request.tenant,
+            credit=credit,
+            priority=times.priority,
+        )
+
+    def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:
+        """Gives the change that the scheduler can take.
+
+        Args:
+            change: Of a live request.
+            num_prompt_tokens: Of that request.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        ending = times = None
+        if change.stopping is not None:
+            stops = self._stops(change.stopping, "update.")
+            ending = self._ending(change.stopping, stops, num_prompt_tokens, "update.")
+        if change.schedule is not None:
+            times = self._times(change.schedule, "update.")
+        return PreparedChange(
+            ending,
+            times,
+            credit=checks.integer(change.credit, "credit.tokens", 0, _MAX_UINT32),
+            paused=None if change.paused is None else bool(change.paused),
+        )
+
+    def _times(self, asked: Schedule, path: str = "") -> Times:
+        config = self._config
+        queue_timeout_s = _first(asked.queue_timeout_s, config.queue_timeout_s)
+        time_limit_s = _first(asked.time_limit_s, config.time_limit_s)
+        priority_path = f"{path}schedule.priority"
+        return Times(
+            checks.integer(asked.priority, priority_path, -MAX_PRIORITY, MAX_PRIORITY),
+            checks.seconds(queue_timeout_s, f"{path}schedule.queue_timeout"),
+            checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
         )
 
     def _drawing(self, asked: Sampling) -> Drawing:
@@ -166,12 +244,16 @@ class Preparer:
             seed=checks.integer(seed, "sampling.seed", 0, 2**64 - 1),
         )
 
-    def _stop_token_ids(self, stopping: Stopping) -> tuple[int, ...]:
-        field_path = "stopping.stop_token_ids"
-        asked = checks.token_ids(stopping.stop_token_ids, field_path, self._limits.vocab_size)
-        checks.at_most(asked, field_path, MAX_STOP_TOKEN_IDS)
-        own = () if stopping.ignore_eos else self._limits.eos_token_ids
-        return tuple(dict.fromkeys((*own, *asked)))
+    def _stops(self, asked: Stopping, path: str = "") -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Gives the stop strings and the token ids that end an answer."""
+        stop = checks.strings(
+            asked.stop, f"{path}stopping.stop", most=MAX_STOP_STRINGS, most_bytes=MAX_STOP_BYTES
+        )
+        ids_path = f"{path}stopping.stop_token_ids"
+        ids = checks.token_ids(asked.stop_token_ids, ids_path, self._limits.vocab_size)
+        checks.at_most(ids, ids_path, MAX_STOP_TOKEN_IDS)
+        own = () if asked.ignore_eos else self._limits.eos_token_ids
+        return stop, tuple(dict.fromkeys((*own, *ids)))
 
     def _prompt(self, request: Request) -> list[int]:
         ids = self._encode(request)
@@ -212,15 +294,22 @@ class Preparer:
             message = f"prompt: the tokenizer failed with {type(error).__name__}"
             raise RequestError(Reason.INTERNAL, message, field="prompt") from None
 
-    def _lengths(self, stopping: Stopping, num_prompt_tokens: int) -> tuple[int, int]:
-        asked = _first(stopping.max_tokens, self._config.default_max_tokens)
+    def _ending(
+        self,
+        asked: Stopping,
+        stops: tuple[tuple[str, ...], tuple[int, ...]],
+        num_prompt_tokens: int,
+        path: str = "",
+    ) -> Ending:
+        longest = _first(asked.max_tokens, self._config.default_max_tokens)
         room = self._limits.max_context_len - num_prompt_tokens
-        max_tokens = min(checks.integer(asked, "stopping.max_tokens", 1, _MAX_UINT32), room)
-        min_tokens = checks.integer(stopping.min_tokens, "stopping.min_tokens", 0, _MAX_UINT32)
+        max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
+        max_tokens = min(checks.integer(longest, max_path, 1, _MAX_UINT32), room)
+        min_tokens = checks.integer(asked.min_tokens, min_path, 0, _MAX_UINT32)
         if min_tokens > max_tokens:
-            path, expected = "stopping.min_tokens", f"at most the {max_tokens} tokens of the answer"
-            raise checks.bad(path, expected, min_tokens)
-        return max_tokens, min_tokens
+            expected = f"at most the {max_tokens} tokens of the answer"
+            raise checks.bad(min_path, expected, min_tokens)
+        return Ending(max_tokens, min_tokens, *stops, include_stop=bool(asked.include_stop))
 
 
 def _first(*values: _T | None) -> _T:

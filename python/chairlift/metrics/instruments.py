@@ -87,6 +87,9 @@ class Metrics:
             "reason",
         )
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of queued prompts.", "tenant")
+        self._pauses = self._counter(
+            "stream_pauses", "Times that a client's requests stood still because it did not read."
+        )
         self._restarts = self._counter(
             "engine_restarts", "Times that a lost engine came back in place."
         )
@@ -178,6 +181,10 @@ class Metrics:
     def call_failed(self, reason: Reason) -> None:
         """A call ended with an error."""
         self._calls_failed.labels(reason.value).inc()
+
+    def stream_paused(self) -> None:
+        """A client does not read: its requests stand still."""
+        self._pauses.inc()
 
     def restarted(self) -> None:
         """The engine was lost and is back."""

@@ -21,6 +21,8 @@ class LoadSnapshot(Protocol):
     num_kv_tokens: int
     num_preemptions: int
     num_recomputed_tokens: int
+    num_waiting_parked: int
+    num_running_parked: int
     num_prefix_queries: int
     num_prefix_hits: int
 
@@ -70,6 +72,11 @@ class LoadCollector(Collector):
             ("requests_waiting", "Requests that have not started.", load.num_waiting),
             ("waiting_tokens", "Prompt tokens of the waiting requests.", load.num_waiting_tokens),
             ("requests_running", "Requests in the batch.", load.num_running),
+            (
+                "requests_parked",
+                "Of both, those that may not go on: not read by their client, or without credit.",
+                load.num_waiting_parked + load.num_running_parked,
+            ),
             ("rows_held", "Rows in use or kept empty until a batch ends.", load.num_rows_held),
             ("kv_blocks", "KV blocks that requests can have.", load.num_blocks),
             ("kv_blocks_free", "KV blocks free or evictable.", load.num_free_blocks),

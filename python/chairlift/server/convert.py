@@ -104,10 +104,7 @@ def to_request(start: pb.Start, *, served: str, tenant: str) -> tuple[types.Requ
             logprobs=start.output.HasField("logprobs"),
             skip_special_tokens=_optional(start.output, "skip_special_tokens", True),
         ),
-        schedule=types.Schedule(
-            queue_timeout_s=_seconds(start.schedule, "queue_timeout", "schedule.queue_timeout"),
-            time_limit_s=_seconds(start.schedule, "time_limit", "schedule.time_limit"),
-        ),
+        schedule=_schedule(start.schedule),
         prefix_cache=types.PrefixCache(
             read=_optional(start.prefix_cache, "read", True),
             write=_optional(start.prefix_cache, "write", True),
@@ -116,13 +113,29 @@ def to_request(start: pb.Start, *, served: str, tenant: str) -> tuple[types.Requ
         add_special_tokens=_optional(start, "add_special_tokens", True),
         truncate_prompt=_optional(start, "truncate_prompt", None),
         tenant=tenant,
+        credit=_optional(start, "credit", None),
     )
     return request, _delivery(start.output)
 
 
+def to_change(update: pb.Update) -> types.Change:
+    """Converts what changes about a live request.
+
+    Raises:
+        RequestError: With the path of the field that is wrong or not supported.
+    """
+    has_stopping, has_schedule = update.HasField("stopping"), update.HasField("schedule")
+    if not has_stopping and not has_schedule:
+        raise bad("update", "expected stopping or schedule, got none of them")
+    return types.Change(
+        stopping=_stopping(update.stopping) if has_stopping else None,
+        schedule=_schedule(update.schedule, "update.") if has_schedule else None,
+    )
+
+
 def _refuse_later_fields(start: pb.Start) -> None:
     """Names the first field that asks for something which this version does not do."""
-    sampling, output, schedule = start.sampling, start.output, start.schedule
+    sampling, output = start.sampling, start.output
     if sampling.HasField("n") and sampling.n == 0:
         raise bad("sampling.n", "expected at least 1, got 0")
     asked = {
@@ -135,9 +148,6 @@ def _refuse_later_fields(start: pb.Start) -> None:
         "output.prompt_logprobs": output.HasField("prompt_logprobs"),
         "output.echo": output.echo,
         "constraint": start.HasField("constraint"),
-        "schedule.priority": schedule.priority != 0,
-        "schedule.time_to_first_token": schedule.HasField("time_to_first_token"),
-        "credit": start.HasField("credit"),
         "resume_window": start.HasField("resume_window"),
     }
     for field, is_asked in asked.items():
@@ -224,6 +234,16 @@ def _stopping(stopping: pb.Stopping) -> types.Stopping:
         stop_token_ids=tuple(stopping.stop_token_ids),
         ignore_eos=stopping.ignore_eos,
         include_stop=stopping.include_stop,
+    )
+
+
+def _schedule(schedule: pb.Schedule, path: str = "") -> types.Schedule:
+    if schedule.HasField("time_to_first_token"):
+        raise unsupported(f"{path}schedule.time_to_first_token")
+    return types.Schedule(
+        queue_timeout_s=_seconds(schedule, "queue_timeout", f"{path}schedule.queue_timeout"),
+        time_limit_s=_seconds(schedule, "time_limit", f"{path}schedule.time_limit"),
+        priority=schedule.priority,
     )
 
 

@@ -77,7 +77,9 @@ class Health:
 
 
 def _silence(engine: "AsyncEngine") -> float:
-    """Seconds since a sign of life: a turn of the thread, or a step if any request runs."""
+    """Seconds since a sign of life: a turn of the thread, or a step if any request could run."""
     progress = engine.progress
-    sign_ns = progress.last_step_ns if engine.load().num_running else progress.alive_ns
+    load = engine.load()
+    runs = load.num_running > load.num_running_parked
+    sign_ns = progress.last_step_ns if runs else progress.alive_ns
     return (time.monotonic_ns() - sign_ns) * _NS

@@ -4,7 +4,8 @@ gRPC does not slow a server down before megabytes of small messages are buffered
 here. Tokens go from a step's events into messages inside the core (`rust/chairlift-delivery`):
 those of a request that wait to be sent become one event. An event of any other kind comes at most
 twice per request, and commands are read only while there is room. A slow client hence gets fewer
-and larger events, and nobody else notices.
+and larger events; where too many tokens wait, its requests stand still until it reads. Nobody else
+notices.
 """
 
 import asyncio
@@ -27,6 +28,10 @@ CAPACITY: Final = 256
 
 MAX_TOKEN_BYTES: Final = 64 * 2**10
 """Unsent tokens, as text and ids, that make an outbox full."""
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class Outboxes:
@@ -87,6 +92,8 @@ class Outboxes:
             self.starts.pop(request)()
         for stream in posted.woken:
             self._open[stream].wake()
+        for stream in posted.filled:
+            self._open[stream].fill()
         return posted.rest
 
     def wake(self) -> None:
@@ -110,7 +117,12 @@ class Outbox:
         self.stream = stream
         self._outboxes = outboxes
         self._core = outboxes.core
+        self.on_full = _nothing
+        """Called when too much waits."""
+        self.on_room = _nothing
+        """Called when that has been taken."""
         self._num_events = 0
+        self._is_full = False
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -185,7 +197,16 @@ class Outbox:
         """Gives everything that waits, as encoded messages."""
         self._num_events = 0
         self._room.set()
+        if self._is_full:
+            self._is_full = False
+            self.on_room()
         return self._core.take(self.stream)
+
+    def fill(self) -> None:
+        """Too many tokens wait: no command is read until they are taken."""
+        self._is_full = True
+        self._room.clear()
+        self.on_full()
 
     def wake(self) -> None:
         """Lets the writer look again although there may be no event."""

@@ -4,6 +4,7 @@ import functools
 import logging
 import re
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +77,7 @@ class Requests:
         self._only_one = self._half_closed = only_one
         self._labels: dict[str, LiveRequest] = {}
         self._num_waiting = 0
+        outbox.on_full, outbox.on_room = self._pause, self._resume
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -121,6 +123,42 @@ class Requests:
         live = self._labels.get(request_id)
         if live is not None:
             self._desk.gate.engine().abort(live.handle)
+
+    def update(self, update: pb.Update) -> None:
+        """Changes a request from its next step on.
+
+        Raises:
+            RequestError: It is not live, or a field is wrong; then it is untouched.
+        """
+        self._change(update.request_id, lambda: convert.to_change(update))
+
+    def credit(self, credit: pb.Credit) -> None:
+        """Gives a request more tokens.
+
+        Raises:
+            RequestError: It is not live.
+        """
+        self._change(credit.request_id, lambda: types.Change(credit=credit.tokens))
+
+    def _change(self, request_id: str, change: Callable[[], types.Change]) -> None:
+        convert.check_request_id(request_id)
+        live = self._labels.get(request_id)
+        if live is None:
+            message = "request_id: no live request of this stream has it"
+            raise RequestError(Reason.UNKNOWN_REQUEST, message, field="request_id")
+        self._desk.gate.engine().change(live.handle, change())
+
+    def _pause(self) -> None:
+        """Lets the requests stand still: their client does not read."""
+        self._desk.metrics.stream_paused()
+        engine = self._desk.gate.engine()
+        for live in self._labels.values():
+            engine.pause(live.handle)
+
+    def _resume(self) -> None:
+        engine = self._desk.gate.engine()
+        for live in self._labels.values():
+            engine.resume(live.handle)
 
     def half_close(self) -> None:
         """No request follows."""

@@ -180,4 +180,6 @@ def _load(engine: "AsyncEngine") -> pb.Load:
         num_prefix_hits=load.num_prefix_hits,
         num_steps=engine.progress.num_steps,
         num_recomputed_tokens=load.num_recomputed_tokens,
+        num_waiting_parked=load.num_waiting_parked,
+        num_running_parked=load.num_running_parked,
     )

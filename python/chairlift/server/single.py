@@ -1,5 +1,6 @@
 """One `GenerateOne` call: a request whose refusal or failure is the status of the call."""
 
+from chairlift.errors import Reason, RequestError
 from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
 from chairlift.server.requests import Desk, Requests
@@ -27,6 +28,9 @@ class GenerateOneCall:
         Raises:
             RequestError: It was refused, or it failed.
         """
+        if self._start.HasField("credit"):
+            message = "credit: this call takes no Credit, so there is no way to give more"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="credit")
         try:
             await self._requests.start(self._start)
             while self._requests:

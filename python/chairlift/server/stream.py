@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
-from chairlift.server.convert import check_request_id, unsupported
+from chairlift.server.convert import unsupported
 from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
@@ -101,8 +101,12 @@ class GenerateCall:
                 await self._requests.start(command)
             elif isinstance(command, pb.Cancel):
                 self._requests.cancel(command.request_id)
+            elif isinstance(command, pb.Update):
+                self._requests.update(command)
+            elif isinstance(command, pb.Credit):
+                self._requests.credit(command)
             else:
-                self._refuse(kind, request_id)
+                raise _refusal(kind)
         except RequestError as error:
             self._requests.refuse(request_id, _kind(kind), error)
         except Exception:
@@ -113,17 +117,13 @@ class GenerateCall:
             self._is_starting = False
             self._outbox.wake()
 
-    def _refuse(self, kind: str | None, request_id: str) -> None:
-        """Names what is wrong with a command that this version does not carry out."""
-        if kind is None:
-            message = "command: expected start or cancel, got none"
-            raise RequestError(Reason.BAD_PARAMETER, message, field="command")
-        if kind in ("update", "credit"):
-            check_request_id(request_id)
-            if request_id not in self._requests:
-                message = "request_id: no live request of this stream has it"
-                raise RequestError(Reason.UNKNOWN_REQUEST, message, field="request_id")
-        raise unsupported(kind)
+
+def _refusal(kind: str | None) -> RequestError:
+    """Names what is wrong with a command that this version does not carry out."""
+    if kind is None:
+        message = "command: expected start, cancel, update or credit, got none"
+        return RequestError(Reason.BAD_PARAMETER, message, field="command")
+    return unsupported(kind)
 
 
 def _kind(kind: str | None) -> pb.CommandKind:

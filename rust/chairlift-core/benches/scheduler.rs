@@ -1,4 +1,5 @@
-//! Cost of the scheduler: a decode step (schedule + update) by running requests, and a block's allocate + release.
+//! Cost of the scheduler: a decode step (schedule + update) by running requests, a request that comes and goes, and a
+//! block's allocate + release.
 //! `cargo bench -p chairlift-core`
 
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use chairlift_core::{
     Config, KvGroup, NewRequest, Scheduler,
     block_pool::BlockPool,
-    events::Events,
+    events::{EndReason, Events},
     plan::{Plan, PlanView},
     policy::Policy,
     scheduler::{Next, Sampled},
@@ -94,5 +95,29 @@ fn block_allocate_and_release(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| {
         let block = pool.allocate().expect("a block is free");
         pool.release(divan::black_box(block), false);
+    });
+}
+
+/// A request that comes and goes behind others that wait.
+#[divan::bench(args = [1, 1000])]
+fn add_and_abort(bencher: Bencher<'_, '_>, num_waiting: usize) {
+    let mut config = config(64);
+    config.max_queued_requests = num_waiting + 1;
+    let table = TokenTable::new(vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
+    let mut scheduler = Scheduler::new(config, Arc::new(table)).expect("a valid configuration");
+    let mut events = Events::default();
+    let mut now = 0;
+    let mut add = |scheduler: &mut Scheduler| {
+        now += 1;
+        let new = NewRequest::new(vec![1; PROMPT], 16);
+        scheduler.add(now, new).expect("there is room")
+    };
+    for _ in 0..num_waiting {
+        add(&mut scheduler);
+    }
+    bencher.bench_local(|| {
+        let added = add(&mut scheduler);
+        scheduler.abort(0, added.request, EndReason::Cancelled);
+        scheduler.take_events(&mut events);
     });
 }

@@ -30,6 +30,11 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// The request has ended, or never was.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("request {0} is not live")]
+pub struct UnknownRequest(pub u64);
+
 /// The step cannot be completed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum StepError {

@@ -1,5 +1,5 @@
 //! A doubly linked list of small integers, threaded through one `Vec`: every operation is O(1) and none
-//! allocates. It holds the free blocks in LRU order and the waiting requests in order of arrival.
+//! allocates. It holds the free blocks in LRU order.
 
 const DETACHED: u32 = u32::MAX;
 

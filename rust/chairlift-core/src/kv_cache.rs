@@ -12,6 +12,8 @@
 //!
 //! Every KV group has a table with the same columns: column `c` holds tokens `[c * block_size, (c + 1) * block_size)`.
 
+use std::collections::BTreeMap;
+
 use crate::{
     block_pool::{BlockId, BlockPool},
     config::Config,
@@ -150,19 +152,9 @@ impl KvCache {
             0,
             "an admitted request starts without blocks"
         );
-        let mut hits = Vec::with_capacity(num_hits * self.num_groups);
-        for column in 0..num_hits {
-            for group in 0..self.num_groups {
-                let block = self.hit(table, tokens, group, column);
-                hits.push(block.expect("invariant: a looked-up column is known"));
-            }
-        }
-        let columns = tokens.len().div_ceil(self.block_size);
-        let promise = (columns - num_hits) * self.num_groups;
-        let num_revived = hits
-            .iter()
-            .filter(|&&block| self.pool.num_references(block) == 0)
-            .count();
+        let hits = self.hits(table, tokens, num_hits);
+        let promise = self.promise(tokens, num_hits);
+        let num_revived = self.num_revived(&hits);
         if promise + num_revived + headroom > self.num_available() {
             return false;
         }
@@ -175,6 +167,65 @@ impl KvCache {
         table.promised = promise;
         self.promised += promise;
         true
+    }
+
+    /// How many of the tables must be released, in their order, before `admit` succeeds; `None`: all are not enough.
+    pub(crate) fn num_releases<'a>(
+        &self,
+        table: &BlockTable,
+        tokens: &[i32],
+        num_hits: usize,
+        headroom: usize,
+        tables: impl Iterator<Item = &'a BlockTable>,
+    ) -> Option<usize> {
+        let hits = self.hits(table, tokens, num_hits);
+        let needed = self.promise(tokens, num_hits) + self.num_revived(&hits) + headroom;
+        let mut available = self.num_available();
+        // Owners that stay. A hit has the one who asks, too: it cannot be had twice.
+        let mut owners: BTreeMap<BlockId, u32> = BTreeMap::new();
+        for &block in &hits {
+            owners.insert(block, self.pool.num_references(block) + 1);
+        }
+        let mut num_releases = 0;
+        for table in tables {
+            if available >= needed {
+                break;
+            }
+            available += table.promised;
+            for block in table.blocks() {
+                let left = owners
+                    .entry(block)
+                    .or_insert_with(|| self.pool.num_references(block));
+                *left -= 1;
+                available += usize::from(*left == 0);
+            }
+            num_releases += 1;
+        }
+        (available >= needed).then_some(num_releases)
+    }
+
+    /// The blocks of the first `num_hits` columns, which were looked up before.
+    fn hits(&self, table: &BlockTable, tokens: &[i32], num_hits: usize) -> Vec<BlockId> {
+        let mut hits = Vec::with_capacity(num_hits * self.num_groups);
+        for column in 0..num_hits {
+            for group in 0..self.num_groups {
+                let block = self.hit(table, tokens, group, column);
+                hits.push(block.expect("invariant: a looked-up column is known"));
+            }
+        }
+        hits
+    }
+
+    /// Blocks that a request needs beside its hits.
+    fn promise(&self, tokens: &[i32], num_hits: usize) -> usize {
+        let columns = tokens.len().div_ceil(self.block_size);
+        (columns - num_hits) * self.num_groups
+    }
+
+    /// Hits that are free: they will not be.
+    fn num_revived(&self, hits: &[BlockId]) -> usize {
+        let is_free = |&&block: &&BlockId| self.pool.num_references(block) == 0;
+        hits.iter().filter(is_free).count()
     }
 
     /// Allocates columns until `num_tokens` fit; false (and nothing changed) if there is no room.

@@ -20,6 +20,7 @@ mod kv_cache;
 pub mod plan;
 pub mod policy;
 pub mod prefix_cache;
+mod queue;
 mod request;
 pub mod row_tables;
 mod rows;
@@ -30,6 +31,7 @@ pub mod text;
 pub type Nanos = u64;
 
 pub use config::{Config, KvGroup};
-pub use error::{ConfigError, Refusal, RefusalReason, StepError, Violation};
+pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, Violation};
+pub use queue::PRIORITY_LEVEL;
 pub use request::{Account, NewRequest, RequestId, Row, Slot};
 pub use scheduler::{Load, Scheduler};

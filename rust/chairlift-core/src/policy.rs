@@ -26,12 +26,12 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) now: Nanos,
-    /// A request holds a row, or lost it to preemption and will be back.
+    /// A request runs and is not parked, or lost its row to preemption and will be back.
     pub(crate) batch_is_open: bool,
     pub(crate) num_waiting: usize,
-    /// Arrival of the request at the head of the queue.
+    /// When the first of those who wait arrived.
     pub(crate) oldest: Nanos,
-    /// The head was waiting when the input was flushed.
+    /// One of them was waiting when the input was flushed.
     pub(crate) flushed: bool,
 }
 

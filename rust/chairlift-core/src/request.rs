@@ -5,6 +5,7 @@ use crate::{
     events::EndReason,
     kv_cache::BlockTable,
     prefix_cache::Namespace,
+    queue::Place,
     text::{TextOptions, TextState, TokenTable},
 };
 
@@ -36,6 +37,10 @@ pub struct NewRequest {
     pub queue_deadline: Option<Nanos>,
     /// Ends with what there is by then.
     pub deadline: Option<Nanos>,
+    /// Output tokens that it may produce before more is given; None is no limit.
+    pub credit: Option<u64>,
+    /// Higher joins first; see [`crate::PRIORITY_LEVEL`].
+    pub priority: i32,
 }
 
 impl NewRequest {
@@ -57,6 +62,8 @@ impl NewRequest {
             cache_write: true,
             queue_deadline: None,
             deadline: None,
+            credit: None,
+            priority: 0,
         }
     }
 }
@@ -69,7 +76,9 @@ pub(crate) const ROOM_AHEAD: usize = 1024;
 pub(crate) enum State {
     /// In the queue, new or preempted.
     Waiting,
-    /// Holds a row.
+    /// As one that waits, but outside the queue: it may not go on.
+    Parked,
+    /// Holds a row, parked or not.
     Running { row: Row },
     /// Its last event is out; it keeps row and blocks until no step in flight names it.
     Ended { row: Option<Row> },
@@ -95,6 +104,9 @@ pub(crate) struct Request {
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
     pub(crate) include_stop: bool,
+    pub(crate) is_paused: bool,
+    /// Tokens, prompt and output, that its credit pays for; without a limit the largest number.
+    pub(crate) credit_end: usize,
     /// Most tokens, prompt and output: `max_tokens` or the context.
     pub(crate) max_num_tokens: usize,
     pub(crate) min_tokens: usize,
@@ -107,6 +119,7 @@ pub(crate) struct Request {
     pub(crate) num_lost: usize,
     pub(crate) queue_deadline: Option<Nanos>,
     pub(crate) deadline: Option<Nanos>,
+    pub(crate) priority: i32,
 }
 
 /// What a request has cost, for its last event.
@@ -148,6 +161,10 @@ impl Request {
             num_lost: 0,
             in_flight: 0,
             table,
+            is_paused: false,
+            credit_end: new
+                .credit
+                .map_or(usize::MAX, |credit| add_credit(num_prompt, credit)),
             include_stop: new.text.include_stop,
             text: TextState::new(new.text),
             max_num_tokens,
@@ -157,6 +174,7 @@ impl Request {
             cache_write: new.cache_write,
             queue_deadline: new.queue_deadline,
             deadline: new.deadline,
+            priority: new.priority,
             account: Account {
                 prompt_tokens: num_prompt,
                 arrival,
@@ -171,9 +189,31 @@ impl Request {
     }
 
     /// Tokens still to be computed before the next can be sampled; 1 is a decode. The last token that the limits allow
-    /// is never computed: 0 once a step in flight samples it.
+    /// is never computed: 0 once a step in flight samples it. 0 too while it is parked.
     pub(crate) fn num_pending(&self) -> usize {
-        self.num_tokens().min(self.max_num_tokens - 1) - self.num_computed
+        if self.is_parked() {
+            return 0;
+        }
+        // Limits that were lowered may lie behind what steps in flight compute.
+        let end = self.num_tokens().min(self.max_num_tokens - 1);
+        end.saturating_sub(self.num_computed)
+    }
+
+    /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.is_paused || self.num_tokens() >= self.credit_end
+    }
+
+    /// Holds its row for nothing: parked, and no step in flight names it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.num_pending() == 0
+    }
+
+    /// Its place in the queue.
+    pub(crate) fn place(&self) -> Place {
+        let account = &self.account;
+        let is_new = account.num_preemptions == 0;
+        Place::new(is_new, account.arrival, self.priority, self.id)
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.
@@ -207,14 +247,24 @@ impl Request {
 
     /// It ran before and lost its row.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.state == State::Waiting && self.account.num_preemptions > 0
+        self.waits() && self.account.num_preemptions > 0
+    }
+
+    /// In the queue or outside.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.state, State::Waiting | State::Parked)
     }
 
     pub(crate) fn row(&self) -> Option<Row> {
         match self.state {
-            State::Waiting => None,
+            State::Waiting | State::Parked => None,
             State::Running { row } => Some(row),
             State::Ended { row } => row,
         }
     }
+}
+
+/// A limit of tokens with more credit; it saturates, so that no credit is ever lost by being too much.
+pub(crate) fn add_credit(credit_end: usize, credit: u64) -> usize {
+    credit_end.saturating_add(usize::try_from(credit).unwrap_or(usize::MAX))
 }

@@ -11,6 +11,9 @@
 //!                             and rejoins from the front
 //! ```
 //!
+//! Who is paused or has no credit is parked and takes no part in this ([`waiting`]); `change` says so, or the last token
+//! that the credit pays for.
+//!
 //! - Requests and blocks have one owner, this struct; `end` is the one way out and `release` the one place that frees.
 //! - What a step in flight names is released when the last such step ends, and is not preempted before.
 //! - With two steps in flight the next step is planned while one runs: a request whose token is not known yet goes on
@@ -18,21 +21,28 @@
 //! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
 
 mod add;
+mod change;
 mod check;
 mod outcome;
 mod step;
+mod waiting;
 
 use std::{collections::VecDeque, sync::Arc};
 
-pub use self::{add::Added, outcome::Sampled, step::Next};
+pub use self::{
+    add::Added,
+    change::{Change, Schedule, Stopping},
+    outcome::Sampled,
+    step::Next,
+};
 use crate::{
     Nanos,
     config::Config,
     deadlines::Deadlines,
     error::ConfigError,
     events::{EndReason, Events, Failure},
-    index_list::IndexList,
     kv_cache::KvCache,
+    queue::Queue,
     request::{Request, RequestId, Slot, State},
     rows::Rows,
     text::TokenTable,
@@ -60,9 +70,14 @@ struct Step {
 /// A snapshot; all but the counters are of this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
+    /// Without a row, parked or not.
     pub num_waiting: usize,
     pub num_waiting_tokens: usize,
+    /// With a row, parked or not.
     pub num_running: usize,
+    /// Of each, those that may not go on: paused, or without credit.
+    pub num_waiting_parked: usize,
+    pub num_running_parked: usize,
     /// Rows in use, those that stay empty until their batch ends included.
     pub num_rows_held: usize,
     pub num_blocks: usize,
@@ -88,12 +103,14 @@ pub struct Scheduler {
     requests: Vec<Option<Request>>,
     free_slots: Vec<Slot>,
     num_added: u64,
-    /// Preempted requests first, then the new in order of arrival.
-    queue: IndexList,
-    num_preempted: usize,
+    queue: Queue,
+    /// Requests that wait outside the queue.
+    num_outside: usize,
     num_waiting_tokens: usize,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
+    /// While a step is planned: those on the running list that are parked and that no step in flight names.
+    num_idle: usize,
     /// Somebody on the running list no longer runs, or a row was held.
     needs_sweep: bool,
     rows: Rows,
@@ -131,10 +148,11 @@ impl Scheduler {
             requests: vec![None; num_slots],
             free_slots: (0..num_slots as Slot).rev().collect(),
             num_added: 0,
-            queue: IndexList::with_capacity(num_slots),
-            num_preempted: 0,
+            queue: Queue::default(),
+            num_outside: 0,
             num_waiting_tokens: 0,
             running: Vec::with_capacity(config.max_num_seqs),
+            num_idle: 0,
             needs_sweep: false,
             rows: Rows::new(config.max_num_seqs),
             kv: KvCache::new(&config),
@@ -199,10 +217,16 @@ impl Scheduler {
             })
         };
         let num_unwritten: usize = self.running.iter().map(unwritten).sum();
+        let is_parked = |slot: &&Slot| {
+            let request = self.requests[**slot as usize].as_ref();
+            request.is_some_and(Request::is_parked)
+        };
         Load {
-            num_waiting: self.queue.len(),
+            num_waiting: self.num_waiting(),
             num_waiting_tokens: self.num_waiting_tokens,
             num_running: self.running.len(),
+            num_waiting_parked: self.num_outside,
+            num_running_parked: self.running.iter().filter(is_parked).count(),
             num_rows_held: self.rows.num_occupied(),
             num_blocks: self.kv.pool.num_blocks(),
             num_free_blocks,
@@ -248,12 +272,8 @@ impl Scheduler {
 
     /// The one way out: emits the last event and releases what no step in flight names.
     fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
+        self.stop_waiting(slot);
         let request = live(&mut self.requests, slot);
-        if request.state == State::Waiting {
-            self.queue.remove(slot);
-            self.num_waiting_tokens -= request.tokens.len();
-            self.num_preempted -= usize::from(request.account.num_preemptions > 0);
-        }
         request.state = State::Ended { row: request.row() };
         self.needs_sweep = true;
         request.account.finished = now;
@@ -294,14 +314,21 @@ impl Scheduler {
                 .as_ref()
                 .is_some_and(|request| matches!(request.state, State::Running { .. }))
         });
-        if !self.batch_is_open() {
+        if self.running.is_empty() {
             self.rows.release_held();
         }
     }
 
-    /// Somebody runs, or was preempted and will be back.
-    fn batch_is_open(&self) -> bool {
-        !self.running.is_empty() || self.num_preempted > 0
+    /// Forgets deadlines that no longer hold, if they are many.
+    fn compact_deadlines(&mut self) {
+        let num_live = self.num_waiting() + self.running.len();
+        let requests = &self.requests;
+        self.deadlines.compact(num_live, |time, id| {
+            let request = slot_of(requests, id).and_then(|slot| requests[slot as usize].as_ref());
+            request.is_some_and(|request| {
+                [request.queue_deadline, request.deadline].contains(&Some(time))
+            })
+        });
     }
 }
 

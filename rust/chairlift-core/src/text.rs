@@ -142,6 +142,40 @@ impl TextState {
         found
     }
 
+    /// Replaces the stop strings of an answer that goes on after `so_far`.
+    ///
+    /// The new ones are looked for in text that was not given out yet: a match counts if a token pushed from now on
+    /// decides its last character, and may begin in what was held back for the old ones.
+    pub fn set_stops(
+        &mut self,
+        table: &TokenTable,
+        so_far: &[i32],
+        stop: Vec<String>,
+        include_stop: bool,
+    ) {
+        if self.stops.is_none() && stop.is_empty() {
+            return;
+        }
+        if self.stops.is_none() && !self.detokenize {
+            // Nothing has been decoded, since nobody wanted it.
+            let mut passed = String::new();
+            for &token in so_far {
+                self.detokenizer.push(table, token, &mut passed);
+            }
+        }
+        let held = self.stops.take().map_or(String::new(), |old| old.held);
+        let mut matcher = StopMatcher::new(&stop);
+        matcher.feed(&held, false);
+        self.stops = Some(Box::new(Stops {
+            matcher,
+            strings: stop,
+            cuts: self.detokenize && !include_stop,
+            held,
+            accept: false,
+            stopped: false,
+        }));
+    }
+
     /// Stop string `i`, counted as in [`TextOptions::stop`].
     ///
     /// # Panics

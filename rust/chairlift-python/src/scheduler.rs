@@ -7,7 +7,7 @@ use chairlift_core::{
     plan::Plan,
     policy::Policy,
     prefix_cache::Namespace,
-    scheduler::{self, Next, Sampled, StepId},
+    scheduler::{self, Change, Next, Sampled, Schedule, StepId, Stopping},
     text::TextOptions,
 };
 use chairlift_kernels::tensor::{Borrows, Tensor};
@@ -33,6 +33,8 @@ pub(crate) struct Load {
     num_waiting: usize,
     num_waiting_tokens: usize,
     num_running: usize,
+    num_waiting_parked: usize,
+    num_running_parked: usize,
     num_rows_held: usize,
     num_blocks: usize,
     num_free_blocks: usize,
@@ -136,7 +138,8 @@ impl Scheduler {
     #[pyo3(signature = (now, prompt, *, max_tokens, min_tokens = 0, stop = vec![],
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
-        cache_read = true, cache_write = true, queue_deadline = None, deadline = None))]
+        cache_read = true, cache_write = true, queue_deadline = None, deadline = None,
+        credit = None, priority = 0))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -163,6 +166,8 @@ impl Scheduler {
         cache_write: bool,
         queue_deadline: Option<u64>,
         deadline: Option<u64>,
+        credit: Option<u64>,
+        priority: i32,
     ) -> PyResult<Added> {
         let text = TextOptions {
             detokenize,
@@ -181,6 +186,8 @@ impl Scheduler {
             cache_write,
             queue_deadline,
             deadline,
+            credit,
+            priority,
         };
         let added = py.detach(|| self.inner.add(now, new));
         let added = added.map_err(|refusal| error::refused(py, refusal))?;
@@ -196,6 +203,49 @@ impl Scheduler {
         let end = end_reason(reason)
             .ok_or_else(|| PyValueError::new_err(format!("reason: unknown {reason:?}")))?;
         Ok(self.inner.abort(now, RequestId(request_id), end))
+    }
+
+    #[pyo3(signature = (now, request_id, *, max_tokens = None, min_tokens = 0, stop = vec![],
+        stop_token_ids = vec![], include_stop = false, priority = None, queue_timeout = None,
+        time_limit = None, credit = 0, paused = None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python method"
+    )]
+    fn change(
+        &mut self,
+        py: Python<'_>,
+        now: u64,
+        request_id: u64,
+        max_tokens: Option<usize>,
+        min_tokens: usize,
+        stop: Vec<String>,
+        stop_token_ids: Vec<i32>,
+        include_stop: bool,
+        priority: Option<i32>,
+        queue_timeout: Option<u64>,
+        time_limit: Option<u64>,
+        credit: u64,
+        paused: Option<bool>,
+    ) -> bool {
+        let change = Change {
+            stopping: max_tokens.map(|max_tokens| Stopping {
+                max_tokens,
+                min_tokens,
+                stop_token_ids,
+                stop,
+                include_stop,
+            }),
+            schedule: priority.map(|priority| Schedule {
+                priority,
+                queue_timeout,
+                time_limit,
+            }),
+            credit,
+            paused,
+        };
+        py.detach(|| self.inner.change(now, RequestId(request_id), change))
+            .is_ok()
     }
 
     fn schedule(&mut self, py: Python<'_>, now: u64, plan: Tensor) -> PyResult<Option<u64>> {
@@ -262,6 +312,8 @@ impl Scheduler {
             num_waiting: load.num_waiting,
             num_waiting_tokens: load.num_waiting_tokens,
             num_running: load.num_running,
+            num_waiting_parked: load.num_waiting_parked,
+            num_running_parked: load.num_running_parked,
             num_rows_held: load.num_rows_held,
             num_blocks: load.num_blocks,
             num_free_blocks: load.num_free_blocks,

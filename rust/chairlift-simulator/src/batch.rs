@@ -10,8 +10,12 @@ use crate::{
 
 /// The batch as it was before a plan.
 pub(crate) struct Before {
-    /// Who ran and still runs, in order of admission.
+    /// Who ran, may go on and was not preempted, in order of admission.
     running: Vec<usize>,
+    /// Who was parked with a row and no step in flight, in order of admission; and those of them who gave it up.
+    parked: Vec<usize>,
+    gave_way: Vec<usize>,
+    /// Somebody who may go on was preempted.
     has_preempted: bool,
 }
 
@@ -24,22 +28,33 @@ impl World {
             "the step exceeds its budget"
         );
         ensure!(!view.rows.is_empty(), "the step is empty");
-        let mut victims = 0;
+        let is_idle = |index: &usize| {
+            let client = &self.clients[*index];
+            client.is_parked() && client.in_flight == 0
+        };
+        let parked: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
+        let (mut victims, mut gave_way) = (0, Vec::new());
         for &row in view.freed_rows {
             let owner = self.rows[row as usize].take();
             let Some(owner) = owner else {
                 return Err(format!("row {row} is freed and was not used"));
             };
             let runs = self.clients[owner].state == State::Running;
-            if runs {
+            if runs && parked.contains(&owner) {
+                gave_way.push(owner);
+                self.tally.saw(Sight::GaveWay);
+            } else if runs {
                 victims += 1;
+            }
+            if runs {
                 self.preempt(owner)?;
             }
         }
-        let has_preempted = victims > 0;
         let before = Before {
-            running: self.running.clone(),
-            has_preempted,
+            running: self.runnable().collect(),
+            parked,
+            gave_way,
+            has_preempted: victims > 0,
         };
         let mut num_joining = 0;
         for &[row, slot, _, start, ..] in view.assigned {
@@ -64,7 +79,7 @@ impl World {
     fn preempt(&mut self, index: usize) -> Checked {
         let label = self.clients[index].label;
         ensure!(
-            self.oldest != Some(index),
+            self.oldest != Some(index) || self.is_unsettled,
             "the oldest running request #{label} is preempted"
         );
         ensure!(
@@ -74,9 +89,12 @@ impl World {
         // Where every request grows by a token a step, whoever comes back has room for the next.
         let is_even =
             self.scenario.config.steps_in_flight == 1 && self.scenario.faults.accept_many == 0;
-        let is_back = self.clients[index].rejoined + 1 == self.tally.steps();
+        let rejoined = self.clients[index].rejoined;
+        // Nor was anybody changed meanwhile, who may need a block now.
+        let is_back = rejoined + 1 == self.tally.steps() && self.last_change < rejoined;
+        let is_parked = self.clients[index].is_parked();
         ensure!(
-            !is_even || !is_back,
+            !is_even || !is_back || is_parked,
             "#{label} is preempted right after it came back"
         );
         self.running.retain(|&other| other != index);
@@ -105,10 +123,16 @@ impl World {
             "#{label} joins and does not wait"
         );
         ensure!(
-            !before.has_preempted,
+            !before.has_preempted || self.is_unsettled,
             "#{label} joins in a step that preempts"
         );
+        ensure!(
+            !self.clients[index].is_parked(),
+            "#{label} joins though it is parked"
+        );
         if self.clients[index].joined {
+            let first = self.first(Client::is_preempted);
+            ensure!(first == Some(index), "#{label} comes back out of turn");
             self.clients[index].rejoined = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;
@@ -143,7 +167,7 @@ impl World {
         }
     }
 
-    /// New requests join in order of arrival, behind the preempted, when the policy lets them.
+    /// New requests join in order of priority and arrival, behind the preempted, when the policy lets them.
     fn check_turn(&mut self, index: usize, before: &Before, num_joining: usize) -> Checked {
         let label = self.clients[index].label;
         let waits = self
@@ -164,31 +188,55 @@ impl World {
         {
             ensure!(num_joining < batch_size, "more than a batch joins");
         }
-        let head = self.pop_fresh();
-        ensure!(head == Some(index), "#{label} joins out of turn");
+        let first = self.first(Client::is_fresh);
+        ensure!(first == Some(index), "#{label} joins out of turn");
         Ok(())
     }
 
-    /// Removes and gives the head of the queue of those who never joined.
-    fn pop_fresh(&mut self) -> Option<usize> {
-        self.skip_ended();
-        self.fresh.pop_front()
+    /// The first in the queue of those who are so.
+    fn first(&self, is_wanted: fn(&Client) -> bool) -> Option<usize> {
+        let wanted = self.live.iter().copied();
+        wanted
+            .filter(|&index| is_wanted(&self.clients[index]))
+            .min_by_key(|&index| self.clients[index].rank())
     }
 
-    fn skip_ended(&mut self) {
-        while self
-            .fresh
-            .front()
-            .is_some_and(|&index| !self.clients[index].is_live())
-        {
-            self.fresh.pop_front();
-        }
+    /// Those who hold a row and may go on, in order of admission.
+    pub(crate) fn runnable(&self) -> impl Iterator<Item = usize> + '_ {
+        let running = self.running.iter().copied();
+        running.filter(|&index| !self.clients[index].is_parked())
+    }
+
+    /// A new request is told how many are before it.
+    pub(crate) fn check_position(
+        &self,
+        index: usize,
+        position: usize,
+        num_waiting: usize,
+    ) -> Checked {
+        let client = &self.clients[index];
+        let is_before = |other: &Client| {
+            other.is_preempted() || (other.is_fresh() && other.rank() < client.rank())
+        };
+        let live = self.live.iter().map(|&index| &self.clients[index]);
+        let expected = live.filter(|other| is_before(other)).count();
+        ensure!(
+            position == expected
+                || (self.scenario.config.steps_in_flight > 1 && position <= num_waiting),
+            "#{} is told that {position} are before it, expected {expected}",
+            client.label
+        );
+        Ok(())
     }
 
     /// When the policy lets somebody who waits now join, if nothing else happens.
-    pub(crate) fn gate_opens(&mut self, batch_is_open: bool) -> Option<u64> {
-        self.skip_ended();
-        let &head = self.fresh.front()?;
+    pub(crate) fn gate_opens(&self, batch_is_open: bool) -> Option<u64> {
+        let fresh = self.live.iter().copied();
+        let fresh: Vec<_> = fresh
+            .filter(|&index| self.clients[index].is_fresh())
+            .collect();
+        let arrivals = fresh.iter().map(|&index| self.clients[index].arrival);
+        let oldest = arrivals.min()?;
         let (batch_size, patience) = match self.scenario.config.policy {
             Policy::Continuous => return Some(0),
             Policy::Dynamic { batch_size, window } => (batch_size, window),
@@ -197,12 +245,9 @@ impl World {
                 timeout,
             } => (batch_size, timeout),
         };
-        let waiting = self
-            .fresh
-            .iter()
-            .filter(|&&index| self.clients[index].is_live());
-        let is_ready = waiting.count() >= batch_size || head < self.flushed_before;
-        let due = self.clients[head].arrival.saturating_add(patience);
+        let was_flushed = fresh.iter().any(|&index| index < self.flushed_before);
+        let is_ready = fresh.len() >= batch_size || was_flushed;
+        let due = oldest.saturating_add(patience);
         (!batch_is_open).then_some(if is_ready { 0 } else { due })
     }
 
@@ -225,6 +270,36 @@ impl World {
         Ok(())
     }
 
+    /// Parked requests give way before anybody else does, the youngest first, and not for nothing.
+    pub(crate) fn check_giving_way(&self, before: &Before, view: &PlanView<'_>) -> Checked {
+        if self.scenario.config.steps_in_flight > 1 {
+            return Ok(());
+        }
+        let mut stays = before.parked.iter();
+        let stays = stays.rfind(|index| !before.gave_way.contains(index));
+        let place = |index: &usize| before.parked.iter().position(|other| other == index);
+        let first_victim = before.gave_way.iter().filter_map(place).min();
+        if let Some(&index) = stays {
+            let label = self.clients[index].label;
+            ensure!(
+                !before.has_preempted,
+                "somebody is preempted, and the parked #{label} is not"
+            );
+            ensure!(
+                first_victim.is_none() || place(&index) < first_victim,
+                "#{label} keeps its row and came after a parked request that does not"
+            );
+        }
+        // Or what it gave was not enough, and others had to follow.
+        let is_gain =
+            !view.assigned.is_empty() || !view.block_updates.is_empty() || before.has_preempted;
+        ensure!(
+            first_victim.is_none() || is_gain,
+            "a parked request gives way and nobody gains"
+        );
+        Ok(())
+    }
+
     /// If the head of the queue fits beside what the step computes, it is in the step.
     pub(crate) fn check_work_is_conserved(
         &mut self,
@@ -236,8 +311,13 @@ impl World {
         };
         let config = &self.scenario.config;
         let load = self.scheduler.load();
+        let is_idle = |index: &usize| {
+            let client = &self.clients[*index];
+            client.is_parked() && client.in_flight == 0
+        };
+        let parked: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
         let is_full = num_tokens == config.max_num_batched_tokens
-            || load.num_rows_held == config.max_num_seqs;
+            || (load.num_rows_held == config.max_num_seqs && parked.is_empty());
         if config.steps_in_flight > 1
             || config.policy != Policy::Continuous
             || before.has_preempted
@@ -249,20 +329,28 @@ impl World {
         let unwritten = |client: &Client| {
             columns(client.num_tokens()).saturating_sub(columns(client.num_computed))
         };
-        let promised: usize = self
-            .running
-            .iter()
-            .map(|&index| unwritten(&self.clients[index]))
-            .sum();
+        // What the parked hold can be had, where it is known to be theirs alone.
+        let mut given = 0;
+        if !config.prefix_cache {
+            let computed = |&index: &usize| columns(self.clients[index].num_computed);
+            given = parked.iter().map(computed).sum();
+        }
+        let promised = self.running.iter().filter(|index| {
+            // With a prefix cache promises of the parked count, too: whether they are enough alone is not known.
+            config.prefix_cache || !parked.contains(index)
+        });
+        let promised: usize = promised.map(|&index| unwritten(&self.clients[index])).sum();
+        let num_runnable = self.running.len() - parked.len();
         let head = &self.clients[head];
         // Who was preempted comes back only if everyone who runs, itself included, could take one more token.
         let headroom = if head.is_preempted() {
-            self.running.len() + usize::from(head.num_tokens().is_multiple_of(config.block_size))
+            num_runnable + usize::from(head.num_tokens().is_multiple_of(config.block_size))
         } else {
             0
         };
         let needed = (columns(head.num_tokens()) + headroom + promised) * config.kv_groups.len();
-        let (label, free) = (head.label, load.num_free_blocks);
+        let free = load.num_free_blocks + given * config.kv_groups.len();
+        let label = head.label;
         ensure!(
             needed > free,
             "#{label} waits though a row is free and {needed} of {free} free blocks suffice"
@@ -270,18 +358,9 @@ impl World {
         Ok(())
     }
 
-    /// The head of the queue: who was preempted, if it is one, then who came first.
-    fn head(&mut self) -> Option<usize> {
-        self.skip_ended();
-        let mut preempted = self
-            .live
-            .iter()
-            .filter(|&&index| self.clients[index].is_preempted());
-        match (preempted.next(), preempted.next()) {
-            (None, _) => self.fresh.front().copied(),
-            (Some(&only), None) => Some(only),
-            // Their order is not known from outside.
-            (Some(_), Some(_)) => None,
-        }
+    /// The head of the queue: who was preempted, then who never ran.
+    fn head(&self) -> Option<usize> {
+        let preempted = self.first(Client::is_preempted);
+        preempted.or_else(|| self.first(Client::is_fresh))
     }
 }

@@ -68,11 +68,8 @@ impl World {
         if !self.flights.is_empty() {
             return Ok(());
         }
-        ensure!(
-            self.running.is_empty(),
-            "idle, and {} requests run",
-            self.running.len()
-        );
+        let num_running = self.runnable().count();
+        ensure!(num_running == 0, "idle, and {num_running} requests run");
         let mut times: Vec<_> = self.gate_opens(false).into_iter().collect();
         for &index in &self.live {
             let client = &self.clients[index];
@@ -81,8 +78,13 @@ impl World {
                 "idle, and #{} waits after a preemption",
                 client.label
             );
-            times.extend(client.deadline.into_iter().chain(client.queue_deadline));
+            let queue_deadline = client.queue_deadline.filter(|_| !client.started);
+            times.extend(client.deadline.into_iter().chain(queue_deadline));
         }
+        ensure!(
+            wake_at.is_none_or(|time| time > self.now),
+            "idle until now: it would spin"
+        );
         let Some(first) = times.into_iter().min() else {
             return Ok(());
         };
@@ -131,6 +133,19 @@ impl World {
             );
             self.check_counts(&load)?;
         }
+        let mut parked = (0, 0);
+        for client in self.live.iter().map(|&index| &self.clients[index]) {
+            match client.state {
+                _ if !client.is_parked() => {}
+                State::Running => parked.1 += 1,
+                State::Waiting | State::Ended => parked.0 += 1,
+            }
+        }
+        let counted = (load.num_waiting_parked, load.num_running_parked);
+        ensure!(
+            counted == parked || config.steps_in_flight > 1,
+            "(waiting, running) and parked are {counted:?}, expected {parked:?}"
+        );
         let prefix = (load.num_prefix_queries, load.num_prefix_hits);
         let expected = (self.num_prefix_queries, self.num_prefix_hits);
         ensure!(

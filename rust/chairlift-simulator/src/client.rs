@@ -1,6 +1,6 @@
 //! What the world knows of one request, from outside the scheduler.
 
-use chairlift_core::{RequestId, events::EndReason};
+use chairlift_core::{PRIORITY_LEVEL, RequestId, events::EndReason};
 
 use crate::{
     oracle::{Answer, root},
@@ -21,6 +21,10 @@ pub(crate) struct Due {
     pub(crate) end: Option<EndReason>,
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, named where it is read"
+)]
 pub(crate) struct Client {
     pub(crate) label: Label,
     pub(crate) id: RequestId,
@@ -29,6 +33,10 @@ pub(crate) struct Client {
     pub(crate) deadline: Option<u64>,
     pub(crate) root: u64,
     pub(crate) reads_cache: bool,
+    pub(crate) priority: i32,
+    /// Output tokens that it may have; `None` is no limit.
+    pub(crate) credit: Option<u64>,
+    pub(crate) is_paused: bool,
     pub(crate) answer: Answer,
     pub(crate) state: State,
     /// It was in the batch at some time.
@@ -69,6 +77,9 @@ impl Client {
             deadline: after(arrival.patience),
             root: root(arrival.tenant, arrival.salt),
             reads_cache: arrival.cache_read,
+            priority: arrival.priority,
+            credit: arrival.credit,
+            is_paused: false,
             answer,
             state: State::Waiting,
             joined: false,
@@ -92,9 +103,31 @@ impl Client {
         self.state != State::Ended
     }
 
-    /// Preempted, and not back yet.
+    /// Preempted and not back yet, and not parked.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.state == State::Waiting && self.joined
+        self.state == State::Waiting && self.joined && !self.is_parked()
+    }
+
+    /// Never in the batch, and not parked.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.state == State::Waiting && !self.joined && !self.is_parked()
+    }
+
+    /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.is_live() && (self.is_paused || self.credit_left(self.num_sampled) == 0)
+    }
+
+    /// Tokens that it may have beside so many.
+    pub(crate) fn credit_left(&self, num_tokens: usize) -> usize {
+        let left = |credit: u64| credit.saturating_sub(num_tokens as u64) as usize;
+        self.credit.map_or(usize::MAX, left)
+    }
+
+    /// Among those that wait the least is the first; ties by arrival.
+    pub(crate) fn rank(&self) -> (i128, RequestId) {
+        let ahead = i128::from(self.priority) * i128::from(PRIORITY_LEVEL);
+        (i128::from(self.arrival) - ahead, self.id)
     }
 
     /// Tokens that exist, or will after the steps in flight.
@@ -104,8 +137,13 @@ impl Client {
 
     /// Tokens that the next step can compute. The last token that the limits allow is never computed.
     pub(crate) fn num_pending(&self) -> usize {
-        let most = self.answer.num_prompt + self.answer.limit() - 1;
-        self.num_tokens().min(most) - self.num_computed
+        if self.is_parked() {
+            return 0;
+        }
+        let most = self.answer.num_prompt + self.answer.limit - 1;
+        self.num_tokens()
+            .min(most)
+            .saturating_sub(self.num_computed)
     }
 
     /// It joins the batch, with the KV of `start` tokens found in the cache.

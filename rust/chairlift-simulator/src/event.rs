@@ -4,13 +4,18 @@ use std::fmt;
 
 use chairlift_core::events::EndReason;
 
-use crate::workload::{Arrival, Label};
+use crate::{
+    change::Alteration,
+    workload::{Arrival, Label},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Add(Box<Arrival>),
     /// Of a request in any state, ended and unknown ones included.
     Abort(Label, EndReason),
+    /// Of a request in any state, too.
+    Change(Label, Alteration),
     /// Plans a step and runs it on the device.
     Schedule,
     /// Reports the oldest step in flight.
@@ -41,6 +46,7 @@ impl fmt::Display for Event {
         match self {
             Self::Add(arrival) => write!(f, "{arrival}"),
             Self::Abort(label, reason) => write!(f, "abort #{label}: {reason:?}"),
+            Self::Change(label, alteration) => write!(f, "change #{label}: {alteration}"),
             Self::Schedule => write!(f, "schedule"),
             Self::Complete(outcome) => match outcome {
                 Outcome::Sampled { accept: 1 } => write!(f, "complete"),

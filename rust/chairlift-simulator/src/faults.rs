@@ -6,6 +6,7 @@ use chairlift_core::{
 };
 
 use crate::{
+    change::Alteration,
     client::{Client, State},
     event::{Event, Outcome},
     random::Random,
@@ -55,6 +56,9 @@ impl Chooser {
         if random.chance(faults.abort) {
             return self.abort(world);
         }
+        if random.chance(faults.change) {
+            return self.change(world);
+        }
         if random.chance(faults.evict) {
             return Event::Evict(random.magnitude(1, 64));
         }
@@ -62,7 +66,8 @@ impl Chooser {
             return Event::Flush;
         }
         if random.chance(faults.clock_jump) {
-            let by = random.magnitude(1, 1 << 20) as i64;
+            // Up to a minute, which is some levels of priority.
+            let by = random.magnitude(1, 1 << 36) as i64;
             return Event::Clock(if random.chance(256) { -by.min(64) } else { by });
         }
         let in_flight = world.flights.len();
@@ -82,6 +87,13 @@ impl Chooser {
                 .chance(64)
                 .then(|| Event::Clock(random.magnitude(1, 256) as i64));
         };
+        let has_parked = world
+            .live
+            .iter()
+            .any(|&index| world.clients[index].is_parked());
+        if has_parked && random.chance(256) {
+            return Some(self.change(world));
+        }
         match wake_at {
             Some(time) if time > world.now && random.chance(512) => {
                 Some(Event::Clock((time - world.now) as i64))
@@ -89,6 +101,26 @@ impl Chooser {
             _ if random.chance(768) => Some(self.arrival(world)),
             _ => None,
         }
+    }
+
+    /// Somebody parked or anybody, ended and unknown ones included.
+    fn change(&mut self, world: &World) -> Event {
+        let random = &mut self.random;
+        let mut found = world.live.clone();
+        if random.chance(512) {
+            found.retain(|&index| world.clients[index].is_parked());
+        }
+        let client = if found.is_empty() || random.chance(32) {
+            None
+        } else {
+            Some(&world.clients[found[random.below(found.len())]])
+        };
+        let label = client.map_or_else(
+            || random.below(self.num_arrivals as usize + 2) as Label,
+            |client| client.label,
+        );
+        let max_output = world.scenario.traffic.max_output;
+        Event::Change(label, Alteration::draw(random, client, max_output))
     }
 
     fn arrival(&mut self, world: &World) -> Event {

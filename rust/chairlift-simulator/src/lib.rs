@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `scenario`, `workload`, `faults` | what a seed draws: settings, requests, the next event |
 //! | `event` | an event as a value; a run is a list of them |
+//! | `change` | changes of live requests |
 //! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes whom |
 //! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
 //! | `batch`, `check` | the invariants, seen from outside |
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod change;
 mod check;
 mod client;
 mod device;

@@ -10,7 +10,7 @@
 //! A slot holds a hash of everything before it, so a wrong block, a stale hit, a lost, doubled or foreign token
 //! changes every later token.
 
-use chairlift_core::{NewRequest, events::EndReason, text::TextOptions};
+use chairlift_core::{NewRequest, events::EndReason, scheduler::Stopping};
 
 use crate::{random::mix, text::Groups};
 
@@ -37,9 +37,11 @@ pub(crate) struct Answer {
     pub(crate) tokens: Vec<i32>,
     /// `seen[p]`: the sum before position `p`; one more than tokens.
     pub(crate) seen: Vec<u64>,
-    min_tokens: usize,
-    stop_token_ids: Vec<i32>,
-    options: TextOptions,
+    /// Most output tokens.
+    pub(crate) limit: usize,
+    detokenize: bool,
+    /// Limits and stops, each until the next.
+    phases: Vec<Phase>,
     /// Output tokens up to the end.
     pub(crate) num_output: usize,
     pub(crate) reason: EndReason,
@@ -48,34 +50,30 @@ pub(crate) struct Answer {
 impl Answer {
     /// The chain of the prompt with `limit` more tokens; it ends by its length until [`Answer::stop`] says more.
     pub(crate) fn new(root: u64, new: &NewRequest, limit: usize, vocab_size: usize) -> Self {
-        let prompt = &new.prompt;
-        let mut tokens = prompt.clone();
-        let mut seen = vec![root];
-        for position in 0..prompt.len() + limit {
-            if position >= prompt.len() {
-                tokens.push(sampled(seen[position], vocab_size));
-            }
-            seen.push(seen[position].wrapping_add(absorb(
-                seen[position],
-                tokens[position],
-                position,
-            )));
-        }
-        Self {
-            num_prompt: prompt.len(),
-            tokens,
-            seen,
-            min_tokens: 0,
-            stop_token_ids: Vec::new(),
-            options: new.text.clone(),
+        let mut answer = Self {
+            num_prompt: new.prompt.len(),
+            tokens: new.prompt.clone(),
+            seen: vec![root],
+            limit,
+            detokenize: false,
+            phases: Vec::new(),
             num_output: limit,
             reason: EndReason::Length,
-        }
+        };
+        answer.extend(limit, vocab_size);
+        answer
     }
 
-    /// Tokens of the longest possible answer.
-    pub(crate) fn limit(&self) -> usize {
-        self.tokens.len() - self.num_prompt
+    /// Goes on to `limit` output tokens, if it is shorter.
+    pub(crate) fn extend(&mut self, limit: usize, vocab_size: usize) {
+        for position in self.seen.len() - 1..self.num_prompt + limit {
+            let seen = self.seen[position];
+            if position >= self.num_prompt {
+                self.tokens.push(sampled(seen, vocab_size));
+            }
+            let kv = absorb(seen, self.tokens[position], position);
+            self.seen.push(seen.wrapping_add(kv));
+        }
     }
 
     pub(crate) fn output(&self) -> &[i32] {
@@ -84,16 +82,56 @@ impl Answer {
 
     /// Finds the end that the request's stop tokens and strings make.
     pub(crate) fn stop(&mut self, new: &NewRequest) {
-        self.min_tokens = new.min_tokens;
-        self.stop_token_ids.clone_from(&new.stop_token_ids);
-        self.options = new.text.clone();
-        let reading = self.read(self.limit());
+        self.detokenize = new.text.detokenize;
+        self.phases.push(Phase {
+            first: 0,
+            given_out: 0,
+            min_tokens: new.min_tokens,
+            stop_token_ids: new.stop_token_ids.clone(),
+            stop: new.text.stop.clone(),
+            include_stop: new.text.include_stop,
+        });
+        self.find_end();
+    }
+
+    /// Finds the end anew: other limits and stops hold after `num_output` tokens, of which the client has so many bytes.
+    pub(crate) fn change(&mut self, new: &Stopping, limit: usize, num_output: usize, text: usize) {
+        let given_out = if self.detokenize {
+            text
+        } else {
+            // Nothing is held back from a client that wants no text.
+            let mut groups = Groups::default();
+            let so_far = &self.output()[..num_output];
+            for &token in so_far {
+                groups.push(token);
+            }
+            groups.text(false).len()
+        };
+        self.phases.push(Phase {
+            first: num_output,
+            given_out,
+            min_tokens: new.min_tokens,
+            stop_token_ids: new.stop_token_ids.clone(),
+            stop: new.stop.clone(),
+            include_stop: new.include_stop,
+        });
+        self.limit = limit;
+        self.find_end();
+    }
+
+    fn find_end(&mut self) {
+        let reading = self.read(self.limit);
         (self.num_output, self.reason) = (reading.num_tokens, reading.reason);
+    }
+
+    fn phase(&self, token: usize) -> &Phase {
+        let begun = self.phases.iter().rfind(|phase| phase.first <= token);
+        begun.expect("the first begins at 0")
     }
 
     /// The text of the first `count` output tokens, or of those up to the end.
     pub(crate) fn text(&self, count: usize) -> String {
-        if self.options.detokenize {
+        if self.detokenize {
             self.read(count).text
         } else {
             String::new()
@@ -105,26 +143,29 @@ impl Answer {
         let mut groups = Groups::default();
         let (mut num_tokens, mut reason, mut matches) = (most, EndReason::Length, false);
         for (i, &token) in self.output()[..most].iter().enumerate() {
-            let may_stop = i + 1 >= self.min_tokens;
-            if may_stop && self.stop_token_ids.contains(&token) {
+            let phase = self.phase(i);
+            let may_stop = i + 1 >= phase.min_tokens;
+            if may_stop && phase.stop_token_ids.contains(&token) {
                 (num_tokens, reason) = (i + 1, EndReason::StopToken(token));
-                if self.options.include_stop {
+                if phase.include_stop {
                     groups.push(token);
                     matches = false;
                 }
                 break;
             }
-            matches = may_stop && !self.options.stop.is_empty();
+            matches = may_stop && !phase.stop.is_empty();
             let past = if matches { groups.text(false).len() } else { 0 };
             groups.push(token);
-            if matches && let Some(reading) = self.cut(groups.text(false), past, i + 1) {
+            if matches && let Some(reading) = phase.cut(groups.text(false), past, i + 1) {
                 return reading;
             }
         }
         let text = groups.text(true);
-        // The end decides what was open.
+        // The end decides what was open, for stops that were there when the last token came.
+        let phase = self.phase(num_tokens);
         if matches
-            && let Some(reading) = self.cut(text.clone(), groups.text(false).len(), num_tokens)
+            && phase.first < num_tokens
+            && let Some(reading) = phase.cut(text.clone(), groups.text(false).len(), num_tokens)
         {
             return reading;
         }
@@ -134,12 +175,26 @@ impl Answer {
             text,
         }
     }
+}
 
+/// Limits and stops, from one output token on.
+#[derive(Clone, Debug)]
+struct Phase {
+    first: usize,
+    /// Bytes of text that were given out before: no stop string begins in them.
+    given_out: usize,
+    min_tokens: usize,
+    stop_token_ids: Vec<i32>,
+    stop: Vec<String>,
+    include_stop: bool,
+}
+
+impl Phase {
     /// What is left of a text if a stop string ends in it after `past`.
     fn cut(&self, mut text: String, past: usize, num_tokens: usize) -> Option<Reading> {
-        let (stop, at) = first_match(&text, past, &self.options.stop)?;
+        let (stop, at) = first_match(&text, past, self.given_out, &self.stop)?;
         let reason = EndReason::StopString(stop.to_owned());
-        let end = if self.options.include_stop {
+        let end = if self.include_stop {
             at + stop.len()
         } else {
             at
@@ -160,12 +215,18 @@ struct Reading {
     text: String,
 }
 
-/// The stop string that ends first after `before`, the longest of those that end together; and where it begins.
-fn first_match<'a>(text: &str, before: usize, stops: &'a [String]) -> Option<(&'a str, usize)> {
-    (before + 1..=text.len()).find_map(|end| {
-        let matching = stops
-            .iter()
-            .filter(|stop| !stop.is_empty() && text.as_bytes()[..end].ends_with(stop.as_bytes()));
+/// The stop string that ends first after `before`, the longest of those that end together; and where it begins, which is
+/// not before `least`.
+fn first_match<'a>(
+    text: &str,
+    before: usize,
+    least: usize,
+    stops: &'a [String],
+) -> Option<(&'a str, usize)> {
+    (before.max(least) + 1..=text.len()).find_map(|end| {
+        let matching = stops.iter().filter(|stop| {
+            !stop.is_empty() && text.as_bytes()[least..end].ends_with(stop.as_bytes())
+        });
         let longest = matching.max_by_key(|stop| stop.len())?;
         Some((longest.as_str(), end - longest.len()))
     })

@@ -9,6 +9,7 @@ use std::{
 use chairlift_core::text::TokenTable;
 
 use crate::{
+    change::Alteration,
     event::{Event, Outcome},
     faults::Chooser,
     panics,
@@ -107,28 +108,21 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
         applied
     };
     happen(world, Event::Flush)?;
-    let lengths = world
-        .live
-        .iter()
-        .map(|&index| world.clients[index].answer.tokens.len());
-    let bound =
-        (lengths.sum::<usize>() + world.live.len() + 2) * world.scenario.config.steps_in_flight;
-    let mut rounds = 0;
-    while !world.live.is_empty() || !world.flights.is_empty() {
-        ensure!(
-            rounds <= bound,
-            "{} requests live after {bound} steps without a fault",
-            world.live.len()
-        );
-        rounds += 1;
-        happen(world, Event::Schedule)?;
-        if world.flights.len() == world.scenario.config.steps_in_flight
-            || world.live.is_empty()
-            || rounds % 2 == 0
-        {
-            happen(world, Event::Complete(Outcome::Sampled { accept: 1 }))?;
+    // Whoever may go on comes to its end beside the parked, however many these are; then they go on, too.
+    finish(world, &mut happen)?;
+    for index in world.live.clone() {
+        let label = world.clients[index].label;
+        for alteration in [Alteration::Pause(false), Alteration::Credit(u64::MAX)] {
+            happen(world, Event::Change(label, alteration))?;
         }
     }
+    happen(world, Event::Flush)?;
+    finish(world, &mut happen)?;
+    ensure!(
+        world.live.is_empty(),
+        "{} requests never end",
+        world.live.len()
+    );
     happen(world, Event::Evict(usize::MAX))?;
     world.check_deep()?;
     let load = world.scheduler.load();
@@ -142,6 +136,37 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
         "{} blocks are free at the end",
         load.num_free_blocks
     );
+    Ok(())
+}
+
+/// Runs until nobody is left but the parked, or too long.
+fn finish(world: &mut World, happen: &mut dyn FnMut(&mut World, Event) -> Checked) -> Checked {
+    let lengths = world.live.iter().map(|&index| {
+        let answer = &world.clients[index].answer;
+        answer.num_prompt + answer.limit
+    });
+    let bound =
+        (lengths.sum::<usize>() + world.live.len() + 2) * world.scenario.config.steps_in_flight;
+    let is_over = |world: &World| {
+        let mut live = world.live.iter();
+        live.all(|&index| world.clients[index].is_parked())
+    };
+    let mut rounds = 0;
+    while !is_over(world) || !world.flights.is_empty() {
+        ensure!(
+            rounds <= bound,
+            "{} requests live after {bound} steps without a fault",
+            world.live.len()
+        );
+        rounds += 1;
+        happen(world, Event::Schedule)?;
+        if world.flights.len() == world.scenario.config.steps_in_flight
+            || is_over(world)
+            || rounds % 2 == 0
+        {
+            happen(world, Event::Complete(Outcome::Sampled { accept: 1 }))?;
+        }
+    }
     Ok(())
 }
 

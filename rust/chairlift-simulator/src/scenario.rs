@@ -36,6 +36,9 @@ pub(crate) struct Traffic {
     pub(crate) stops: Rate,
     pub(crate) deadlines: Rate,
     pub(crate) uncached: Rate,
+    /// Requests with a credit limit, and with a priority.
+    pub(crate) credits: Rate,
+    pub(crate) priorities: Rate,
 }
 
 /// How often each fault strikes.
@@ -53,6 +56,8 @@ pub(crate) struct Faults {
     pub(crate) late: Rate,
     /// The sampler accepts several tokens at once.
     pub(crate) accept_many: Rate,
+    /// A request is changed.
+    pub(crate) change: Rate,
 }
 
 impl Scenario {
@@ -66,7 +71,7 @@ impl Scenario {
     pub(crate) fn draw_from(random: &mut Random) -> Self {
         let config = draw_config(random);
         let context = config.max_context_len();
-        let traffic = Traffic {
+        let mut traffic = Traffic {
             arrivals: random.magnitude(8, 256),
             max_burst: random.pick(&[1, 1, 2, 4, 40]),
             max_prompt: random.magnitude(1, context.max(2) - 1),
@@ -81,8 +86,10 @@ impl Scenario {
             stops: sometimes(random, 512),
             deadlines: sometimes(random, 256),
             uncached: sometimes(random, 256),
+            credits: 0,
+            priorities: 0,
         };
-        let faults = Faults {
+        let mut faults = Faults {
             abort: sometimes(random, 256),
             fail: sometimes(random, 128),
             not_finite: sometimes(random, 128),
@@ -93,6 +100,7 @@ impl Scenario {
             clock_jump: sometimes(random, 64),
             late: sometimes(random, 768),
             accept_many: sometimes(random, 512),
+            change: 0,
         };
         let num_steps = random.magnitude(64, 2048);
         let every = if config.num_blocks <= 32 {
@@ -100,6 +108,9 @@ impl Scenario {
         } else {
             config.num_blocks / 4
         };
+        traffic.credits = sometimes(random, 512);
+        traffic.priorities = sometimes(random, 1024);
+        faults.change = sometimes(random, 256);
         Self {
             seed: None,
             config,

@@ -146,6 +146,8 @@ const CHANGES: &[fn(&mut Arrival)] = &[
     |arrival| arrival.stops.clear(),
     |arrival| arrival.queue_patience = None,
     |arrival| arrival.patience = None,
+    |arrival| arrival.credit = None,
+    |arrival| arrival.priority = 0,
     |arrival| arrival.min_tokens = 0,
     |arrival| arrival.detokenize = false,
     |arrival| arrival.include_stop = false,

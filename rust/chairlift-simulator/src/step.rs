@@ -21,7 +21,9 @@ impl World {
         if !is_full {
             self.owe_expired();
         }
-        self.oldest = self.oldest.or(self.running.first().copied());
+        let mut runnable = self.running.iter();
+        let oldest = runnable.find(|&&index| !self.clients[index].is_parked());
+        self.oldest = self.oldest.or(oldest.copied());
         let mut plan = std::mem::take(&mut self.plan);
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
@@ -50,6 +52,7 @@ impl World {
                 let flown = self.fly(step, &buffer[..length]);
                 self.buffer = buffer;
                 self.oldest = None;
+                self.is_unsettled = false;
                 flown
             }
         }
@@ -109,6 +112,7 @@ impl World {
             clients: in_step,
             writes,
         });
+        self.check_giving_way(&before, &view)?;
         self.check_fairness(&before, number)?;
         self.check_work_is_conserved(&before, view.input_ids.len())
     }
@@ -165,14 +169,18 @@ impl World {
         } else {
             1
         };
-        let output = &client.answer.output()[client.num_output..];
+        let output = &client.answer.output()[client.num_output..client.answer.limit];
         let more = output[1..count.min(output.len())].to_vec();
         if let Some(&last) = more.last() {
             self.device.set_last_token(row, last);
             self.tally.saw(Sight::AcceptMany);
         }
-        client.num_sampled += more.len();
-        let due = client.due_after(1 + more.len());
+        // What the credit does not pay for is dropped, and drawn again.
+        let taken = client.credit_left(client.num_output).min(1 + more.len());
+        let dropped = 1 + more.len() - taken;
+        self.tally.add(Sight::CreditCuts, dropped as u64);
+        client.num_sampled = client.num_sampled + taken - 1;
+        let due = client.due_after(taken);
         self.owe(index, due);
         more
     }

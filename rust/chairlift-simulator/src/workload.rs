@@ -5,6 +5,7 @@ use std::fmt;
 use chairlift_core::{Config, NewRequest, prefix_cache::Namespace, text::TextOptions};
 
 use crate::{
+    change::draw_priority,
     oracle::{Answer, root},
     random::{Random, mix},
     scenario::Traffic,
@@ -54,9 +55,40 @@ pub(crate) struct Arrival {
     pub(crate) salt: u8,
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
+    pub(crate) credit: Option<u64>,
+    pub(crate) priority: i32,
     /// From the arrival on.
     pub(crate) queue_patience: Option<u64>,
     pub(crate) patience: Option<u64>,
+}
+
+impl Stop {
+    pub(crate) fn draw(random: &mut Random, at: usize) -> Self {
+        if random.chance(512) {
+            Self::Token(at)
+        } else {
+            Self::String(at, random.between(1, 9))
+        }
+    }
+}
+
+/// The token ids and the texts that stops are in an answer; none where it is shorter.
+pub(crate) fn find_stops(stops: &[Stop], answer: &Answer) -> (Vec<i32>, Vec<String>) {
+    let (mut ids, mut texts) = (Vec::new(), Vec::new());
+    for &stop in stops {
+        match stop {
+            Stop::Token(at) => ids.extend(answer.output().get(at)),
+            Stop::String(at, len) => {
+                let mut groups = Groups::default();
+                let output = answer.output().iter().skip(at).take(5);
+                output.for_each(|&token| groups.push(token));
+                let text = groups.text(true);
+                let end = text.len().min(1 + len);
+                texts.extend(text.get(1..end).map(str::to_owned));
+            }
+        }
+    }
+    (ids, texts)
 }
 
 impl Arrival {
@@ -65,11 +97,7 @@ impl Arrival {
         let mut stops = Vec::new();
         while stops.len() < 3 && random.chance(traffic.stops) {
             let at = random.below(max_tokens.min(64));
-            stops.push(if random.chance(512) {
-                Stop::Token(at)
-            } else {
-                Stop::String(at, random.between(1, 9))
-            });
+            stops.push(Stop::draw(random, at));
         }
         let patience = |random: &mut Random| {
             let limited = random.chance(traffic.deadlines);
@@ -96,6 +124,14 @@ impl Arrival {
             cache_write: !random.chance(traffic.uncached),
             queue_patience: patience(random),
             patience: patience(random),
+            credit: random
+                .chance(traffic.credits)
+                .then(|| random.between(0, 8) as u64),
+            priority: if random.chance(traffic.priorities) {
+                draw_priority(random)
+            } else {
+                0
+            },
         }
     }
 
@@ -114,19 +150,7 @@ impl Arrival {
             stop: Vec::new(),
             include_stop: self.include_stop,
         };
-        for &stop in &self.stops {
-            match stop {
-                Stop::Token(at) => new.stop_token_ids.extend(answer.output().get(at)),
-                Stop::String(at, len) => {
-                    let mut groups = Groups::default();
-                    let output = answer.output().iter().skip(at).take(5);
-                    output.for_each(|&token| groups.push(token));
-                    let text = groups.text(true);
-                    let end = text.len().min(1 + len);
-                    new.text.stop.extend(text.get(1..end).map(str::to_owned));
-                }
-            }
-        }
+        (new.stop_token_ids, new.text.stop) = find_stops(&self.stops, &answer);
         new.namespace = Namespace {
             // Names that run together are the same: only their lengths tell them apart.
             tenant: "x".repeat(usize::from(self.tenant)),
@@ -136,6 +160,7 @@ impl Arrival {
         new.cache_write = self.cache_write;
         new.queue_deadline = self.queue_patience.map(|time| now.saturating_add(time));
         new.deadline = self.patience.map(|time| now.saturating_add(time));
+        (new.credit, new.priority) = (self.credit, self.priority);
         answer.stop(&new);
         self.spoil(&mut new, config);
         (new, answer)
@@ -193,6 +218,12 @@ impl fmt::Display for Arrival {
         }
         if (self.tenant, self.salt) != (0, 0) {
             write!(f, ", tenant {} salt {}", self.tenant, self.salt)?;
+        }
+        if let Some(credit) = self.credit {
+            write!(f, ", credit {credit}")?;
+        }
+        if self.priority != 0 {
+            write!(f, ", priority {}", self.priority)?;
         }
         for (on, what) in [
             (self.detokenize, "text"),

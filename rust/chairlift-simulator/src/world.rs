@@ -60,13 +60,14 @@ pub(crate) struct World {
     pub(crate) by_slot: Vec<usize>,
     /// Clients that have not ended.
     pub(crate) live: Vec<usize>,
-    /// Clients that never joined, in order of arrival; the ended are skipped when they come up.
-    pub(crate) fresh: VecDeque<usize>,
     /// In order of admission.
     pub(crate) running: Vec<usize>,
     /// The oldest running when `schedule` was first called since the last step: it may preempt and find nothing to run
     /// beside a step in flight, and the next plan shows it.
     pub(crate) oldest: Option<usize>,
+    /// Steps when a request was last changed; and whether one was between calls of `schedule` for one plan.
+    pub(crate) last_change: u64,
+    pub(crate) is_unsettled: bool,
     /// The client that each row was last assigned to, until the row is freed.
     pub(crate) rows: Vec<Option<usize>>,
     pub(crate) flights: VecDeque<Flight>,
@@ -108,9 +109,10 @@ impl World {
             by_id: HashMap::new(),
             by_slot: vec![usize::MAX; config.num_slots()],
             live: Vec::new(),
-            fresh: VecDeque::new(),
             running: Vec::new(),
             oldest: None,
+            last_change: 0,
+            is_unsettled: false,
             rows: vec![None; config.max_num_seqs],
             flights: VecDeque::new(),
             flushed_before: 0,
@@ -140,6 +142,7 @@ impl World {
         match event {
             Event::Add(arrival) => self.add(arrival)?,
             Event::Abort(label, reason) => self.abort(*label, reason)?,
+            Event::Change(label, alteration) => self.change(*label, alteration)?,
             Event::Schedule => self.schedule()?,
             Event::Complete(Outcome::Sampled { accept }) => self.update(*accept, &[])?,
             Event::Complete(Outcome::NotFinite(labels)) => self.update(1, labels)?,
@@ -208,21 +211,17 @@ impl World {
                     "{:?} is used again",
                     added.request
                 );
-                ensure!(
-                    added.queue_position == before.num_waiting,
-                    "a new request is not last in the queue"
-                );
                 let owner = self.by_slot[added.slot as usize];
                 let is_free = owner == usize::MAX || !self.clients[owner].is_live();
                 ensure!(is_free, "slot {} belongs to two requests", added.slot);
                 self.by_slot[added.slot as usize] = index;
                 self.by_label.insert(arrival.label, index);
                 self.live.push(index);
-                self.fresh.push_back(index);
                 self.tally.saw(Sight::Accepted);
                 let mut client = Client::new(arrival, added.request, self.now, answer);
                 client.reads_cache &= self.scenario.config.prefix_cache;
                 self.clients.push(client);
+                self.check_position(index, added.queue_position, before.num_waiting)?;
             }
             (Ok(_), Some(reason)) => {
                 return Err(format!(

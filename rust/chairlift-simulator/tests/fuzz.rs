@@ -45,7 +45,7 @@ fn operations_from_bytes_break_nothing() {
 
 const VOCAB: usize = 8;
 
-/// Prompt; limits; stop tokens and strings; tenant and salt; deadlines; switches.
+/// Prompt; limits; stop tokens and strings; tenant and salt; deadlines; switches; priority.
 type Draft = (
     Vec<u8>,
     [usize; 2],
@@ -53,9 +53,10 @@ type Draft = (
     [String; 2],
     [Option<u64>; 2],
     [bool; 5],
+    i32,
 );
 
-fn request((prompt, limits, stops, names, deadlines, switches): Draft) -> NewRequest {
+fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft) -> NewRequest {
     let [max_tokens, min_tokens] = limits;
     let [
         detokenize,
@@ -90,6 +91,8 @@ fn request((prompt, limits, stops, names, deadlines, switches): Draft) -> NewReq
         cache_write,
         queue_deadline: deadlines[0],
         deadline: deadlines[1],
+        credit: None,
+        priority,
     }
 }
 

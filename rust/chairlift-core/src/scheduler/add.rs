@@ -1,6 +1,6 @@
 //! The door: what a request must be to be queued.
 
-use super::{Scheduler, slot_of};
+use super::{Scheduler, live};
 use crate::{
     Nanos,
     error::{Refusal, RefusalReason},
@@ -31,15 +31,12 @@ impl Scheduler {
         }
         let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
         let table = self.kv.new_table(&new.namespace, num_tokens);
-        let queue_position = self.queue.len();
-        self.num_waiting_tokens += new.prompt.len();
         self.requests[slot as usize] =
             Some(Request::new(request, now, new, self.max_context_len, table));
-        self.queue.push_back(slot);
-        let num_live = self.queue.len() + self.running.len();
-        let requests = &self.requests;
-        self.deadlines
-            .compact(num_live, |id| slot_of(requests, id).is_some());
+        let place = live(&mut self.requests, slot).place();
+        let queue_position = self.queue.num_before(place);
+        self.wait(slot);
+        self.compact_deadlines();
         Ok(Added {
             request,
             slot,
@@ -98,7 +95,7 @@ impl Scheduler {
 
     fn free_slot(&mut self) -> Result<Slot, Refusal> {
         let most = self.config.max_queued_requests;
-        let slot = if self.queue.len() < most {
+        let slot = if self.num_waiting() < most {
             self.free_slots.pop()
         } else {
             None

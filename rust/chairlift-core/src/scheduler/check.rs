@@ -1,9 +1,9 @@
 //! The invariants of the scheduler, executable.
 
-use super::Scheduler;
+use super::{Scheduler, slot_of};
 use crate::{
     error::{Violation, ensure},
-    request::{Request, Slot, State},
+    request::{Request, State},
 };
 
 impl Scheduler {
@@ -42,38 +42,40 @@ impl Scheduler {
     }
 
     fn check_queue(&self) -> Result<(), Violation> {
-        let waiting = |slot: Slot| {
-            let request = self.requests[slot as usize].as_ref();
-            request.filter(|request| request.state == State::Waiting)
-        };
         let (mut num_preempted, mut num_tokens) = (0, 0);
-        for slot in self.queue.iter() {
-            let Some(request) = waiting(slot) else {
-                return Err(Violation(format!(
-                    "slot {slot} is queued and does not wait"
-                )));
+        for place in self.queue.iter() {
+            let id = place.request();
+            let slot = slot_of(&self.requests, id);
+            let request = slot.and_then(|slot| self.requests[slot as usize].as_ref());
+            let Some(request) = request.filter(|request| request.state == State::Waiting) else {
+                return Err(Violation(format!("{id:?} is queued and does not wait")));
             };
+            ensure!(request.place() == place, "{id:?} has a wrong place");
             num_preempted += usize::from(request.is_preempted());
+        }
+        let (mut num_queued, mut num_outside) = (0, 0);
+        for request in self.requests.iter().flatten().filter(|r| r.waits()) {
+            let is_queued = request.state == State::Waiting;
+            let id = request.id.0;
+            ensure!(
+                is_queued != request.is_parked(),
+                "request {id} is in the queue and parked, or neither"
+            );
+            *(if is_queued {
+                &mut num_queued
+            } else {
+                &mut num_outside
+            }) += 1;
             num_tokens += request.tokens.len();
         }
-        let num_waiting = (0..self.requests.len())
-            .filter_map(|slot| waiting(slot as Slot))
-            .count();
-        ensure!(
-            num_waiting == self.queue.len(),
-            "{num_waiting} requests wait, {} queued",
-            self.queue.len()
-        );
-        ensure!(
-            num_preempted == self.num_preempted,
-            "{num_preempted} are preempted, {} counted",
-            self.num_preempted
-        );
-        ensure!(
-            num_tokens == self.num_waiting_tokens,
-            "{num_tokens} tokens wait, {} counted",
-            self.num_waiting_tokens
-        );
+        for (what, counted, expected) in [
+            ("are queued", self.queue.len(), num_queued),
+            ("wait outside the queue", self.num_outside, num_outside),
+            ("are preempted", self.queue.num_preempted(), num_preempted),
+            ("tokens wait", self.num_waiting_tokens, num_tokens),
+        ] {
+            ensure!(counted == expected, "{expected} {what}, {counted} counted");
+        }
         Ok(())
     }
 
@@ -113,13 +115,14 @@ impl Scheduler {
             request.num_unknown
         );
         match request.state {
-            State::Waiting => ensure!(
+            State::Waiting | State::Parked => ensure!(
                 request.table.num_columns() == 0 && request.table.promised() == 0,
                 "request {id} waits and owns blocks"
             ),
             State::Running { .. } => ensure!(
                 request.num_computed + usize::from(request.in_flight == 0) <= request.num_tokens()
-                    && request.num_tokens() <= request.max_num_tokens,
+                    && request.tokens.len() < request.max_num_tokens
+                    && request.tokens.len() <= request.credit_end,
                 "request {id} runs and has nothing to compute"
             ),
             State::Ended { .. } => {

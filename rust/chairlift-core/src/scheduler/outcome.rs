@@ -112,19 +112,21 @@ impl Scheduler {
         is_live
     }
 
-    /// Appends sampled tokens to a request, up to the one that ends it.
+    /// Appends sampled tokens to a request, up to the one that ends it or the last that its credit pays for.
     fn accept(&mut self, now: Nanos, slot: Slot, tokens: &[i32], token_start: usize) {
         let request = live(&mut self.requests, slot);
         let text_start = self.events.text.len();
         let out = &mut self.events.text;
         let mut end = None;
         let mut num_taken = 0;
-        while end.is_none() && num_taken < tokens.len() {
+        let most = tokens.len().min(request.credit_end - request.tokens.len());
+        while end.is_none() && num_taken < most {
             let token = tokens[num_taken];
             end = request.push(token, &self.token_table, out);
             num_taken += 1;
         }
-        request.last_token_is_sampled = true;
+        // The runner goes on from the last of all tokens, if that was taken.
+        request.last_token_is_sampled = num_taken == tokens.len();
         request.account.first_token.get_or_insert(now);
         if !matches!(end, None | Some(EndReason::StopString(_)))
             && let Some(stop) = request.text.finish(&self.token_table, out)

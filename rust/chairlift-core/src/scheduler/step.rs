@@ -1,6 +1,6 @@
 //! Planning a step: who runs goes on, then who waits may join.
 
-use super::{Item, Scheduler, Step, StepId, live};
+use super::{Item, Scheduler, Step, StepId, live, slot_of};
 use crate::{
     Nanos,
     plan::{LAST_SAMPLED, Plan},
@@ -64,13 +64,9 @@ impl Scheduler {
         items: &mut Vec<Item>,
     ) -> (usize, bool) {
         let mut budget = self.config.max_num_batched_tokens;
-        let num_running = self.running.len();
-        let mut num_decodes = self
-            .running
-            .iter()
-            .filter(|&&slot| self.is_decode(slot))
-            .count();
-        let (mut i, mut end) = (0, num_running);
+        let mut num_decodes = self.survey();
+        let mut is_short = false;
+        let (mut i, mut end) = (0, self.running.len());
         while i < end {
             let slot = self.running[i];
             let pending = live(&mut self.requests, slot).num_pending();
@@ -80,7 +76,14 @@ impl Scheduler {
                 if count == 0 || self.schedule_tokens(now, slot, count, plan, items) {
                     break true;
                 }
+                if let Some(parked) = self.youngest_idle() {
+                    self.unseat(parked);
+                    i -= usize::from(parked < i);
+                    end -= 1;
+                    continue;
+                }
                 // The running list is in order of admission: the youngest pays, the oldest never does.
+                is_short = true;
                 end -= 1;
                 num_decodes -= usize::from(end > i && self.is_decode(self.running[end]));
                 if !self.give_way(end, i) || end == i {
@@ -90,7 +93,7 @@ impl Scheduler {
             budget -= if is_scheduled { count } else { 0 };
             i += 1;
         }
-        (budget, end < num_running)
+        (budget, is_short)
     }
 
     /// Takes the blocks of the running request at `index` so that the one at `for_index` can grow;
@@ -156,7 +159,8 @@ impl Scheduler {
         true
     }
 
-    /// A running request loses row and blocks and waits at the front. What it had published may be found again.
+    /// A running request loses row and blocks and waits, at the front unless it is parked. What it had published may be
+    /// found again.
     pub(super) fn preempt(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
@@ -166,16 +170,13 @@ impl Scheduler {
                 .row()
                 .expect("invariant: a running request has a row"),
         );
-        request.state = State::Waiting;
         self.needs_sweep = true;
         request.num_lost += request.num_computed;
         request.num_computed = 0;
         request.last_token_is_sampled = false;
         request.account.num_preemptions += 1;
         self.num_preemptions += 1;
-        self.num_preempted += 1;
-        self.num_waiting_tokens += request.tokens.len();
-        self.queue.push_front(slot);
+        self.wait(slot);
     }
 
     /// Lets waiting requests join while rows, budget, blocks and the policy allow, in order: the head is never passed.
@@ -191,7 +192,8 @@ impl Scheduler {
             Gate::Open { limit, whole_batch } => (limit, whole_batch, None),
             Gate::Closed { wake_at } => (0, false, wake_at),
         };
-        while let Some(slot) = self.queue.front() {
+        while let Some(head) = self.queue.front() {
+            let slot = slot_of(&self.requests, head).expect("invariant: who is queued is live");
             let rejoins = live(&mut self.requests, slot).is_preempted();
             if (limit == 0 && !rejoins) || (budget == 0 && !whole_batch) || !self.join(slot, plan) {
                 break;
@@ -211,29 +213,36 @@ impl Scheduler {
     }
 
     fn gate(&mut self, now: Nanos) -> Gate {
-        let num_waiting = self.queue.len() - self.num_preempted;
-        let head = self
-            .queue
-            .front()
-            .map(|slot| live(&mut self.requests, slot));
-        let (oldest, flushed) = head.map_or((now, false), |head| {
-            (head.account.arrival, head.id < self.flushed_before)
-        });
-        // Rows of ended requests that a step in flight names are part of the batch still.
-        let batch_is_open = self.batch_is_open() || self.rows.num_used() > 0;
-        self.config.policy.gate(Moment {
+        // Rows of ended requests that a step in flight names are part of the batch still, those of the parked are not: a
+        // batch of which nobody may go on is over.
+        let num_active = self.rows.num_used() - self.num_idle;
+        if num_active == 0 {
+            self.rows.release_held();
+        }
+        let batch_is_open = num_active > 0 || self.queue.num_preempted() > 0;
+        let mut moment = Moment {
             now,
             batch_is_open,
-            num_waiting,
-            oldest,
-            flushed,
-        })
+            num_waiting: self.queue.len() - self.queue.num_preempted(),
+            oldest: now,
+            flushed: false,
+        };
+        if !batch_is_open && self.config.policy.holds_rows() {
+            // More than a full batch need not be looked at.
+            for id in self.queue.new_requests().take(self.config.max_num_seqs) {
+                let slot = slot_of(&self.requests, id).expect("invariant: who is queued is live");
+                let request = live(&mut self.requests, slot);
+                moment.oldest = moment.oldest.min(request.account.arrival);
+                moment.flushed |= id < self.flushed_before;
+            }
+        }
+        self.config.policy.gate(moment)
     }
 
     /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest; false
     /// if there is no room.
     fn join(&mut self, slot: Slot, plan: &mut Plan) -> bool {
-        if !self.rows.has_free() {
+        if !self.rows.has_free() && self.num_idle == 0 {
             return false;
         }
         let block_size = self.config.block_size;
@@ -249,24 +258,22 @@ impl Scheduler {
         // otherwise it would lose its row again at once and compute the same tokens over and over.
         let headroom = if rejoins {
             let own = usize::from(request.tokens.len().is_multiple_of(block_size));
-            (self.running.len() + own) * self.kv.num_groups()
+            (self.running.len() - self.num_idle + own) * self.kv.num_groups()
         } else {
             0
         };
-        if !self
-            .kv
-            .admit(&mut request.table, &request.tokens, num_hits, headroom)
-        {
+        let has_room = self.rows.has_free() && self.seat(slot, num_hits, headroom)
+            || self.win_room(slot, num_hits, headroom) && self.seat(slot, num_hits, headroom);
+        if !has_room {
             return false;
         }
         let row = self.rows.take().expect("invariant: a row was free");
-        self.queue.remove(slot);
-        self.num_waiting_tokens -= request.tokens.len();
+        self.stop_waiting(slot);
+        let request = live(&mut self.requests, slot);
         let start = num_hits * block_size;
         request.state = State::Running { row };
         request.num_computed = start;
         if rejoins {
-            self.num_preempted -= 1;
             let recomputed = request.num_lost.saturating_sub(start);
             request.account.num_recomputed_tokens += recomputed;
             self.num_recomputed_tokens += recomputed as u64;
@@ -286,5 +293,11 @@ impl Scheduler {
         }
         self.running.push(slot);
         true
+    }
+    /// Gives a request the blocks that it joins with; false if they cannot be had.
+    fn seat(&mut self, slot: Slot, num_hits: usize, headroom: usize) -> bool {
+        let request = live(&mut self.requests, slot);
+        self.kv
+            .admit(&mut request.table, &request.tokens, num_hits, headroom)
     }
 }

@@ -13,7 +13,7 @@ use chairlift_core::{
     plan::{Plan, PlanView},
     policy::Policy,
     row_tables::{RowTables, StepInputs, apply_plan},
-    scheduler::{Next, Sampled, StepId},
+    scheduler::{Change, Next, Sampled, StepId},
     text::TokenTable,
 };
 
@@ -231,6 +231,30 @@ impl Driver {
         self.names.insert(added.request, name);
         self.slot_names.insert(added.slot as i32, name);
         added.request
+    }
+
+    /// Changes a live request.
+    pub(crate) fn change(&mut self, request: RequestId, change: Change) {
+        let changed = self.scheduler.change(self.now, request, change);
+        assert_eq!(changed, Ok(()));
+        self.collect();
+        self.check();
+    }
+
+    pub(crate) fn credit(&mut self, request: RequestId, credit: u64) {
+        let change = Change {
+            credit,
+            ..Change::default()
+        };
+        self.change(request, change);
+    }
+
+    pub(crate) fn pause(&mut self, request: RequestId, paused: bool) {
+        let change = Change {
+            paused: Some(paused),
+            ..Change::default()
+        };
+        self.change(request, change);
     }
 
     /// Plans a step; the trace names each row's request and tokens, `*` where it samples: `A5* B3`. `-` is idle.

@@ -35,7 +35,7 @@ mutants! {
         "                self.leave_step(item);\n            }\n            self.recycle" =>
         "                if live(&mut self.requests, item.slot).is_live() { self.leave_step(item); }\n            }\n            self.recycle";
     abort_before_first_schedule, "vllm#18485", "only preempted requests are taken off the queue", "scheduler.rs":
-        "if request.state == State::Waiting {" => "if request.is_preempted() {";
+        "        self.stop_waiting(slot);\n" => "        if live(&mut self.requests, slot).is_preempted() { self.stop_waiting(slot); }\n";
     normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler.rs":
         "        self.free_slots.push(slot);" => "        if request.account.num_preemptions > 0 { self.free_slots.push(slot); }";
     half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache.rs":
@@ -47,8 +47,8 @@ mutants! {
         "            self.rows.release_held();" => "";
     held_row_is_forgotten, "-", "a row that a step kept past its batch stays held", "scheduler.rs":
         "                self.rows.hold(row);\n                self.needs_sweep = true;" => "                self.rows.hold(row);";
-    preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "scheduler.rs":
-        "            self.num_preempted -= usize::from(request.account.num_preemptions > 0);\n" => "";
+    preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "queue.rs":
+        "        self.num_preempted -= usize::from(!place.is_new);\n" => "";
 
     // Double frees and counts.
     free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "block_pool.rs":
@@ -74,7 +74,7 @@ mutants! {
     preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
         "        self.preempt(slot);\n        true" => "        self.preempt(slot);\n        false";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/step.rs":
-        "            (self.running.len() + own) * self.kv.num_groups()" => "            own * 0";
+        "            (self.running.len() - self.num_idle + own) * self.kv.num_groups()" => "            own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
     prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/step.rs":
@@ -86,8 +86,8 @@ mutants! {
         "is_named || (index == for_index && !self.in_flight.is_empty())" => "is_named";
     empty_steps, "vllm#15996", "a step is planned with nothing in it", "scheduler/step.rs":
         "if items.is_empty() {" => "if items.is_empty() && self.queue.len() == 0 {";
-    preempted_go_last, "vllm#31731", "a preempted request queues up again", "scheduler/step.rs":
-        "self.queue.push_front(slot);" => "self.queue.push_back(slot);";
+    preempted_go_last, "vllm#31731", "a preempted request queues up again", "request.rs":
+        "let is_new = account.num_preemptions == 0;" => "let is_new = true;";
     no_wake_up, "vllm#45387", "an idle scheduler forgets its deadlines", "scheduler/step.rs":
         "[gate_opens, self.deadlines.next()]" => "[gate_opens, None]";
     gate_opens_late, "-", "a partial batch misses the moment it was told to wake at", "policy.rs":
@@ -135,7 +135,7 @@ mutants! {
     freed_in_flight, "vllm#42157", "a request that a step names is released by its abort", "scheduler.rs":
         "        if request.in_flight == 0 {" => "        if request.in_flight <= 1 {";
     ended_stays_queued, "vllm#52969", "an aborted request is still in the queue", "scheduler.rs":
-        "            self.queue.remove(slot);\n" => "";
+        "        self.stop_waiting(slot);\n" => "";
     completes_the_ended, "vllm#43226", "a step completes a request that was aborted", "scheduler/outcome.rs":
         "        if !self.leave_step(item) {\n            return;\n        }" =>
         "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            return;\n        }";
@@ -146,17 +146,53 @@ mutants! {
     preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/step.rs":
         "if is_named || (index" => "if (index";
     row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/step.rs":
-        "self.batch_is_open() || self.rows.num_used() > 0" => "self.batch_is_open()";
+        "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.running.len() - self.num_idle;";
 
     // Limits and recomputation.
     recompute_is_lost, "vllm#16832", "a preempted request goes on where it was", "scheduler/step.rs":
         "        let start = num_hits * block_size;" => "        let start = (num_hits * block_size).max(request.num_lost.min(request.tokens.len() - 1));";
     one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
-        "self.num_tokens().min(self.max_num_tokens - 1) - self.num_computed" => "self.num_tokens() - self.num_computed";
+        "let end = self.num_tokens().min(self.max_num_tokens - 1);" => "let end = self.num_tokens();";
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
-        "if self.queue.len() < most {" => "if self.queue.len() <= most {";
+        "if self.num_waiting() < most {" => "if self.num_waiting() <= most {";
     queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler.rs":
         "due(request.queue_deadline) && !started" => "due(request.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
         "if may_stop && self.stop_token_ids" => "if self.stop_token_ids";
+
+    // Changes of live requests.
+    paused_goes_on, "-", "a paused request is scheduled", "request.rs":
+        "self.is_paused || self.num_tokens()" => "self.num_tokens()";
+    credit_forgets_the_flight, "-", "tokens of steps in flight do not count against the credit", "request.rs":
+        "self.num_tokens() >= self.credit_end" => "self.tokens.len() >= self.credit_end";
+    credit_is_exceeded, "-", "several tokens at once go beyond the credit", "scheduler/outcome.rs":
+        "tokens.len().min(request.credit_end - request.tokens.len())" => "tokens.len()";
+    dropped_token_goes_on, "-", "a token beyond the credit is dropped, and the runner goes on from it", "scheduler/outcome.rs":
+        "= num_taken == tokens.len();" => "= true;";
+    parked_block_the_queue, "-", "who waits gets neither row nor blocks of the parked", "scheduler/waiting.rs":
+        "        if self.num_idle == 0 {\n            return false;" => "        if self.num_idle < usize::MAX {\n            return false;";
+    the_parked_outlast_the_running, "-", "a running request is preempted though another is parked", "scheduler/step.rs":
+        "if let Some(parked) = self.youngest_idle() {" => "if let Some(parked) = self.youngest_idle().filter(|_| false) {";
+    parked_give_way_in_vain, "-", "parked requests lose their rows, and who waits does not fit even so", "kv_cache.rs":
+        "(available >= needed).then_some(num_releases)" => "Some(num_releases)";
+    the_oldest_parked_gives_way, "-", "not the youngest of the parked gives way", "scheduler/waiting.rs":
+        ".rposition(|&slot|" => ".position(|&slot|";
+    parked_hold_the_batch, "-", "a batch of which nobody may go on stays open", "scheduler/step.rs":
+        "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.rows.num_used();";
+    resumed_stays_outside, "-", "a request that may go on again is not queued", "scheduler/waiting.rs":
+        "if request.is_parked() {" => "if request.is_parked() || request.state == State::Parked {";
+    abort_of_the_parked_leaks, "-", "a parked request that ends is still counted", "scheduler/waiting.rs":
+        "State::Parked => self.num_outside -= 1," => "State::Parked => {}";
+    priority_is_upside_down, "-", "a higher priority waits longer", "queue.rs":
+        "rank: i128::from(arrival) - ahead," => "rank: i128::from(arrival) + ahead,";
+    priority_does_not_age, "-", "a lower priority starves, however long it waits", "queue.rs":
+        "rank: i128::from(arrival) - ahead," => "rank: i128::from(arrival) - (ahead << 40),";
+    change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
+        "end.min(self.max_context_len)" => "end";
+    lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
+        "if request.tokens.len() >= request.max_num_tokens {" => "if request.tokens.len() > 2 * request.max_num_tokens {";
+    moved_deadline_is_missed, "-", "a new deadline is not watched", "scheduler/change.rs":
+        "                self.deadlines.push(time, request.id);\n" => "                let _ = time;\n";
+    held_text_is_lost, "-", "new stops throw away what the old ones held back", "text.rs":
+        ".map_or(String::new(), |old| old.held)" => ".map_or(String::new(), |old| { drop(old.held); String::new() })";
 }

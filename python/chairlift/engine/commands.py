@@ -1,0 +1,75 @@
+"""What is asked of the scheduler, from the engine's words to its own."""
+
+from chairlift import _core
+from chairlift.engine.prepare import Prepared, PreparedChange
+
+_NS_PER_S = 1_000_000_000
+
+
+def add_request(scheduler: _core.Scheduler, now: int, prepared: Prepared) -> _core.Added:
+    """Queues a request.
+
+    Args:
+        scheduler: To take it.
+        now: Nanoseconds of the engine's clock.
+        prepared: The request.
+
+    Raises:
+        Refused: By the scheduler.
+    """
+    return scheduler.add(
+        now,
+        prepared.prompt,
+        max_tokens=prepared.max_tokens,
+        min_tokens=prepared.min_tokens,
+        stop=prepared.stop,
+        stop_token_ids=prepared.stop_token_ids,
+        include_stop=prepared.include_stop,
+        detokenize=prepared.output.text or bool(prepared.stop),
+        skip_special_tokens=prepared.output.skip_special_tokens,
+        tenant=prepared.tenant,
+        salt=prepared.prefix_cache.salt,
+        cache_read=prepared.prefix_cache.read,
+        cache_write=prepared.prefix_cache.write,
+        queue_deadline=_deadline(now, prepared.queue_timeout_s),
+        deadline=_deadline(now, prepared.time_limit_s),
+        credit=prepared.credit,
+        priority=prepared.priority,
+    )
+
+
+def change_request(
+    scheduler: _core.Scheduler, now: int, request_id: int, change: PreparedChange
+) -> bool:
+    """Changes a request in whatever state it is; gives whether it was live.
+
+    Args:
+        scheduler: Whose request it is.
+        now: Nanoseconds of the engine's clock.
+        request_id: From `Accepted`.
+        change: Holds from the next step on.
+    """
+    ending, times = change.ending, change.times
+    return scheduler.change(
+        now,
+        request_id,
+        max_tokens=None if ending is None else ending.max_tokens,
+        min_tokens=0 if ending is None else ending.min_tokens,
+        stop=() if ending is None else ending.stop,
+        stop_token_ids=() if ending is None else ending.stop_token_ids,
+        include_stop=ending is not None and ending.include_stop,
+        priority=None if times is None else times.priority,
+        queue_timeout=None if times is None else _nanoseconds(times.queue_timeout_s),
+        time_limit=None if times is None else _nanoseconds(times.time_limit_s),
+        credit=change.credit,
+        paused=change.paused,
+    )
+
+
+def _deadline(now: int, after_s: float | None) -> int | None:
+    delay = _nanoseconds(after_s)
+    return None if delay is None else now + delay
+
+
+def _nanoseconds(time_s: float | None) -> int | None:
+    return None if time_s is None else round(time_s * _NS_PER_S)

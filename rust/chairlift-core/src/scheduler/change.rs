@@ -1,0 +1,112 @@
+//! Changes to a live request: they hold from the next step on.
+
+use super::{Scheduler, live, slot_of};
+use crate::{
+    Nanos,
+    config::after,
+    error::UnknownRequest,
+    events::EndReason,
+    request::{RequestId, Slot, add_credit},
+};
+
+/// What `Scheduler::change` does to a request; what is not set stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// Replaces all limits and stops.
+    pub stopping: Option<Stopping>,
+    /// Replaces priority and deadlines.
+    pub schedule: Option<Schedule>,
+    /// More output tokens; nothing to a request without a credit limit.
+    pub credit: u64,
+    /// Whether it pauses: its steps in flight are the last until it goes on.
+    pub paused: Option<bool>,
+}
+
+/// When an answer ends; as in [`crate::NewRequest`].
+#[derive(Clone, Debug, Default)]
+pub struct Stopping {
+    /// Output tokens, at most what the context leaves. If there are as many already, the answer ends at once.
+    pub max_tokens: usize,
+    pub min_tokens: usize,
+    pub stop_token_ids: Vec<i32>,
+    /// Looked for in text that was not given out before the change.
+    pub stop: Vec<String>,
+    pub include_stop: bool,
+}
+
+/// When a request runs; times count from its arrival.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Schedule {
+    pub priority: i32,
+    /// Fails when it has not started by then.
+    pub queue_timeout: Option<Nanos>,
+    /// Ends with what there is by then.
+    pub time_limit: Option<Nanos>,
+}
+
+impl Scheduler {
+    /// Changes a live request in whatever state it is.
+    ///
+    /// # Errors
+    /// If it has ended or never was; then nothing has changed.
+    pub fn change(
+        &mut self,
+        now: Nanos,
+        request: RequestId,
+        change: Change,
+    ) -> Result<(), UnknownRequest> {
+        let Some(slot) = slot_of(&self.requests, request) else {
+            return Err(UnknownRequest(request.0));
+        };
+        // Its place in the queue depends on what changes, and whether it has one.
+        let waits = self.stop_waiting(slot);
+        if let Some(schedule) = change.schedule {
+            self.set_schedule(slot, schedule);
+        }
+        let request = live(&mut self.requests, slot);
+        request.credit_end = add_credit(request.credit_end, change.credit);
+        request.is_paused = change.paused.unwrap_or(request.is_paused);
+        if let Some(stopping) = change.stopping {
+            self.set_stopping(slot, stopping);
+        }
+        if waits {
+            self.wait(slot);
+        }
+        let request = live(&mut self.requests, slot);
+        if request.tokens.len() >= request.max_num_tokens {
+            self.end_early(now, slot, EndReason::Length);
+            self.sweep();
+        }
+        Ok(())
+    }
+
+    fn set_stopping(&mut self, slot: Slot, new: Stopping) {
+        let request = live(&mut self.requests, slot);
+        let end = request.num_prompt.saturating_add(new.max_tokens);
+        request.max_num_tokens = end.min(self.max_context_len);
+        request.min_tokens = new.min_tokens;
+        request.stop_token_ids = new.stop_token_ids;
+        request.include_stop = new.include_stop;
+        let output = &request.tokens[request.num_prompt..];
+        request
+            .text
+            .set_stops(&self.token_table, output, new.stop, new.include_stop);
+    }
+
+    fn set_schedule(&mut self, slot: Slot, new: Schedule) {
+        let request = live(&mut self.requests, slot);
+        let arrival = request.account.arrival;
+        for (deadline, delay) in [
+            (&mut request.queue_deadline, new.queue_timeout),
+            (&mut request.deadline, new.time_limit),
+        ] {
+            let time = delay.map(|delay| after(arrival, delay));
+            if let Some(time) = time.filter(|_| time != *deadline) {
+                self.deadlines.push(time, request.id);
+            }
+            *deadline = time;
+        }
+        request.priority = new.priority;
+        self.compact_deadlines();
+    }
+}

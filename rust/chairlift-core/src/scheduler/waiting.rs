@@ -1,0 +1,105 @@
+//! Requests that may not go on ("parked": paused, or without credit), and the line between them and those that may.
+//!
+//! ```text
+//!                 may go on          parked
+//!   with a row    running            running, keeps row and blocks until somebody needs them
+//!   without       queue              outside the queue
+//! ```
+//!
+//! Parked requests with a row are the first to be preempted, the youngest first: by a running request that needs a block,
+//! and by the head of the queue if it can join then. They take nothing from anybody, and come back as the preempted do.
+
+use super::{Scheduler, live};
+use crate::request::{Slot, State};
+
+impl Scheduler {
+    /// A request without a row waits: in the queue, or outside while it may not go on.
+    pub(super) fn wait(&mut self, slot: Slot) {
+        let request = live(&mut self.requests, slot);
+        self.num_waiting_tokens += request.tokens.len();
+        if request.is_parked() {
+            request.state = State::Parked;
+            self.num_outside += 1;
+        } else {
+            request.state = State::Waiting;
+            self.queue.insert(request.place());
+        }
+    }
+
+    /// Ends what `wait` began; false if the request does not wait.
+    pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
+        let request = live(&mut self.requests, slot);
+        match request.state {
+            State::Waiting => self.queue.remove(request.place()),
+            State::Parked => self.num_outside -= 1,
+            State::Running { .. } | State::Ended { .. } => return false,
+        }
+        self.num_waiting_tokens -= request.tokens.len();
+        true
+    }
+
+    /// Requests without a row.
+    pub(super) fn num_waiting(&self) -> usize {
+        self.queue.len() + self.num_outside
+    }
+
+    /// Looks over the running list at the begin of a step: notes how many are parked, and gives how many decode.
+    pub(super) fn survey(&mut self) -> usize {
+        let (mut num_decodes, mut num_idle) = (0, 0);
+        for &slot in &self.running {
+            let request = live(&mut self.requests, slot);
+            match request.num_pending() {
+                0 => num_idle += usize::from(request.in_flight == 0),
+                1 => num_decodes += 1,
+                _ => {}
+            }
+        }
+        self.num_idle = num_idle;
+        num_decodes
+    }
+
+    /// Where in the running list the youngest parked request is that no step names.
+    pub(super) fn youngest_idle(&mut self) -> Option<usize> {
+        if self.num_idle == 0 {
+            return None;
+        }
+        let requests = &mut self.requests;
+        self.running
+            .iter()
+            .rposition(|&slot| live(requests, slot).is_idle())
+    }
+
+    /// Takes row and blocks of a parked request.
+    pub(super) fn unseat(&mut self, index: usize) {
+        let slot = self.running.remove(index);
+        self.preempt(slot);
+        self.num_idle -= 1;
+    }
+
+    /// Preempts parked requests, as few as will do, so that the head of the queue can join; false (and nothing changed)
+    /// if all of them are not enough.
+    pub(super) fn win_room(&mut self, head: Slot, num_hits: usize, headroom: usize) -> bool {
+        if self.num_idle == 0 {
+            return false;
+        }
+        let requests = &self.requests;
+        let request = |slot: Slot| {
+            requests[slot as usize]
+                .as_ref()
+                .expect("invariant: a listed slot holds a request")
+        };
+        let head = request(head);
+        let running = self.running.iter().rev().map(|&slot| request(slot));
+        let parked = running.filter(|request| request.is_idle());
+        let tables = parked.map(|request| &request.table);
+        let needed = self
+            .kv
+            .num_releases(&head.table, &head.tokens, num_hits, headroom, tables);
+        let Some(needed) = needed else { return false };
+        for _ in 0..needed.max(usize::from(!self.rows.has_free())) {
+            let index = self.youngest_idle();
+            self.unseat(index.expect("invariant: so many are parked"));
+        }
+        true
+    }
+}

@@ -1,0 +1,220 @@
+"""What a client changes about its live requests: credit, limits, stops, priority, times."""
+
+import pytest
+from chairlift.v1 import generation_pb2 as pb
+from google.protobuf import duration_pb2
+
+from tests.server.talk import cancel, listen, next_event, start
+
+SOON = duration_pb2.Duration(nanos=30_000_000)
+
+
+def credit(request_id, tokens):
+    return pb.GenerateRequest(credit=pb.Credit(request_id=request_id, tokens=tokens))
+
+
+def update(request_id, **fields):
+    return pb.GenerateRequest(update=pb.Update(request_id=request_id, **fields))
+
+
+def stopping(request_id, **fields):
+    return update(request_id, stopping=pb.Stopping(ignore_eos=True, **fields))
+
+
+def tokens_of(events, request_id):
+    return [i for event in events if event.request_id == request_id for i in event.tokens.token_ids]
+
+
+async def read_until(call, is_enough):
+    """Reads a stream until its events are enough; gives all of them."""
+    events = []
+    while not is_enough(events):
+        events += (await call.read()).events
+    return events
+
+
+def ended(events, request_id):
+    return any(event.request_id == request_id and event.last for event in events)
+
+
+async def test_a_request_gets_the_tokens_that_its_credit_pays_for_and_then_none(serve):
+    async with serve() as server:
+        alone = (await server.say(start("a", max_tokens=12))).tokens("a")
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=12, credit=5))
+        await call.write(start("b", max_tokens=100))
+        # The neighbour's whole answer is time enough for a sixth token.
+        events = await read_until(call, lambda events: ended(events, "b"))
+        assert tokens_of(events, "a") == alone[:5]
+        await call.write(credit("a", 4))
+        await call.write(start("c", max_tokens=100))
+        events += await read_until(call, lambda events: ended(events, "c"))
+        assert tokens_of(events, "a") == alone[:9]
+        await call.write(credit("a", 2**32 - 1))
+        await call.done_writing()
+        events += (await listen(call)).events
+        assert tokens_of(events, "a") == alone
+        await server.until_idle()
+
+
+async def test_without_credit_a_request_is_accepted_and_not_begun(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("a", credit=0))
+        await call.write(start("b", max_tokens=20))
+        events = await read_until(call, lambda events: ended(events, "b"))
+        kinds = [event.WhichOneof("event") for event in events if event.request_id == "a"]
+        assert kinds == ["accepted"]
+        await call.write(credit("a", 8))
+        await call.done_writing()
+        assert len((await listen(call)).tokens("a")) == 8
+
+
+async def test_a_new_stop_ends_the_answer_where_it_comes(serve):
+    async with serve() as server:
+        alone = (await server.say(start("a", max_tokens=30))).tokens("a")
+        stop = next(i for i in alone[5:] if i not in alone[:5])
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=30, credit=5))
+        await read_until(call, lambda events: len(tokens_of(events, "a")) == 5)
+        await call.write(stopping("a", max_tokens=30, stop_token_ids=[stop]))
+        await call.write(credit("a", 25))
+        await call.done_writing()
+        heard = await listen(call)
+        assert heard.end("a").finished.stop_token_id == stop
+        assert heard.tokens("a") == alone[5 : alone.index(stop) + 1]
+
+
+async def test_a_limit_below_what_there_is_ends_the_answer_and_a_higher_one_prolongs_it(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("short", max_tokens=100, credit=5))
+        await call.write(start("long", max_tokens=6, credit=5))
+        await read_until(call, lambda events: sum(e.tokens.num_tokens for e in events) == 10)
+        await call.write(stopping("short", max_tokens=2))
+        await call.write(stopping("long", max_tokens=9))
+        await call.write(credit("long", 100))
+        await call.done_writing()
+        heard = await listen(call)
+        for request_id, count in (("short", 5), ("long", 9)):
+            finished = heard.end(request_id).finished
+            assert finished.reason == pb.FINISH_REASON_LENGTH
+            assert finished.usage.output_tokens == count
+
+
+async def test_priority_overtakes_those_who_wait(serve):
+    async with serve(max_num_seqs=1) as server:
+        call = server.generation.Generate()
+        # The row is taken until this one is cancelled.
+        await call.write(start("first", max_tokens=250))
+        await next_event(call, "tokens")
+        for name, priority in (("usual", 0), ("late", -1), ("urgent", 10)):
+            await call.write(start(name, schedule=pb.Schedule(priority=priority)))
+        await call.write(start("raised"))
+        await call.write(update("raised", schedule=pb.Schedule(priority=5)))
+        await call.write(cancel("first"))
+        await call.done_writing()
+        heard = await listen(call)
+        order = [event.request_id for event in heard.events if event.last]
+        assert order == ["first", "urgent", "raised", "usual", "late"]
+
+
+async def test_a_request_that_stands_still_ends_by_its_time_limit(serve):
+    async with serve() as server:
+        limit = pb.Schedule(time_limit=SOON)
+        call = server.generation.Generate()
+        await call.write(start("begun", credit=2, schedule=limit))
+        await call.write(start("updated", credit=2))
+        await call.write(update("updated", schedule=limit))
+        await call.done_writing()
+        heard = await listen(call)
+        for request_id in ("begun", "updated"):
+            assert heard.end(request_id).finished.reason == pb.FINISH_REASON_TIME_LIMIT
+        await server.until_idle()
+
+
+async def test_those_who_stand_still_give_way_and_a_cancel_frees_all_they_have(serve, kv_blocks):
+    async with serve(max_num_seqs=2, kv_cache_memory=kv_blocks(16)) as server:
+        call = server.generation.Generate()
+        for i in range(4):
+            await call.write(start(f"parked{i}", prompt=[i + 1] * 60, max_tokens=9, credit=1))
+        # All four have had their token, in two rows.
+        await read_until(call, lambda events: sum(e.tokens.num_tokens for e in events) == 4)
+        heard = await server.say(start("all", prompt=[7] * 200, max_tokens=20))
+        assert len(heard.tokens("all")) == 20
+        for i in range(4):
+            await call.write(cancel(f"parked{i}"))
+        await call.done_writing()
+        heard = await listen(call)
+        for i in range(4):
+            assert heard.end(f"parked{i}").finished.reason == pb.FINISH_REASON_CANCELLED
+        await server.until_idle()
+
+
+WRONG = {
+    "max_tokens 0": (stopping("a", max_tokens=0), "update.stopping.max_tokens"),
+    "min above max": (stopping("a", max_tokens=2, min_tokens=3), "update.stopping.min_tokens"),
+    "empty stop": (stopping("a", stop=[""]), "update.stopping.stop"),
+    "stop token outside": (
+        stopping("a", stop_token_ids=[390]),
+        "update.stopping.stop_token_ids",
+    ),
+    "priority": (update("a", schedule=pb.Schedule(priority=11)), "update.schedule.priority"),
+    "time": (
+        update("a", schedule=pb.Schedule(time_limit=duration_pb2.Duration())),
+        "update.schedule.time_limit",
+    ),
+    "nothing": (update("a"), "update"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_a_wrong_update_leaves_the_request_as_it_was(serve, case):
+    async with serve() as server:
+        command, field = WRONG[case]
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=8, credit=1))
+        await call.write(command)
+        (rejected,) = (
+            event.rejected
+            for event in await next_event(call, "rejected")
+            if event.HasField("rejected")
+        )
+        assert rejected.command == pb.COMMAND_KIND_UPDATE
+        assert (rejected.error.reason, rejected.error.field) == ("BAD_PARAMETER", field)
+        await call.write(credit("a", 99))
+        await call.done_writing()
+        assert (await listen(call)).end("a").finished.usage.output_tokens == 8
+
+
+async def test_a_target_that_later_versions_keep_is_unimplemented_by_name(serve):
+    async with serve() as server:
+        later = update("a", schedule=pb.Schedule(time_to_first_token=SOON))
+        heard = await server.say(start("a", credit=0, schedule=pb.Schedule(time_limit=SOON)), later)
+        (error,) = (e.rejected.error for e in heard.of("a") if e.HasField("rejected"))
+        assert (error.reason, error.field) == ("FEATURE", "update.schedule.time_to_first_token")
+
+
+async def test_requests_that_are_not_live_cannot_be_changed(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("gone"))
+        await read_until(call, lambda events: ended(events, "gone"))
+        for name in ("gone", "never"):
+            await call.write(credit(name, 1))
+            await call.write(stopping(name, max_tokens=1))
+        await call.done_writing()
+        heard = await listen(call)
+        assert [e.rejected.error.reason for e in heard.events] == ["UNKNOWN_REQUEST"] * 4
+        assert [e.rejected.command for e in heard.of("never")] == [
+            pb.COMMAND_KIND_CREDIT,
+            pb.COMMAND_KIND_UPDATE,
+        ]
+
+
+async def test_a_call_for_one_request_refuses_a_credit_that_nothing_could_raise(serve):
+    async with serve() as server:
+        heard = await server.one(start(credit=3))
+        assert (heard.status.reason, heard.status.fields) == ("BAD_PARAMETER", ["credit"])
+        heard = await server.one(start(schedule=pb.Schedule(priority=3)))
+        assert len(heard.tokens("a")) == 8
