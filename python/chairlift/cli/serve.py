@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from chairlift.cli.config_options import config_options, engine_options
+from chairlift.cli.supervisor import Parent, run_supervised
 from chairlift.config import checked, engine_config
 from chairlift.errors import ConfigError
 from chairlift.server.config import ServerConfig
@@ -77,6 +79,15 @@ def serve(
             is_eager=True,
         ),
     ] = None,
+    supervise: Annotated[
+        bool,
+        typer.Option(
+            "--supervise",
+            envvar="CHAIRLIFT_SUPERVISE",
+            show_envvar=False,
+            help="Serve in a child process, and start another when it falls.",
+        ),
+    ] = False,
     server_settings: dict[str, Any],
     settings: dict[str, Any],
 ) -> None:
@@ -85,23 +96,24 @@ def serve(
     Every option is also an environment variable: --max-num-seqs is CHAIRLIFT_MAX_NUM_SEQS.
     """
     startup = Startup()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    parent = Parent()
+    if supervise and not parent:
+        raise typer.Exit(run_supervised([sys.executable, "-m", "chairlift", *sys.argv[1:]]))
     from chairlift.server.server import run_server
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     engine = engine_config(**settings)
     server = checked(ServerConfig, model=model, **server_settings)
     typer.echo(
         f"loading {model}: {engine.batching} batching, {engine.max_num_seqs} rows, "
         f"{engine.max_num_batched_tokens} tokens a step"
     )
-    code = asyncio.run(
-        run_server(
-            engine,
-            server,
-            lambda address: typer.echo(f"serving on {address} after {startup.ready()}"),
-            on_progress=startup.progress,
-        )
-    )
+
+    def on_ready(address: str) -> None:
+        typer.echo(f"serving on {address} after {startup.ready()}")
+        parent.serving()
+
+    code = asyncio.run(run_server(engine, server, on_ready, on_progress=startup.progress))
     raise typer.Exit(code)
 
 
