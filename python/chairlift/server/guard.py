@@ -4,13 +4,16 @@ Three habits of grpc.aio make it necessary. A message that cannot be decoded and
 handler both become UNKNOWN, the latter with its text. A handler that raises `CancelledError` by
 itself, or anything that is no `Exception` (a Rust panic, say), sends no status at all, and its
 client waits for ever.
+
+A fourth is the client's: if it writes while the status of its call arrives, it makes INTERNAL of
+the status (grpc/grpc#36066). So a call that ends with an error first reads what is under way.
 """
 
 import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 import grpc
@@ -34,6 +37,11 @@ class _Undecodable:
 
 _UNDECODABLE: Final = _Undecodable()
 
+_QUIET_S: Final = 0.05
+"""A client that has sent nothing for so long is not writing."""
+_HEAR_OUT_S: Final = 0.5
+"""A client that never stops writing learns its status nevertheless, or INTERNAL."""
+
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps the deserialiser and the behaviour of every handler."""
@@ -50,15 +58,15 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         decode = _tolerant(handler.request_deserializer)
         encode = handler.response_serializer
         if handler.request_streaming and handler.response_streaming:
-            behavior = _guarded_stream(handler.stream_stream, _checked_all)
+            behavior = _guarded_stream(handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(behavior, decode, encode)
         if handler.request_streaming:
-            unary = _guarded_unary(handler.stream_unary, _checked_all)
+            unary = _guarded_unary(handler.stream_unary)
             return grpc.stream_unary_rpc_method_handler(unary, decode, encode)
         if handler.response_streaming:
-            behavior = _guarded_stream(handler.unary_stream, _checked)
+            behavior = _guarded_stream(handler.unary_stream)
             return grpc.unary_stream_rpc_method_handler(behavior, decode, encode)
-        unary = _guarded_unary(handler.unary_unary, _checked)
+        unary = _guarded_unary(handler.unary_unary)
         return grpc.unary_unary_rpc_method_handler(unary, decode, encode)
 
 
@@ -82,17 +90,43 @@ def _checked(message: Any) -> Any:
     return message
 
 
-async def _checked_all(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for message in messages:
-        yield _checked(message)
+class _Messages:
+    """What a client sends, each message checked when it is taken."""
+
+    def __init__(self, messages: AsyncIterator[Any]) -> None:
+        self._messages = messages
+        self._is_reading = False
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        # Stays set after the end of the messages, or where the reader was cancelled amid a read.
+        self._is_reading = True
+        message = await anext(self._messages)
+        self._is_reading = False
+        return _checked(message)
+
+    async def hear_out(self) -> None:
+        """Takes what the client still sends and drops it, for a moment and unless it is read."""
+        with suppress(TimeoutError, StopAsyncIteration):
+            async with asyncio.timeout(_HEAR_OUT_S):
+                while not self._is_reading:
+                    async with asyncio.timeout(_QUIET_S):
+                        await anext(self._messages)
+
+
+def _received(request: Any) -> Any:
+    """What a behaviour is given: one message, or many."""
+    return _Messages(request) if isinstance(request, AsyncIterator) else _checked(request)
 
 
 def _guarded_unary(
-    behavior: Callable[[Any, Context], Awaitable[Any]], check: Callable[[Any], Any]
+    behavior: Callable[[Any, Context], Awaitable[Any]],
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     async def run(request: Any, context: Context) -> Any:
         try:
-            return await behavior(check(request), context)
+            return await behavior(_received(request), context)
         except BaseException as error:
             await _end(context, error)
 
@@ -100,11 +134,13 @@ def _guarded_unary(
 
 
 def _guarded_stream(
-    behavior: Callable[[Any, Context], Any], check: Callable[[Any], Any]
+    behavior: Callable[[Any, Context], Any],
 ) -> Callable[[Any, Context], Awaitable[None]]:
     async def run(request: Any, context: Context) -> None:
+        received = None
         try:
-            responses = behavior(check(request), context)
+            received = _received(request)
+            responses = behavior(received, context)
             if inspect.isawaitable(responses):
                 await responses
                 return
@@ -112,18 +148,20 @@ def _guarded_stream(
                 async for response in responses:
                     await context.write(response)
         except BaseException as error:
-            await _end(context, error)
+            await _end(context, error, received)
 
     return run
 
 
-async def _end(context: Context, error: BaseException) -> None:
+async def _end(context: Context, error: BaseException, received: Any = None) -> None:
     """Ends the call with a status, unless it has one already or its client is gone."""
     if isinstance(error, grpc.aio.AbortError) or _is_real_cancellation(error):
         raise error
     if not isinstance(error, RequestError):
         _log.error("a handler failed", exc_info=error)
         error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
+    if isinstance(received, _Messages):
+        await received.hear_out()
     await context.abort_with_status(to_status(error))
 
 
