@@ -17,6 +17,7 @@ from chairlift.config import engine_config
 from chairlift.engine.engine import Engine, StepOutput
 from chairlift.engine.events import failed, refused, to_event
 from chairlift.engine.handle import Handle, Sink
+from chairlift.engine.leak import has_leaked
 from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loop import Abort, Delivery, EngineLoop, FailWaiting, Flush, Progress, Submit
 from chairlift.engine.prepare import Prepared
@@ -73,6 +74,8 @@ class AsyncEngine:
         self.config = engine_config(**settings)
         self._new_engine = lambda: Engine(model, on_progress=on_progress, clock=clock, **settings)
         self._state = EngineState.STARTING
+        self.has_leaked = False
+        """After `stop`: whether blocks or rows were still taken though all requests had ended."""
         self._thread: EngineLoop | None = None
         # A handle is in `_submitted` until the engine's answer, then in `_live` until its end.
         self._submitted: set[Handle] = set()
@@ -172,6 +175,8 @@ class AsyncEngine:
         thread.stop()
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
+        elif not was_dead and not self._live:
+            self.has_leaked = has_leaked(self.engine)
         self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
 
     def give_up(self) -> None:
