@@ -9,4 +9,9 @@ SCENARIOS = [
     "overload",
     "slow_readers",
     "vanishing_clients",
+    "drain",
+    "engine_faults",
+    "kill_server",
+    "soak",
+    "invariance",
 ]

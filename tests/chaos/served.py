@@ -105,7 +105,8 @@ def obey(inside, pipe):
         try:
             name, *arguments = pipe.recv()
         except EOFError:
-            return
+            # The scenario is gone.
+            os._exit(1)
         pipe.send(getattr(inside, name)(*arguments))
 
 
@@ -126,6 +127,7 @@ def prepare(inside, setup):
         ours = {
             "grpc.keepalive_time_ms": setup.keepalive_s * 1000,
             "grpc.keepalive_timeout_ms": setup.keepalive_s * 1000,
+            "grpc.http2.ping_timeout_ms": setup.keepalive_s * 1000,
         }
         server_module.grpc_options = lambda config: list((dict(options(config)) | ours).items())
     if setup.max_files is not None:
