@@ -101,7 +101,10 @@ class Lab:
         ours, theirs = _fork.Pipe()
         log = self.scratch / f"server-{len(self._processes)}.log"
         process = _fork.Process(
-            target=served.main, args=(self.folder, address, setup or Setup(), theirs, log)
+            target=served.main,
+            args=(self.folder, address, setup or Setup(), theirs, log),
+            # They end with this process, however it ends.
+            daemon=True,
         )
         process.start()
         self._processes.append(process)
@@ -126,7 +129,7 @@ class Lab:
     def client(self, function, *args):
         """A client in a process of its own; gives the process and its pipe."""
         ours, theirs = _fork.Pipe()
-        process = _fork.Process(target=function, args=(*args, theirs))
+        process = _fork.Process(target=function, args=(*args, theirs), daemon=True)
         process.start()
         theirs.close()
         return process, ours

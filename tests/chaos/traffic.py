@@ -91,7 +91,9 @@ class Traffic:
             status = ("broken", "")
         except grpc.aio.AioRpcError as error:
             status = status_of(error)
-        await writing
+        # The call is over: what `disturb` still waits for does not come.
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
         for record in records.values():
             record.status, record.reason = status
         return list(records.values())
