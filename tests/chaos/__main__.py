@@ -11,7 +11,6 @@ from pathlib import Path
 from tests.chaos import SCENARIOS
 from tests.chaos.figures import Scale
 from tests.chaos.lab import Lab
-from tests.engine import tiny_model
 
 
 def main() -> None:
@@ -20,6 +19,9 @@ def main() -> None:
     parser.add_argument("--scale", type=Scale, choices=list(Scale), default=Scale.MEDIUM)
     arguments = parser.parse_args()
     names = SCENARIOS if "all" in arguments.scenario else arguments.scenario
+    # Here, because every server process imports this file again, and does not need `transformers`.
+    from tests.engine import tiny_model
+
     with tempfile.TemporaryDirectory(prefix="chairlift-chaos-") as scratch:
         os.environ["TQDM_DISABLE"] = "1"
         tiny_model.write(Path(scratch) / "model")

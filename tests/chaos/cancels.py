@@ -7,7 +7,7 @@ from tests.chaos.figures import Figures, Scale
 from tests.chaos.history import History
 from tests.chaos.traffic import Ask, cancel_all
 
-REQUESTS = {Scale.QUICK: 1_000, Scale.MEDIUM: 20_000, Scale.LONG: 100_000}
+REQUESTS = {Scale.QUICK: 1_000, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
 CALLERS = 20
 MAY_END = {("DEADLINE_EXCEEDED", ""), ("CANCELLED", ""), ("client race", "")}
 

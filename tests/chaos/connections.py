@@ -10,7 +10,7 @@ from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import beside
 from tests.server.talk import start
 
-CONNECTIONS = {Scale.QUICK: 500, Scale.MEDIUM: 10_000, Scale.LONG: 100_000}
+CONNECTIONS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
 AT_ONCE = 50
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])

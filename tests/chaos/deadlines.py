@@ -7,7 +7,7 @@ from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import beside
 from tests.chaos.history import History
 
-REQUESTS = {Scale.QUICK: 500, Scale.MEDIUM: 10_000, Scale.LONG: 100_000}
+REQUESTS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
 CALLERS = 16
 MAY_END = {("DEADLINE_EXCEEDED", ""), ("client race", "")}
 

@@ -13,7 +13,7 @@ from tests.chaos.figures import Figures, Scale
 from tests.chaos.history import History
 from tests.chaos.traffic import Ask
 
-CYCLES = {Scale.QUICK: 3, Scale.MEDIUM: 20, Scale.LONG: 100}
+CYCLES = {Scale.QUICK: 3, Scale.MEDIUM: 8, Scale.LONG: 100}
 CLIENTS = 6
 MAY_END = {("UNAVAILABLE", ""), ("UNAVAILABLE", "STARTING"), ("CANCELLED", "")}
 

@@ -13,7 +13,7 @@ from tests.chaos.history import STATUSES
 from tests.chaos.traffic import ENDED, status_of
 from tests.server.talk import start
 
-INPUTS = {Scale.QUICK: 200, Scale.MEDIUM: 20_000, Scale.LONG: 1_000_000}
+INPUTS = {Scale.QUICK: 200, Scale.MEDIUM: 5_000, Scale.LONG: 1_000_000}
 CALLERS = 8
 GENERATE = "/chairlift.v1.GenerationService/Generate"
 GENERATE_ONE = "/chairlift.v1.GenerationService/GenerateOne"

@@ -8,7 +8,7 @@ from tests.chaos.good_client import beside
 from tests.chaos.traffic import ENDED
 from tests.server.talk import start
 
-STREAMS = {Scale.QUICK: 500, Scale.MEDIUM: 20_000, Scale.LONG: 100_000}
+STREAMS = {Scale.QUICK: 500, Scale.MEDIUM: 10_000, Scale.LONG: 100_000}
 AT_ONCE = 50
 
 

@@ -9,7 +9,7 @@ from tests.chaos.good_client import GoodClient
 from tests.chaos.traffic import Ask
 
 READERS = {Scale.QUICK: 20, Scale.MEDIUM: 50, Scale.LONG: 200}
-SECONDS = {Scale.QUICK: 3, Scale.MEDIUM: 60, Scale.LONG: 600}
+SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
 FAST = 4
 # The receiver owns the window: with the smallest, a server is held up after about 64 KiB.
 SMALL_WINDOW = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65_535}

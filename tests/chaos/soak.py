@@ -8,7 +8,7 @@ from tests.chaos.figures import Figures, Scale, slope
 from tests.chaos.history import History
 from tests.chaos.traffic import Ask, cancel_all
 
-SECONDS = {Scale.QUICK: 8, Scale.MEDIUM: 180, Scale.LONG: 3_600}
+SECONDS = {Scale.QUICK: 5, Scale.MEDIUM: 60, Scale.LONG: 3_600}
 MOST_BYTES = {Scale.QUICK: 8_192, Scale.MEDIUM: 256, Scale.LONG: 10}
 """Growth per request that is no leak: pages that settle weigh more in a short run."""
 PLANTED_BYTES = {Scale.QUICK: 65_536, Scale.MEDIUM: 1_024, Scale.LONG: 100}

@@ -12,9 +12,9 @@ from tests.chaos.black_hole import BlackHole
 from tests.chaos.figures import Figures, Scale
 from tests.server.talk import next_event, start
 
-KILLED = {Scale.QUICK: 50, Scale.MEDIUM: 200, Scale.LONG: 1_000}
+KILLED = {Scale.QUICK: 50, Scale.MEDIUM: 100, Scale.LONG: 1_000}
 DARK = {Scale.QUICK: 5, Scale.MEDIUM: 10, Scale.LONG: 50}
-AT_ONCE = 25
+AT_ONCE = 50
 REQUESTS = 2
 
 # A request takes 10 s and more, or a hundred: it is there when its client vanishes.
@@ -24,7 +24,7 @@ REAL = {"step_s": 0.5}
 
 async def run(scale, lab):
     setup = QUICK if scale is Scale.QUICK else REAL
-    server = await lab.server(engine={"max_num_seqs": 64, "max_num_batched_tokens": 256}, **setup)
+    server = await lab.server(engine={"max_num_seqs": 128, "max_num_batched_tokens": 256}, **setup)
     freed_s = []
     num_killed = 0
     while num_killed < KILLED[scale]:
