@@ -136,6 +136,10 @@ fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_SECONDS=6
 slow: setup ## The long form of quick Python tests: 100,000 random token sequences for every tokenizer family
 	@$(BIN)/python -m pytest -m slow
 
+.PHONY: chaos
+chaos: setup ## What a hostile world does to a server (SCENARIO=all SCALE=medium, or quick, long); prints figures
+	@$(BIN)/python -m tests.chaos $(or $(SCENARIO),all) --scale $(or $(SCALE),medium)
+
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)

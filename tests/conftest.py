@@ -1,5 +1,8 @@
 """What several folders of tests use."""
 
+import socket
+from contextlib import closing
+
 import pytest
 
 from tests.engine import tiny_model
@@ -11,3 +14,10 @@ def tiny_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     tiny_model.write(folder)
     return folder
+
+
+@pytest.fixture
+def free_port():
+    """A port that nobody listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return probe.getsockname()[1]

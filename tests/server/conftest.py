@@ -1,5 +1,4 @@
-import socket
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
@@ -45,10 +44,3 @@ def serve(tiny_folder, tmp_path):
             await served.stop(0)
 
     return run
-
-
-@pytest.fixture
-def free_port():
-    """A port that nobody listens on."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        return probe.getsockname()[1]

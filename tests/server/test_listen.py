@@ -1,7 +1,12 @@
 """Where a server listens, and where it refuses to."""
 
+import os
 import socket
-from contextlib import closing
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import pytest
 from chairlift.config import engine_config
@@ -80,6 +85,105 @@ async def test_the_socket_of_a_server_that_was_killed_is_replaced(serve, tmp_pat
         killed.bind(f"{tmp_path}/lift.sock")
     async with serve() as server:
         assert (await server.say(start("a"))).end("a").HasField("finished")
+
+
+def connects_as(uid, path):
+    """Whether a process of this user can open the socket."""
+    program = (
+        "import os, socket, sys\n"
+        f"os.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
+        "socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0 or "PermissionError" in run.stderr, run.stderr
+    return run.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+async def test_another_user_cannot_open_the_socket(bind):
+    # Not pytest's folder, which others cannot even look into.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        server, _ = await bind(listen=f"unix:{folder}/lift.sock")
+        assert connects_as(0, f"{folder}/lift.sock")
+        assert not connects_as(65_534, f"{folder}/lift.sock")
+        # The file's mode is what keeps them out.
+        Path(folder, "lift.sock").chmod(0o666)
+        assert connects_as(65_534, f"{folder}/lift.sock")
+        await server.stop(0)
+
+
+@pytest.mark.parametrize(("mode", "is_safe"), [(0o777, False), (0o775, False), (0o1777, True)])
+async def test_a_folder_where_others_may_replace_the_socket_is_refused(
+    bind, tmp_path, mode, is_safe
+):
+    tmp_path.chmod(mode)
+    if is_safe:
+        server, _ = await bind(listen=f"unix:{tmp_path}/lift.sock")
+        await server.stop(0)
+    else:
+        with pytest.raises(ConfigError, match=r"^listen: others could replace unix:"):
+            await bind(listen=f"unix:{tmp_path}/lift.sock")
+
+
+async def test_a_server_that_does_not_accept_keeps_its_socket(bind, tmp_path):
+    path = f"{tmp_path}/lift.sock"
+    with closing(socket.socket(socket.AF_UNIX)) as stopped, ExitStack() as stack:
+        stopped.bind(path)
+        stopped.listen(0)
+        # Until the queue of those that wait to be accepted is full.
+        with suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(path)
+        with pytest.raises(ConfigError, match=r"another server does$"):
+            await bind(listen=f"unix:{path}")
+
+
+async def test_of_many_servers_that_find_a_dead_socket_one_gets_it(tmp_path):
+    path = f"{tmp_path}/lift.sock"
+    with closing(socket.socket(socket.AF_UNIX)) as killed:
+        killed.bind(path)
+    program = (
+        "import asyncio, sys\n"
+        "from chairlift.config import engine_config\n"
+        "from chairlift.errors import ConfigError\n"
+        "from chairlift.server.server import Server, ServerConfig\n"
+        "async def main():\n"
+        "    server = Server(engine_config(), ServerConfig(listen='unix:' + sys.argv[1]))\n"
+        "    sys.stdin.readline()\n"
+        "    try:\n"
+        "        await server.bind()\n"
+        "    except ConfigError as error:\n"
+        "        assert 'another server' in str(error)\n"
+        "        print('refused', flush=True)\n"
+        "        return\n"
+        "    print('bound', flush=True)\n"
+        "    await asyncio.to_thread(sys.stdin.readline)\n"
+        "    await server.stop(0)\n"
+        "asyncio.run(main())\n"
+    )
+    servers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for server in servers:
+        server.stdin.write("go\n")
+        server.stdin.flush()
+    words = sorted(server.stdout.readline().strip() for server in servers)
+    assert words == ["bound", "refused", "refused", "refused"]
+    with closing(socket.socket(socket.AF_UNIX)) as client:
+        client.connect(path)
+    for server in servers:
+        server.communicate("end\n")
 
 
 async def test_a_file_that_is_no_socket_is_left_alone(bind, tmp_path):

@@ -1,6 +1,7 @@
 """`run_server` as a process: what signals and errors make of it."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
 from chairlift.server.server import ServerConfig, run_server
+from chairlift.types import Request
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -23,6 +25,7 @@ import asyncio, sys
 from chairlift.config import engine_config
 from chairlift.errors import ChairliftError
 from chairlift.server.server import ServerConfig, run_server
+from chairlift.types import Request
 
 folder, address, grace = sys.argv[1:]
 config = ServerConfig(model=folder, listen=address, drain_grace_s=float(grace))
@@ -46,6 +49,25 @@ def hang(self, input_ids, metadata, *args):
         threading.Event().wait()
     return forward(self, input_ids, metadata, *args)
 Transformer.forward = hang
+try:""",
+    1,
+)
+
+
+# The same in the first step of all, which the server asks for by itself.
+HANGING_AT_ONCE = HANGING.replace("20 in", "0 in")
+
+# Every step takes its time, so that no request ends before the signals come.
+SLOW = PROGRAM.replace(
+    "try:",
+    """
+import time
+from chairlift.model.transformer import Transformer
+forward = Transformer.forward
+def slow(*args):
+    time.sleep(0.05)
+    return forward(*args)
+Transformer.forward = slow
 try:""",
     1,
 )
@@ -148,6 +170,28 @@ async def test_an_engine_that_keeps_dying_ends_the_server_with_70(
     assert await running == 70
 
 
+async def test_a_server_that_lost_blocks_says_so_and_ends_with_3(
+    tiny_folder, tmp_path, monkeypatch, caplog
+):
+    ready = asyncio.Event()
+    config = ServerConfig(model=str(tiny_folder), listen=f"unix:{tmp_path}/lift.sock")
+    running = asyncio.create_task(run_server(engine_config(), config, lambda _: ready.set()))
+    await ready.wait()
+    check = Engine.check_invariants
+
+    def after_a_leak(engine):
+        # A request that no client has asked for, and nobody will end.
+        if not engine.load().num_running:
+            engine.add(Request(prompt=[1, 2, 3]))
+            engine.advance()
+        check(engine)
+
+    monkeypatch.setattr(Engine, "check_invariants", after_a_leak)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 3
+    assert "1 KV blocks and 1 rows leaked" in caplog.text
+
+
 async def test_a_step_that_hangs_fails_every_stream_and_ends_the_process_with_70(spawn):
     process = spawn("127.0.0.1:0", program=HANGING)
     address = await process.ready()
@@ -171,3 +215,27 @@ async def test_a_step_that_hangs_fails_every_stream_and_ends_the_process_with_70
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
     code, _ = await process.end()
     assert code == 70
+
+
+async def test_a_model_that_hangs_in_its_first_step_ends_the_process_with_70(spawn):
+    code, errors = await spawn("127.0.0.1:0", program=HANGING_AT_ONCE).end()
+    assert code == 70
+    assert "a step has taken 1" in errors
+
+
+async def test_a_second_signal_ends_what_runs(spawn):
+    process = spawn("127.0.0.1:0", grace_s=3600, program=SLOW)
+    address = await process.ready()
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
+        health = health_pb2_grpc.HealthStub(channel)
+        await call.write(start("a", max_tokens=250))
+        await next_event(call, "tokens")
+        process.signal(signal.SIGTERM)
+        request = health_pb2.HealthCheckRequest()
+        while (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING:
+            await asyncio.sleep(0.01)
+        process.signal(signal.SIGTERM)
+        heard = await listen(call)
+        assert heard.end("a").failed.error.reason == "DRAINING"
+    assert (await process.end())[0] == 0

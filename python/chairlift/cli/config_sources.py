@@ -27,7 +27,8 @@ from chairlift.server.config import ServerConfig
 PREFIX: Final = "CHAIRLIFT_"
 
 OTHER_VARIABLES: Final = frozenset(
-    PREFIX + name for name in ("CONFIG", "CPU", "TARGET", "TLS_CA", "TOKEN")
+    PREFIX + name
+    for name in ("CONFIG", "CPU", "SUPERVISE", "SUPERVISOR_SOCKET", "TARGET", "TLS_CA", "TOKEN")
 )
 """Variables that are no field of a configuration."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from chairlift.cli.config_options import config_options, engine_options
 from chairlift.cli.config_sources import read_config, settings_of
+from chairlift.cli.supervisor import Parent, run_supervised
 from chairlift.config import checked, engine_config
 from chairlift.logs import LogConfig, configure, fields
 from chairlift.server.config import ServerConfig
@@ -66,6 +68,15 @@ def serve(
             is_eager=True,
         ),
     ] = None,
+    supervise: Annotated[
+        bool,
+        typer.Option(
+            "--supervise",
+            envvar="CHAIRLIFT_SUPERVISE",
+            show_envvar=False,
+            help="Serve in a child process, and start another when it falls.",
+        ),
+    ] = False,
     print_config: Annotated[
         bool,
         typer.Option(
@@ -91,6 +102,9 @@ def serve(
         typer.echo("\n".join(setting.toml() for setting in resolved))
         return
     configure(log)
+    parent = Parent()
+    if supervise and not parent:
+        raise typer.Exit(run_supervised([sys.executable, "-m", "chairlift", *sys.argv[1:]]))
     for setting in resolved:
         if setting.source:
             told = fields(name=setting.name, value=setting.value, source=setting.source)
@@ -101,14 +115,12 @@ def serve(
         f"loading {model}: {engine.batching} batching, {engine.max_num_seqs} rows, "
         f"{engine.max_num_batched_tokens} tokens a step"
     )
-    code = asyncio.run(
-        run_server(
-            engine,
-            server,
-            lambda address: typer.echo(f"serving on {address} after {startup.ready()}"),
-            on_progress=startup.progress,
-        )
-    )
+
+    def on_ready(address: str) -> None:
+        typer.echo(f"serving on {address} after {startup.ready()}")
+        parent.serving()
+
+    code = asyncio.run(run_server(engine, server, on_ready, on_progress=startup.progress))
     raise typer.Exit(code)
 
 

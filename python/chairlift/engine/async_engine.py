@@ -14,8 +14,9 @@ from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
 from chairlift.engine.events import failed, refused, to_event
-from chairlift.engine.handle import Handle, Router, Sink
+from chairlift.engine.handle import Handle, Router, Sink, by_sink
 from chairlift.engine.inbox import Inbox
+from chairlift.engine.leak import has_leaked
 from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loop import (
     Abort,
@@ -75,6 +76,8 @@ class AsyncEngine:
         self.config = engine_config(**settings)
         self._new_engine = lambda: Engine(model, on_progress=on_progress, clock=clock, **settings)
         self._state = EngineState.STARTING
+        self.has_leaked = False
+        """After `stop`: whether blocks or rows were still taken though all requests had ended."""
         self._thread: EngineLoop | None = None
         # A handle is in `_submitted` until the engine's answer, then in `_live` until its end.
         self._submitted: set[Handle] = set()
@@ -176,6 +179,8 @@ class AsyncEngine:
         thread.stop()
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
+        elif not was_dead and not self._live:
+            self.has_leaked = has_leaked(self.engine)
         self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
 
     def give_up(self) -> None:
@@ -360,10 +365,7 @@ class AsyncEngine:
 
     def _sort(self, events: list[tuple[Handle, Event]]) -> None:
         """Gives each sink its events in one call."""
-        inboxes: dict[int, tuple[Sink, list[tuple[Handle, Event]]]] = {}
-        for handle, event in events:
-            inboxes.setdefault(id(handle.sink), (handle.sink, []))[1].append((handle, event))
-        for sink, its_events in inboxes.values():
+        for sink, its_events in by_sink(events):
             self._give(sink, its_events)
 
     def _give(self, sink: Sink, events: list[tuple[Handle, Event]]) -> None:

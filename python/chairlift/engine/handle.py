@@ -50,3 +50,13 @@ class Router(Protocol):
 
     def post(self, output: "StepOutput") -> "Iterable[CoreEvent]":
         """Takes a step's tokens and gives the events that are left; called on the event loop."""
+
+
+def by_sink(
+    events: Iterable[tuple[Handle, Event]],
+) -> Iterable[tuple[Sink, list[tuple[Handle, Event]]]]:
+    """Groups events by where they go, in order."""
+    groups: dict[int, tuple[Sink, list[tuple[Handle, Event]]]] = {}
+    for handle, event in events:
+        groups.setdefault(id(handle.sink), (handle.sink, []))[1].append((handle, event))
+    return groups.values()

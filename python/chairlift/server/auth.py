@@ -1,9 +1,7 @@
 """Who calls: one interceptor over every method of every service, and the tenant of a call."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -22,8 +20,6 @@ NOBODY: Final = ""
 """The tenant of all callers where nobody has to prove who they are."""
 
 _TENANT: Final = re.compile(r"[!-~]{1,128}")
-
-_FIRST_MESSAGE_S: Final = 0.5
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -105,16 +101,9 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def _refusing(error: RequestError) -> Handler:
-    """A handler for methods of every kind: it ends the call and looks into no message.
+    """A handler for methods of every kind: it ends the call and looks into no message."""
 
-    It lets the first message arrive, if one comes at once: a client of grpc.aio that is still
-    writing when the call ends sees INTERNAL instead of this status (grpc/grpc#36066).
-    """
-
-    async def refuse(messages: AsyncIterator[bytes], _context: Context) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_MESSAGE_S):
-                await anext(messages, None)
+    async def refuse(_messages: AsyncIterator[bytes], _context: Context) -> None:
         raise error
 
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -56,6 +56,8 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
         # A queued request has no bytes under way: only pings find out that its client is gone.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # Without it a ping is waited for 60 s, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         # Well-meant pings of clients are no attack.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -1,5 +1,6 @@
 """Where the server listens: a Unix socket or TCP, and who could reach it there."""
 
+import fcntl
 import ipaddress
 import os
 import socket
@@ -121,9 +122,10 @@ def bind(
     if isinstance(address, TcpAddress):
         _check_free(address, option)
         return TcpAddress(address.host, _add_port(server, address, option, credentials))
-    _remove_stale(address, option)
-    with _private_files():
-        _add_port(server, address, option, credentials)
+    with _alone_in(address.path.parent, address, option):
+        _remove_stale(address, option)
+        with _private_files():
+            _add_port(server, address, option, credentials)
     return address
 
 
@@ -152,6 +154,30 @@ def _check_free(address: TcpAddress, option: str) -> None:
             raise ConfigError(message) from None
 
 
+@contextmanager
+def _alone_in(folder: Path, address: UnixAddress, option: str) -> Iterator[None]:
+    """Keeps other servers that start in this folder waiting, and refuses one that is not safe.
+
+    Of two servers that find a dead socket, the second would else remove the first one's. In a
+    folder where others may rename files, a stranger could put a socket in this one's place.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        message = f"{option}: cannot listen on {address}: {_reason(error)}"
+        raise ConfigError(message) from None
+    try:
+        status = os.fstat(handle)
+        is_open = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        if is_open and not status.st_mode & stat.S_ISVTX:
+            message = f"{option}: others could replace {address}: its folder is writable for them"
+            raise ConfigError(message)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _remove_stale(address: UnixAddress, option: str) -> None:
     """Removes the socket file of a server that is gone."""
     path = address.path
@@ -166,8 +192,12 @@ def _remove_stale(address: UnixAddress, option: str) -> None:
         message = f"{option}: cannot listen on {address}: the file exists and is no socket"
         raise ConfigError(message)
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        # A server that lives but does not accept, stopped by a debugger say, must not hold us up.
+        probe.setblocking(False)
         try:
             probe.connect(str(path))
+        except BlockingIOError:
+            pass
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
             return

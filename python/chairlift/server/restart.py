@@ -30,6 +30,11 @@ class RestartBudget:
         self._clock = clock
         self._taken: deque[float] = deque()
 
+    @property
+    def num_taken(self) -> int:
+        """Restarts that count now."""
+        return len(self._taken)
+
     def take(self) -> bool:
         """Takes a restart; False if none is left."""
         now = self._clock()

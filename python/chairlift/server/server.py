@@ -40,7 +40,7 @@ from chairlift.server.servicer import GenerationServicer
 from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
 from chairlift.server.tokens import Tokens
-from chairlift.server.watchdog import FAULT_EXIT, StepWatchdog, exit_after
+from chairlift.server.watchdog import FAULT_EXIT, ExitTimer, StepWatchdog
 from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 __all__ = ["Server", "ServerConfig", "run_server"]
 
 _log = logging.getLogger(__name__)
+
+LEAK_EXIT: Final = 3
+"""Exit code of a server that ended in order but had lost KV blocks on the way."""
 
 _LAST_WRITES_S: Final = 5.0
 """After all requests have ended: for the events that slow clients have not read."""
@@ -98,6 +101,7 @@ class Server:
         )
         self._background: set[asyncio.Task[None]] = set()
         self._watchdog: StepWatchdog | None = None
+        self._engine: AsyncEngine | None = None
         self.gate = Gate()
         self._outboxes = Outboxes()
         self.metrics = new_metrics(engine_config, config, self._load_snapshot, self._outboxes)
@@ -182,6 +186,11 @@ class Server:
             ModelError: It cannot answer.
         """
         await engine.start()
+        # From here on there are steps, and the first of them may be the one that hangs.
+        self._engine = engine
+        self._watchdog = StepWatchdog(
+            engine, self._config.step_timeout_s, functools.partial(self._on_hang, engine)
+        )
         await probe(engine)
         engine.route_to(self._outboxes)
         if self._recorder is not None:
@@ -193,9 +202,6 @@ class Server:
         await self._health.model_is_loaded()
         await self._health.set(is_serving=True)
         self._in_background(self._watch(engine))
-        self._watchdog = StepWatchdog(
-            engine, self._config.step_timeout_s, functools.partial(self._on_hang, engine)
-        )
 
     def _on_hang(self, engine: "AsyncEngine") -> None:
         """A step does not return: everybody is told before the process ends."""
@@ -252,10 +258,14 @@ class Server:
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
 
+    @property
+    def has_leaked(self) -> bool:
+        """After `stop`: whether KV blocks were still taken though all requests had ended."""
+        return self._engine is not None and self._engine.has_leaked
+
     async def _drain(self, grace_s: float) -> None:
-        engine = self.gate.loaded
-        if engine is not None:
-            await engine.stop(grace_s)
+        if self._engine is not None:
+            await self._engine.stop(grace_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WRITES_S):
                 await self._outboxes.wait_closed()
@@ -277,7 +287,8 @@ async def run_server(
         on_progress: Told, on another thread, how many bytes of the weights are read of how many.
 
     Returns:
-        The exit code: 0, or 70 if the engine was lost for good; another process may do better.
+        The exit code: 0; 70 if the engine was lost for good, and another process may do better;
+        3 if KV blocks were still taken after the last request had ended.
 
     Raises:
         ConfigError: A setting or an address is wrong.
@@ -300,10 +311,26 @@ async def run_server(
         finally:
             load.cancel()
             has_died = server.gate.draining.is_set()
-            with exit_after(server_config.drain_grace_s + _WATCHDOG_S):
-                await server.stop(server_config.drain_grace_s, hurry)
-    _log.info("stopped", extra=fields(exit_code=(code := FAULT_EXIT if has_died else 0)))
+            await _stop(server, server_config.drain_grace_s, hurry)
+    code = FAULT_EXIT if has_died else LEAK_EXIT if server.has_leaked else 0
+    _log.info("stopped", extra=fields(exit_code=code))
     return code
+
+
+async def _stop(server: Server, grace_s: float, hurry: asyncio.Event) -> None:
+    """Stops within a bound, and a smaller one after a second signal."""
+    timer = ExitTimer(grace_s + _WATCHDOG_S)
+
+    async def shorten() -> None:
+        await hurry.wait()
+        timer.within(_WATCHDOG_S)
+
+    hurrying = asyncio.create_task(shorten())
+    try:
+        await server.stop(grace_s, hurry)
+    finally:
+        hurrying.cancel()
+        timer.cancel()
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -59,13 +59,24 @@ class StepWatchdog:
                 os._exit(FAULT_EXIT)
 
 
-@contextmanager
-def exit_after(seconds: float) -> Iterator[None]:
+class ExitTimer:
     """Ends the process if what follows takes longer: gRPC waits for handlers without a bound."""
-    timer = threading.Timer(seconds, os._exit, (FAULT_EXIT,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+
+    def __init__(self, seconds: float) -> None:
+        """Starts to count."""
+        self._timer = self._start(seconds)
+
+    def within(self, seconds: float) -> None:
+        """Counts anew, because somebody is in a hurry."""
+        self._timer.cancel()
+        self._timer = self._start(seconds)
+
+    def cancel(self) -> None:
+        """All is done."""
+        self._timer.cancel()
+
+    def _start(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, os._exit, (FAULT_EXIT,))
+        timer.daemon = True
+        timer.start()
+        return timer

@@ -1,0 +1,50 @@
+"""`python -m tests.chaos SCENARIO --scale long`: one scenario, its progress and its figures."""
+
+import argparse
+import asyncio
+import importlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos import SCENARIOS
+from tests.chaos.figures import Scale
+from tests.chaos.lab import Lab
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("scenario", nargs="+", choices=[*SCENARIOS, "all"])
+    parser.add_argument("--scale", type=Scale, choices=list(Scale), default=Scale.MEDIUM)
+    arguments = parser.parse_args()
+    names = SCENARIOS if "all" in arguments.scenario else arguments.scenario
+    # Here, because every server process imports this file again, and does not need `transformers`.
+    from tests.engine import tiny_model
+
+    with tempfile.TemporaryDirectory(prefix="chairlift-chaos-") as scratch:
+        os.environ["TQDM_DISABLE"] = "1"
+        tiny_model.write(Path(scratch) / "model")
+        rows = []
+        for name in names:
+            rows.append(run(name, arguments.scale, Path(scratch)))
+            print(rows[-1], flush=True)
+
+
+def run(name: str, scale: Scale, scratch: Path) -> str:
+    """Runs a scenario on servers of its own; gives its row of the table."""
+    folder = scratch / name
+    folder.mkdir()
+    lab = Lab(scratch / "model", folder, is_talking=True)
+    scenario = importlib.import_module(f"tests.chaos.{name}")
+    began = time.monotonic()
+    try:
+        figures = asyncio.run(scenario.run(scale, lab))
+    finally:
+        print(f"\r\033[K{name}: {time.monotonic() - began:.0f} s")
+    lab.close()
+    return figures.row()
+
+
+if __name__ == "__main__":
+    main()

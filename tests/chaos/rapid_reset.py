@@ -1,0 +1,45 @@
+"""Streams that are opened and reset at once (CVE-2023-44487)."""
+
+import asyncio
+from contextlib import suppress
+
+from tests.chaos.figures import Figures, Scale
+from tests.chaos.good_client import beside
+from tests.chaos.traffic import ENDED
+from tests.server.talk import start
+
+STREAMS = {Scale.QUICK: 500, Scale.MEDIUM: 10_000, Scale.LONG: 100_000}
+AT_ONCE = 50
+
+
+async def run(scale, lab):
+    server = await lab.server()
+    before = await server.inside("figures")
+
+    async def storm():
+        async with server.stub() as stub:
+            for done in range(0, STREAMS[scale], AT_ONCE):
+                await asyncio.gather(*(reset(stub, i) for i in range(AT_ONCE)))
+                lab.tell(f"rapid reset: {done:,} streams")
+
+    _, good = await beside(lab, server, storm())
+    await server.until_idle()
+    after = await server.inside("figures")
+    assert after["tasks"] <= before["tasks"] + 5
+    return Figures(
+        "rapid reset",
+        f"{STREAMS[scale]:,} streams",
+        [good, f"memory {(after['memory'] - before['memory']) / 2**20:+.1f} MiB"],
+    )
+
+
+async def reset(stub, i):
+    """Opens a stream, with a request on it or not, and resets it."""
+    call = stub.Generate()
+    # The library refuses streams that come too fast.
+    with suppress(*ENDED):
+        if i % 2:
+            await call.write(start("a"))
+        else:
+            await call.wait_for_connection()
+    call.cancel()

@@ -1,0 +1,179 @@
+"""A server process for the scenarios: the product, and a pipe that looks inside and breaks things.
+
+What is broken is broken from here, by replacing functions of the running product; the product has
+no switch for it.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chairlift.config import engine_config
+from chairlift.engine import async_engine  # noqa: F401, here once for all servers
+from chairlift.engine.engine import Engine
+from chairlift.errors import ChairliftError
+from chairlift.model.transformer import Transformer
+from chairlift.server import server as server_module
+from chairlift.server.server import Server, ServerConfig, run_server
+
+from tests.chaos import faults
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a scenario asks of its server."""
+
+    engine: dict = field(default_factory=dict)
+    server: dict = field(default_factory=dict)
+    step_s: float = 0.0
+    """Added to every step, so that what a scenario does falls into the middle of requests."""
+    keepalive_s: int | None = None
+    """Instead of the product's 30 s and 10 s."""
+    max_files: int | None = None
+    leak_bytes: int = 0
+    """Kept for every request: the scenario has to notice."""
+
+
+class Inside:
+    """What the pipe can ask for."""
+
+    def __init__(self):
+        self.server = None
+        self.loop = None
+        self.num_cancels = 0
+        self.release_steps = []
+        """Steps from the abort of the last live request until every block was free."""
+        self.kept = []
+
+    def figures(self):
+        gc.collect()
+        return {
+            "memory": anonymous_bytes(),
+            "files": len(list(Path("/proc/self/fd").iterdir())),
+            "tasks": len(asyncio.all_tasks(self.loop)),
+            "objects": len(gc.get_objects()),
+            "requests": len(self.server._desk.live),
+            "cancels": self.num_cancels,
+            "release_steps": max(self.release_steps, default=0),
+        }
+
+    def fault(self, name):
+        faults.install(name, self.server)
+
+
+def anonymous_bytes():
+    """RssAnon and VmSwap of this process: a leak may have been swapped out."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    entries = dict(line.split(":", 1) for line in lines)
+    return sum(int(entries[name].split()[0]) * 1024 for name in ("RssAnon", "VmSwap"))
+
+
+def main(folder, address, setup, pipe, log):
+    """The process: serves until a signal; talks over the pipe from a thread."""
+    sys.stderr = Path(log).open("w", buffering=1)  # noqa: SIM115, for as long as the process lives
+    os.dup2(sys.stderr.fileno(), 2)
+    logging.basicConfig(level=logging.INFO, force=True)
+    inside = Inside()
+    prepare(inside, setup)
+    config = ServerConfig(model=str(folder), listen=address, **setup.server)
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **setup.engine}
+    try:
+        code = asyncio.run(run_server(engine_config(**settings), config, pipe_ready(inside, pipe)))
+    except ChairliftError as error:
+        logging.critical("%s", error)
+        code = 1
+    os._exit(code)
+
+
+def pipe_ready(inside, pipe):
+    def on_ready(address):
+        pipe.send(address)
+        threading.Thread(target=obey, args=(inside, pipe), daemon=True).start()
+
+    return on_ready
+
+
+def obey(inside, pipe):
+    while True:
+        try:
+            name, *arguments = pipe.recv()
+        except EOFError:
+            # The scenario is gone.
+            os._exit(1)
+        pipe.send(getattr(inside, name)(*arguments))
+
+
+def prepare(inside, setup):
+    """Installs what looks inside, and what the scenario asked for."""
+    note_server(inside, setup)
+    note_releases(inside)
+    if setup.step_s:
+        forward = Transformer.forward
+
+        def slow(*args):
+            time.sleep(setup.step_s)
+            return forward(*args)
+
+        Transformer.forward = slow
+    if setup.keepalive_s is not None:
+        options = server_module.grpc_options
+        ours = {
+            "grpc.keepalive_time_ms": setup.keepalive_s * 1000,
+            "grpc.keepalive_timeout_ms": setup.keepalive_s * 1000,
+            "grpc.http2.ping_timeout_ms": setup.keepalive_s * 1000,
+        }
+        server_module.grpc_options = lambda config: list((dict(options(config)) | ours).items())
+    if setup.max_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (setup.max_files, setup.max_files))
+
+
+def note_server(inside, setup):
+    serve = Server.serve
+
+    async def noted(self, engine):
+        inside.server, inside.loop = self, asyncio.get_running_loop()
+        submit = engine.submit
+
+        def keeping(prepared, sink):
+            if setup.leak_bytes:
+                inside.kept.append(os.urandom(setup.leak_bytes))
+            return submit(prepared, sink)
+
+        engine.submit = keeping
+        await serve(self, engine)
+
+    Server.serve = noted
+
+
+def note_releases(inside):
+    cancel, advance = Engine.cancel, Engine.advance
+    since = []
+
+    def cancelled(engine, *args):
+        was_live = cancel(engine, *args)
+        inside.num_cancels += was_live
+        load = engine.load()
+        if was_live and not load.num_running and not load.num_waiting:
+            since.append(0)
+        return was_live
+
+    def advanced(engine):
+        output = advance(engine)
+        if since:
+            if output.load.num_free_blocks == output.load.num_blocks:
+                inside.release_steps.append(since[0])
+                since.clear()
+            elif output.load.num_running or output.load.num_waiting:
+                since.clear()
+            else:
+                since[0] += 1
+        return output
+
+    Engine.cancel, Engine.advance = cancelled, advanced

@@ -1,0 +1,65 @@
+"""Clients that do not read, among clients that do."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+from tests.chaos.figures import Figures, Scale
+from tests.chaos.good_client import GoodClient
+from tests.chaos.traffic import Ask
+
+READERS = {Scale.QUICK: 20, Scale.MEDIUM: 50, Scale.LONG: 200}
+SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
+FAST = 4
+# The receiver owns the window: with the smallest, a server is held up after about 64 KiB.
+SMALL_WINDOW = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65_535}
+
+
+async def run(scale, lab):
+    server = await lab.server(engine={"max_num_seqs": 64, "max_num_batched_tokens": 256})
+    num, seconds = READERS[scale], SECONDS[scale]
+    p99_s, memory = [], []
+    async with AsyncExitStack() as stack:
+        stubs = [await stack.enter_async_context(server.stub()) for _ in range(FAST)]
+        for is_reading in (True, False):
+            lab.tell(f"slow readers: {num} others, reading: {is_reading}")
+            fast = [GoodClient(lab, stub) for stub in stubs]
+            until = time.monotonic() + seconds
+            others = [
+                asyncio.create_task(other(lab, server, until, is_reading)) for _ in range(num)
+            ]
+            together = asyncio.gather(*others)
+            await asyncio.gather(*(client.during(asyncio.shield(together)) for client in fast))
+            p99_s.append(sum(client.p99_s() for client in fast) / FAST)
+            await server.until_idle()
+            memory.append((await server.inside("figures"))["memory"])
+    growth = (memory[1] - memory[0]) / num
+    if scale is not Scale.QUICK:
+        assert growth < 64 * 2**10
+    return Figures(
+        "slow readers",
+        f"{num} that never read beside {FAST} that do, {seconds} s",
+        [
+            f"fast p99 gap {p99_s[1] * 1e3:.1f} ms, {p99_s[1] / p99_s[0]:.2f} x that beside"
+            f" {num} that read",
+            f"memory {growth / 1024:+.0f} KiB for each",
+        ],
+    )
+
+
+async def other(lab, server, until, is_reading):
+    """Streams of many requests, read to their end or not at all."""
+    traffic = lab.traffic
+    while time.monotonic() < until:
+        async with server.stub(**SMALL_WINDOW) as stub:
+            call = stub.Generate()
+            # More than the window holds, were all of it sent.
+            for i in range(16):
+                await call.write(traffic.command(Ask(f"r{i}", i, 120)))
+            await call.done_writing()
+            if is_reading:
+                async for _ in call:
+                    pass
+            else:
+                await asyncio.sleep(max(0.0, min(2.0, until - time.monotonic())))
+                call.cancel()

@@ -1,0 +1,15 @@
+"""The quick form of every scenario; `make chaos SCENARIO=... SCALE=long` is the long one."""
+
+import importlib
+
+import pytest
+
+from tests.chaos import SCENARIOS
+from tests.chaos.figures import Scale
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_the_server_survives(name, lab):
+    scenario = importlib.import_module(f"tests.chaos.{name}")
+    figures = await scenario.run(Scale.QUICK, lab)
+    assert figures.found

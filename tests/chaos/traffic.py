@@ -1,0 +1,142 @@
+"""Requests whose answers are known, and calls that record what comes of them."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+import grpc
+from chairlift.v1 import generation_pb2 as pb
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from tests.chaos.history import Record
+from tests.server.talk import cancel, start
+
+NUM_PROMPTS = 16
+MOST_TOKENS = 120
+
+_CLIENT_RACE = "Internal error from Core"
+"""What grpc.aio makes of a write that meets the end of its call, whatever the server said."""
+
+ENDED = (
+    grpc.aio.AioRpcError,
+    grpc.aio.BaseError,
+    asyncio.InvalidStateError,
+    asyncio.CancelledError,
+)
+"""What a write raises whose call has ended."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request of a call."""
+
+    label: str
+    prompt: int
+    """Which of the known prompts."""
+    max_tokens: int
+
+
+class Traffic:
+    """Greedy requests over the tiny model: an answer is a beginning of what came alone."""
+
+    def __init__(self):
+        draw = random.Random(11)
+        lengths = [1, 5, 16, 17, 40, 90, 33, 64]
+        self.prompts = [
+            [draw.randrange(1, 370) for _ in range(lengths[i % len(lengths)])]
+            for i in range(NUM_PROMPTS)
+        ]
+        self.answers = []
+
+    def draw(self, random, label, *, most=MOST_TOKENS):
+        """A request."""
+        return Ask(label, random.randrange(NUM_PROMPTS), random.randrange(1, most + 1))
+
+    def command(self, ask, **fields):
+        """Its message."""
+        return start(
+            ask.label, prompt=self.prompts[ask.prompt], max_tokens=ask.max_tokens, **fields
+        )
+
+    async def ask_alone(self, stub):
+        """Learns the answers, from a server that has nothing else to do."""
+        answers = []
+        for i in range(NUM_PROMPTS):
+            (record,) = await self.converse(stub, [Ask("alone", i, MOST_TOKENS)])
+            assert len(record.tokens) == MOST_TOKENS
+            answers.append(record.tokens)
+        self.answers = answers
+
+    async def converse(self, stub, asks, *, timeout=None, disturb=None, **fields):
+        """One call with these requests, heard to its end.
+
+        Args:
+            stub: Of the service.
+            asks: The requests.
+            timeout: Deadline of the call in seconds.
+            disturb: Coroutine function over (call, records) that runs beside it.
+            fields: Of every `Start`.
+        """
+        call = stub.Generate(timeout=timeout)
+        records = {ask.label: Record(**vars(ask)) for ask in asks}
+        writing = asyncio.create_task(self._write(call, asks, records, disturb, fields))
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                for event in response.events:
+                    records[event.request_id].add(event)
+            status = ("OK", "")
+        except asyncio.CancelledError:
+            # The call was cancelled from `disturb`; a cancelled test would be told again.
+            status = ("broken", "")
+        except grpc.aio.AioRpcError as error:
+            status = status_of(error)
+        # The call is over: what `disturb` still waits for does not come.
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        for record in records.values():
+            record.status, record.reason = status
+        return list(records.values())
+
+    async def _write(self, call, asks, records, disturb, fields):
+        try:
+            for ask in asks:
+                await call.write(self.command(ask, **fields))
+            if disturb is not None:
+                await disturb(call, records)
+            await call.done_writing()
+        except ENDED:
+            pass  # The reader learns how.
+
+    async def one(self, stub, ask, *, timeout=None, **fields):
+        """The same by `GenerateOne`."""
+        record = Record(**vars(ask))
+        start = self.command(ask, **fields).start
+        call = stub.GenerateOne(pb.GenerateOneRequest(start=start), timeout=timeout)
+        try:
+            async for response in call:
+                for event in response.events:
+                    record.add(event)
+            record.status = "OK"
+        except grpc.aio.AioRpcError as error:
+            record.status, record.reason = status_of(error)
+        return record
+
+
+def status_of(error):
+    """Code and reason of a call that failed."""
+    if error.details() == _CLIENT_RACE:
+        return "client race", ""
+    rich = rpc_status.from_call(error)
+    for detail in rich.details if rich else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            return error.code().name, info.reason
+    return error.code().name, ""
+
+
+async def cancel_all(call, records, labels):
+    """Cancels requests by command."""
+    for label in labels:
+        records[label].was_cancelled = True
+        await call.write(cancel(label))
