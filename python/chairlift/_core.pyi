@@ -28,6 +28,8 @@ __all__ = [
     "InvariantError",
     "Linear",
     "Load",
+    "Outboxes",
+    "Posted",
     "Refused",
     "Scheduler",
     "TextStream",
