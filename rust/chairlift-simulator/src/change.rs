@@ -40,6 +40,15 @@ impl Alteration {
     pub(crate) fn draw(random: &mut Random, client: Option<&Client>, max_output: usize) -> Self {
         let num_output = client.map_or(0, |client| client.num_output);
         let is_parked = client.is_some_and(Client::is_parked);
+        if client.is_some_and(Client::holds_text) && random.chance(768) {
+            let at = num_output.saturating_sub(random.between(1, 2));
+            return Self::Stopping {
+                max_tokens: num_output + random.between(1, 8),
+                min_tokens: 0,
+                stops: vec![Stop::String(at, random.between(2, 9))],
+                include_stop: random.chance(256),
+            };
+        }
         match random.below(if is_parked { 12 } else { 8 }) {
             0 | 1 => {
                 let max_tokens = match random.below(4) {

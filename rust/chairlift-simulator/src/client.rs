@@ -66,6 +66,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Text of tokens that were delivered waits: it may become a stop string, or a character.
+    pub(crate) fn holds_text(&self) -> bool {
+        let is_live = self.state != State::Ended;
+        is_live && self.answer.text_len(self.num_output) > self.text.len()
+    }
+
     /// A request that was taken just now.
     pub(crate) fn new(arrival: &Arrival, id: RequestId, now: u64, answer: Answer) -> Self {
         let after = |time: Option<u64>| time.map(|time| now.saturating_add(time));

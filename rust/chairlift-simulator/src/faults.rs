@@ -107,7 +107,10 @@ impl Chooser {
     fn change(&mut self, world: &World) -> Event {
         let random = &mut self.random;
         let mut found = world.live.clone();
-        if random.chance(512) {
+        if random.chance(128) {
+            // New stops may begin in text that waits for the old ones.
+            found.retain(|&index| world.clients[index].holds_text());
+        } else if random.chance(512) {
             found.retain(|&index| world.clients[index].is_parked());
         }
         let client = if found.is_empty() || random.chance(32) {

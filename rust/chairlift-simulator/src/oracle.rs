@@ -76,6 +76,17 @@ impl Answer {
         }
     }
 
+    /// Bytes of the text of the first `num_output` output tokens; none where no text is wanted.
+    pub(crate) fn text_len(&self, num_output: usize) -> usize {
+        let mut groups = Groups::default();
+        if self.detokenize {
+            for &token in self.output().iter().take(num_output) {
+                groups.push(token);
+            }
+        }
+        groups.text(true).len()
+    }
+
     pub(crate) fn output(&self) -> &[i32] {
         &self.tokens[self.num_prompt..]
     }
