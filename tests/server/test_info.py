@@ -1,9 +1,12 @@
 """`ServerService`, `TokenizerService`, reflection, health and `/metrics`."""
 
 import asyncio
+import gc
 import urllib.request
 
 import grpc
+from chairlift.engine.handle import Handle
+from chairlift.server.live import LiveRequest
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import duration_pb2
@@ -165,3 +168,12 @@ def scrape(port):
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+async def test_a_request_that_has_ended_leaves_its_names_and_nothing_else(serve):
+    async with serve() as server:
+        await server.say(start("a"))
+        live = server.server._desk.live
+        assert not len(live)
+        gc.collect()
+        assert not [o for o in gc.get_objects() if type(o) in (LiveRequest, Handle)]
