@@ -7,7 +7,7 @@ from contextlib import suppress
 import grpc
 
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import beside
+from tests.chaos.good_client import beside_one
 from tests.server.talk import start
 
 CONNECTIONS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
@@ -26,7 +26,7 @@ async def run(scale, lab):
             await asyncio.gather(*(connect(server, draw) for _ in range(AT_ONCE)))
             lab.tell(f"connections: {done:,}")
 
-    _, good = await beside(lab, server, storm())
+    good = await beside_one(lab, server, storm())
     await server.until_idle()
     files = await back_to(server, before["files"])
     return Figures(

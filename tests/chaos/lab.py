@@ -20,7 +20,9 @@ END_S = 60.0
 
 # Torch is imported once; a server is a fork of a process that has done nothing else.
 _fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["tests.chaos.served", "tests.chaos.client"])
+_fork.set_forkserver_preload(
+    ["tests.chaos.served", "tests.chaos.client", "tests.chaos.good_client"]
+)
 
 
 class ServerProcess:

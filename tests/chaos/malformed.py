@@ -8,7 +8,7 @@ import grpc
 
 from tests.chaos.connections import PREFACE, SETTINGS
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import beside
+from tests.chaos.good_client import beside_one
 from tests.chaos.history import STATUSES
 from tests.chaos.traffic import ENDED, status_of
 from tests.server.talk import start
@@ -33,7 +33,7 @@ async def run(scale, lab):
                 *(fuzzer(lab, server, channel, i, INPUTS[scale] // CALLERS) for i in range(CALLERS))
             )
 
-    _, good = await beside(lab, server, fuzz())
+    good = await beside_one(lab, server, fuzz())
     await server.until_idle()
     after = await server.inside("figures")
     return Figures(

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import beside
+from tests.chaos.good_client import beside_one
 from tests.chaos.traffic import ENDED
 from tests.server.talk import start
 
@@ -22,7 +22,7 @@ async def run(scale, lab):
                 await asyncio.gather(*(reset(stub, i) for i in range(AT_ONCE)))
                 lab.tell(f"rapid reset: {done:,} streams")
 
-    _, good = await beside(lab, server, storm())
+    good = await beside_one(lab, server, storm())
     await server.until_idle()
     after = await server.inside("figures")
     assert after["tasks"] <= before["tasks"] + 5

@@ -13,6 +13,7 @@ MOST_BYTES = {Scale.QUICK: 8_192, Scale.MEDIUM: 256, Scale.LONG: 10}
 """Growth per request that is no leak: pages that settle weigh more in a short run."""
 PLANTED_BYTES = {Scale.QUICK: 65_536, Scale.MEDIUM: 1_024, Scale.LONG: 100}
 ROWS = 8
+REMEMBERED = 4_200
 
 
 async def run(scale, lab):
@@ -20,7 +21,7 @@ async def run(scale, lab):
     for planted in (0, PLANTED_BYTES[scale]):
         # The control is long enough to show that a leak would have been seen.
         seconds = SECONDS[scale] / (3 if planted and scale is not Scale.QUICK else 1)
-        num, grown, tasks = await soak(lab, seconds, planted)
+        num, grown, tasks = await soak(scale, lab, seconds, planted)
         if planted:
             assert grown["memory"] > planted / 2
             found.append(f"a planted leak of {planted:,} bytes shows as {grown['memory']:,.0f}")
@@ -36,7 +37,7 @@ async def run(scale, lab):
     return Figures("soak at half load, a tenth cancelled", amount, found)
 
 
-async def soak(lab, seconds, planted):
+async def soak(scale, lab, seconds, planted):
     """Growth of each figure per request, over the second half."""
     await lab.server()
     # The prefix cache fills the pool first, and its books grow while it does: a small pool.
@@ -44,14 +45,19 @@ async def soak(lab, seconds, planted):
         engine={"max_num_seqs": ROWS, "kv_cache_memory": 2 * 2**20}, leak_bytes=planted
     )
     history = History(lab.scratch / f"soak-{planted}.jsonl")
-    until = time.monotonic() + seconds
+    until = []
     async with server.stub() as stub:
         callers = [
             asyncio.create_task(caller(lab, stub, history, random.Random(i), until))
             for i in range(ROWS // 2)
         ]
+        # The server remembers the names of so many that have ended.
+        while scale is not Scale.QUICK and history.num_requests < REMEMBERED:
+            await asyncio.sleep(1.0)
+            lab.tell(f"soak: {history.num_requests:,} requests to warm up")
         points = []
-        while time.monotonic() < until:
+        until.append(time.monotonic() + seconds)
+        while time.monotonic() < until[0]:
             await asyncio.sleep(min(1.0, seconds / 40))
             points.append((history.num_requests, await server.inside("figures")))
             lab.tell(f"soak: {history.num_requests:,} requests")
@@ -69,7 +75,7 @@ async def caller(lab, stub, history, draw, until):
     async def disturb(call, records):
         await cancel_all(call, records, ["r"])
 
-    while time.monotonic() < until:
+    while not until or time.monotonic() < until[0]:
         ask = Ask("r", draw.randrange(16), draw.randrange(1, 17))
         is_cancelled = draw.random() < 0.1
         history.note(

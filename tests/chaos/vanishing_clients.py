@@ -23,6 +23,7 @@ REAL = {"step_s": 0.5}
 
 
 async def run(scale, lab):
+    await lab.server()
     setup = QUICK if scale is Scale.QUICK else REAL
     server = await lab.server(engine={"max_num_seqs": 128, "max_num_batched_tokens": 256}, **setup)
     freed_s = []

@@ -1,8 +1,11 @@
 """`ServerService`, `TokenizerService`, reflection and health."""
 
 import asyncio
+import gc
 
 import grpc
+from chairlift.engine.handle import Handle
+from chairlift.server.live import LiveRequest
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import duration_pb2
@@ -130,3 +133,11 @@ async def test_reflection_lists_every_service(serve):
         names = {service.name for service in response.list_services_response.service}
         assert names >= SERVICES | {"grpc.health.v1.Health"}
         assert await call.read() is grpc.aio.EOF
+
+
+async def test_a_request_that_has_ended_leaves_its_names_and_nothing_else(serve):
+    async with serve() as server:
+        await server.say(start("a"))
+        await server.until_idle()
+        gc.collect()
+        assert not [o for o in gc.get_objects() if type(o) in (LiveRequest, Handle)]

@@ -117,8 +117,9 @@ def serve(
     )
 
     def on_ready(address: str) -> None:
-        typer.echo(f"serving on {address} after {startup.ready()}")
+        # First, so that whoever reads the line may count on being started again.
         parent.serving()
+        typer.echo(f"serving on {address} after {startup.ready()}")
 
     code = asyncio.run(run_server(engine, server, on_ready, on_progress=startup.progress))
     raise typer.Exit(code)

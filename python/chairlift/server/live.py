@@ -32,13 +32,23 @@ class LiveRequest:
     has_started: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a step is told of a request; kept after its end, unlike its prompt."""
+
+    engine_id: int
+    handle: str
+    request_id: str
+    tenant: str
+
+
 class LiveRequests:
     """All live requests, whatever call they came by."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, LiveRequest] = {}
-        self._seated: dict[int, LiveRequest] = {}
-        self._ended: deque[LiveRequest] = deque()
+        self._seated: dict[int, Names] = {}
+        self._ended: deque[Names] = deque()
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -49,20 +59,23 @@ class LiveRequests:
 
     def accepted(self, request: LiveRequest) -> None:
         """Learns the engine's id of a request."""
-        if request.handle.request_id is not None:
-            self._seated[request.handle.request_id] = request
+        engine_id = request.handle.request_id
+        if engine_id is not None:
+            handle, label = request.handle.name, request.request_id
+            self._seated[engine_id] = Names(engine_id, handle, label, request.tenant)
 
     def remove(self, request: LiveRequest) -> None:
-        """Forgets a request that ended; for WatchSteps not at once, its last step comes later."""
+        """Forgets a request that ended; its names not at once, for its last step comes later."""
         self._by_name.pop(request.handle.name, None)
-        if request.handle.request_id is not None:
-            self._ended.append(request)
+        engine_id = request.handle.request_id
+        names = None if engine_id is None else self._seated.get(engine_id)
+        if names is not None and names.handle == request.handle.name:
+            self._ended.append(names)
         while len(self._ended) > _REMEMBERED:
             oldest = self._ended.popleft()
-            engine_id = oldest.handle.request_id
             # After a restart of the engine the id may be another's.
-            if engine_id is not None and self._seated.get(engine_id) is oldest:
-                del self._seated[engine_id]
+            if self._seated.get(oldest.engine_id) is oldest:
+                del self._seated[oldest.engine_id]
 
     def get(self, name: str) -> LiveRequest | None:
         """The request of this handle, if it is live."""
@@ -72,7 +85,7 @@ class LiveRequests:
         """The live requests of a tenant."""
         return (request for request in list(self._by_name.values()) if request.tenant == tenant)
 
-    def seated(self, engine_id: int, tenant: str) -> LiveRequest | None:
+    def seated(self, engine_id: int, tenant: str) -> Names | None:
         """The request that a step names, live or just ended; None for another tenant's."""
-        request = self._seated.get(engine_id)
-        return request if request is not None and request.tenant == tenant else None
+        names = self._seated.get(engine_id)
+        return names if names is not None and names.tenant == tenant else None

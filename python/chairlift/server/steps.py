@@ -59,7 +59,7 @@ class StepFeed:
         request = self._live.seated(engine_id, self._tenant)
         return pb.StepRow(
             row=row,
-            handle="" if request is None else request.handle.name,
+            handle="" if request is None else request.handle,
             request_id="" if request is None else request.request_id,
             num_tokens=num_tokens,
             sampled=sampled,
