@@ -35,6 +35,7 @@ pub mod philox;
 pub mod pool;
 pub mod quantize;
 pub mod quantized;
+pub mod roofline;
 pub mod rope;
 pub mod rows;
 pub mod sampling;
