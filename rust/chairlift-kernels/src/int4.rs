@@ -163,7 +163,7 @@ fn multiply_add<I: Isa, const R: usize>(
     for r in 0..R {
         let x = I::splat_word(x[r]);
         for n in 0..REGISTERS {
-            sums[r][n] = I::add_i16(sums[r][n], I::multiply_u8_i8(w[n], x));
+            sums[r][n] = I::pin(I::add_i16(sums[r][n], I::multiply_u8_i8(w[n], x)));
         }
     }
 }

@@ -111,7 +111,7 @@ fn multiply_add<I: Isa, const R: usize>(
     for r in 0..R {
         let x = I::splat_word(x[r]);
         for n in 0..REGISTERS {
-            sums[r][n] = I::add_i32(sums[r][n], I::multiply_i16(w[n], x));
+            sums[r][n] = I::pin(I::add_i32(sums[r][n], I::multiply_i16(w[n], x)));
         }
     }
 }

@@ -26,6 +26,12 @@ pub trait Integers: Copy {
     /// Each half of a word, shifted right by `BITS`; zeros come in.
     fn shift_right<const BITS: u32>(words: Self::Words) -> Self::Words;
 
+    /// The same words, in a register now.
+    ///
+    /// The compiler knows that sums of integers may be taken in any order; with many of them side by
+    /// side it computes all products first and spills them. A sum that is pinned is a step of its own.
+    fn pin(words: Self::Words) -> Self::Words;
+
     /// Sums of words; wraps.
     fn add_i32(a: Self::Words, b: Self::Words) -> Self::Words;
 
@@ -66,6 +72,11 @@ impl Integers for super::isa::Portable {
     fn shift_right<const BITS: u32>(words: [u32; 8]) -> [u32; 8] {
         let kept = (0xffff_u32 >> BITS) * 0x0001_0001;
         by_lane(words, words, |word, _| (word >> BITS) & kept)
+    }
+
+    #[inline(always)]
+    fn pin(words: [u32; 8]) -> [u32; 8] {
+        words
     }
 
     #[inline(always)]
@@ -119,6 +130,7 @@ fn by_lane(a: [u32; 8], b: [u32; 8], operation: impl Fn(u32, u32) -> u32) -> [u3
 mod x86 {
     use super::Integers;
     use crate::isa::{Avx2, Avx512};
+    use std::arch::asm;
     use std::arch::x86_64::{
         __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
         _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi32,
@@ -131,7 +143,7 @@ mod x86 {
         (
             $Set:ident, $Words:ty, $lanes:literal lanes, $rows:literal rows,
             $set1:ident, $loadu:ident, $and:ident, $shift:ident, $add32:ident, $add16:ident,
-            $madd:ident, $maddubs:ident
+            $madd:ident, $maddubs:ident, $pin:ident
         ) => {
             impl Integers for $Set {
                 type Words = $Words;
@@ -166,6 +178,12 @@ mod x86 {
                 }
 
                 #[inline(always)]
+                fn pin(words: $Words) -> $Words {
+                    // SAFETY: see the macro.
+                    unsafe { $pin(words) }
+                }
+
+                #[inline(always)]
                 fn add_i32(a: $Words, b: $Words) -> $Words {
                     // SAFETY: see the macro.
                     unsafe { $add32(a, b) }
@@ -192,16 +210,38 @@ mod x86 {
         };
     }
 
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn pin_ymm(words: __m256i) -> __m256i {
+        let mut words = words;
+        // SAFETY: no instruction at all.
+        unsafe {
+            asm!("/* {0} */", inout(ymm_reg) words, options(pure, nomem, nostack, preserves_flags))
+        }
+        words
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn pin_zmm(words: __m512i) -> __m512i {
+        let mut words = words;
+        // SAFETY: no instruction at all.
+        unsafe {
+            asm!("/* {0} */", inout(zmm_reg) words, options(pure, nomem, nostack, preserves_flags))
+        }
+        words
+    }
+
     // 12 accumulators, 2 of weights, 1 of a row and the mask are 16 registers.
     implement!(
         Avx2, __m256i, 8 lanes, 6 rows,
         _mm256_set1_epi32, _mm256_loadu_si256, _mm256_and_si256, _mm256_srl_epi16,
-        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16
+        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, pin_ymm
     );
     implement!(
         Avx512, __m512i, 16 lanes, 8 rows,
         _mm512_set1_epi32, _mm512_loadu_si512, _mm512_and_si512, _mm512_srl_epi16,
-        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16
+        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, pin_zmm
     );
 }
 
