@@ -3,6 +3,7 @@
 import pytest
 import torch
 from chairlift import _core, reference
+from chairlift.config import available_cores
 from chairlift.kernels import Linear
 from torch import Tensor
 
@@ -78,7 +79,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(quantize, dtype
             for tokens in (*range(1, 71), 239, 240, 241, 300):
                 assert torch.equal(layer(x[:tokens]), alone[:tokens])
     finally:
-        _core.set_num_threads(torch.get_num_threads())
+        _core.set_num_threads(available_cores())
 
 
 @pytest.mark.parametrize(("quantize", "most"), [("int8", 0.012), ("int4", 0.11)])
