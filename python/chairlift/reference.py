@@ -40,7 +40,7 @@ def quantize_int4(weight: Tensor, group: int = 32) -> tuple[Tensor, Tensor]:
     """
     columns = weight.shape[1]
     weight = torch.nn.functional.pad(weight.float(), (0, -columns % group))
-    w = weight.unflatten(1, (-1, group))
+    w = weight.view(len(weight), -1, group)
     largest = w.gather(-1, w.abs().argmax(-1, keepdim=True))
     best, scales = torch.zeros_like(w), torch.zeros_like(largest)
     least = torch.full_like(largest, torch.inf)
@@ -48,7 +48,7 @@ def quantize_int4(weight: Tensor, group: int = 32) -> tuple[Tensor, Tensor]:
         scale = (largest * torch.tensor(part) / -8.0).bfloat16().float()
         inverse = torch.where((1.0 / scale).isfinite(), 1.0 / scale, 0.0)
         tried = torch.round((w * inverse).clamp(-8, 7))
-        squares = (w - scale * tried).square().unflatten(-1, (-1, 8)).unbind(-2)
+        squares = (w - scale * tried).square().view(*w.shape[:2], -1, 8).unbind(-2)
         lanes = sum(squares[1:], squares[0]).unbind(-1)
         error = sum(lanes[1:], lanes[0]).unsqueeze(-1)
         better = error < least
@@ -62,7 +62,7 @@ def linear_int4(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     weight, scales = quantize_int4(weight)
     x, x_scale = quantize_rows(x)
     x = torch.nn.functional.pad(x, (0, weight[0].numel() - x.shape[1]))
-    x = x.unflatten(1, (-1, weight.shape[-1]))
+    x = x.view(len(x), -1, weight.shape[-1])
     sums = torch.einsum("tgk,ngk->gtn", x.double(), weight.double()).float()
     y = torch.zeros(x.shape[0], weight.shape[0])
     for group, sum_of_group in enumerate(sums):
