@@ -216,7 +216,7 @@ mod x86 {
         let mut words = words;
         // SAFETY: no instruction at all.
         unsafe {
-            asm!("/* {0} */", inout(ymm_reg) words, options(pure, nomem, nostack, preserves_flags))
+            asm!("/* {0} */", inout(ymm_reg) words, options(pure, nomem, nostack, preserves_flags));
         }
         words
     }
@@ -227,7 +227,7 @@ mod x86 {
         let mut words = words;
         // SAFETY: no instruction at all.
         unsafe {
-            asm!("/* {0} */", inout(zmm_reg) words, options(pure, nomem, nostack, preserves_flags))
+            asm!("/* {0} */", inout(zmm_reg) words, options(pure, nomem, nostack, preserves_flags));
         }
         words
     }
@@ -247,7 +247,6 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::dispatch::{Kernel, dispatch};
     use crate::isa::{Isa, Portable};
     use crate::philox::philox4x32;
