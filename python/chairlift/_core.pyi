@@ -41,7 +41,9 @@ __all__ = [
     "cpu_features",
     "kv_write",
     "linear_bytes",
+    "multiply_in_registers",
     "paged_attention",
+    "read_memory",
     "rms_norm",
     "rope",
     "sample",
@@ -551,8 +553,16 @@ def apply_plan(
 class Linear:
     """y = x W^T + b with weights packed once; the bits of a row do not depend on the others."""
 
-    def __new__(cls, weight: Tensor, bias: Tensor | None = None) -> Self:
-        """Packs `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
+    def __new__(
+        cls, weight: Tensor, bias: Tensor | None = None, quantize: str | None = None
+    ) -> Self:
+        """Packs `weight` `[out_features, in_features]` and `bias` `[out_features]`.
+
+        Args:
+            weight: float32 or bfloat16.
+            bias: Of the same dtype.
+            quantize: `int8` or `int4`; None keeps the dtype. See `chairlift.reference`.
+        """
 
     in_features: int
     out_features: int
@@ -560,10 +570,12 @@ class Linear:
     def forward(self, x: Tensor, out: Tensor) -> None:
         """Computes `out` `[T, out_features]` from `x` `[T, in_features]`; its rows may be strided.
 
-        `out` may be float32 where `x` is bfloat16 (logits).
+        `out` may be float32 where `x` is bfloat16 (logits). A quantized layer takes both dtypes.
         """
 
-def linear_bytes(out_features: int, in_features: int, item_size: int) -> int:
+def linear_bytes(
+    out_features: int, in_features: int, item_size: int, quantize: str | None = None
+) -> int:
     """Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16."""
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -669,6 +681,21 @@ def sample(
 
 def cpu_features() -> str:
     """Instruction set that the kernels use here: `avx512`, `avx2` or `portable`."""
+
+def read_memory(words: Tensor) -> int:
+    """Reads int32 `words` with all threads; what it gives depends on every one.
+
+    For `chairlift bench kernels`: no kernel reads faster.
+    """
+
+def multiply_in_registers(arithmetic: str, rounds: int) -> int:
+    """Multiplies and adds in registers with all threads; gives the number of operations.
+
+    Args:
+        arithmetic: `float32`, `int8` (16-bit factors, 32-bit sums) or `int4` (8-bit factors,
+            16-bit sums): the instructions of the linear layers.
+        rounds: How long.
+    """
 
 def set_num_threads(num_threads: int) -> None:
     """Sets how many threads later kernel calls use; the process's cores if never called."""

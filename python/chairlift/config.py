@@ -28,6 +28,14 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class Quantize(StrEnum):
+    """How the weights of linear layers are stored; none is as the element type."""
+
+    NONE = "none"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
 class EngineConfig(BaseModel):
     """Settings of `Engine` and `AsyncEngine`; each is also an option of `chairlift serve`."""
 
@@ -57,6 +65,8 @@ class EngineConfig(BaseModel):
     """Share the KV blocks of equal prompt beginnings within a tenant."""
     dtype: Dtype = Dtype.AUTO
     """Element type."""
+    quantize: Quantize = Quantize.NONE
+    """Weights of linear layers, packed once at load; see docs/quantization.md."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the kernels; None is the cores this process may use."""
     default_max_tokens: Annotated[int, Field(ge=1)] = 512

@@ -13,21 +13,33 @@ from chairlift import _core
 class Linear:
     """A linear layer whose weights are packed once, at construction."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, quantize: str | None = None
+    ) -> None:
         """Packs a copy of the weights.
 
         Args:
             weight: `[out_features, in_features]`.
             bias: `[out_features]`, of the same dtype.
+            quantize: `int8` (a scale per output) or `int4` (a scale per 32 inputs of an output):
+                inputs then have eight bits too, with a scale per row. None keeps the dtype.
 
         Raises:
             TypeError: A dtype or device is wrong.
             ValueError: A shape is wrong.
         """
-        self._packed = _core.Linear(weight, bias)
+        self._packed = _core.Linear(weight, bias, quantize)
         self.in_features = self._packed.in_features
         self.out_features = self._packed.out_features
         self.dtype = weight.dtype
+        self.quantize = quantize
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the packed weights."""
+        return _core.linear_bytes(
+            self.out_features, self.in_features, self.dtype.itemsize, self.quantize
+        )
 
     def __call__(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
         """Gives `x W^T + b`, `[T, out_features]`.

@@ -14,6 +14,63 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y if bias is None else y + bias
 
 
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Gives integers of -127..=127 and float32 `[T, 1]`, the value of 1; nearest, ties to even."""
+    x = x.float()
+    largest = x.abs().amax(-1, keepdim=True)
+    most = torch.tensor(127.0)  # a tensor: a number over a tensor is rounded twice
+    inverse = torch.where((most / largest).isfinite(), most / largest, 0.0)
+    return torch.round(x * inverse), largest / most
+
+
+def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Linear with a scale per row of both; float32. The kernel has the same bits."""
+    x, x_scale = quantize_rows(x)
+    weight, scale = quantize_rows(weight)
+    sums = (x.long() @ weight.long().T).float()
+    y = sums * x_scale * scale.T
+    return y if bias is None else y + bias.float()
+
+
+def quantize_int4(weight: Tensor, group: int = 32) -> tuple[Tensor, Tensor]:
+    """Gives integers of -8..=7 `[N, G, group]` and scales `[N, G]` that bfloat16 holds.
+
+    Of eight scales around the one that maps the largest magnitude to -8, the one with the least
+    squared error counts.
+    """
+    columns = weight.shape[1]
+    weight = torch.nn.functional.pad(weight.float(), (0, -columns % group))
+    w = weight.view(len(weight), -1, group)
+    largest = w.gather(-1, w.abs().argmax(-1, keepdim=True))
+    best, scales = torch.zeros_like(w), torch.zeros_like(largest)
+    least = torch.full_like(largest, torch.inf)
+    for part in (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 1.04, 1.08):
+        scale = (largest * torch.tensor(part) / -8.0).bfloat16().float()
+        inverse = torch.where((1.0 / scale).isfinite(), 1.0 / scale, 0.0)
+        tried = torch.round((w * inverse).clamp(-8, 7))
+        squares = (w - scale * tried).square().view(*w.shape[:2], -1, 8).unbind(-2)
+        lanes = sum(squares[1:], squares[0]).unbind(-1)
+        error = sum(lanes[1:], lanes[0]).unsqueeze(-1)
+        better = error < least
+        best, scales = torch.where(better, tried, best), torch.where(better, scale, scales)
+        least = torch.where(better, error, least)
+    return best, scales.squeeze(-1)
+
+
+def linear_int4(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Linear with a scale per row of `x` and per group of a weight's row; float32, same bits."""
+    weight, scales = quantize_int4(weight)
+    x, x_scale = quantize_rows(x)
+    x = torch.nn.functional.pad(x, (0, weight[0].numel() - x.shape[1]))
+    x = x.view(len(x), -1, weight.shape[-1])
+    sums = torch.einsum("tgk,ngk->gtn", x.double(), weight.double()).float()
+    y = torch.zeros(x.shape[0], weight.shape[0])
+    for group, sum_of_group in enumerate(sums):
+        y = y + sum_of_group * scales[:, group]
+    y = y * x_scale
+    return y if bias is None else y + bias.float()
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x / rms(x) * weight` over the last axis."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight

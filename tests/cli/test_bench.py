@@ -51,6 +51,22 @@ def test_offline_names_the_bad_line(chairlift: Run, tmp_path: Path, line: str) -
     assert run.stderr.count("\n") == 1
 
 
+KERNEL_KEYS = ["name", "shape", "seconds", "gb_per_s", "gflop_per_s", "fraction_of_roofline"]
+
+
+def test_kernels(chairlift: Run, tiny_folder: Path) -> None:
+    run = chairlift("bench", "kernels", tiny_folder, "--json", "--rows", 3, "--repeat", 3)
+    rows = results(run)
+    for row in rows:
+        assert list(row) == KERNEL_KEYS
+        assert row["seconds"] > 0
+        assert row["fraction_of_roofline"] > 0
+    names = {row["name"] for row in rows}
+    assert names >= {"read", "float32", "bfloat16", "int8", "int4", "decode_attention", "rms_norm"}
+    # The roofline is its own measure.
+    assert rows[0]["fraction_of_roofline"] == pytest.approx(1)
+
+
 POLICY_KEYS = [
     *("policy", "requests", "output_tokens", "seconds", "tokens_per_s", "requests_per_s"),
     *("slot_utilization", "budget_utilization", "kv_waste", "ttft_p50_s", "ttft_p99_s"),

@@ -40,7 +40,7 @@ import pytest
 from chairlift import _core
 
 print(_core.cpu_features())
-tests = ["tests/kernels/test_ops.py", "tests/attention"]
+tests = ["tests/kernels/test_ops.py", "tests/kernels/test_quantized.py", "tests/attention"]
 sys.exit(pytest.main(["-q", "-x", "-k", "twin and not shape3", *tests]))
 """
 

@@ -3,7 +3,7 @@
 import pytest
 from chairlift import _core
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import Dtype, EngineConfig
+from chairlift.config import Dtype, EngineConfig, Quantize
 from chairlift.errors import ConfigError
 from chairlift.kernels import Linear
 from chairlift.model.config import ModelConfig
@@ -21,7 +21,7 @@ def loaded_bytes(part):
         case Tensor():
             return part.nbytes
         case Linear():
-            return _core.linear_bytes(part.out_features, part.in_features, part.dtype.itemsize)
+            return part.num_bytes
         case tuple():
             return sum(loaded_bytes(item) for item in part)
         case None:
@@ -29,15 +29,22 @@ def loaded_bytes(part):
     return sum(loaded_bytes(getattr(part, name)) for name in part.__slots__)
 
 
+@pytest.mark.parametrize("quantize", Quantize)
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
 @pytest.mark.parametrize("name", ["llama", "qwen3, alternating window, wide heads, biases"])
-def test_the_plan_is_what_is_loaded(pretrained, name, dtype):
+def test_the_plan_is_what_is_loaded(pretrained, name, dtype, quantize):
     folder = pretrained(name)[1]
     model = ModelConfig.load(folder, dtype)
-    plan = plan_memory(EngineConfig(), model, CpuBackend())
-    assert (
-        plan.weight_bytes == loaded_bytes(load_weights(folder, model)) + cos_sin_table(model).nbytes
-    )
+    plan = plan_memory(EngineConfig(quantize=quantize), model, CpuBackend())
+    weights = load_weights(folder, model, quantize=quantize)
+    assert plan.weight_bytes == loaded_bytes(weights) + cos_sin_table(model).nbytes
+
+
+def test_fewer_bits_take_fewer_bytes(pretrained):
+    model = ModelConfig.load(pretrained("llama")[1])
+    plans = [plan_memory(EngineConfig(quantize=q), model, CpuBackend()) for q in Quantize]
+    none, int8, int4 = (plan.weight_bytes for plan in plans)
+    assert none > int8 > int4
 
 
 def test_a_packed_layer_fills_whole_panels():

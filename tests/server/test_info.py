@@ -37,6 +37,7 @@ async def test_server_and_model_describe_themselves(serve, tiny_folder):
         assert list(model.eos_token_ids) == [tiny_model.EOS]
         assert model.dtype == "float32"
         assert model.has_chat_template
+        assert model.quantization == "none"
         assert model.sampling_defaults.top_p == 1
 
 

@@ -37,6 +37,7 @@ ENGINE_HELP = {
     "at most a quarter of the memory.",
     "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
     "dtype": "Element type of weights and KV cache.",
+    "quantize": "Weights of linear layers in 8 or 4 bits.",
     "num_threads": "Threads of the kernels; default: the cores this process may use.",
     "default_max_tokens": "Answer length where a request names none.",
     "queue_timeout_s": "A request that has not started by then fails.",

@@ -8,7 +8,10 @@ from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.values import format_size
 
-SIZES = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory", "dtype")
+SIZES = (
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+    *("kv_cache_memory", "dtype", "quantize"),
+)
 
 
 @engine_options(only=frozenset(SIZES))

@@ -62,7 +62,8 @@ def load_model(
     plan.check()
     num_blocks = plan.num_blocks
     tokenizer = Tokenizer.load(folder)
-    transformer = Transformer(config, load_weights(folder, config, on_progress), backend)
+    weights = load_weights(folder, config, on_progress, settings.quantize)
+    transformer = Transformer(config, weights, backend)
     kv_cache = allocate_kv_cache(config, backend, num_blocks, settings.block_size)
     return LoadedModel(config, tokenizer, transformer, kv_cache, num_blocks, max_model_len)
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from chairlift import _core
 from chairlift.attention.backend import AttentionBackend
-from chairlift.config import EngineConfig, memory_limit
+from chairlift.config import EngineConfig, Quantize, memory_limit
 from chairlift.errors import ConfigError
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks
+from chairlift.model.weights import head_code, layer_code
 
 _FLOAT32 = 4
 
@@ -70,7 +71,7 @@ def plan_memory(
     num_blocks = plan_blocks(settings, model, backend, memory)
     block_bytes = kv_bytes_per_block(model, backend, settings.block_size)
     return MemoryPlan(
-        weight_bytes=_weight_bytes(model),
+        weight_bytes=_weight_bytes(model, settings.quantize),
         kv_cache_bytes=num_blocks * block_bytes,
         activation_bytes=_activation_bytes(settings, model),
         block_bytes=block_bytes,
@@ -78,11 +79,11 @@ def plan_memory(
     )
 
 
-def _weight_bytes(model: ModelConfig) -> int:
+def _weight_bytes(model: ModelConfig, quantize: Quantize) -> int:
     item, hidden, inner = model.dtype.itemsize, model.hidden_size, model.intermediate_size
     heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     layer = sum(
-        _core.linear_bytes(outputs, inputs, item)
+        _core.linear_bytes(outputs, inputs, item, layer_code(quantize))
         for outputs, inputs in (
             (heads + 2 * kv_heads, hidden),
             (hidden, heads),
@@ -91,7 +92,7 @@ def _weight_bytes(model: ModelConfig) -> int:
         )
     )
     norms = 2 * hidden + (2 * model.head_dim if model.qk_norm else 0)
-    ends = _core.linear_bytes(model.vocab_size, hidden, item)
+    ends = _core.linear_bytes(model.vocab_size, hidden, item, head_code(quantize))
     ends += (model.vocab_size + 1) * hidden * item
     rope = model.max_model_len * model.head_dim * _FLOAT32
     return model.num_layers * (layer + norms * item) + ends + rope

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from chairlift.config import Quantize
 from chairlift.kernels import Linear
 from chairlift.model.checkpoint import Checkpoint, Shape
 from chairlift.model.config import ModelConfig
@@ -50,8 +51,21 @@ class Weights:
     """H to `vocab_size`."""
 
 
+def layer_code(quantize: Quantize) -> str | None:
+    """Gives what `Linear` calls the storage of a layer's weights."""
+    return None if quantize is Quantize.NONE else quantize.value
+
+
+def head_code(quantize: Quantize) -> str | None:
+    """The same of the head: eight bits at least, since nothing after it mends an error."""
+    return None if quantize is Quantize.NONE else Quantize.INT8.value
+
+
 def load_weights(
-    folder: Path, config: ModelConfig, on_progress: Callable[[int, int], None] | None = None
+    folder: Path,
+    config: ModelConfig,
+    on_progress: Callable[[int, int], None] | None = None,
+    quantize: Quantize = Quantize.NONE,
 ) -> Weights:
     """Loads a checkpoint, converted to `config.dtype`.
 
@@ -59,6 +73,7 @@ def load_weights(
         folder: Holds `model.safetensors`, or its shards and `model.safetensors.index.json`.
         config: Of the same folder.
         on_progress: Called with the bytes done and the bytes in total after every tensor.
+        quantize: How linear layers are stored; the embedding and the norms keep the dtype.
 
     Raises:
         ModelError: A file is missing, truncated or corrupt, or a tensor is missing, unexpected,
@@ -69,7 +84,8 @@ def load_weights(
         checkpoint.check(
             tensor_shapes(config), optional={"lm_head.weight"} if config.tie_word_embeddings else ()
         )
-        reader = _Reader(checkpoint, config.dtype, on_progress)
+        reader = _Reader(checkpoint, config.dtype, layer_code(quantize), on_progress)
+        head = head_code(quantize)
         embedding = reader.tensor("model.embed_tokens.weight")
         # With tied embeddings a checkpoint need not have a head; if it has one, that one counts.
         has_head = "lm_head.weight" in checkpoint.tensors
@@ -80,7 +96,9 @@ def load_weights(
                 for layer in range(config.num_layers)
             ),
             norm=reader.tensor("model.norm.weight"),
-            lm_head=reader.linear("lm_head", bias=False) if has_head else Linear(embedding),
+            lm_head=Linear(
+                reader.tensor("lm_head.weight") if has_head else embedding, quantize=head
+            ),
         )
 
 
@@ -144,10 +162,12 @@ class _Reader:
         self,
         checkpoint: Checkpoint,
         dtype: torch.dtype,
+        code: str | None,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self.checkpoint = checkpoint
         self.dtype = dtype
+        self.code = code
         self.on_progress = on_progress
         self.done = 0
         self.total = checkpoint.num_bytes
@@ -155,7 +175,8 @@ class _Reader:
     def linear(self, *layers: str, bias: bool) -> Linear:
         """Packs layers that share their input into one, outputs side by side."""
         weight = self.tensor(*(f"{layer}.weight" for layer in layers))
-        return Linear(weight, self.tensor(*(f"{layer}.bias" for layer in layers)) if bias else None)
+        joined_bias = self.tensor(*(f"{layer}.bias" for layer in layers)) if bias else None
+        return Linear(weight, joined_bias, self.code)
 
     def tensor(self, *names: str) -> Tensor:
         """Joins tensors along their first axis."""

@@ -93,6 +93,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
                 min_p=defaults.min_p or 0.0,
             ),
             has_chat_template=engine.tokenizer.has_chat_template,
+            quantization=self._config.quantize.value,
         )
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:

@@ -3,6 +3,7 @@
 //! Each call takes the next of several layers, so that weights come from memory as in a model.
 
 use chairlift_kernels::linear::{Linear, LinearElement};
+use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
 use chairlift_kernels::{Rows, RowsMut, bf16};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
@@ -30,6 +31,38 @@ fn forward<T: LinearElement>(bencher: Bencher<'_, '_>, rows: usize) {
         .counter(ItemsCount::new(rows * weight.len()))
         .bench_local(|| {
             next = (next + 1) % LAYERS;
+            let x = Rows::contiguous(&x, IN_FEATURES);
+            layers[next].forward(x, RowsMut::contiguous(&mut out, OUT_FEATURES))
+        });
+}
+
+#[divan::bench(args = [1, 4, 8, 16, 64, 256], sample_count = 20)]
+fn int8(bencher: Bencher<'_, '_>, rows: usize) {
+    quantized(bencher, rows, Quantization::Int8);
+}
+
+#[divan::bench(args = [1, 4, 8, 16, 64, 256], sample_count = 20)]
+fn int4(bencher: Bencher<'_, '_>, rows: usize) {
+    quantized(bencher, rows, Quantization::Int4);
+}
+
+fn quantized(bencher: Bencher<'_, '_>, rows: usize, quantization: Quantization) {
+    let weight = vec![bf16::from_f32(0.5); OUT_FEATURES * IN_FEATURES];
+    let layers: Vec<QuantizedLinear> = (0..4 * LAYERS)
+        .map(|_| {
+            let weight = Rows::contiguous(&weight, IN_FEATURES);
+            QuantizedLinear::new(weight, None, quantization).expect("it fits")
+        })
+        .collect();
+    let x = vec![bf16::from_f32(0.25); rows * IN_FEATURES];
+    let mut out = vec![bf16::default(); rows * OUT_FEATURES];
+    let bytes = QuantizedLinear::packed_bytes(OUT_FEATURES, IN_FEATURES, quantization);
+    let mut next = 0;
+    bencher
+        .counter(BytesCount::new(bytes))
+        .counter(ItemsCount::new(rows * weight.len()))
+        .bench_local(|| {
+            next = (next + 1) % layers.len();
             let x = Rows::contiguous(&x, IN_FEATURES);
             layers[next].forward(x, RowsMut::contiguous(&mut out, OUT_FEATURES))
         });

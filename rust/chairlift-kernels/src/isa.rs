@@ -3,8 +3,10 @@
 //! Loops over slices of numbers become vector code by themselves. The tile of [`crate::tile`] does
 //! not: its accumulators must stay in registers, so it is written with [`Isa::Vector`].
 
+use crate::integers::Integers;
+
 /// An instruction set: one register of numbers and the operations on it.
-pub trait Isa: Copy + Send + Sync {
+pub trait Isa: Integers + Send + Sync {
     /// A register.
     type Vector: Copy;
 
@@ -36,6 +38,9 @@ pub trait Isa: Copy + Send + Sync {
 
     /// The same of the high halves.
     fn load_high(words: &[u32]) -> Self::Vector;
+
+    /// Signed words as numbers, rounded where they have more than 24 bits.
+    fn convert(words: Self::Words) -> Self::Vector;
 }
 
 /// Asks for a cache line; does nothing where there is no memory.
@@ -118,16 +123,22 @@ impl Isa for Portable {
         }
         wide
     }
+
+    #[inline(always)]
+    fn convert(words: [u32; 8]) -> [f32; 8] {
+        words.map(|word| word.cast_signed() as f32)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{HIGH, Isa};
     use std::arch::x86_64::{
-        __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-        _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-        _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+        __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps,
+        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
+        _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps,
+        _mm512_slli_epi32, _mm512_storeu_ps,
     };
 
     /// Implements [`Isa`] by intrinsics.
@@ -138,7 +149,7 @@ mod x86 {
         (
             $Set:ident, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
             $fmadd:ident, $set1:ident, $loadu:ident, $storeu:ident,
-            $load_words:ident, $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident
+            $load_words:ident, $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident
         ) => {
             #[derive(Clone, Copy)]
             pub(crate) struct $Set;
@@ -196,6 +207,12 @@ mod x86 {
                         $cast($and($load_words(words.as_ptr().cast()), mask))
                     }
                 }
+
+                #[inline(always)]
+                fn convert(words: Self::Words) -> $Vector {
+                    // SAFETY: see the macro.
+                    unsafe { $convert(words) }
+                }
             }
         };
     }
@@ -205,13 +222,13 @@ mod x86 {
         Avx2, __m256, 8 lanes, 5 rows,
         _mm256_fmadd_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
         _mm256_loadu_si256, _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
-        _mm256_castsi256_ps
+        _mm256_castsi256_ps, _mm256_cvtepi32_ps
     );
     implement!(
         Avx512, __m512, 16 lanes, 8 rows,
         _mm512_fmadd_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
         _mm512_loadu_si512, _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
-        _mm512_castsi512_ps
+        _mm512_castsi512_ps, _mm512_cvtepi32_ps
     );
 }
 #[cfg(target_arch = "x86_64")]

@@ -6,12 +6,12 @@
 //!   prompt is cut into chunks or on the number of threads. Every output is one chain of operations
 //!   in a fixed order: over `k` in [`linear`], over absolute positions in [`paged_attention`].
 //!   This holds within one instruction set ([`dispatch`]) and build.
-//! - Activations are `f32` or `bf16`; accumulation is `f32`.
+//! - Activations are `f32` or `bf16`; accumulation is `f32`, in [`quantized`] layers exact integers.
 //! - Arguments are checked before any work; a wrong one is an [`ArgumentError`] that names it.
 //! - A kernel has one source, generic over the instruction set ([`isa`]); [`dispatch`] holds an
 //!   instance per set and chooses at run time.
 //!
-//! `unsafe` is confined to [`isa`] and [`dispatch`] (instructions that not every machine has),
+//! `unsafe` is confined to [`isa`], [`integers`] and [`dispatch`] (instructions that not every machine has),
 //! [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and [`element`] (memory
 //! seen as another type), and `tensor` (memory that torch owns).
 
@@ -21,14 +21,21 @@ pub mod dispatch;
 pub mod element;
 mod error;
 pub mod exp;
+pub mod int4;
+pub mod int8;
+pub mod integers;
 pub mod isa;
 pub mod kv_write;
 pub mod layout;
 pub mod linear;
 pub mod norm;
 pub mod paged_attention;
+pub mod panels;
 pub mod philox;
 pub mod pool;
+pub mod quantize;
+pub mod quantized;
+pub mod roofline;
 pub mod rope;
 pub mod rows;
 pub mod sampling;

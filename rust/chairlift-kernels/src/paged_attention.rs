@@ -187,7 +187,7 @@ impl<T: Element> Attend<'_, T> {
         for index in item.blocks.clone() {
             let block = self.block(item, index);
             for tile in balanced(rows, I::ROWS) {
-                with_rows!(I, tile.len(), |R| {
+                with_rows!(I::ROWS, tile.len(), |R| {
                     self.add_block::<I, R, N>(item, tile.start, &block, scratch);
                 });
             }

@@ -119,14 +119,15 @@ pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Ran
     (0..tiles).map(move |tile| tile * total / tiles..(tile + 1) * total / tiles)
 }
 
-/// Evaluates an expression with the constant `$R` equal to `$rows`, which is at most `$I::ROWS`.
+/// Evaluates an expression with the constant `$R` equal to `$rows`, which is at most the constant
+/// `$most`.
 macro_rules! with_rows {
-    ($I:ident, $rows:expr, |$R:ident| $body:expr) => {
-        $crate::tile::with_rows!($I, $rows, |$R| $body, 1 2 3 4 5 6 7 8)
+    ($most:expr, $rows:expr, |$R:ident| $body:expr) => {
+        $crate::tile::with_rows!($most, $rows, |$R| $body, 1 2 3 4 5 6 7 8)
     };
-    ($I:ident, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
+    ($most:expr, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
         match $rows {
-            $($n if $n <= <$I as $crate::isa::Isa>::ROWS => {
+            $($n if $n <= $most => {
                 const $R: usize = $n;
                 $body
             })*

@@ -11,13 +11,14 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, no
 Result = Mapping[str, str | int | float]
 
 
-def report(results: Iterable[Result], *, title: str, as_json: bool) -> None:
-    """Prints results as they come (JSON), or all of them side by side (a table).
+def report(results: Iterable[Result], *, title: str, as_json: bool, by_row: bool = False) -> None:
+    """Prints results as they come (JSON), or all of them in a table.
 
     Args:
         results: All with the same keys; names end in their unit: `_s` seconds, `_per_s` rates.
         title: Of the table.
         as_json: One object per line on stdout.
+        by_row: One result per row of the table; else one per column.
     """
     if as_json:
         for result in results:
@@ -31,6 +32,13 @@ def report(results: Iterable[Result], *, title: str, as_json: bool) -> None:
     with console.status("measuring"):
         rows = list(results)
     table = Table(title=title, title_justify="left")
+    if by_row:
+        for place, key in enumerate(rows[0]):
+            table.add_column(key.replace("_", " "), justify="right" if place > 1 else "left")
+        for row in rows:
+            table.add_row(*(format_value(key, value) for key, value in row.items()))
+        console.print(table)
+        return
     table.add_column()
     for row in rows:
         table.add_column(str(next(iter(row.values()))), justify="right")

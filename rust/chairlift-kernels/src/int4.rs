@@ -1,0 +1,169 @@
+//! Four-bit weights in groups of 32 with a scale each; inputs in eight bits, one scale per row.
+//!
+//! ```text
+//!   a group of a panel    one line of scales, two bf16 in a word: output n and n + W / 2
+//!                         four lines of weights + 8: a word holds [w0 w1 w2 w3] in its low nibbles
+//!                         and [w4 w5 w6 w7] in its high ones, eight k of one output
+//!   a group of inputs     one line of starts, eight lines of [x0 x1 x2 x3], R rows side by side
+//! ```
+//!
+//! Nibbles are the unsigned factor of a byte product: a pair of products is at most 2 * 15 * 127, and a
+//! whole group fits 16 bits, in which it is summed. The offset of 8 is taken back by the start of each
+//! sum, `-8 sum(x)`. A group's sum has 15 bits and a scale 8: their product is exact in `f32`, so that
+//! fused and separate multiply-adds give the same bits.
+
+use crate::Element;
+use crate::isa::Isa;
+use crate::panels::{AHEAD, REGISTERS};
+use crate::quantize::{CHUNK, GROUP, Scale, quantize_int4, round_chunk};
+use crate::quantized::Code;
+use crate::tile::{Panel, Sums};
+
+/// Values of `k` in a word.
+const DEPTH: usize = 8;
+/// Lines of weights in a group.
+const LINES: usize = GROUP / DEPTH;
+/// Lines of inputs in a group, the starts included.
+const INPUT_LINES: usize = 1 + 2 * LINES;
+/// Makes weights unsigned.
+const OFFSET: i32 = 8;
+/// The four nibbles that a mask leaves.
+const LOW: u32 = 0x0f0f_0f0f;
+/// 1 in both halves.
+const ONES: u32 = 0x0001_0001;
+
+/// The code of this module.
+pub(crate) struct Int4;
+
+/// Words of one group of a panel.
+const fn words_per_group(width: usize) -> usize {
+    width / 2 + LINES * width
+}
+
+impl Code for Int4 {
+    const MAX_IN_FEATURES: usize = usize::MAX;
+
+    fn words_per_panel(in_features: usize, width: usize) -> usize {
+        in_features.div_ceil(GROUP) * words_per_group(width)
+    }
+
+    #[inline(always)]
+    fn pack_column<T: Element>(
+        weights: &[T],
+        column: usize,
+        width: usize,
+        panel: &mut [u32],
+    ) -> f32 {
+        let groups = panel.chunks_exact_mut(words_per_group(width));
+        for (numbers, words) in weights.chunks(GROUP).zip(groups) {
+            let group = quantize_int4(numbers);
+            let (scales, lines) = words.split_at_mut(width / 2);
+            let shift = 16 * (column / (width / 2));
+            scales[column % (width / 2)] |= u32::from(group.scale.to_bits()) << shift;
+            for (line, w) in lines
+                .chunks_exact_mut(width)
+                .zip(group.integers.as_chunks::<DEPTH>().0)
+            {
+                for (place, w) in w.iter().enumerate() {
+                    let shift = 8 * (place % 4) + 4 * (place / 4);
+                    line[column] |= (w + OFFSET).cast_unsigned() << shift;
+                }
+            }
+        }
+        1.0
+    }
+
+    #[inline(always)]
+    fn words_per_row(in_features: usize) -> usize {
+        in_features.div_ceil(GROUP) * INPUT_LINES
+    }
+
+    #[inline(always)]
+    fn pack_row<T: Element, const R: usize>(
+        numbers: &[T],
+        scale: Scale,
+        r: usize,
+        packed: &mut [[u32; R]],
+    ) {
+        let mut groups = packed.as_chunks_mut::<INPUT_LINES>().0.iter_mut();
+        for numbers in numbers.chunks(CHUNK) {
+            let integers = round_chunk(numbers, scale);
+            for (x, lines) in integers.as_chunks::<GROUP>().0.iter().zip(&mut groups) {
+                let mut halves = [0; 2];
+                for (line, x) in lines[1..].iter_mut().zip(x.as_chunks::<4>().0) {
+                    let [a, b, c, d] = x.map(|x| x.cast_unsigned() & 0xff);
+                    line[r] = a | b << 8 | c << 16 | d << 24;
+                    halves[0] += x[0] + x[1];
+                    halves[1] += x[2] + x[3];
+                }
+                let [low, high] = halves.map(|half| (-OFFSET * half).cast_unsigned());
+                lines[0][r] = low & 0xffff | high << 16;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn tile<I: Isa, const R: usize>(panel: &[u32], x: &[[u32; R]]) -> Sums<I, R, REGISTERS> {
+        let width = REGISTERS * I::WORDS;
+        let len = words_per_group(width);
+        let groups = Panel {
+            units: panel,
+            ahead: AHEAD,
+        }
+        .lines(0, len, len);
+        let mut totals = [[I::splat(0.0); REGISTERS]; R];
+        for (x, group) in x.as_chunks::<INPUT_LINES>().0.iter().zip(groups) {
+            let (scales, lines) = group.split_at(I::WORDS);
+            let sums = group_sums::<I, R>(lines, x);
+            let scales = [I::load_low(scales), I::load_high(scales)];
+            for r in 0..R {
+                for n in 0..REGISTERS {
+                    let sum = I::convert(I::multiply_i16(sums[r][n], I::splat_word(ONES)));
+                    totals[r][n] = I::mul_add_lanes(sum, scales[n], totals[r][n]);
+                }
+            }
+        }
+        totals
+    }
+}
+
+/// Sums of one group, each in two halves.
+#[inline(always)]
+fn group_sums<I: Isa, const R: usize>(
+    lines: &[u32],
+    x: &[[u32; R]; INPUT_LINES],
+) -> [[I::Words; REGISTERS]; R] {
+    let width = REGISTERS * I::WORDS;
+    let low = I::splat_word(LOW);
+    let mut sums = x[0].map(|start| [I::splat_word(start); REGISTERS]);
+    for j in 0..LINES {
+        let line = &lines[j * width..][..width];
+        let mut w = [low; REGISTERS];
+        for n in 0..REGISTERS {
+            w[n] = I::and(I::load_words(&line[n * I::WORDS..]), low);
+        }
+        multiply_add::<I, R>(&mut sums, x[1 + 2 * j], w);
+        for n in 0..REGISTERS {
+            w[n] = I::and(
+                I::shift_right::<4>(I::load_words(&line[n * I::WORDS..])),
+                low,
+            );
+        }
+        multiply_add::<I, R>(&mut sums, x[2 + 2 * j], w);
+    }
+    sums
+}
+
+#[inline(always)]
+fn multiply_add<I: Isa, const R: usize>(
+    sums: &mut [[I::Words; REGISTERS]; R],
+    x: [u32; R],
+    w: [I::Words; REGISTERS],
+) {
+    for r in 0..R {
+        let x = I::splat_word(x[r]);
+        for n in 0..REGISTERS {
+            sums[r][n] = I::pin(I::add_i16(sums[r][n], I::multiply_u8_i8(w[n], x)));
+        }
+    }
+}

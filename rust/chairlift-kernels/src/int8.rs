@@ -1,0 +1,117 @@
+//! Eight-bit weights, one scale per output; inputs in eight bits, one scale per row.
+//!
+//! ```text
+//!   a word of the panel   [w0 w2 w1 w3] + 128, four k of one output
+//!   two lines of inputs   [x0 x1] and [x2 x3] as 16-bit halves, R rows side by side
+//! ```
+//!
+//! A mask leaves `w0` and `w1` as 16-bit halves, a shift `w2` and `w3`; their products with the inputs
+//! are exact in 32 bits. The offset of 128 is taken back by the start of each sum, `-128 sum(x)`.
+
+use crate::Element;
+use crate::isa::Isa;
+use crate::panels::{AHEAD, REGISTERS};
+use crate::quantize::{CHUNK, Scale, round_chunk, scale_int8};
+use crate::quantized::Code;
+use crate::tile::{Panel, Sums};
+
+/// Values of `k` in a word.
+const DEPTH: usize = 4;
+/// Makes weights unsigned.
+const OFFSET: i32 = 128;
+/// Both bytes that a mask leaves.
+const EVEN: u32 = 0x00ff_00ff;
+
+/// The code of this module.
+pub(crate) struct Int8;
+
+impl Code for Int8 {
+    // 2^31 / 127^2, rounded down to whole words.
+    const MAX_IN_FEATURES: usize = 133_144;
+
+    fn words_per_panel(in_features: usize, width: usize) -> usize {
+        in_features.div_ceil(DEPTH) * width
+    }
+
+    #[inline(always)]
+    fn pack_column<T: Element>(
+        weights: &[T],
+        column: usize,
+        width: usize,
+        panel: &mut [u32],
+    ) -> f32 {
+        let scale = scale_int8(weights);
+        for (chunk, numbers) in weights.chunks(CHUNK).enumerate() {
+            let integers = round_chunk(numbers, scale);
+            let words = &mut panel[chunk * (CHUNK / DEPTH) * width..];
+            for (line, w) in words.chunks_mut(width).zip(integers.as_chunks::<DEPTH>().0) {
+                let [a, b, c, d] = w.map(|w| (w + OFFSET).cast_unsigned());
+                line[column] = a | c << 8 | b << 16 | d << 24;
+            }
+        }
+        scale.unit
+    }
+
+    #[inline(always)]
+    fn words_per_row(in_features: usize) -> usize {
+        1 + 2 * in_features.div_ceil(DEPTH)
+    }
+
+    #[inline(always)]
+    fn pack_row<T: Element, const R: usize>(
+        numbers: &[T],
+        scale: Scale,
+        r: usize,
+        packed: &mut [[u32; R]],
+    ) {
+        let (start, packed) = packed.split_first_mut().expect("a start and words");
+        let mut total = 0;
+        for (numbers, lines) in numbers.chunks(CHUNK).zip(packed.chunks_mut(CHUNK / 2)) {
+            let integers = round_chunk(numbers, scale);
+            for (line, x) in lines.iter_mut().zip(integers.as_chunks::<2>().0) {
+                line[r] = x[0].cast_unsigned() & 0xffff | x[1].cast_unsigned() << 16;
+            }
+            total += integers.iter().sum::<i32>();
+        }
+        start[r] = (-OFFSET * total).cast_unsigned();
+    }
+
+    #[inline(always)]
+    fn tile<I: Isa, const R: usize>(panel: &[u32], x: &[[u32; R]]) -> Sums<I, R, REGISTERS> {
+        let width = REGISTERS * I::WORDS;
+        let lines = Panel {
+            units: panel,
+            ahead: AHEAD,
+        }
+        .lines(0, width, width);
+        let (start, x) = x.split_first().expect("a start and words");
+        let mut sums = start.map(|start| [I::splat_word(start); REGISTERS]);
+        let even = I::splat_word(EVEN);
+        for (x, line) in x.as_chunks::<2>().0.iter().zip(lines) {
+            let mut w = [even; REGISTERS];
+            for n in 0..REGISTERS {
+                w[n] = I::and(I::load_words(&line[n * I::WORDS..]), even);
+            }
+            multiply_add::<I, R>(&mut sums, x[0], w);
+            for n in 0..REGISTERS {
+                w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
+            }
+            multiply_add::<I, R>(&mut sums, x[1], w);
+        }
+        sums.map(|sums| sums.map(I::convert))
+    }
+}
+
+#[inline(always)]
+fn multiply_add<I: Isa, const R: usize>(
+    sums: &mut [[I::Words; REGISTERS]; R],
+    x: [u32; R],
+    w: [I::Words; REGISTERS],
+) {
+    for r in 0..R {
+        let x = I::splat_word(x[r]);
+        for n in 0..REGISTERS {
+            sums[r][n] = I::pin(I::add_i32(sums[r][n], I::multiply_i16(w[n], x)));
+        }
+    }
+}

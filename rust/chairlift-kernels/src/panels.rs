@@ -1,0 +1,287 @@
+//! How a linear layer walks over its weights, whatever they are stored as.
+//!
+//! ```text
+//!   weight [N][K]  ->  panels of W outputs over the full K, each one stream of memory
+//!
+//!     panel 0          panel 1          ...          a thread takes a contiguous share of them
+//!     [K / D][W][D]    [K / D][W][D]
+//! ```
+//!
+//! Each thread packs the rows of the input for itself (a copy that cores share costs more than it
+//! saves), then multiplies every tile of rows by every panel of its share.
+
+use crate::Element;
+use crate::aligned::{Aligned, Zeroed};
+use crate::disjoint::Disjoint;
+use crate::dispatch::{Kernel, dispatch};
+use crate::error::{ArgumentError, expect_equal};
+use crate::isa::Isa;
+use crate::pool;
+use crate::rows::RowsMut;
+use crate::tile::{Sums, balanced, with_rows};
+use std::cell::Cell;
+use std::ops::Range;
+
+/// A panel is this many registers wide.
+pub(crate) const REGISTERS: usize = 2;
+/// Outputs of the widest panel.
+const MAX_WIDTH: usize = 32;
+
+/// How far ahead of its use memory is asked for, in bytes. The panels of a thread are one stream.
+pub(crate) const AHEAD: isize = 2048;
+
+/// Multiply-adds that are worth waking a thread for: some ten microseconds.
+const GRAIN: usize = 1 << 17;
+
+/// Rows whose packed activations a thread holds at a time.
+const MAX_ROWS: usize = 240;
+
+/// Rows of numbers times panels of weights.
+pub(crate) trait Product: Sync {
+    /// A unit of packed input.
+    type Unit: Scratch;
+
+    /// Rows of a tile at most.
+    fn most_rows<I: Isa>() -> usize;
+
+    /// Units of one packed row.
+    fn units_per_row(&self) -> usize;
+
+    /// Packs R rows from `first` on, side by side; may give each a scale.
+    fn pack<const R: usize>(&self, first: usize, packed: &mut [Self::Unit], scales: &mut [f32]);
+
+    /// R packed rows times one panel.
+    fn tile<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        packed: &[Self::Unit],
+    ) -> Sums<I, R, REGISTERS>;
+
+    /// Last touch to the outputs of one row and panel.
+    fn finish(&self, panel: usize, scale: f32, outputs: &mut [f32]);
+}
+
+/// Outputs of a panel on this machine.
+pub(crate) fn panel_width() -> usize {
+    struct PanelWidth;
+
+    impl Kernel for PanelWidth {
+        type Output = usize;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> usize {
+            REGISTERS * I::LANES
+        }
+    }
+
+    dispatch(PanelWidth)
+}
+
+/// Fails unless a weight has something to pack.
+pub(crate) fn expect_weight(out_features: usize, in_features: usize) -> Result<(), ArgumentError> {
+    if out_features > 0 && in_features > 0 {
+        return Ok(());
+    }
+    let got = format_args!("[{out_features}, {in_features}]");
+    Err(ArgumentError::new(
+        "weight",
+        "at least one row and column",
+        got,
+    ))
+}
+
+/// A bias for whole panels; zero where there is none.
+pub(crate) fn padded_bias<T: Element>(
+    bias: Option<&[T]>,
+    out_features: usize,
+    width: usize,
+) -> Result<Aligned<f32>, ArgumentError> {
+    let mut padded = Aligned::zeroed(out_features.next_multiple_of(width));
+    if let Some(bias) = bias {
+        expect_equal("bias", "out_features,", out_features, bias.len())?;
+        for (padded, number) in padded.iter_mut().zip(bias) {
+            *padded = number.to_f32();
+        }
+    }
+    Ok(padded)
+}
+
+/// Allocates panels of `len` units each and has threads fill them: `pack(panel, units)`.
+pub(crate) fn packed_panels<U: Zeroed + Send>(
+    num_panels: usize,
+    len: usize,
+    pack: impl Fn(usize, &mut [U]) + Sync,
+) -> Aligned<U> {
+    let mut panels = Aligned::zeroed(num_panels * len);
+    let shared = Disjoint::new(&mut panels);
+    pool::split(num_panels, 1, |range| {
+        for panel in range {
+            // SAFETY: each panel belongs to one part.
+            pack(panel, unsafe {
+                shared.take(panel * len..(panel + 1) * len)
+            });
+        }
+    });
+    panels
+}
+
+/// Gives each thread its share of the panels: `out` `[num_rows, out_features]`.
+pub(crate) fn split_panels<O: Element>(
+    (out_features, in_features): (usize, usize),
+    out: RowsMut<'_, O>,
+    task: impl Fn(Target<'_>) + Sync,
+) {
+    let width = panel_width();
+    let (num_rows, stride) = (out.len(), out.stride());
+    let out = Disjoint::new(out.into_slice());
+    let grain = GRAIN / (width * in_features * num_rows.max(1));
+    pool::split(out_features.div_ceil(width), grain, |panels| {
+        task(Target {
+            out: &out,
+            num_rows,
+            stride,
+            out_features,
+            panels,
+        });
+    });
+}
+
+/// Where one thread's outputs go.
+pub(crate) struct Target<'a> {
+    out: &'a dyn Store,
+    num_rows: usize,
+    stride: usize,
+    out_features: usize,
+    panels: Range<usize>,
+}
+
+/// Where outputs go; called once per row and panel, so that the loops above are compiled only once
+/// for all output types.
+trait Store: Sync {
+    /// Rounds and stores adjacent numbers.
+    ///
+    /// # Safety
+    /// No other thread stores there meanwhile.
+    unsafe fn store(&self, start: usize, numbers: &[f32]);
+}
+
+impl<O: Element> Store for Disjoint<'_, O> {
+    unsafe fn store(&self, start: usize, numbers: &[f32]) {
+        // SAFETY: the caller's promise; the slice does not outlive this call.
+        let out = unsafe { self.take(start..start + numbers.len()) };
+        for (out, &number) in out.iter_mut().zip(numbers) {
+            *out = O::from_f32(number);
+        }
+    }
+}
+
+/// One thread's panels of a product.
+pub(crate) struct Share<'a, P> {
+    pub(crate) product: P,
+    pub(crate) target: Target<'a>,
+}
+
+impl<P: Product> Kernel for Share<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let num_rows = self.target.num_rows;
+        let mut packed =
+            P::Unit::take_scratch(num_rows.min(MAX_ROWS) * self.product.units_per_row());
+        let mut scales = [0.0; MAX_ROWS];
+        let mut done = 0;
+        while done < num_rows {
+            let rows = done..num_rows.min(done + MAX_ROWS);
+            self.multiply::<I>(rows.clone(), &mut packed, &mut scales);
+            done = rows.end;
+        }
+        P::Unit::return_scratch(packed);
+    }
+}
+
+impl<P: Product> Share<'_, P> {
+    #[inline(always)]
+    fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit], scales: &mut [f32]) {
+        let most = P::most_rows::<I>();
+        let len = self.product.units_per_row();
+        for tile in balanced(rows.len(), most) {
+            let first = rows.start + tile.start;
+            let units = &mut packed[tile.start * len..tile.end * len];
+            let scales = &mut scales[tile.clone()];
+            with_rows!(most, tile.len(), |R| self
+                .product
+                .pack::<R>(first, units, scales));
+        }
+        for panel in self.target.panels.clone() {
+            for tile in balanced(rows.len(), most) {
+                let first = rows.start + tile.start;
+                let units = &packed[tile.start * len..tile.end * len];
+                let scales = &scales[tile.clone()];
+                with_rows!(most, tile.len(), |R| {
+                    let sums = self.product.tile::<I, R>(panel, units);
+                    self.store::<I, R>(panel, first, scales, sums);
+                });
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn store<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        first_row: usize,
+        scales: &[f32],
+        sums: Sums<I, R, REGISTERS>,
+    ) {
+        let width = REGISTERS * I::LANES;
+        let target = &self.target;
+        let columns = width.min(target.out_features - panel * width);
+        let mut row = [0.0; MAX_WIDTH];
+        for (r, sums) in sums.into_iter().enumerate() {
+            for n in 0..REGISTERS {
+                I::store(sums[n], &mut row[n * I::LANES..]);
+            }
+            self.product.finish(panel, scales[r], &mut row[..width]);
+            let start = (first_row + r) * target.stride + panel * width;
+            // SAFETY: the columns of a panel belong to one part, which writes them here only.
+            unsafe { target.out.store(start, &row[..columns]) };
+        }
+    }
+}
+
+/// A unit of which each thread keeps a buffer from call to call: fresh memory would have to be
+/// zeroed, and mapped page by page.
+pub(crate) trait Scratch: Zeroed {
+    /// At least `len` units of any content.
+    fn take_scratch(len: usize) -> Aligned<Self>;
+
+    /// Leaves a buffer for the next call.
+    fn return_scratch(buffer: Aligned<Self>);
+}
+
+macro_rules! implement_scratch {
+    ($Unit:ty, $KEPT:ident) => {
+        thread_local! {
+            static $KEPT: Cell<Aligned<$Unit>> = Cell::new(Aligned::zeroed(0));
+        }
+
+        impl Scratch for $Unit {
+            fn take_scratch(len: usize) -> Aligned<Self> {
+                let kept = $KEPT.replace(Aligned::zeroed(0));
+                if kept.len() < len {
+                    Aligned::zeroed(len)
+                } else {
+                    kept
+                }
+            }
+
+            fn return_scratch(buffer: Aligned<Self>) {
+                $KEPT.set(buffer);
+            }
+        }
+    };
+}
+
+implement_scratch!(f32, NUMBERS);
+implement_scratch!(u32, WORDS);

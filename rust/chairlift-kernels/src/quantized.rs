@@ -1,0 +1,235 @@
+//! Linear layers with weights in eight or four bits, quantised once, at construction.
+//!
+//! `y = (sum over k of x_int w_int) * x_scale * w_scale + b`: inputs are quantised row by row as they
+//! come, sums are integers and therefore exact. Neither the other rows nor the threads nor the
+//! instruction set can change a bit of a row.
+
+use crate::Element;
+use crate::aligned::Aligned;
+use crate::error::{ArgumentError, expect_equal};
+use crate::int4::Int4;
+use crate::int8::Int8;
+use crate::isa::Isa;
+use crate::linear::LinearElement;
+use crate::panels::{
+    Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width, split_panels,
+};
+use crate::quantize::{Scale, scale_int8};
+use crate::rows::{Rows, RowsMut};
+use crate::tile::Sums;
+use std::marker::PhantomData;
+
+/// How weights are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantization {
+    /// Eight bits, a scale per output.
+    Int8,
+    /// Four bits, a scale per 32 inputs of an output.
+    Int4,
+}
+
+/// How weights and inputs lie in words, and how they are multiplied.
+pub(crate) trait Code: Sync {
+    /// Sums of more products might not fit.
+    const MAX_IN_FEATURES: usize;
+
+    fn words_per_panel(in_features: usize, width: usize) -> usize;
+
+    /// Quantises one output's weights into its column of a zeroed panel; gives their scale.
+    fn pack_column<T: Element>(
+        weights: &[T],
+        column: usize,
+        width: usize,
+        panel: &mut [u32],
+    ) -> f32;
+
+    /// Words of one row of inputs.
+    fn words_per_row(in_features: usize) -> usize;
+
+    /// Quantises row `r` of a tile.
+    fn pack_row<T: Element, const R: usize>(
+        numbers: &[T],
+        scale: Scale,
+        r: usize,
+        packed: &mut [[u32; R]],
+    );
+
+    /// R packed rows times one panel, in units of the scales.
+    fn tile<I: Isa, const R: usize>(panel: &[u32], x: &[[u32; R]]) -> Sums<I, R, REGISTERS>;
+}
+
+/// `y = x W^T + b` with quantised weights.
+pub struct QuantizedLinear {
+    quantization: Quantization,
+    in_features: usize,
+    out_features: usize,
+    words: Aligned<u32>,
+    /// Per output, of whole panels.
+    scales: Aligned<f32>,
+    /// Of whole panels; zero where there is none.
+    bias: Aligned<f32>,
+}
+
+impl QuantizedLinear {
+    /// Quantises `weight` `[out_features, in_features]` and packs it with `bias` `[out_features]`.
+    ///
+    /// # Errors
+    /// If the shapes do not fit each other, or sums over so many inputs might not fit.
+    pub fn new<T: Element>(
+        weight: Rows<'_, T>,
+        bias: Option<&[T]>,
+        quantization: Quantization,
+    ) -> Result<Self, ArgumentError> {
+        match quantization {
+            Quantization::Int8 => Self::pack::<T, Int8>(weight, bias, quantization),
+            Quantization::Int4 => Self::pack::<T, Int4>(weight, bias, quantization),
+        }
+    }
+
+    fn pack<T: Element, C: Code>(
+        weight: Rows<'_, T>,
+        bias: Option<&[T]>,
+        quantization: Quantization,
+    ) -> Result<Self, ArgumentError> {
+        let width = panel_width();
+        let (out_features, in_features) = (weight.len(), weight.width());
+        expect_weight(out_features, in_features)?;
+        if in_features > C::MAX_IN_FEATURES {
+            let expected = format_args!("at most {} columns", C::MAX_IN_FEATURES);
+            return Err(ArgumentError::new("weight", expected, in_features));
+        }
+        let bias = padded_bias(bias, out_features, width)?;
+        let num_panels = out_features.div_ceil(width);
+        let mut scales = Aligned::zeroed(num_panels * width);
+        let shared = crate::disjoint::Disjoint::new(&mut scales);
+        let len = C::words_per_panel(in_features, width);
+        let words = packed_panels(num_panels, len, |panel, words| {
+            let first = panel * width;
+            let columns = first..out_features.min(first + width);
+            // SAFETY: each panel belongs to one part.
+            let scales = unsafe { shared.take(columns.clone()) };
+            for (column, scale) in columns.zip(scales) {
+                *scale = C::pack_column(weight.row(column), column - first, width, words);
+            }
+        });
+        Ok(Self {
+            quantization,
+            in_features,
+            out_features,
+            words,
+            scales,
+            bias,
+        })
+    }
+
+    /// Bytes of a packed layer: outputs fill whole panels, and each has a scale and a bias.
+    pub fn packed_bytes(
+        out_features: usize,
+        in_features: usize,
+        quantization: Quantization,
+    ) -> usize {
+        let width = panel_width();
+        let words = match quantization {
+            Quantization::Int8 => Int8::words_per_panel(in_features, width),
+            Quantization::Int4 => Int4::words_per_panel(in_features, width),
+        };
+        out_features.div_ceil(width) * (words * size_of::<u32>() + 2 * width * size_of::<f32>())
+    }
+
+    /// Width of the input.
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// Width of the output.
+    pub fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`.
+    ///
+    /// A row with a number that is not finite gives NaN.
+    ///
+    /// # Errors
+    /// If the shapes do not fit.
+    pub fn forward<T: LinearElement, O: Element>(
+        &self,
+        x: Rows<'_, T>,
+        out: RowsMut<'_, O>,
+    ) -> Result<(), ArgumentError> {
+        expect_equal("x", "in_features,", self.in_features, x.width())?;
+        expect_equal("out", "out_features,", self.out_features, out.width())?;
+        expect_equal("out", "as many rows as x:", x.len(), out.len())?;
+        let shape = (self.out_features, self.in_features);
+        match self.quantization {
+            Quantization::Int8 => split_panels(shape, out, |target| {
+                let product = QuantizedProduct::new(self, x);
+                T::multiply_int8(Share { product, target });
+            }),
+            Quantization::Int4 => split_panels(shape, out, |target| {
+                let product = QuantizedProduct::new(self, x);
+                T::multiply_int4(Share { product, target });
+            }),
+        }
+        Ok(())
+    }
+}
+
+/// Rows times the panels of a layer.
+pub(crate) struct QuantizedProduct<'a, T, C> {
+    layer: &'a QuantizedLinear,
+    x: Rows<'a, T>,
+    code: PhantomData<C>,
+}
+
+impl<'a, T, C> QuantizedProduct<'a, T, C> {
+    fn new(layer: &'a QuantizedLinear, x: Rows<'a, T>) -> Self {
+        Self {
+            layer,
+            x,
+            code: PhantomData,
+        }
+    }
+}
+
+impl<T: Element, C: Code> Product for QuantizedProduct<'_, T, C> {
+    type Unit = u32;
+
+    #[inline(always)]
+    fn most_rows<I: Isa>() -> usize {
+        I::INTEGER_ROWS
+    }
+
+    #[inline(always)]
+    fn units_per_row(&self) -> usize {
+        C::words_per_row(self.layer.in_features)
+    }
+
+    #[inline(always)]
+    fn pack<const R: usize>(&self, first: usize, packed: &mut [u32], scales: &mut [f32]) {
+        let (packed, _) = packed.as_chunks_mut::<R>();
+        for r in 0..R {
+            let row = self.x.row(first + r);
+            let scale = scale_int8(row);
+            scales[r] = scale.unit;
+            C::pack_row::<T, R>(row, scale, r, packed);
+        }
+    }
+
+    #[inline(always)]
+    fn tile<I: Isa, const R: usize>(&self, panel: usize, packed: &[u32]) -> Sums<I, R, REGISTERS> {
+        let len = C::words_per_panel(self.layer.in_features, REGISTERS * I::WORDS);
+        let words = &self.layer.words[panel * len..(panel + 1) * len];
+        C::tile::<I, R>(words, packed.as_chunks::<R>().0)
+    }
+
+    #[inline(always)]
+    fn finish(&self, panel: usize, scale: f32, outputs: &mut [f32]) {
+        let columns = panel * outputs.len()..(panel + 1) * outputs.len();
+        let scales = &self.layer.scales[columns.clone()];
+        let bias = &self.layer.bias[columns];
+        for ((output, w_scale), bias) in outputs.iter_mut().zip(scales).zip(bias) {
+            *output = *output * scale * w_scale + bias;
+        }
+    }
+}

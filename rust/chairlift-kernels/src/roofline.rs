@@ -1,0 +1,150 @@
+//! What this machine can do at most: read memory, and multiply numbers that are in registers.
+//!
+//! A kernel is measured against these (Williams et al., 2009): it moves a known number of bytes and
+//! does a known number of operations, so it cannot be faster than the slower of the two.
+
+use crate::dispatch::{Kernel, dispatch};
+use crate::isa::Isa;
+use crate::pool;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// What is multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Fused multiply-adds of `f32`, which `bf16` layers use too.
+    Float32,
+    /// 16-bit factors, 32-bit sums.
+    Int8,
+    /// 8-bit factors, 16-bit sums.
+    Int4,
+}
+
+/// Reads all of a slice with all threads, each a contiguous share; gives something that depends on
+/// every word.
+pub fn read_memory(words: &[i32]) -> u32 {
+    struct Read<'a>(&'a [i32]);
+
+    impl Kernel for Read<'_> {
+        type Output = u32;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> u32 {
+            let mut lanes = [0_u32; 128];
+            for words in self.0.as_chunks::<128>().0 {
+                for (lane, word) in lanes.iter_mut().zip(words) {
+                    *lane ^= word.cast_unsigned();
+                }
+            }
+            lanes.into_iter().fold(0, |a, b| a ^ b)
+        }
+    }
+
+    let total = AtomicU32::new(0);
+    pool::split(words.len(), 1, |range| {
+        total.fetch_xor(dispatch(Read(&words[range])), Ordering::Relaxed);
+    });
+    total.into_inner()
+}
+
+/// Multiplies and adds in registers with all threads, `rounds` times; gives the number of operations,
+/// of which a multiplication and an addition are one each.
+pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
+    struct Multiply(Arithmetic, usize);
+
+    impl Kernel for Multiply {
+        type Output = usize;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> usize {
+            let Self(arithmetic, rounds) = self;
+            let products_per_word = match arithmetic {
+                Arithmetic::Float32 => {
+                    floats::<I>(rounds);
+                    1
+                }
+                Arithmetic::Int8 => {
+                    integers::<I>(rounds, |sum, x| I::add_i32(sum, I::multiply_i16(sum, x)));
+                    2
+                }
+                Arithmetic::Int4 => {
+                    integers::<I>(rounds, |sum, x| I::add_i16(sum, I::multiply_u8_i8(sum, x)));
+                    4
+                }
+            };
+            2 * products_per_word * rounds * CHAINS * I::LANES
+        }
+    }
+
+    let num_operations = AtomicUsize::new(0);
+    pool::run(pool::num_threads(), &|_| {
+        num_operations.fetch_add(dispatch(Multiply(arithmetic, rounds)), Ordering::Relaxed);
+    });
+    num_operations.into_inner()
+}
+
+/// Sums that grow side by side: enough to hide the latency of an instruction.
+const CHAINS: usize = 10;
+
+#[inline(always)]
+fn floats<I: Isa>(rounds: usize) {
+    let (a, b) = (I::splat(black_box(0.5)), I::splat(black_box(0.25)));
+    let mut sums = [I::splat(black_box(1.0)); CHAINS];
+    for _ in 0..rounds {
+        for chain in 0..CHAINS {
+            sums[chain] = I::mul_add_lanes(sums[chain], a, b);
+        }
+    }
+    for sum in sums {
+        let mut numbers = [0.0; 16];
+        I::store(sum, &mut numbers);
+        black_box(numbers);
+    }
+}
+
+#[inline(always)]
+fn integers<I: Isa>(rounds: usize, step: impl Fn(I::Words, I::Words) -> I::Words) {
+    let x = I::splat_word(black_box(0x0102_0304));
+    let mut sums = [x; CHAINS];
+    for chain in 0..CHAINS {
+        sums[chain] = I::splat_word(black_box(chain as u32));
+    }
+    for _ in 0..rounds {
+        for chain in 0..CHAINS {
+            sums[chain] = step(sums[chain], x);
+        }
+    }
+    for sum in sums {
+        let mut numbers = [0.0; 16];
+        I::store(I::convert(sum), &mut numbers);
+        black_box(numbers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read() {
+        let mut words = vec![0; 128 * 50];
+        for place in [0, 127, 128 * 50 - 1] {
+            words[place] = 1 << 7;
+            assert_eq!(read_memory(&words), 1 << 7);
+            words[place] = 0;
+        }
+    }
+
+    #[test]
+    fn operations_are_counted() {
+        for (arithmetic, per_word) in [
+            (Arithmetic::Float32, 1),
+            (Arithmetic::Int8, 2),
+            (Arithmetic::Int4, 4),
+        ] {
+            let few = multiply_in_registers(arithmetic, 3);
+            assert_eq!(few % (3 * CHAINS * 2 * per_word), 0);
+            assert_eq!(multiply_in_registers(arithmetic, 6), 2 * few);
+        }
+    }
+}

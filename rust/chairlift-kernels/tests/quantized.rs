@@ -1,0 +1,122 @@
+//! Quantised linear layers against float64, and bit for bit against themselves.
+
+mod oracle;
+
+use chairlift_kernels::linear::LinearElement;
+use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
+use chairlift_kernels::{Element, Rows, RowsMut, bf16, pool};
+use oracle::{bits, numbers, wide};
+use proptest::prelude::*;
+
+const BOTH: [Quantization; 2] = [Quantization::Int8, Quantization::Int4];
+
+fn pack<T: Element>(weight: &[T], k: usize, quantization: Quantization) -> QuantizedLinear {
+    QuantizedLinear::new(Rows::contiguous(weight, k), None, quantization).expect("it fits")
+}
+
+fn forward<T: LinearElement, O: Element>(layer: &QuantizedLinear, x: &[T]) -> Vec<O> {
+    let rows = Rows::contiguous(x, layer.in_features());
+    let mut out = vec![O::from_f32(f32::NAN); rows.len() * layer.out_features()];
+    layer
+        .forward(rows, RowsMut::contiguous(&mut out, layer.out_features()))
+        .expect("the shapes fit");
+    out
+}
+
+/// Half a step of the input's scale and half (int4: at most the largest clipped part) of the weight's
+/// per product bound what quantisation may change.
+fn check<T: LinearElement>(m: usize, n: usize, k: usize, quantization: Quantization) {
+    let weight = numbers::<T>(1, n * k);
+    let x = numbers::<T>(2, m * k);
+    let out = wide(&forward::<T, f32>(&pack(&weight, k, quantization), &x));
+    let (weight, x) = (wide(&weight), wide(&x));
+    let (x_step, w_step) = match quantization {
+        Quantization::Int8 => (2.0 / 127.0, 2.0 / 127.0),
+        // The scale may shrink by a fifth, which clips, or the positive side lack its last step.
+        Quantization::Int4 => (2.0 / 127.0, 2.0 * 2.0 / 8.0),
+    };
+    for (index, got) in out.into_iter().enumerate() {
+        let (x, w) = (&x[index / n * k..][..k], &weight[index % n * k..][..k]);
+        let expected: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+        let most: f64 = x.iter().zip(w).fold(1e-3, |sum, (x, w)| {
+            sum + (x.abs() + x_step) * w_step / 2.0 + w.abs() * x_step / 2.0
+        });
+        assert!(
+            (got - expected).abs() <= most,
+            "{quantization:?}, m {m}, n {n}, k {k}: [{index}] is {got}, expected {expected}"
+        );
+    }
+}
+
+#[test]
+fn layers_agree_with_float64_at_every_edge() {
+    for quantization in BOTH {
+        for n in [1, 15, 16, 17, 33] {
+            for k in [1, 3, 4, 31, 32, 33, 64, 65, 130] {
+                for m in [1, 5, 6, 7, 13] {
+                    check::<f32>(m, n, k, quantization);
+                    check::<bf16>(m, n, k, quantization);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_of_a_row_do_not_depend_on_the_others() {
+    let (n, k) = (83, 150);
+    for quantization in BOTH {
+        let layer = pack(&numbers::<bf16>(1, n * k), k, quantization);
+        let x = numbers::<bf16>(2, 300 * k);
+        let alone: Vec<u32> = x
+            .chunks(k)
+            .flat_map(|row| bits(&forward::<bf16, f32>(&layer, row)))
+            .collect();
+        for m in (1..=70).chain([239, 240, 241, 300]) {
+            for threads in [1, 2, 3] {
+                pool::set_num_threads(threads);
+                let out: Vec<f32> = forward(&layer, &x[..m * k]);
+                assert!(bits(&out) == alone[..m * n], "m {m}, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_of_extremes_does_not_saturate() {
+    let k = 4096;
+    for quantization in BOTH {
+        for sign in [1.0, -1.0] {
+            let out: Vec<f32> = forward(&pack(&vec![sign; k], k, quantization), &vec![1.0_f32; k]);
+            assert!(
+                (out[0] - sign * k as f32).abs() < 0.01 * k as f32,
+                "{out:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nan_stays_in_its_row() {
+    for quantization in BOTH {
+        let layer = pack(&numbers::<f32>(1, 20 * 30), 30, quantization);
+        let mut x = numbers::<f32>(2, 9 * 30);
+        let sound: Vec<f32> = forward(&layer, &x);
+        x[4 * 30] = f32::NAN;
+        let out: Vec<f32> = forward(&layer, &x);
+        assert!(out[4 * 20..5 * 20].iter().all(|number| number.is_nan()));
+        assert_eq!(out[..4 * 20], sound[..4 * 20]);
+        assert_eq!(out[5 * 20..], sound[5 * 20..]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn layers_agree_with_float64(m in 1_usize..20, n in 1_usize..60, k in 1_usize..200) {
+        for quantization in BOTH {
+            check::<f32>(m, n, k, quantization);
+        }
+    }
+}

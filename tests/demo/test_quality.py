@@ -1,0 +1,13 @@
+"""Quantized weights of the demo model: what they cost on text that it never saw."""
+
+from chairlift.demo.quality import measure
+
+
+def test_quantized_weights_predict_nearly_what_the_others_do():
+    none, int8, int4 = measure(num_documents=24)
+    assert none.num_tokens == int8.num_tokens == int4.num_tokens > 1000
+    assert none.agreement == 1
+    assert int8.perplexity < 1.01 * none.perplexity
+    assert int4.perplexity < 1.10 * none.perplexity
+    assert 1 > int8.agreement > 0.97
+    assert int8.agreement > int4.agreement > 0.88

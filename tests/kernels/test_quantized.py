@@ -1,0 +1,111 @@
+"""Quantized linear layers against their PyTorch twins: the same bits."""
+
+import pytest
+import torch
+from chairlift import _core, reference
+from chairlift.config import available_cores
+from chairlift.kernels import Linear
+from torch import Tensor
+
+TWINS = {"int8": reference.linear_int8, "int4": reference.linear_int4}
+DTYPES = [torch.float32, torch.bfloat16]
+
+quantize = pytest.mark.parametrize("quantize", TWINS)
+dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@quantize
+@dtype
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 64, 96), (7, 33, 50), (70, 130, 17), (3, 1, 1)])
+def test_a_layer_has_the_bits_of_its_twin(quantize, dtype, has_bias, shape):
+    tokens, in_features, out_features = shape
+    x = randn(tokens, in_features, dtype=dtype)
+    weight = randn(out_features, in_features, dtype=dtype, seed=1)
+    bias = randn(out_features, dtype=dtype, seed=2) if has_bias else None
+    layer = Linear(weight, bias, quantize)
+    expected = TWINS[quantize](x, weight, bias)
+    assert torch.equal(layer(x, torch.float32), expected)
+    assert torch.equal(layer(x), expected.to(dtype))
+
+
+@quantize
+def test_the_extremes_of_every_product_have_the_bits_of_the_twin(quantize):
+    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).repeat(4, 64)
+    layer = Linear(signs, None, quantize)
+    assert torch.equal(layer(signs), TWINS[quantize](signs, signs))
+
+
+@quantize
+def test_rows_that_are_zero_or_tiny_are_sound_and_those_that_are_not_finite_give_nan(quantize):
+    weight = randn(20, 70, seed=1)
+    x = randn(6, 70)
+    x[1] = 0
+    x[2] *= 1e-39
+    x[3, 5] = torch.nan
+    x[4, 69] = -torch.inf
+    out = Linear(weight, None, quantize)(x)
+    sound = torch.tensor([0, 1, 2, 5])
+    assert torch.equal(out[sound], TWINS[quantize](x[sound], weight))
+    assert out[3:5].isnan().all()
+
+
+@quantize
+def test_weights_may_be_zero_but_not_hide_what_is_not_finite(quantize):
+    weight = randn(20, 70, seed=1)
+    weight[3], weight[4, 32:64] = 0, 0
+    weight[7, 40] = torch.inf
+    weight[9, 2] = torch.nan
+    x = randn(3, 70)
+    out = Linear(weight, None, quantize)(x)
+    sound = [n for n in range(20) if n not in (7, 9)]
+    assert torch.equal(out[:, sound], TWINS[quantize](x, weight[sound]))
+    assert out[:, [7, 9]].isnan().all()
+
+
+@quantize
+@dtype
+def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(quantize, dtype):
+    x = randn(300, 72, dtype=dtype)
+    layer = Linear(randn(90, 72, dtype=dtype, seed=1), None, quantize)
+    alone = torch.cat([layer(row) for row in x.split(1)])
+    try:
+        for threads in (1, 2, 3):
+            _core.set_num_threads(threads)
+            for tokens in (*range(1, 71), 239, 240, 241, 300):
+                assert torch.equal(layer(x[:tokens]), alone[:tokens])
+    finally:
+        _core.set_num_threads(available_cores())
+
+
+@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.012), ("int4", 0.11)])
+def test_the_error_is_that_of_the_bits(quantize, most):
+    x, weight = randn(16, 1024), randn(256, 1024, seed=1)
+    expected = x @ weight.T
+    error = (Linear(weight, None, quantize)(x) - expected).square().mean()
+    assert 0 < (error / expected.square().mean()).sqrt() < most
+
+
+def test_a_layer_takes_the_bytes_that_are_told():
+    sizes = {q: _core.linear_bytes(1024, 2048, 2, q) / 2**21 for q in (None, "int8", "int4")}
+    assert sizes[None] == pytest.approx(2, rel=0.01)
+    assert sizes["int8"] == pytest.approx(1, rel=0.01)
+    assert sizes["int4"] == pytest.approx(0.5 + 2 / 32, rel=0.01)
+
+
+def test_a_wrong_name_is_refused():
+    with pytest.raises(ValueError, match="quantize: expected int8, int4 or None, got int3"):
+        Linear(torch.ones(4, 8), None, "int3")
+    with pytest.raises(ValueError, match="quantize: expected"):
+        _core.linear_bytes(1, 1, 4, "fp8")
+
+
+def test_sums_that_might_not_fit_are_refused():
+    with pytest.raises(ValueError, match="weight: expected at most 133144 columns, got 133145"):
+        Linear(torch.ones(1, 133_145), None, "int8")
+    most = torch.ones(1, 133_144)
+    assert torch.equal(Linear(most, None, "int8")(most), TWINS["int8"](most, most))
