@@ -1,22 +1,20 @@
 //! Bindings of the CPU kernels: check at the door, release the GIL, call.
 
+use crate::linear;
 use chairlift_kernels::dispatch::instruction_set;
 use chairlift_kernels::layout::{CacheShape, check_block_size};
 use chairlift_kernels::paged_attention::Layer;
-use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
-use chairlift_kernels::roofline::Arithmetic;
 use chairlift_kernels::rope::HeadNorm;
 use chairlift_kernels::sampling::{Draws, Parameters};
 use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorElement};
 use chairlift_kernels::work_items::Sequences;
-use chairlift_kernels::{bf16, linear, pool, roofline, sampling};
+use chairlift_kernels::{bf16, pool, sampling};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// Registers the kernels with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Linear>()?;
-    module.add_function(wrap_pyfunction!(linear_bytes, module)?)?;
+    linear::register(module)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
@@ -24,8 +22,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
     module.add_function(wrap_pyfunction!(sample, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
-    module.add_function(wrap_pyfunction!(read_memory, module)?)?;
-    module.add_function(wrap_pyfunction!(multiply_in_registers, module)?)?;
     module.add_function(wrap_pyfunction!(set_num_threads, module)?)
 }
 
@@ -46,123 +42,7 @@ macro_rules! with_dtype {
     };
 }
 
-/// Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16.
-#[pyfunction]
-#[pyo3(signature = (out_features, in_features, item_size, quantize=None))]
-fn linear_bytes(
-    out_features: usize,
-    in_features: usize,
-    item_size: usize,
-    quantize: Option<&str>,
-) -> PyResult<usize> {
-    let shape = (out_features, in_features);
-    match (quantization(quantize)?, item_size) {
-        (Some(code), 4 | 2) => Ok(QuantizedLinear::packed_bytes(shape.0, shape.1, code)),
-        (None, 4) => Ok(linear::Linear::<f32>::packed_bytes(shape.0, shape.1)),
-        (None, 2) => Ok(linear::Linear::<bf16>::packed_bytes(shape.0, shape.1)),
-        _ => Err(PyValueError::new_err(format!(
-            "item_size: expected 4 or 2, got {item_size}"
-        ))),
-    }
-}
-
-fn quantization(name: Option<&str>) -> PyResult<Option<Quantization>> {
-    match name {
-        None => Ok(None),
-        Some("int8") => Ok(Some(Quantization::Int8)),
-        Some("int4") => Ok(Some(Quantization::Int4)),
-        Some(other) => Err(PyValueError::new_err(format!(
-            "quantize: expected int8, int4 or None, got {other}"
-        ))),
-    }
-}
-
-/// y = x W^T + b with weights packed once; the bits of a row do not depend on the others.
-#[pyclass(frozen, module = "chairlift._core")]
-struct Linear {
-    layer: Layers,
-}
-
-enum Layers {
-    Float32(linear::Linear<f32>),
-    Bfloat16(linear::Linear<bf16>),
-    Quantized(QuantizedLinear),
-}
-
-#[pymethods]
-impl Linear {
-    #[new]
-    #[pyo3(signature = (weight, bias=None, quantize=None))]
-    fn new(
-        py: Python<'_>,
-        weight: Tensor,
-        bias: Option<Tensor>,
-        quantize: Option<&str>,
-    ) -> PyResult<Self> {
-        weight.dims::<2>("weight")?;
-        let code = quantization(quantize)?;
-        let mut borrows = Borrows::default();
-        macro_rules! pack {
-            ($T:ty, $Layer:ident) => {{
-                let rows = borrows.rows::<$T>("weight", &weight)?;
-                let bias = optional::<$T>(&mut borrows, "bias", bias.as_ref())?;
-                py.detach(|| match code {
-                    Some(code) => QuantizedLinear::new(rows, bias, code).map(Layers::Quantized),
-                    None => linear::Linear::new(rows, bias).map(Layers::$Layer),
-                })?
-            }};
-        }
-        let layer = match weight.dtype() {
-            Dtype::Float32 => pack!(f32, Float32),
-            Dtype::Bfloat16 => pack!(bf16, Bfloat16),
-            _ => return Err(weight.wrong_dtype("weight", "float32 or bfloat16")),
-        };
-        Ok(Self { layer })
-    }
-
-    #[getter]
-    fn in_features(&self) -> usize {
-        match &self.layer {
-            Layers::Float32(layer) => layer.in_features(),
-            Layers::Bfloat16(layer) => layer.in_features(),
-            Layers::Quantized(layer) => layer.in_features(),
-        }
-    }
-
-    #[getter]
-    fn out_features(&self) -> usize {
-        match &self.layer {
-            Layers::Float32(layer) => layer.out_features(),
-            Layers::Bfloat16(layer) => layer.out_features(),
-            Layers::Quantized(layer) => layer.out_features(),
-        }
-    }
-
-    /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`.
-    fn forward(&self, py: Python<'_>, x: Tensor, out: Tensor) -> PyResult<()> {
-        x.dims::<2>("x")?;
-        out.dims::<2>("out")?;
-        let mut borrows = Borrows::default();
-        macro_rules! forward {
-            ($layer:expr, $In:ty, $Out:ty) => {{
-                let x = borrows.rows::<$In>("x", &x)?;
-                let out = borrows.rows_mut::<$Out>("out", &out)?;
-                py.detach(|| $layer.forward(x, out))?;
-            }};
-        }
-        match (&self.layer, x.dtype(), out.dtype()) {
-            (Layers::Float32(layer), _, _) => forward!(layer, f32, f32),
-            (Layers::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
-            (Layers::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),
-            (Layers::Quantized(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
-            (Layers::Quantized(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
-            (Layers::Quantized(layer), _, _) => forward!(layer, bf16, bf16),
-        }
-        Ok(())
-    }
-}
-
-fn optional<'t, T: TensorElement>(
+pub(crate) fn optional<'t, T: TensorElement>(
     borrows: &mut Borrows,
     name: &'static str,
     tensor: Option<&'t Tensor>,
@@ -369,29 +249,6 @@ fn sample(
 #[pyfunction]
 fn cpu_features() -> &'static str {
     instruction_set().name()
-}
-
-/// Reads all of `words` with all threads: what memory gives at most.
-#[pyfunction]
-fn read_memory(py: Python<'_>, words: Tensor) -> PyResult<u32> {
-    let words = Borrows::default().slice::<i32>("words", &words)?;
-    Ok(py.detach(|| roofline::read_memory(words)))
-}
-
-/// Multiplies and adds in registers with all threads; gives the number of operations.
-#[pyfunction]
-fn multiply_in_registers(py: Python<'_>, arithmetic: &str, rounds: usize) -> PyResult<usize> {
-    let arithmetic = match arithmetic {
-        "float32" => Arithmetic::Float32,
-        "int8" => Arithmetic::Int8,
-        "int4" => Arithmetic::Int4,
-        other => {
-            return Err(PyValueError::new_err(format!(
-                "arithmetic: expected float32, int8 or int4, got {other}"
-            )));
-        }
-    };
-    Ok(py.detach(|| roofline::multiply_in_registers(arithmetic, rounds)))
 }
 
 /// Sets the kernels' threads.

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 mod error;
 mod events;
 mod kernels;
+mod linear;
 mod outboxes;
 mod plan;
 mod scheduler;
