@@ -28,8 +28,9 @@ pub trait Integers: Copy {
 
     /// The same words, in a register now.
     ///
-    /// The compiler knows that sums of integers may be taken in any order; with many of them side by
-    /// side it computes all products first and spills them. A sum that is pinned is a step of its own.
+    /// The compiler knows that sums of integers may be taken in any order; in the AVX-512 instance of the
+    /// tile it computes all products first and spills them. A sum that is pinned is a step of its own.
+    /// What that is worth on AVX2 is open: timings on a busy machine went both ways.
     fn pin(words: Self::Words) -> Self::Words;
 
     /// Sums of words; wraps.
