@@ -1,8 +1,9 @@
-"""What a decode step costs beside arithmetic: `python -m benchmarks.step_profile`.
+"""Where the time of a decode step goes: `python -m benchmarks.step_profile [--model FOLDER]`.
 
-A model of 24 layers that are 64 wide has next to no arithmetic, so its step is what a model of 24
-layers pays for Python, PyTorch's operations and the way into the kernels. Seconds are of the
-thread's own processor time, which other processes on the machine hardly change.
+With a model: the parts of its step. Without one: what a step costs beside arithmetic. A model of
+24 layers that are 64 wide has next to no arithmetic, so its step is what a model of 24 layers pays
+for Python, PyTorch's operations and the way into the kernels. Those seconds are of the thread's own
+processor time, which other processes on the machine change little.
 """
 
 import argparse
@@ -12,6 +13,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chairlift import Engine
 
 NUM_LAYERS = 24
 PROMPT = list(range(3, 19))
@@ -22,49 +27,73 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--model", help="folder")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        make_narrow_model(Path(folder))
+        if options.model is None:
+            make_narrow_model(Path(folder))
         for rows in options.rows:
-            print(json.dumps(measure(folder, rows, options.steps)), flush=True)
+            if options.model is None:
+                result = measure_overhead(folder, rows, options.steps)
+            else:
+                result = measure_parts(options.model, rows, options.steps)
+            print(json.dumps(result), flush=True)
 
 
-def measure(model: str, rows: int, steps: int) -> dict[str, float]:
-    """Gives the median parts of a decode step with `rows` rows, and Python calls per layer."""
-    from chairlift import Engine, Request, Sampling, Stopping
+def measure_overhead(model: str, rows: int, steps: int) -> dict[str, float]:
+    """Gives processor time of the engine's thread, in the layers and outside, medians."""
+    engine = decoding(model, rows, steps, num_threads=1, dtype="float32")
+    runner_model = engine.runner.model
+    forward, step_s, forward_s = runner_model.forward, [], []
 
-    engine = Engine(model, max_num_seqs=rows, num_threads=1, dtype="float32")
-    for _ in range(rows):
-        stopping = Stopping(max_tokens=steps + 60, ignore_eos=True)
-        engine.add(Request(PROMPT, Sampling(temperature=0), stopping))
-    for _ in range(30):
-        engine.advance()
-
-    step_s, forward_s = [], []
-    forward = engine.runner.model.forward
-
-    def timed_forward(*inputs: object) -> object:
+    def timed_forward(*inputs: Any) -> Any:  # noqa: ANN401
         start = time.thread_time()
         hidden = forward(*inputs)
         forward_s.append(time.thread_time() - start)
         return hidden
 
-    engine.runner.model.forward = timed_forward  # type: ignore[method-assign]
+    runner_model.forward = timed_forward  # type: ignore[method-assign]
     for _ in range(steps):
         start = time.thread_time()
         engine.advance()
         step_s.append(time.thread_time() - start)
-    engine.runner.model.forward = forward  # type: ignore[method-assign]
+    del runner_model.forward
+    step, layers = statistics.median(step_s), statistics.median(forward_s)
     return {
         "rows": rows,
-        "step_s": statistics.median(step_s),
-        "layer_s": statistics.median(forward_s) / NUM_LAYERS,
-        "outside_layers_s": statistics.median(step_s) - statistics.median(forward_s),
-        "python_calls_per_layer": calls(engine.runner.model.forward, engine) / NUM_LAYERS,
+        "step_s": step,
+        "layer_s": layers / NUM_LAYERS,
+        "outside_layers_s": step - layers,
+        "calls_per_layer": round(count_calls(engine) / NUM_LAYERS, 1),
     }
 
 
-def calls(_: object, engine: "object") -> int:
+def measure_parts(model: str, rows: int, steps: int) -> dict[str, float]:
+    """Gives the parts of a model's decode step by the clock on the wall, medians."""
+    engine = decoding(model, rows, steps)
+    records = [engine.advance().record for _ in range(steps)]
+    times = [record.times for record in records if record]
+    parts = {
+        name: statistics.median(getattr(parts, name) for parts in times)
+        for name in ("schedule_s", "inputs_s", "forward_s", "sample_s", "update_s")
+    }
+    return {"rows": rows, "step_s": sum(parts.values()), **parts}
+
+
+def decoding(model: str, rows: int, steps: int, **settings: Any) -> "Engine":  # noqa: ANN401
+    """An engine in which `rows` requests decode for `steps` steps and more."""
+    from chairlift import Engine, Request, Sampling, Stopping
+
+    engine = Engine(model, max_num_seqs=rows, prefix_cache=False, **settings)
+    for _ in range(rows):
+        stopping = Stopping(max_tokens=steps + 60, ignore_eos=True)
+        engine.add(Request(PROMPT, Sampling(temperature=0), stopping))
+    for _ in range(20):
+        engine.advance()
+    return engine
+
+
+def count_calls(engine: "Engine") -> int:
     """Counts the calls, of Python and of C functions, in one step."""
     count = 0
 
@@ -73,7 +102,7 @@ def calls(_: object, engine: "object") -> int:
         count += event in ("call", "c_call")
 
     sys.setprofile(note)
-    engine.advance()  # type: ignore[attr-defined]
+    engine.advance()
     sys.setprofile(None)
     return count
 
