@@ -194,6 +194,10 @@ bench-offline: setup ## Tokens per second on a fixed workload (MODEL=demo WORKLO
 	@test -n '$(WORKLOAD)' || { echo 'name the work: make bench-offline WORKLOAD=work.jsonl'; exit 1; }
 	$(BIN)/chairlift bench offline $(MODEL) --workload $(WORKLOAD)
 
+.PHONY: bench-peers
+bench-peers: setup ## Chairlift beside other engines, in turns (PEERS="openvino llamacpp" MODEL=folder ARGS="--requests 16")
+	$(BIN)/python -m benchmarks.peers $(PEERS) $(if $(filter-out demo,$(MODEL)),--model $(MODEL)) --into docs/benchmarks.md $(ARGS)
+
 .PHONY: train-demo
 train-demo: setup ## Train the model that ships with the package again
 	$(BIN)/python -m chairlift.demo.train

@@ -1,4 +1,6 @@
-"""The CPU kernels as functions of tensors: outputs are allocated here, checks are in `_core`.
+"""The CPU kernels as functions of tensors: checks are in `_core`.
+
+An output is allocated unless the caller gives `out`, of the shape and dtype of the result.
 
 Activations are float32 or bfloat16; the result has the dtype of the input. The bits of a row do
 not depend on the other rows of a call. `chairlift.reference` holds the plain PyTorch twins.
@@ -41,21 +43,26 @@ class Linear:
             self.out_features, self.in_features, self.dtype.itemsize, self.quantize
         )
 
-    def __call__(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+    ) -> Tensor:
         """Gives `x W^T + b`, `[T, out_features]`.
 
         Args:
             x: `[T, in_features]`; rows may be strided.
             out_dtype: float32 for the logits of a bfloat16 model; else the dtype of `x`.
+            out: Where the result goes.
         """
-        out = torch.empty(x.shape[0], self.out_features, dtype=out_dtype or self.dtype)
+        if out is None:
+            out = torch.empty(x.shape[0], self.out_features, dtype=out_dtype or self.dtype)
         self._packed.forward(x, out)
         return out
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
-    out = torch.empty(x.shape, dtype=x.dtype)
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype)
     _core.rms_norm(x, weight, eps, out)
     return out
 
@@ -79,8 +86,9 @@ def rope_(
     _core.rope(x, positions, cos_sin, norm_weight, eps)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     """Gives `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
-    out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
+    if out is None:
+        out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
     _core.silu_mul(gate_up, out)
     return out

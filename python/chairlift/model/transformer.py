@@ -8,6 +8,7 @@ Source of the method: Llama (Touvron et al., 2023).
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,14 +49,60 @@ class Transformer:
             `[T, H]`, after the last norm.
         """
         x = torch.nn.functional.embedding(input_ids, self.weights.embedding)
+        buffers = Buffers.empty(self.config, self.weights.blocks[0], x)
+        # One view per layer and per KV group, taken here once.
+        caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
         for block in self.blocks:
-            x = x + block.attention(x, metadata, kv_cache)
-            x = x + block.feed_forward(x)
+            cache, slot_mapping = caches[block.slot], slots[block.group]
+            x.add_(block.attention(x, metadata, cache, slot_mapping, buffers))
+            x.add_(block.feed_forward(x, buffers))
         return kernels.rms_norm(x, self.weights.norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
         return self.weights.lm_head(hidden, out_dtype=torch.float32)
+
+
+class Buffers(NamedTuple):
+    """Intermediate values of one layer; the layers of a forward pass write over one another's.
+
+    Allocations and views cost as much as a small kernel, so they are made per step, not per layer.
+    """
+
+    normed: Tensor
+    """`[T, H]`, which also takes the result of the last linear layer of each half."""
+    qkv: Tensor
+    """`[T, (num_heads + 2 * num_kv_heads) * head_dim]`"""
+    query: Tensor
+    """`[T, num_heads, head_dim]`, a view of `qkv` as the next three."""
+    key: Tensor
+    """`[T, num_kv_heads, head_dim]`"""
+    query_key: Tensor
+    """`[T, num_heads + num_kv_heads, head_dim]`"""
+    value: Tensor
+    """`[T, num_kv_heads, head_dim]`"""
+    gate_up: Tensor
+    """`[T, 2 I]`"""
+    gated: Tensor
+    """`[T, I]`"""
+
+    @classmethod
+    def empty(cls, config: ModelConfig, weights: BlockWeights, x: Tensor) -> "Buffers":
+        """Allocates for the tokens of `x` `[T, H]`."""
+        num_tokens, heads, kv_heads = x.shape[0], config.num_heads, config.num_kv_heads
+        qkv = x.new_empty(num_tokens, weights.qkv.out_features)
+        parts = qkv.view(num_tokens, heads + 2 * kv_heads, config.head_dim)
+        query, key, value = torch.split(parts, [heads, kv_heads, kv_heads], dim=1)
+        return cls(
+            normed=torch.empty_like(x),
+            qkv=qkv,
+            query=query,
+            key=key,
+            query_key=parts[:, : heads + kv_heads],
+            value=value,
+            gate_up=x.new_empty(num_tokens, weights.gate_up.out_features),
+            gated=x.new_empty(num_tokens, weights.down.in_features),
+        )
 
 
 class Block:
@@ -70,42 +117,64 @@ class Block:
         group: int,
         slot: int,
     ) -> None:
-        self.config = config
         self.weights = weights
         self.backend = backend
         self.cos_sin = cos_sin
+        self.eps = config.rms_norm_eps
+        self.scale = config.head_dim**-0.5
+        self.window = config.kv_windows[group]
         self.group = group
         self.slot = slot
         """Where the layer's keys and values are inside the blocks of its KV group."""
 
-    def attention(self, x: Tensor, metadata: AttentionMetadata, kv_cache: Tensor) -> Tensor:
-        """Lets each token of `x` `[T, H]` read the tokens up to itself in its row."""
-        config, weights, positions = self.config, self.weights, metadata.positions
-        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        qkv = weights.qkv(kernels.rms_norm(x, weights.attention_norm, config.rms_norm_eps))
-        qkv = qkv.view(-1, heads + 2 * kv_heads, head_dim)
-        query, key, value = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
-        kernels.rope_(query, positions, self.cos_sin, weights.query_norm, config.rms_norm_eps)
-        kernels.rope_(key, positions, self.cos_sin, weights.key_norm, config.rms_norm_eps)
+    def attention(
+        self,
+        x: Tensor,
+        metadata: AttentionMetadata,
+        cache: Tensor,
+        slot_mapping: Tensor,
+        buffers: Buffers,
+    ) -> Tensor:
+        """Lets each token of `x` `[T, H]` read the tokens up to itself in its row.
 
-        cache = kv_cache[self.slot]
-        self.backend.write(
-            cache, key, value, metadata.slot_mapping[self.group], metadata.block_size
-        )
+        Args:
+            x: The residual stream, which stays as it is.
+            metadata: Of the batch.
+            cache: Of this layer.
+            slot_mapping: Of the layer's KV group, int32 `[T]`.
+            buffers: Of the forward pass; the result is in one of them.
+        """
+        weights = self.weights
+        kernels.rms_norm(x, weights.attention_norm, self.eps, out=buffers.normed)
+        weights.qkv(buffers.normed, out=buffers.qkv)
+        self._rotate(metadata.positions, buffers)
+        self.backend.write(cache, buffers.key, buffers.value, slot_mapping, metadata.block_size)
         out = self.backend.attend(
-            query,
+            buffers.query,
             cache,
             metadata,
             group=self.group,
-            scale=head_dim**-0.5,
-            window=config.kv_windows[self.group],
+            scale=self.scale,
+            window=self.window,
         )
-        return weights.output(out.flatten(1))
+        return weights.output(out.flatten(1), out=buffers.normed)
 
-    def feed_forward(self, x: Tensor) -> Tensor:
+    def _rotate(self, positions: Tensor, buffers: Buffers) -> None:
+        """Rotates queries and keys; where they have no norms of their own, in one call."""
+        weights = self.weights
+        if weights.query_norm is None and weights.key_norm is None:
+            kernels.rope_(buffers.query_key, positions, self.cos_sin)
+            return
+        kernels.rope_(buffers.query, positions, self.cos_sin, weights.query_norm, self.eps)
+        kernels.rope_(buffers.key, positions, self.cos_sin, weights.key_norm, self.eps)
+
+    def feed_forward(self, x: Tensor, buffers: Buffers) -> Tensor:
         """Maps each token of `x` `[T, H]` through SwiGLU (Shazeer, 2020)."""
-        normed = kernels.rms_norm(x, self.weights.feed_forward_norm, self.config.rms_norm_eps)
-        return self.weights.down(kernels.silu_mul(self.weights.gate_up(normed)))
+        weights = self.weights
+        kernels.rms_norm(x, weights.feed_forward_norm, self.eps, out=buffers.normed)
+        weights.gate_up(buffers.normed, out=buffers.gate_up)
+        kernels.silu_mul(buffers.gate_up, out=buffers.gated)
+        return weights.down(buffers.gated, out=buffers.normed)
 
 
 def cos_sin_table(config: ModelConfig) -> Tensor:

@@ -1,0 +1,160 @@
+"""`make bench-peers`: installs the peers, runs them in turns with Chairlift, prints a table."""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+from benchmarks.peers.comparison import compare, put_between_marks, table
+from benchmarks.peers.environments import PeerError, install
+from benchmarks.peers.model import make_model
+from benchmarks.peers.workload import write_workload
+
+HERE = Path(__file__).parent
+HOME = HERE.parents[1] / ".tools" / "peers"
+TITLES = {
+    "openvino": "OpenVINO GenAI 2026.4.1",
+    "llamacpp": "llama.cpp (of llama-cpp-python 0.3.36), server",
+    "transformers": "transformers 5.23.0, static batches",
+    "vllm": "vLLM 0.32.0, CPU",
+}
+
+
+def main() -> None:
+    """Runs the comparison that the command line asks for."""
+    options = read_options()
+    HOME.mkdir(parents=True, exist_ok=True)
+    pythons = install_all(options.peers)
+    if options.install_only:
+        return
+    model = options.model or made_model()
+    workload = options.workload or made_workload(model, options.requests)
+    comparisons = []
+    for peer, python in pythons.items():
+        chairlift, command = commands(peer, python, model, workload, options)
+        try:
+            comparisons.append(compare(TITLES[peer], chairlift, command, options.rounds, say))
+        except PeerError as error:
+            say(f"{TITLES[peer]}: not measured: {error}")
+    if not comparisons:
+        sys.exit("no peer was measured")
+    text = f"{caption(model, workload, options)}\n\n{table(comparisons)}"
+    print(text)
+    if options.into:
+        name = f"bench-peers {options.dtype}"
+        document = put_between_marks(options.into.read_text(encoding="utf-8"), name, text)
+        options.into.write_text(document, encoding="utf-8")
+
+
+def read_options() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="make bench-peers", description=__doc__)
+    parser.add_argument("peers", nargs="*", help=f"of {', '.join(TITLES)}")
+    parser.add_argument("--model", type=Path, help="folder; default: a random Llama of 336 M")
+    parser.add_argument("--workload", type=Path, help="as of `chairlift bench offline`")
+    parser.add_argument("--requests", type=int, default=48, help="of the default workload")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--into", type=Path, help="markdown file that keeps the table")
+    parser.add_argument("--install-only", action="store_true")
+    options = parser.parse_args()
+    if unknown := set(options.peers) - set(TITLES):
+        parser.error(f"unknown peer {', '.join(sorted(unknown))}: known are {', '.join(TITLES)}")
+    if options.rounds < 1:
+        parser.error("--rounds is at least 1")
+    options.peers = options.peers or ["openvino", "llamacpp", "transformers"]
+    return options
+
+
+def install_all(peers: list[str]) -> dict[str, Path]:
+    """Gives the Python of each peer that can be installed; says in one line which cannot."""
+    pythons = {}
+    for peer in peers:
+        say(f"{TITLES[peer]}: installing what is missing into {HOME / peer}")
+        try:
+            pythons[peer] = install(peer, HOME)
+        except PeerError as error:
+            say(f"{TITLES[peer]}: not installed: {error}")
+    return pythons
+
+
+def commands(
+    peer: str, python: Path, model: Path, workload: Path, options: argparse.Namespace
+) -> tuple[list[str | Path], list[str | Path]]:
+    """Gives the commands of the two sides: one JSON line each."""
+    threads = str(len(os.sched_getaffinity(0)))
+    common: list[str | Path] = ["--dtype", options.dtype]
+    chairlift = [Path(sys.executable).with_name("chairlift"), "bench", "offline", model]
+    chairlift += ["--workload", workload, "--json", *common]
+    chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
+    converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
+    converted.parent.mkdir(exist_ok=True)
+    command = [python, HERE / f"run_{peer}.py", model, workload, *common]
+    command += ["--rows", str(options.rows), "--threads", threads, "--converted", converted]
+    return chairlift, command
+
+
+def fingerprint(model: Path) -> str:
+    """Tells one model from another, and from itself after a change."""
+    files = sorted(path for path in model.iterdir() if path.is_file())
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(repr((str(model.resolve()), facts)).encode()).hexdigest()[:12]
+
+
+def made_model() -> Path:
+    """Gives the random-weight model, made once."""
+    folder = HOME / "model"
+    if not folder.exists():
+        say(f"making a model with random weights in {folder}")
+        partial = folder.with_name("model.partial")
+        make_model(partial)
+        partial.rename(folder)
+    return folder
+
+
+def made_workload(model: Path, num_requests: int) -> Path:
+    """Gives the default work for a model's vocabulary."""
+    vocab_size = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    path = HOME / f"workload-{num_requests}-{vocab_size}.jsonl"
+    write_workload(path, num_requests, vocab_size)
+    return path
+
+
+def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
+    """What was measured, and on what."""
+    entries = [json.loads(line) for line in workload.read_text(encoding="utf-8").splitlines()]
+    num_prompt = sum(len(entry["prompt_token_ids"]) for entry in entries)
+    num_output = sum(entry["max_tokens"] for entry in entries)
+    name = "random Llama of 336 M parameters" if options.model is None else model.name
+    return (
+        f"{name} in {options.dtype}, {len(entries)} requests ({num_prompt:,} prompt and "
+        f"{num_output:,} output tokens), {options.rows} rows, {cpu()}; medians of "
+        f"{options.rounds} rounds, the range of the ratio in brackets."
+    )
+
+
+def cpu() -> str:
+    """The machine in words."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return f"{cores} cores of {platform.machine()}"
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    names = {key.strip(): value.strip() for key, value in facts.items()}
+    flags = names.get("flags", "").split()
+    units = [unit for unit in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if unit in flags]
+    return f"{cores} cores of {names.get('model name', platform.machine())} ({', '.join(units)})"
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr, the table to stdout."""
+    print(f"    {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

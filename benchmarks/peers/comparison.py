@@ -1,0 +1,88 @@
+"""Two commands in turns, and what their figures say: ratios of neighbours, not of averages."""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.peers.environments import call
+
+Command = Sequence[str | Path]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Output tokens per second of Chairlift and one peer, round by round.
+
+    The machine's speed drifts; the ratio of two runs, one after the other, drifts far less.
+    """
+
+    title: str
+    """Of the peer, with its version."""
+    chairlift: list[float] = field(default_factory=list)
+    peer: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Chairlift over the peer, per round."""
+        return [a / b for a, b in zip(self.chairlift, self.peer, strict=True)]
+
+    def row(self) -> str:
+        """A row of the table."""
+        ratios = self.ratios
+        cells = (
+            self.title,
+            f"{statistics.median(self.peer):.1f}",
+            f"{statistics.median(self.chairlift):.1f}",
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def compare(
+    title: str,
+    chairlift: Command,
+    peer: Command,
+    rounds: int,
+    on_progress: Callable[[str], None],
+) -> Comparison:
+    """Runs A B A B.
+
+    Raises:
+        PeerError: A command failed.
+    """
+    comparison = Comparison(title)
+    for number in range(1, rounds + 1):
+        sides = (("Chairlift", chairlift, comparison.chairlift), (title, peer, comparison.peer))
+        for name, command, figures in sides:
+            result = json.loads(call(command).strip().splitlines()[-1])
+            figures.append(float(result["tokens_per_s"]))
+            on_progress(
+                f"round {number} of {rounds}: {name} {figures[-1]:.1f} tokens/s "
+                f"({result['output_tokens']} tokens, {result['seconds']:.1f} s)"
+            )
+    return comparison
+
+
+def table(comparisons: Sequence[Comparison]) -> str:
+    """A markdown table, one row per peer."""
+    header = (
+        "| | peer, tokens/s | Chairlift, tokens/s | Chairlift / peer |\n| --- | --- | --- | --- |"
+    )
+    return "\n".join([header, *(comparison.row() for comparison in comparisons)])
+
+
+def put_between_marks(document: str, name: str, text: str) -> str:
+    """Replaces what stands between `<!-- NAME -->` and `<!-- end -->`.
+
+    Raises:
+        ValueError: The marks are not there.
+    """
+    mark = f"<!-- {name} -->\n"
+    before, found, rest = document.partition(mark)
+    _, ended, after = rest.partition("<!-- end -->")
+    if not found or not ended:
+        message = f"no marks for {name}"
+        raise ValueError(message)
+    return f"{before}{mark}{text}\n{ended}{after}"

@@ -1,0 +1,53 @@
+"""What every `run_*.py` takes and prints; imports nothing but the standard library."""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One measured run."""
+
+    model: Path
+    work: list[tuple[list[int], int]]
+    """Prompt token ids and the length of the answer, greedy, end-of-sequence ignored."""
+    dtype: str
+    """float32 or bfloat16."""
+    rows: int
+    """Requests that may run at once."""
+    threads: int
+    converted: Path
+    """Where the peer keeps the model in its own format between runs; may not exist yet."""
+
+    @property
+    def warm_up(self) -> list[tuple[list[int], int]]:
+        """A little work, so that no first-time cost is measured."""
+        return [(prompt[:16], 4) for prompt, _ in self.work[:2]]
+
+
+def read_job() -> Job:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("workload", type=Path)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), required=True)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--converted", type=Path, required=True)
+    options = vars(parser.parse_args())
+    lines = options.pop("workload").read_text(encoding="utf-8").splitlines()
+    entries = [json.loads(line) for line in lines]
+    work = [(entry["prompt_token_ids"], entry["max_tokens"]) for entry in entries]
+    return Job(work=work, **options)
+
+
+def print_result(output_tokens: int, seconds: float) -> None:
+    """Prints the one JSON line, with the keys of `chairlift bench offline --json`."""
+    result = {
+        "output_tokens": output_tokens,
+        "seconds": seconds,
+        "tokens_per_s": output_tokens / seconds,
+    }
+    print(json.dumps(result), flush=True)

@@ -1,0 +1,100 @@
+"""llama.cpp: its server with one slot per row, over its HTTP API."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from protocol import Job, print_result, read_job
+
+HOME = Path(sys.prefix)
+START_TIMEOUT_S = 120
+
+
+def convert(job: Job) -> None:
+    """Writes a GGUF file of the checkpoint."""
+    outtype = "f32" if job.dtype == "float32" else "bf16"
+    partial = job.converted.with_name(job.converted.name + ".partial")
+    script = HOME / "llama.cpp" / "convert_hf_to_gguf.py"
+    options = ["--outtype", outtype, "--outfile", partial]
+    subprocess.run([sys.executable, script, *options, job.model], check=True, stdout=sys.stderr)
+    partial.rename(job.converted)
+
+
+def start(job: Job) -> tuple["subprocess.Popen[bytes]", str]:
+    """Starts the server and waits until it is healthy; gives it and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    longest = max(len(prompt) + num_output for prompt, num_output in job.work)
+    context = job.rows * (-(-longest // 256) * 256)
+    server = [HOME / "build" / "bin" / "llama-server", "--model", job.converted]
+    options = {
+        "--parallel": job.rows,
+        "--ctx-size": context,
+        "--threads": job.threads,
+        "--flash-attn": "on",
+        "--port": port,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    process = subprocess.Popen([*server, *words], stdout=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"{address}/health", timeout=1)
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return process, address
+    process.kill()
+    sys.exit("llama-server did not start")
+
+
+def run(address: str, work: list[tuple[list[int], int]]) -> int:
+    """Sends all of the work at once and counts the tokens."""
+
+    def generate(item: tuple[list[int], int]) -> int:
+        body = {
+            "prompt": item[0],
+            "n_predict": item[1],
+            "ignore_eos": True,
+            "temperature": 0,
+            "cache_prompt": False,
+        }
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(
+            f"{address}/completion", json.dumps(body).encode(), headers
+        )
+        with urllib.request.urlopen(request) as response:
+            return int(json.load(response)["tokens_predicted"])
+
+    with ThreadPoolExecutor(len(work)) as pool:
+        return sum(pool.map(generate, work))
+
+
+def main() -> None:
+    """Converts if need be, warms up, measures."""
+    # The loopback never goes through a proxy.
+    os.environ["no_proxy"] = "127.0.0.1"
+    job = read_job()
+    if not job.converted.exists():
+        convert(job)
+    process, address = start(job)
+    try:
+        run(address, job.warm_up)
+        began = time.perf_counter()
+        output_tokens = run(address, job.work)
+        print_result(output_tokens, time.perf_counter() - began)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""OpenVINO GenAI: its continuous batching pipeline."""
+
+import time
+
+import numpy as np
+import openvino
+import openvino_genai
+from protocol import Job, print_result, read_job
+
+# Bytes of memory for keys and values, in GiB.
+CACHE_GIB = 2
+
+
+def convert(job: Job) -> None:
+    """Exports the checkpoint; 16-bit weights are stored as float16, the format's usual one."""
+    from optimum.exporters.openvino import main_export
+    from optimum.intel import OVConfig
+
+    stored = "fp32" if job.dtype == "float32" else "fp16"
+    partial = job.converted.with_name(job.converted.name + ".partial")
+    main_export(
+        str(job.model), partial, task="text-generation-with-past", ov_config=OVConfig(dtype=stored)
+    )
+    partial.rename(job.converted)
+
+
+def pipeline(job: Job) -> openvino_genai.ContinuousBatchingPipeline:
+    """Loads the model with as many rows as the others have."""
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.cache_size = CACHE_GIB
+    scheduler.max_num_seqs = job.rows
+    scheduler.max_num_batched_tokens = 512
+    scheduler.dynamic_split_fuse = True
+    scheduler.enable_prefix_caching = False
+    precision = "f32" if job.dtype == "float32" else "bf16"
+    properties = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": job.threads}
+    return openvino_genai.ContinuousBatchingPipeline(
+        str(job.converted), scheduler, "CPU", properties
+    )
+
+
+def run(pipe: openvino_genai.ContinuousBatchingPipeline, work: list[tuple[list[int], int]]) -> int:
+    """Runs the work to its end and counts the tokens."""
+    handles = []
+    for number, (prompt, num_output) in enumerate(work):
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens = num_output
+        config.ignore_eos = True
+        config.do_sample = False
+        ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
+        handles.append(pipe.add_request(number, ids, config))
+    while pipe.has_non_finished_requests():
+        pipe.step()
+    return sum(len(handle.read_all()[0].generated_ids) for handle in handles)
+
+
+def main() -> None:
+    """Converts if need be, warms up, measures."""
+    job = read_job()
+    if not job.converted.exists():
+        convert(job)
+    pipe = pipeline(job)
+    run(pipe, job.warm_up)
+    start = time.perf_counter()
+    output_tokens = run(pipe, job.work)
+    print_result(output_tokens, time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()

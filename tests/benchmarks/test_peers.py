@@ -1,0 +1,96 @@
+"""The comparison with the peers, with commands that print known figures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.comparison import Comparison, compare, put_between_marks, table
+from benchmarks.peers.environments import PeerError
+from benchmarks.peers.workload import write_workload
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(name: str, seconds: list[float], log: Path) -> list[str]:
+    """A peer whose run i takes seconds[i] for 100 tokens; each run leaves its name in the log."""
+    program = f"""
+import json
+from pathlib import Path
+log = Path({str(log)!r})
+runs = log.read_text().split() if log.exists() else []
+log.write_text(" ".join([*runs, {name!r}]))
+seconds = {seconds}[runs.count({name!r})]
+print("loading")
+print(json.dumps({{"output_tokens": 100, "seconds": seconds, "tokens_per_s": 100 / seconds}}))
+"""
+    return [sys.executable, "-c", program]
+
+
+def test_the_two_sides_run_in_turns_and_ratios_are_of_neighbours(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    lines: list[str] = []
+    # The machine gets four times slower; each pair still says 2, 2 and 1.
+    comparison = compare(
+        "peer",
+        command("a", [1.0, 2.0, 4.0], log),
+        command("b", [2.0, 4.0, 4.0], log),
+        rounds=3,
+        on_progress=lines.append,
+    )
+    assert log.read_text().split() == ["a", "b", "a", "b", "a", "b"]
+    assert comparison.chairlift == [100.0, 50.0, 25.0]
+    assert comparison.peer == [50.0, 25.0, 25.0]
+    assert comparison.ratios == [2.0, 2.0, 1.0]
+    assert lines[1] == "round 1 of 3: peer 50.0 tokens/s (100 tokens, 2.0 s)"
+    assert len(lines) == 6
+
+
+def test_a_row_holds_medians_and_the_range_of_the_ratio() -> None:
+    rows = table([Comparison("peer 1.0", [30.0, 10.0, 20.0], [10.0, 10.0, 10.0])]).splitlines()
+    assert rows[-1] == "| peer 1.0 | 10.0 | 20.0 | 2.00 (1.00 to 3.00) |"
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_a_peer_that_fails_gives_the_last_line_it_wrote(tmp_path: Path) -> None:
+    failing = [sys.executable, "-c", "raise SystemExit('out of chairs')"]
+    with pytest.raises(PeerError, match=r"ended with 1: out of chairs$"):
+        compare("peer", command("a", [1.0], tmp_path / "log"), failing, 1, lambda _: None)
+
+
+def test_a_peer_that_is_not_there_gives_one_line() -> None:
+    with pytest.raises(PeerError, match=r"^no-such-program: No such file"):
+        compare("peer", ["no-such-program"], ["no-such-program"], 1, lambda _: None)
+
+
+def test_a_table_replaces_only_what_stands_between_its_marks() -> None:
+    document = "before\n<!-- a -->\nold\n<!-- end -->\n<!-- b -->\nkept\n<!-- end -->\nafter\n"
+    changed = put_between_marks(document, "a", "new")
+    assert changed == document.replace("old", "new")
+    assert put_between_marks(changed, "a", "new") == changed
+    with pytest.raises(ValueError, match="no marks for c"):
+        put_between_marks(document, "c", "new")
+
+
+def test_a_workload_is_the_same_each_time_and_chairlift_reads_it(tmp_path: Path) -> None:
+    from chairlift.cli.bench.workload import read_workload
+
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    write_workload(first, 5, vocab_size=100)
+    write_workload(second, 5, vocab_size=100)
+    assert first.read_bytes() == second.read_bytes()
+    work = read_workload(first)
+    assert len(work) == 5
+    assert all(3 <= token < 100 for item in work for token in item.prompt_token_ids)
+    assert [item.max_tokens for item in work] == [
+        json.loads(line)["max_tokens"] for line in first.read_text().splitlines()
+    ]
+
+
+def test_an_unknown_peer_is_named_with_those_that_are_known() -> None:
+    program = [sys.executable, "-m", "benchmarks.peers", "nobody"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "unknown peer nobody: known are openvino, llamacpp, transformers, vllm" in done.stderr
