@@ -25,6 +25,7 @@ mod request;
 pub mod row_tables;
 mod rows;
 pub mod scheduler;
+mod shares;
 pub mod text;
 
 /// Nanoseconds of one monotonic clock.
@@ -32,6 +33,6 @@ pub type Nanos = u64;
 
 pub use config::{Config, KvGroup};
 pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, Violation};
-pub use queue::PRIORITY_LEVEL;
+pub use queue::{PATIENCE, PRIORITY_LEVEL};
 pub use request::{Account, NewRequest, RequestId, Row, Slot};
 pub use scheduler::{Load, Scheduler};

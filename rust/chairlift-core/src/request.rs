@@ -6,6 +6,7 @@ use crate::{
     kv_cache::BlockTable,
     prefix_cache::Namespace,
     queue::Place,
+    shares::Tenant,
     text::{TextOptions, TextState, TokenTable},
 };
 
@@ -114,6 +115,7 @@ pub(crate) struct Request {
     pub(crate) stop_token_ids: Vec<i32>,
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
+    pub(crate) tenant: Tenant,
     pub(crate) account: Account,
     /// Computed tokens that a preemption threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
@@ -145,6 +147,7 @@ impl Request {
         new: NewRequest,
         max_context_len: usize,
         table: BlockTable,
+        tenant: Tenant,
     ) -> Self {
         let num_prompt = new.prompt.len();
         let max_num_tokens = max_context_len.min(num_prompt.saturating_add(new.max_tokens));
@@ -161,6 +164,7 @@ impl Request {
             num_lost: 0,
             in_flight: 0,
             table,
+            tenant,
             is_paused: false,
             credit_end: new
                 .credit
@@ -211,9 +215,13 @@ impl Request {
 
     /// Its place in the queue.
     pub(crate) fn place(&self) -> Place {
-        let account = &self.account;
-        let is_new = account.num_preemptions == 0;
-        Place::new(is_new, account.arrival, self.priority, self.id)
+        let arrival = self.account.arrival;
+        Place::new(arrival, self.queue_deadline, self.priority, self.id)
+    }
+
+    /// It never had a row.
+    pub(crate) fn is_new(&self) -> bool {
+        self.account.num_preemptions == 0
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.

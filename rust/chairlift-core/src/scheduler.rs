@@ -274,6 +274,7 @@ impl Scheduler {
     fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
         self.stop_waiting(slot);
         let request = live(&mut self.requests, slot);
+        self.queue.shares.leave(request.tenant);
         request.state = State::Ended { row: request.row() };
         self.needs_sweep = true;
         request.account.finished = now;

@@ -150,6 +150,9 @@ impl World {
                     (false, _) => Sight::UnparkedOutside,
                 });
         }
+        if was_parked {
+            self.lift(index);
+        }
         let id = self.clients[index].id;
         let changed = self.scheduler.change(self.now, id, change);
         ensure!(changed.is_ok(), "a change of the live #{label} is refused");

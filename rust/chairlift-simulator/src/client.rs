@@ -1,6 +1,6 @@
 //! What the world knows of one request, from outside the scheduler.
 
-use chairlift_core::{PRIORITY_LEVEL, RequestId, events::EndReason};
+use chairlift_core::{PATIENCE, PRIORITY_LEVEL, RequestId, events::EndReason};
 
 use crate::{
     oracle::{Answer, root},
@@ -31,6 +31,7 @@ pub(crate) struct Client {
     pub(crate) arrival: u64,
     pub(crate) queue_deadline: Option<u64>,
     pub(crate) deadline: Option<u64>,
+    pub(crate) tenant: u8,
     pub(crate) root: u64,
     pub(crate) reads_cache: bool,
     pub(crate) priority: i32,
@@ -81,6 +82,7 @@ impl Client {
             arrival: now,
             queue_deadline: after(arrival.queue_patience),
             deadline: after(arrival.patience),
+            tenant: arrival.tenant,
             root: root(arrival.tenant, arrival.salt),
             reads_cache: arrival.cache_read,
             priority: arrival.priority,
@@ -130,10 +132,12 @@ impl Client {
         self.credit.map_or(usize::MAX, left)
     }
 
-    /// Among those that wait the least is the first; ties by arrival.
+    /// Among those of a tenant that wait the least is the first; ties by arrival.
     pub(crate) fn rank(&self) -> (i128, RequestId) {
         let ahead = i128::from(self.priority) * i128::from(PRIORITY_LEVEL);
-        (i128::from(self.arrival) - ahead, self.id)
+        let latest = i128::from(self.arrival) + i128::from(PATIENCE);
+        let start_by = self.queue_deadline.map_or(latest, i128::from);
+        (start_by.min(latest) - ahead, self.id)
     }
 
     /// Tokens that exist, or will after the steps in flight.

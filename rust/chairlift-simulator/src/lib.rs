@@ -27,6 +27,7 @@ mod panics;
 mod random;
 mod run;
 mod scenario;
+mod shares;
 mod shrink;
 mod step;
 mod tally;

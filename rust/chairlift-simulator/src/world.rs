@@ -23,6 +23,7 @@ use crate::{
     event::{Event, Outcome},
     random::mix,
     scenario::Scenario,
+    shares::Shares,
     tally::{Sight, Tally},
     workload::{Arrival, Flaw, Label},
 };
@@ -77,6 +78,7 @@ pub(crate) struct World {
     /// Full prompt columns of requests that joined, and those found in the cache.
     pub(crate) num_prefix_queries: u64,
     pub(crate) num_prefix_hits: u64,
+    pub(crate) shares: Shares,
     /// The last event found nothing to run.
     pub(crate) idle: Option<Next>,
     pub(crate) plan: Plan,
@@ -119,6 +121,7 @@ impl World {
             owed: Vec::new(),
             num_prefix_queries: 0,
             num_prefix_hits: 0,
+            shares: Shares::default(),
             idle: None,
             plan: Plan::default(),
             buffer: vec![0; Plan::capacity(&config)],
@@ -221,6 +224,7 @@ impl World {
                 let mut client = Client::new(arrival, added.request, self.now, answer);
                 client.reads_cache &= self.scenario.config.prefix_cache;
                 self.clients.push(client);
+                self.lift(index);
                 self.check_position(index, added.queue_position, before.num_waiting)?;
             }
             (Ok(_), Some(reason)) => {
@@ -331,6 +335,7 @@ impl World {
                         self.hash(token as u64);
                     }
                     self.clients[index].take(tokens, &events.text[text.clone()])?;
+                    self.shares.answer(self.clients[index].tenant, tokens.len());
                 }
                 EventKind::Ended { reason, account } => {
                     self.clients[index].end(reason)?;

@@ -1,6 +1,6 @@
 //! The door: what a request must be to be queued.
 
-use super::{Scheduler, live};
+use super::Scheduler;
 use crate::{
     Nanos,
     error::{Refusal, RefusalReason},
@@ -12,7 +12,7 @@ use crate::{
 pub struct Added {
     pub request: RequestId,
     pub slot: Slot,
-    /// Requests before it in the queue.
+    /// Requests before it in the queue; with several tenants as if they took turns.
     pub queue_position: usize,
 }
 
@@ -31,10 +31,13 @@ impl Scheduler {
         }
         let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
         let table = self.kv.new_table(&new.namespace, num_tokens);
-        self.requests[slot as usize] =
-            Some(Request::new(request, now, new, self.max_context_len, table));
-        let place = live(&mut self.requests, slot).place();
-        let queue_position = self.queue.num_before(place);
+        let tenant = self.queue.shares.enter(&new.namespace.tenant);
+        let new = Request::new(request, now, new, self.max_context_len, table, tenant);
+        if !new.is_parked() {
+            self.queue.arrive(tenant);
+        }
+        let queue_position = self.queue.num_before(tenant, new.place());
+        self.requests[slot as usize] = Some(new);
         self.wait(slot);
         self.compact_deadlines();
         Ok(Added {

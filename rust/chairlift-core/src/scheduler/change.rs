@@ -59,6 +59,7 @@ impl Scheduler {
             return Err(UnknownRequest(request.0));
         };
         // Its place in the queue depends on what changes, and whether it has one.
+        let was_parked = live(&mut self.requests, slot).is_parked();
         let waits = self.stop_waiting(slot);
         if let Some(schedule) = change.schedule {
             self.set_schedule(slot, schedule);
@@ -70,6 +71,10 @@ impl Scheduler {
             self.set_stopping(slot, stopping);
         }
         if waits {
+            let request = live(&mut self.requests, slot);
+            if was_parked && !request.is_parked() && request.is_new() {
+                self.queue.arrive(request.tenant);
+            }
             self.wait(slot);
         }
         let request = live(&mut self.requests, slot);

@@ -6,6 +6,7 @@ use crate::{
     error::StepError,
     events::{EndReason, Failure},
     request::{RequestId, Slot},
+    shares::OUTPUT_COST,
 };
 
 /// What the sampler gave for each sample slot of a step.
@@ -128,6 +129,9 @@ impl Scheduler {
         // The runner goes on from the last of all tokens, if that was taken.
         request.last_token_is_sampled = num_taken == tokens.len();
         request.account.first_token.get_or_insert(now);
+        self.queue
+            .shares
+            .charge(request.tenant, OUTPUT_COST * num_taken as u64);
         if !matches!(end, None | Some(EndReason::StopString(_)))
             && let Some(stop) = request.text.finish(&self.token_table, out)
         {

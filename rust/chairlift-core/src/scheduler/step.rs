@@ -6,6 +6,7 @@ use crate::{
     plan::{LAST_SAMPLED, Plan},
     policy::{Gate, Moment},
     request::{Slot, State},
+    shares::PROMPT_COST,
 };
 
 /// What `schedule` decided.
@@ -280,6 +281,8 @@ impl Scheduler {
             request.num_lost = 0;
         } else {
             request.account.cached_tokens = start;
+            let cost = PROMPT_COST * (request.num_prompt - start) as u64;
+            self.queue.shares.charge(request.tenant, cost);
             if reads {
                 self.num_prefix_queries += ((request.num_prompt - 1) / block_size) as u64;
                 self.num_prefix_hits += num_hits as u64;

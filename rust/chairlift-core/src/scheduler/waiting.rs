@@ -22,7 +22,8 @@ impl Scheduler {
             self.num_outside += 1;
         } else {
             request.state = State::Waiting;
-            self.queue.insert(request.place());
+            self.queue
+                .insert(request.tenant, request.is_new(), request.place());
         }
     }
 
@@ -30,7 +31,10 @@ impl Scheduler {
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
         let request = live(&mut self.requests, slot);
         match request.state {
-            State::Waiting => self.queue.remove(request.place()),
+            State::Waiting => {
+                self.queue
+                    .remove(request.tenant, request.is_new(), request.place());
+            }
             State::Parked => self.num_outside -= 1,
             State::Running { .. } | State::Ended { .. } => return false,
         }

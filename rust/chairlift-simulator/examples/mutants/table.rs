@@ -184,9 +184,21 @@ mutants! {
     abort_of_the_parked_leaks, "-", "a parked request that ends is still counted", "scheduler/waiting.rs":
         "State::Parked => self.num_outside -= 1," => "State::Parked => {}";
     priority_is_upside_down, "-", "a higher priority waits longer", "queue.rs":
-        "rank: i128::from(arrival) - ahead," => "rank: i128::from(arrival) + ahead,";
+        "start_by - i128::from(priority)" => "start_by + i128::from(priority)";
     priority_does_not_age, "-", "a lower priority starves, however long it waits", "queue.rs":
-        "rank: i128::from(arrival) - ahead," => "rank: i128::from(arrival) - (ahead << 40),";
+        "start_by - i128::from(priority) *" => "start_by - (i128::from(priority) << 40) *";
+    the_urgent_wait, "-", "who has to start soon waits behind who has not", "queue.rs":
+        "start_by.map_or(latest, |time| latest.min(time.into()))" => "start_by.map_or(latest, |_| latest)";
+    a_flood_goes_first, "-", "who comes first goes first, whatever its tenant was served", "queue.rs":
+        "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
+    who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "shares.rs":
+        "entry.served = entry.served.max(floor);" => "let _ = floor;";
+    debts_are_forgiven, "-", "a tenant that comes back owes nothing", "shares.rs":
+        "entry.served = entry.served.max(floor);" => "entry.served = floor;";
+    output_is_free, "-", "a share counts prompts only", "scheduler/outcome.rs":
+        "OUTPUT_COST * num_taken as u64" => "OUTPUT_COST * num_taken as u64 / 9";
+    hits_are_charged, "-", "what the prefix cache has is charged again", "scheduler/step.rs":
+        "PROMPT_COST * (request.num_prompt - start) as u64" => "PROMPT_COST * request.num_prompt as u64";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len)" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
