@@ -353,7 +353,7 @@ fn deadlines_end_who_waits_too_long_and_who_runs_too_long() {
     driver.step();
     for name in ['B', 'C', 'D'] {
         let mut first = NewRequest::new(vec![1], 9);
-        first.priority = 1;
+        first.priority = 4;
         driver.add_request(name, first);
     }
     let mut late = NewRequest::new(vec![1], 1);

@@ -14,7 +14,7 @@ fn one_row() -> Driver {
 
 fn of(tenant: &str, num_prompt: usize, max_tokens: usize) -> NewRequest {
     let mut new = NewRequest::new(vec![1; num_prompt], max_tokens);
-    new.namespace.tenant = tenant.to_owned();
+    tenant.clone_into(&mut new.namespace.tenant);
     new
 }
 
