@@ -349,6 +349,7 @@ class Scheduler:
         hash_key: bytes,
         token_table: TokenTable,
         steps_in_flight: int = 1,
+        step_budget: int | None = None,
     ) -> Self:
         """Builds an idle scheduler.
 
@@ -369,6 +370,8 @@ class Scheduler:
             hash_key: 32 bytes that key the prefix hashes.
             token_table: For text and stop strings.
             steps_in_flight: Steps that may be planned but not yet updated: 1 or 2.
+            step_budget: How long a step may take by the cost model, in nanoseconds; prompts are
+                cut into chunks that fit.
 
         Raises:
             ConfigError: A setting is out of range.
@@ -404,14 +407,16 @@ class Scheduler:
         cache_read: bool = True,
         cache_write: bool = True,
         queue_deadline: int | None = None,
+        first_token_by: int | None = None,
         deadline: int | None = None,
         credit: int | None = None,
         priority: int = 0,
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
-        Without a credit there is no limit to it. A higher priority joins first, as if it had come
-        ten seconds earlier for each level.
+        Without a credit there is no limit to it. Of the tenant that was served least, the request
+        joins first that has to start first: by its queue deadline, in time for its first token, or
+        30 s after its arrival; a level of priority is worth 10 s of that.
 
         Raises:
             Refused: With reason, field and message.
@@ -429,6 +434,7 @@ class Scheduler:
         include_stop: bool = False,
         priority: int | None = None,
         queue_timeout: int | None = None,
+        time_to_first_token: int | None = None,
         time_limit: int | None = None,
         credit: int = 0,
         paused: bool | None = None,
@@ -445,6 +451,7 @@ class Scheduler:
             include_stop: With `max_tokens`.
             priority: None leaves priority and times as they are; a number replaces them all.
             queue_timeout: With `priority`; from the arrival on, None is no limit.
+            time_to_first_token: With `priority`; likewise.
             time_limit: With `priority`; likewise.
             credit: More output tokens; no effect on a request without a limit of credit.
             paused: Whether it stands still; None leaves it as it is.

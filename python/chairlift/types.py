@@ -76,10 +76,12 @@ class Schedule:
     """When a request runs; None takes the engine's default.
 
     A higher priority, -10 to 10, starts first: as if the request had come ten seconds earlier for
-    each level. Times count from its arrival.
+    each level. Of equals the one that has to start first does. Times count from its arrival.
     """
 
     queue_timeout_s: float | None = None
+    time_to_first_token_s: float | None = None
+    """A target: it orders, and a server refuses what would miss it."""
     time_limit_s: float | None = None
     priority: int = 0
 

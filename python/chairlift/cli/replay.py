@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OPTIONS_HELP = {
     "max_num_seqs": "Rows of the batch.",
     "max_num_batched_tokens": "Token budget of a step.",
+    "step_budget_s": "Time of a step: prompts are cut into chunks that fit.",
     "kv_cache_memory": "Memory of the KV cache, such as 2GiB.",
     "block_size": "Tokens of a KV block.",
     "prefix_cache": "Share the KV blocks of equal prompt beginnings.",

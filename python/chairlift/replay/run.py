@@ -153,7 +153,9 @@ class _Replay:
                 cache_read=request.cache_read,
                 cache_write=request.cache_write,
                 queue_deadline=_after(now, request.queue_timeout),
+                first_token_by=_after(now, request.time_to_first_token),
                 deadline=_after(now, request.time_limit),
+                priority=request.priority,
             )
         except _core.Refused as error:
             self._unanswered[error.reason] += 1

@@ -238,10 +238,11 @@ def _stopping(stopping: pb.Stopping) -> types.Stopping:
 
 
 def _schedule(schedule: pb.Schedule, path: str = "") -> types.Schedule:
-    if schedule.HasField("time_to_first_token"):
-        raise unsupported(f"{path}schedule.time_to_first_token")
     return types.Schedule(
         queue_timeout_s=_seconds(schedule, "queue_timeout", f"{path}schedule.queue_timeout"),
+        time_to_first_token_s=_seconds(
+            schedule, "time_to_first_token", f"{path}schedule.time_to_first_token"
+        ),
         time_limit_s=_seconds(schedule, "time_limit", f"{path}schedule.time_limit"),
         priority=schedule.priority,
     )

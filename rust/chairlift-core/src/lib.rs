@@ -12,6 +12,7 @@
 
 pub mod block_pool;
 mod config;
+pub mod cost_model;
 mod deadlines;
 mod error;
 pub mod events;

@@ -178,7 +178,7 @@ mod tests {
             let index = listed
                 .iter()
                 .position(|(_, _, place)| place.request == front);
-            let (tenant, is_new, place) = listed.swap_remove(index.unwrap());
+            let (tenant, is_new, place) = listed.swap_remove(index.expect("it is listed"));
             queue.remove(tenant, is_new, place);
             queue.shares.charge(tenant, cost);
             order.push(front.0);

@@ -36,6 +36,8 @@ pub struct NewRequest {
     pub cache_write: bool,
     /// Fails when it has not started by then.
     pub queue_deadline: Option<Nanos>,
+    /// Should have its first token by then; it only orders.
+    pub first_token_by: Option<Nanos>,
     /// Ends with what there is by then.
     pub deadline: Option<Nanos>,
     /// Output tokens that it may produce before more is given; None is no limit.
@@ -62,6 +64,7 @@ impl NewRequest {
             cache_read: true,
             cache_write: true,
             queue_deadline: None,
+            first_token_by: None,
             deadline: None,
             credit: None,
             priority: 0,
@@ -120,6 +123,8 @@ pub(crate) struct Request {
     /// Computed tokens that a preemption threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
     pub(crate) queue_deadline: Option<Nanos>,
+    /// When it has to start: its queue deadline, or so that its prompt is computed in time.
+    pub(crate) start_by: Option<Nanos>,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) priority: i32,
 }
@@ -177,6 +182,7 @@ impl Request {
             cache_read: new.cache_read,
             cache_write: new.cache_write,
             queue_deadline: new.queue_deadline,
+            start_by: None,
             deadline: new.deadline,
             priority: new.priority,
             account: Account {
@@ -216,7 +222,7 @@ impl Request {
     /// Its place in the queue.
     pub(crate) fn place(&self) -> Place {
         let arrival = self.account.arrival;
-        Place::new(arrival, self.queue_deadline, self.priority, self.id)
+        Place::new(arrival, self.start_by, self.priority, self.id)
     }
 
     /// It never had a row.

@@ -21,6 +21,7 @@
 //! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
 
 mod add;
+mod budget;
 mod change;
 mod check;
 mod outcome;
@@ -31,6 +32,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 pub use self::{
     add::Added,
+    budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
     outcome::Sampled,
     step::Next,
@@ -38,6 +40,7 @@ pub use self::{
 use crate::{
     Nanos,
     config::Config,
+    cost_model::{CostModel, Work},
     deadlines::Deadlines,
     error::ConfigError,
     events::{EndReason, Events, Failure},
@@ -65,6 +68,8 @@ struct Item {
 struct Step {
     id: StepId,
     items: Vec<Item>,
+    work: Work,
+    planned_at: Nanos,
 }
 
 /// A snapshot; all but the counters are of this moment.
@@ -121,6 +126,10 @@ pub struct Scheduler {
     in_flight: VecDeque<Step>,
     spare_items: Vec<Vec<Item>>,
     num_steps: u64,
+    /// How long steps take; the last ended then, and the one at hand computes so much.
+    costs: CostModel,
+    last_update: Nanos,
+    planned: Work,
     events: Events,
     num_preemptions: u64,
     num_recomputed_tokens: u64,
@@ -161,6 +170,9 @@ impl Scheduler {
             in_flight: VecDeque::with_capacity(config.steps_in_flight),
             spare_items: Vec::new(),
             num_steps: 0,
+            costs: CostModel::default(),
+            last_update: 0,
+            planned: Work::default(),
             events: Events::default(),
             num_preemptions: 0,
             num_recomputed_tokens: 0,
@@ -183,6 +195,11 @@ impl Scheduler {
         self.end_early(now, slot, reason);
         self.sweep();
         true
+    }
+
+    /// What the steps so far say about the next.
+    pub fn costs(&self) -> &CostModel {
+        &self.costs
     }
 
     /// Lets the requests that wait now run in a partial batch: no more input is to come.

@@ -137,6 +137,8 @@ impl World {
         } else {
             self.check_turn(index, before, *num_joining)?;
             *num_joining += 1;
+            let is_earliest = self.first(Client::is_fresh) == Some(index);
+            self.tally.add(Sight::Shares, u64::from(!is_earliest));
             self.shares.admit(&self.clients[index], start);
             self.count_prefix(index, start);
         }

@@ -1,6 +1,10 @@
 //! What the world knows of one request, from outside the scheduler.
 
-use chairlift_core::{PATIENCE, PRIORITY_LEVEL, RequestId, events::EndReason};
+use chairlift_core::{
+    PATIENCE, PRIORITY_LEVEL, RequestId,
+    cost_model::{CostModel, Work},
+    events::EndReason,
+};
 
 use crate::{
     oracle::{Answer, root},
@@ -30,6 +34,7 @@ pub(crate) struct Client {
     pub(crate) id: RequestId,
     pub(crate) arrival: u64,
     pub(crate) queue_deadline: Option<u64>,
+    pub(crate) start_by: Option<u64>,
     pub(crate) deadline: Option<u64>,
     pub(crate) tenant: u8,
     pub(crate) root: u64,
@@ -81,6 +86,7 @@ impl Client {
             id,
             arrival: now,
             queue_deadline: after(arrival.queue_patience),
+            start_by: None,
             deadline: after(arrival.patience),
             tenant: arrival.tenant,
             root: root(arrival.tenant, arrival.salt),
@@ -136,8 +142,16 @@ impl Client {
     pub(crate) fn rank(&self) -> (i128, RequestId) {
         let ahead = i128::from(self.priority) * i128::from(PRIORITY_LEVEL);
         let latest = i128::from(self.arrival) + i128::from(PATIENCE);
-        let start_by = self.queue_deadline.map_or(latest, i128::from);
+        let start_by = self.start_by.map_or(latest, i128::from);
         (start_by.min(latest) - ahead, self.id)
+    }
+
+    /// Says when the first token should be there, by somebody who knows how long its prompt takes.
+    pub(crate) fn aim(&mut self, first_token_by: Option<u64>, costs: &CostModel) {
+        let prefill = costs.foretell(Work::of(0, self.answer.num_prompt)) as u64;
+        let start_by = first_token_by.map(|time| time.saturating_sub(prefill));
+        let times = [start_by, self.queue_deadline];
+        self.start_by = times.into_iter().flatten().min();
     }
 
     /// Tokens that exist, or will after the steps in flight.

@@ -57,6 +57,8 @@ sights! {
     Flushes "flushes",
     ClockForward "clock jumps forward",
     ClockBack "clock steps back",
+    TimeSpent "steps that fill their time",
+    Shares "joined before an earlier tenant",
     Idle "idle",
 }
 

@@ -223,6 +223,8 @@ impl World {
                 self.tally.saw(Sight::Accepted);
                 let mut client = Client::new(arrival, added.request, self.now, answer);
                 client.reads_cache &= self.scenario.config.prefix_cache;
+                let first_token_by = arrival.first_token_by(self.now);
+                client.aim(first_token_by, self.scheduler.costs());
                 self.clients.push(client);
                 self.lift(index);
                 self.check_position(index, added.queue_position, before.num_waiting)?;

@@ -3,6 +3,7 @@
 use super::Scheduler;
 use crate::{
     Nanos,
+    cost_model::Work,
     error::{Refusal, RefusalReason},
     request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot},
 };
@@ -32,7 +33,9 @@ impl Scheduler {
         let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
         let table = self.kv.new_table(&new.namespace, num_tokens);
         let tenant = self.queue.shares.enter(&new.namespace.tenant);
-        let new = Request::new(request, now, new, self.max_context_len, table, tenant);
+        let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
+        let mut new = Request::new(request, now, new, self.max_context_len, table, tenant);
+        new.start_by = start_by;
         if !new.is_parked() {
             self.queue.arrive(tenant);
         }
@@ -45,6 +48,18 @@ impl Scheduler {
             slot,
             queue_position,
         })
+    }
+
+    /// When a request has to start, as far as is known now: its queue deadline, or early enough to compute its prompt.
+    pub(super) fn start_by(
+        &self,
+        num_prompt: usize,
+        queue_deadline: Option<Nanos>,
+        first_token_by: Option<Nanos>,
+    ) -> Option<Nanos> {
+        let prefill = self.costs.foretell(Work::of(0, num_prompt)) as Nanos;
+        let start_by = first_token_by.map(|time| time.saturating_sub(prefill));
+        [queue_deadline, start_by].into_iter().flatten().min()
     }
 
     fn check_request(&self, new: &NewRequest) -> Result<(), Refusal> {

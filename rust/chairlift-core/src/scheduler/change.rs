@@ -40,6 +40,8 @@ pub struct Schedule {
     pub priority: i32,
     /// Fails when it has not started by then.
     pub queue_timeout: Option<Nanos>,
+    /// Should have its first token by then; it only orders.
+    pub time_to_first_token: Option<Nanos>,
     /// Ends with what there is by then.
     pub time_limit: Option<Nanos>,
 }
@@ -100,7 +102,13 @@ impl Scheduler {
 
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {
         let request = live(&mut self.requests, slot);
-        let arrival = request.account.arrival;
+        let (arrival, num_prompt) = (request.account.arrival, request.num_prompt);
+        let time = |delay: Option<Nanos>| delay.map(|delay| after(arrival, delay));
+        let (queue_deadline, first_token_by) =
+            (time(new.queue_timeout), time(new.time_to_first_token));
+        let start_by = self.start_by(num_prompt, queue_deadline, first_token_by);
+        let request = live(&mut self.requests, slot);
+        request.start_by = start_by;
         for (deadline, delay) in [
             (&mut request.queue_deadline, new.queue_timeout),
             (&mut request.deadline, new.time_limit),

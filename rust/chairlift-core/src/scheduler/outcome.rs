@@ -32,7 +32,11 @@ impl Scheduler {
     ) -> Result<(), StepError> {
         self.check_sampled(step, sampled)?;
         let oldest = self.in_flight.pop_front();
-        let items = oldest.ok_or(StepError::UnknownStep(step.0))?.items;
+        let step = oldest.ok_or(StepError::UnknownStep(step.0))?;
+        let began = step.planned_at.max(self.last_update);
+        self.costs.observe(step.work, now.saturating_sub(began));
+        self.last_update = now;
+        let items = step.items;
         let (mut tokens, mut sample_slot, mut token_start) = (sampled.tokens, 0, 0);
         for &item in &items {
             let mut count = 0;

@@ -1,8 +1,9 @@
 //! Planning a step: who runs goes on, then who waits may join.
 
-use super::{Item, Scheduler, Step, StepId, live, slot_of};
+use super::{Item, Scheduler, Step, StepId, budget::Budget, live, slot_of};
 use crate::{
     Nanos,
+    cost_model::Work,
     plan::{LAST_SAMPLED, Plan},
     policy::{Gate, Moment},
     request::{Slot, State},
@@ -22,7 +23,7 @@ impl Scheduler {
     /// Plans the next step into `plan`, which is cleared.
     ///
     /// The budget goes to running requests in order of admission, a prefill leaving one token for each decode behind
-    /// it, and what is left to those who join:
+    /// it, and what is left to those who join. With a budget of time chunks are cut to it ([`super::budget`]).
     ///
     /// ```text
     /// budget  [ A 1 | B 1 | C chunk of 120 | D 1 | E joins, chunk of 133 ]
@@ -33,6 +34,7 @@ impl Scheduler {
             return Next::Idle { wake_at: None };
         }
         self.expire(now);
+        self.planned = Work::default();
         let mut items = self.spare_items.pop().unwrap_or_default();
         let mut gate_opens = None;
         let (budget, is_short) = self.schedule_running(now, plan, &mut items);
@@ -53,7 +55,12 @@ impl Scheduler {
             .for_each(|row| plan.free_row(row));
         self.num_steps += 1;
         let id = StepId(self.num_steps);
-        self.in_flight.push_back(Step { id, items });
+        self.in_flight.push_back(Step {
+            id,
+            items,
+            work: self.planned,
+            planned_at: now,
+        });
         Next::Run(id)
     }
 
@@ -63,16 +70,20 @@ impl Scheduler {
         now: Nanos,
         plan: &mut Plan,
         items: &mut Vec<Item>,
-    ) -> (usize, bool) {
-        let mut budget = self.config.max_num_batched_tokens;
-        let mut num_decodes = self.survey();
+    ) -> (Budget, bool) {
+        let decodes = self.survey();
+        let (tokens, time) = (self.config.max_num_batched_tokens, self.config.step_budget);
+        let mut budget = Budget::new(tokens, time, &self.costs, decodes);
         let mut is_short = false;
         let (mut i, mut end) = (0, self.running.len());
         while i < end {
             let slot = self.running[i];
-            let pending = live(&mut self.requests, slot).num_pending();
-            num_decodes -= usize::from(pending == 1);
-            let count = pending.min(budget - num_decodes);
+            let request = live(&mut self.requests, slot);
+            let (start, pending) = (request.num_computed, request.num_pending());
+            let count = match pending {
+                0 | 1 => pending,
+                _ => budget.chunk(&self.costs, start, pending),
+            };
             let is_scheduled = loop {
                 if count == 0 || self.schedule_tokens(now, slot, count, plan, items) {
                     break true;
@@ -86,12 +97,18 @@ impl Scheduler {
                 // The running list is in order of admission: the youngest pays, the oldest never does.
                 is_short = true;
                 end -= 1;
-                num_decodes -= usize::from(end > i && self.is_decode(self.running[end]));
+                if end > i && self.is_decode(self.running[end]) {
+                    budget.give_back();
+                }
                 if !self.give_way(end, i) || end == i {
                     break false;
                 }
             };
-            budget -= if is_scheduled { count } else { 0 };
+            match (is_scheduled, pending) {
+                (false, 1) => budget.give_back(),
+                (true, 2..) => budget.spend(&self.costs, start, count),
+                _ => {}
+            }
             i += 1;
         }
         (budget, is_short)
@@ -153,6 +170,7 @@ impl Scheduler {
             plan.sample();
             request.num_unknown += 1;
         }
+        self.planned = self.planned.and(Work::of(start, count));
         request.num_computed = end;
         request.in_flight += 1;
         request.account.first_scheduled.get_or_insert(now);
@@ -185,7 +203,7 @@ impl Scheduler {
     fn admit(
         &mut self,
         now: Nanos,
-        mut budget: usize,
+        mut budget: Budget,
         plan: &mut Plan,
         items: &mut Vec<Item>,
     ) -> Option<Nanos> {
@@ -196,18 +214,23 @@ impl Scheduler {
         while let Some(head) = self.queue.front() {
             let slot = slot_of(&self.requests, head).expect("invariant: who is queued is live");
             let rejoins = live(&mut self.requests, slot).is_preempted();
-            if (limit == 0 && !rejoins) || (budget == 0 && !whole_batch) || !self.join(slot, plan) {
+            if (limit == 0 && !rejoins)
+                || (budget.is_spent(&self.costs) && !whole_batch)
+                || !self.join(slot, plan)
+            {
                 break;
             }
             limit -= usize::from(!rejoins);
-            let count = live(&mut self.requests, slot).num_pending().min(budget);
+            let request = live(&mut self.requests, slot);
+            let start = request.num_computed;
+            let count = budget.chunk(&self.costs, start, request.num_pending());
             if count > 0 {
                 let scheduled = self.schedule_tokens(now, slot, count, plan, items);
                 assert!(
                     scheduled,
                     "invariant: the blocks of all its tokens are promised"
                 );
-                budget -= count;
+                budget.spend(&self.costs, start, count);
             }
         }
         opens

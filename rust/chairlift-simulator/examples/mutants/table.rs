@@ -199,6 +199,12 @@ mutants! {
         "OUTPUT_COST * num_taken as u64" => "OUTPUT_COST * num_taken as u64 / 9";
     hits_are_charged, "-", "what the prefix cache has is charged again", "scheduler/step.rs":
         "PROMPT_COST * (request.num_prompt - start) as u64" => "PROMPT_COST * request.num_prompt as u64";
+    steps_take_too_long, "-", "a chunk is cut to the budget of tokens only", "scheduler/budget.rs":
+        "time as f64 - costs.foretell(decodes)" => "time as f64 + costs.foretell(decodes) * 1e9";
+    decodes_are_free, "-", "decodes do not count against the budget of time", "scheduler/budget.rs":
+        "costs.foretell(decodes)" => "costs.foretell(Work::default())";
+    prompts_starve, "-", "a prompt gets nothing while decodes take all the time", "scheduler/budget.rs":
+        "if self.has_chunk { 0 } else { LEAST_CHUNK }" => "0";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len)" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
