@@ -80,10 +80,10 @@ class Schedule:
     """
 
     queue_timeout_s: float | None = None
-    time_to_first_token_s: float | None = None
-    """A target: it orders, and a server refuses what would miss it."""
     time_limit_s: float | None = None
     priority: int = 0
+    time_to_first_token_s: float | None = None
+    """A target: it orders, and a server refuses what would miss it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from chairlift import _core
@@ -106,11 +107,13 @@ class AsyncEngine:
         return self._running().progress
 
     @property
-    def silence_s(self) -> float:
-        """Seconds that the engine thread has been inside one forward pass, or stuck elsewhere.
+    def num_waiting(self) -> int:
+        """Requests without a row, those included that the thread has not seen yet."""
+        return self._running().num_waiting
 
-        Any thread may ask; RuntimeError before `start`.
-        """
+    @property
+    def silence_s(self) -> float:
+        """Seconds that the engine thread has been in one forward pass, or stuck; for any thread."""
         return self._running().silence_s
 
     async def start(self) -> None:
@@ -303,7 +306,7 @@ class AsyncEngine:
         if self._state is not EngineState.SERVING:
             return self._state.refusal
         # The scheduler has the last word on its queue, but only between two steps.
-        is_full = self._running().num_waiting >= self.config.max_queued_requests
+        is_full = self.num_waiting >= self.config.max_queued_requests
         return Reason.QUEUE_FULL if is_full else None
 
     def _hop(self, delivery: Delivery) -> None:
@@ -393,7 +396,5 @@ class AsyncEngine:
             self._all_ended.set()
 
     async def _wait_for_all(self, timeout_s: float) -> None:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._all_ended.wait(), timeout_s)
-        except TimeoutError:
-            return

@@ -71,6 +71,12 @@ class Times:
     time_to_first_token_s: float | None
     time_limit_s: float | None
 
+    @property
+    def start_within_s(self) -> float | None:
+        """The longest that the request may wait."""
+        limits = (self.queue_timeout_s, self.time_to_first_token_s, self.time_limit_s)
+        return min((limit for limit in limits if limit is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedChange:

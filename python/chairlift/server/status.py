@@ -32,6 +32,7 @@ CODES: Final = {
     Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.QUEUE_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Reason.WOULD_MISS: grpc.StatusCode.DEADLINE_EXCEEDED,
     Reason.SLOW_READER: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.FEATURE: grpc.StatusCode.UNIMPLEMENTED,
     Reason.STARTING: grpc.StatusCode.UNAVAILABLE,

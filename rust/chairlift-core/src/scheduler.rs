@@ -7,7 +7,7 @@
 //!             add                 join (a free row, blocks for all tokens, the policy's gate)
 //!   client ---------> waiting -----------------------------------------------> running ----> ended
 //!                        ^                                                        |
-//!                        +--- preempt: the youngest loses row and blocks ---------+
+//!                        +--- preempt: who loses least gives up row, blocks +---+
 //!                             and rejoins from the front
 //! ```
 //!
@@ -26,6 +26,7 @@ mod change;
 mod check;
 mod outcome;
 mod step;
+mod victim;
 mod waiting;
 
 use std::{collections::VecDeque, sync::Arc};

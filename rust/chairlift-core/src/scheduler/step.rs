@@ -94,15 +94,26 @@ impl Scheduler {
                     end -= 1;
                     continue;
                 }
-                // The running list is in order of admission: the youngest pays, the oldest never does.
                 is_short = true;
+                if let Some(is_decode) = self.take_from_cheapest(i + 1, end) {
+                    end -= 1;
+                    if is_decode {
+                        budget.give_back();
+                    }
+                    continue;
+                }
+                // What a step in flight names keeps its blocks: the youngest sits the next step out, and can be preempted
+                // after. Nobody gives up its own blocks while a step is in flight: its end may bring what is missing.
                 end -= 1;
-                if end > i && self.is_decode(self.running[end]) {
-                    budget.give_back();
+                if end > i {
+                    if self.is_decode(self.running[end]) {
+                        budget.give_back();
+                    }
+                } else if self.in_flight.is_empty() {
+                    self.running.remove(i);
+                    self.preempt(slot);
                 }
-                if !self.give_way(end, i) || end == i {
-                    break false;
-                }
+                break false;
             };
             match (is_scheduled, pending) {
                 (false, 1) => budget.give_back(),
@@ -114,23 +125,7 @@ impl Scheduler {
         (budget, is_short)
     }
 
-    /// Takes the blocks of the running request at `index` so that the one at `for_index` can grow;
-    /// false if that must wait.
-    ///
-    /// What a step in flight names keeps its blocks: it sits the next step out, and is preempted after. Nobody gives up
-    /// its own blocks while a step is in flight: its end may bring what is missing.
-    fn give_way(&mut self, index: usize, for_index: usize) -> bool {
-        let slot = self.running[index];
-        let is_named = live(&mut self.requests, slot).in_flight > 0;
-        if is_named || (index == for_index && !self.in_flight.is_empty()) {
-            return false;
-        }
-        self.running.remove(index);
-        self.preempt(slot);
-        true
-    }
-
-    fn is_decode(&self, slot: Slot) -> bool {
+    pub(super) fn is_decode(&self, slot: Slot) -> bool {
         self.requests[slot as usize]
             .as_ref()
             .is_some_and(|request| request.num_pending() == 1)

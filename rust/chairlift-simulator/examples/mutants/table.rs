@@ -205,6 +205,8 @@ mutants! {
         "costs.foretell(decodes)" => "costs.foretell(Work::default())";
     prompts_starve, "-", "a prompt gets nothing while decodes take all the time", "scheduler/budget.rs":
         "if self.has_chunk { 0 } else { LEAST_CHUNK }" => "0";
+    sent_to_and_fro, "vllm#25538", "who has given way gives way again at once", "scheduler/victim.rs":
+        "num_preemptions: request.account.num_preemptions," => "num_preemptions: 0,";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len)" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
