@@ -19,7 +19,7 @@ use crate::tile::{Panel, Sums};
 const DEPTH: usize = 4;
 /// Makes weights unsigned.
 const OFFSET: i32 = 128;
-/// A mask that leaves two bytes of a word. In memory, since the sums of a full tile take all registers.
+/// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
 static EVEN: [u32; 16] = [0x00ff_00ff; 16];
 
 /// The code of this module.
