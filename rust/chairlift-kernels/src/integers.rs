@@ -17,6 +17,10 @@ pub trait Integers: Copy {
     /// One word in every lane.
     fn splat_word(word: u32) -> Self::Words;
 
+    /// A word of memory in every lane. Apart from [`Self::splat_word`], because neighbouring words that
+    /// the compiler may load together come apart again one by one, over general registers.
+    fn broadcast_word(word: &u32) -> Self::Words;
+
     /// The first `WORDS` words.
     fn load_words(words: &[u32]) -> Self::Words;
 
@@ -26,13 +30,6 @@ pub trait Integers: Copy {
     /// Each half of a word, shifted right by `BITS`; zeros come in.
     fn shift_right<const BITS: u32>(words: Self::Words) -> Self::Words;
 
-    /// The same words, in a register now.
-    ///
-    /// The compiler knows that sums of integers may be taken in any order; in the AVX-512 instance of the
-    /// tile it computes all products first and spills them. A sum that is pinned is a step of its own.
-    /// What that is worth on AVX2 is open: timings on a busy machine went both ways.
-    fn pin(words: Self::Words) -> Self::Words;
-
     /// Sums of words; wraps.
     fn add_i32(a: Self::Words, b: Self::Words) -> Self::Words;
 
@@ -41,6 +38,15 @@ pub trait Integers: Copy {
 
     /// Products of signed half words, the two of a word summed.
     fn multiply_i16(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// [`Self::add_i32`] of a sum and [`Self::multiply_i16`].
+    ///
+    /// One step for the compiler, which knows that sums of integers may be taken in any order: it would
+    /// compute many products first and push the sums of a tile out of their registers.
+    fn multiply_add_i16(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// [`Self::add_i16`] of a sum and [`Self::multiply_u8_i8`], in one step too.
+    fn multiply_add_u8_i8(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
 
     /// Products of unsigned bytes of `a` and signed bytes of `b`, the two of a half word summed.
     ///
@@ -60,6 +66,11 @@ impl Integers for super::isa::Portable {
     }
 
     #[inline(always)]
+    fn broadcast_word(word: &u32) -> [u32; 8] {
+        [*word; 8]
+    }
+
+    #[inline(always)]
     fn load_words(words: &[u32]) -> [u32; 8] {
         *words.first_chunk().expect("a register of words")
     }
@@ -76,8 +87,13 @@ impl Integers for super::isa::Portable {
     }
 
     #[inline(always)]
-    fn pin(words: [u32; 8]) -> [u32; 8] {
-        words
+    fn multiply_add_i16(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        Self::add_i32(sum, Self::multiply_i16(a, b))
+    }
+
+    #[inline(always)]
+    fn multiply_add_u8_i8(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        Self::add_i16(sum, Self::multiply_u8_i8(a, b))
     }
 
     #[inline(always)]
@@ -134,17 +150,63 @@ mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::{
         __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
-        _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi32,
-        _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_loadu_si512,
-        _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_set1_epi32, _mm512_srl_epi16,
+        _mm256_castps_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+        _mm256_set1_epi32, _mm256_set1_ps, _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32,
+        _mm512_and_si512, _mm512_castps_si512, _mm512_loadu_si512, _mm512_madd_epi16,
+        _mm512_maddubs_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_srl_epi16,
     };
+
+    /// A function that adds a product to a sum.
+    macro_rules! two_steps {
+        ($name:ident, $Words:ty, $feature:literal, $register:ident, $multiply:literal, $add:literal) => {
+            #[inline]
+            #[target_feature(enable = $feature)]
+            fn $name(sum: $Words, a: $Words, b: $Words) -> $Words {
+                let mut sum = sum;
+                // It has a type, and so a name in full, only as a variable.
+                let _product: $Words;
+                // SAFETY: the instructions touch these registers alone.
+                unsafe {
+                    asm!(
+                        concat!($multiply, " {product}, {a}, {b}"),
+                        concat!($add, " {sum}, {sum}, {product}"),
+                        product = lateout($register) _product,
+                        sum = inout($register) sum,
+                        a = in($register) a,
+                        b = in($register) b,
+                        options(pure, nomem, nostack, preserves_flags)
+                    );
+                }
+                sum
+            }
+        };
+    }
+
+    two_steps!(i16_ymm, __m256i, "avx2", ymm_reg, "vpmaddwd", "vpaddd");
+    two_steps!(u8_i8_ymm, __m256i, "avx2", ymm_reg, "vpmaddubsw", "vpaddw");
+    two_steps!(
+        i16_zmm,
+        __m512i,
+        "avx512f,avx512bw",
+        zmm_reg,
+        "vpmaddwd",
+        "vpaddd"
+    );
+    two_steps!(
+        u8_i8_zmm,
+        __m512i,
+        "avx512f,avx512bw",
+        zmm_reg,
+        "vpmaddubsw",
+        "vpaddw"
+    );
 
     /// Implements [`Integers`] by intrinsics; SAFETY of its blocks as in `isa`.
     macro_rules! implement {
         (
             $Set:ident, $Words:ty, $lanes:literal lanes, $rows:literal rows,
             $set1:ident, $loadu:ident, $and:ident, $shift:ident, $add32:ident, $add16:ident,
-            $madd:ident, $maddubs:ident, $pin:ident
+            $madd:ident, $maddubs:ident, $multiply_add_i16:ident, $multiply_add_u8_i8:ident, $set1_number:ident, $cast:ident
         ) => {
             impl Integers for $Set {
                 type Words = $Words;
@@ -156,6 +218,12 @@ mod x86 {
                 fn splat_word(word: u32) -> $Words {
                     // SAFETY: see the macro.
                     unsafe { $set1(word.cast_signed()) }
+                }
+
+                #[inline(always)]
+                fn broadcast_word(word: &u32) -> $Words {
+                    // SAFETY: see the macro. A word of four bytes may be read as a number.
+                    unsafe { $cast($set1_number(*std::ptr::from_ref(word).cast::<f32>())) }
                 }
 
                 #[inline(always)]
@@ -179,9 +247,15 @@ mod x86 {
                 }
 
                 #[inline(always)]
-                fn pin(words: $Words) -> $Words {
+                fn multiply_add_i16(sum: $Words, a: $Words, b: $Words) -> $Words {
                     // SAFETY: see the macro.
-                    unsafe { $pin(words) }
+                    unsafe { $multiply_add_i16(sum, a, b) }
+                }
+
+                #[inline(always)]
+                fn multiply_add_u8_i8(sum: $Words, a: $Words, b: $Words) -> $Words {
+                    // SAFETY: see the macro.
+                    unsafe { $multiply_add_u8_i8(sum, a, b) }
                 }
 
                 #[inline(always)]
@@ -211,38 +285,18 @@ mod x86 {
         };
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn pin_ymm(words: __m256i) -> __m256i {
-        let mut words = words;
-        // SAFETY: no instruction at all.
-        unsafe {
-            asm!("/* {0} */", inout(ymm_reg) words, options(pure, nomem, nostack, preserves_flags));
-        }
-        words
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn pin_zmm(words: __m512i) -> __m512i {
-        let mut words = words;
-        // SAFETY: no instruction at all.
-        unsafe {
-            asm!("/* {0} */", inout(zmm_reg) words, options(pure, nomem, nostack, preserves_flags));
-        }
-        words
-    }
-
-    // 12 accumulators, 2 of weights, 1 of a row and the mask are 16 registers.
+    // 10 accumulators, 2 of weights, 1 of a row and a product; with 12 the compiler spills some.
     implement!(
-        Avx2, __m256i, 8 lanes, 6 rows,
+        Avx2, __m256i, 8 lanes, 5 rows,
         _mm256_set1_epi32, _mm256_loadu_si256, _mm256_and_si256, _mm256_srl_epi16,
-        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, pin_ymm
+        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, i16_ymm,
+        u8_i8_ymm, _mm256_set1_ps, _mm256_castps_si256
     );
     implement!(
         Avx512, __m512i, 16 lanes, 8 rows,
         _mm512_set1_epi32, _mm512_loadu_si512, _mm512_and_si512, _mm512_srl_epi16,
-        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, pin_zmm
+        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, i16_zmm,
+        u8_i8_zmm, _mm512_set1_ps, _mm512_castps_si512
     );
 }
 
@@ -274,6 +328,8 @@ mod tests {
                     I::multiply_i16(a, b),
                     I::multiply_u8_i8(a, b),
                     I::multiply_u8_i8(nibbles, b),
+                    I::multiply_add_i16(b, a, b),
+                    I::multiply_add_u8_i8(a, nibbles, b),
                 ];
                 for (index, words) in results.into_iter().enumerate() {
                     let mut numbers = [0.0; 16];
@@ -284,8 +340,8 @@ mod tests {
                         let lanes = numbers[..I::WORDS].iter().enumerate();
                         out.extend(lanes.map(|(lane, number)| {
                             // Sorted by place below, whatever the width of the registers.
-                            let place = ((start + lane) * 7 + index) * 2 + half;
-                            (place as u32) << 24 ^ (*number as u32)
+                            let place = ((start + lane) * 9 + index) * 2 + half;
+                            (place as u32) << 22 ^ (*number as u32)
                         }));
                     }
                 }

@@ -11,12 +11,11 @@ use crate::int4::Int4;
 use crate::int8::Int8;
 use crate::isa::Isa;
 use crate::panels::{
-    AHEAD, Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width,
-    split_panels,
+    Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width, split_panels,
 };
 use crate::quantized::QuantizedProduct;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Panel, Sums, accumulate};
+use crate::tile::{Ahead, Panel, Sums, accumulate};
 use crate::{Element, bf16};
 
 /// `y = x W^T + b`.
@@ -172,7 +171,12 @@ impl<T: Element> Product for PlainProduct<'_, T> {
     }
 
     #[inline(always)]
-    fn tile<I: Isa, const R: usize>(&self, panel: usize, packed: &[f32]) -> Sums<I, R, REGISTERS> {
+    fn tile<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        ahead: Ahead,
+        packed: &[f32],
+    ) -> Sums<I, R, REGISTERS> {
         let width = REGISTERS * I::LANES;
         let len = self.layer.in_features.div_ceil(T::Packed::DEPTH) * width;
         let units = &self.layer.panels[panel * len..(panel + 1) * len];
@@ -182,14 +186,18 @@ impl<T: Element> Product for PlainProduct<'_, T> {
             sums[n] = I::load(&bias[n * I::LANES..]);
         }
         let (x, _) = packed.as_chunks::<R>();
-        let weights = Panel {
-            units,
-            ahead: AHEAD,
-        };
+        let weights = Panel { units, ahead };
         let lines = weights.lines(0, width, width);
         accumulate::<I, T::Packed, R, REGISTERS>([sums; R], x, lines)
     }
 
     #[inline(always)]
-    fn finish(&self, _panel: usize, _scale: f32, _outputs: &mut [f32]) {}
+    fn finish<I: Isa>(
+        &self,
+        _panel: usize,
+        _scale: f32,
+        sums: [I::Vector; REGISTERS],
+    ) -> [I::Vector; REGISTERS] {
+        sums
+    }
 }
