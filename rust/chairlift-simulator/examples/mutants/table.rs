@@ -48,7 +48,7 @@ mutants! {
     held_row_is_forgotten, "-", "a row that a step kept past its batch stays held", "scheduler.rs":
         "                self.rows.hold(row);\n                self.needs_sweep = true;" => "                self.rows.hold(row);";
     preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "queue.rs":
-        "        self.num_preempted -= usize::from(!place.is_new);\n" => "";
+        "self.preempted.remove(&place)," => "self.preempted.contains(&place),";
 
     // Double frees and counts.
     free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "block_pool.rs":
@@ -72,22 +72,21 @@ mutants! {
     parked_keeps_blocks, "vllm#45388", "a preempted request parks its blocks", "scheduler/step.rs":
         "        self.kv.release(&mut request.table);\n        self.rows" => "        self.rows";
     preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
-        "        self.preempt(slot);\n        true" => "        self.preempt(slot);\n        false";
+        "                    continue;\n                }\n                // What" => "                    break false;\n                }\n                // What";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/step.rs":
         "            (self.running.len() - self.num_idle + own) * self.kv.num_groups()" => "            own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
-    prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/step.rs":
-        "pending.min(budget - num_decodes)" => "pending.min(budget)",
-        "num_decodes -= usize::from(pending == 1);" => "num_decodes = num_decodes.saturating_sub(1);";
+    prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/budget.rs":
+        "tokens: tokens - decodes.tokens as usize," => "tokens,";
     newcomers_go_first, "vllm#11067", "a request that joins counts as the oldest", "scheduler/step.rs":
         "        self.running.push(slot);" => "        self.running.insert(0, slot);";
     the_oldest_pays, "-", "a request gives way though a step in flight may bring its block", "scheduler/step.rs":
-        "is_named || (index == for_index && !self.in_flight.is_empty())" => "is_named";
+        "} else if self.in_flight.is_empty() {" => "} else if self.running.len() > i && live(&mut self.requests, slot).in_flight == 0 {";
     empty_steps, "vllm#15996", "a step is planned with nothing in it", "scheduler/step.rs":
         "if items.is_empty() {" => "if items.is_empty() && self.queue.len() == 0 {";
     preempted_go_last, "vllm#31731", "a preempted request queues up again", "request.rs":
-        "let is_new = account.num_preemptions == 0;" => "let is_new = true;";
+        "self.account.num_preemptions == 0" => "self.account.num_preemptions != usize::MAX";
     no_wake_up, "vllm#45387", "an idle scheduler forgets its deadlines", "scheduler/step.rs":
         "[gate_opens, self.deadlines.next()]" => "[gate_opens, None]";
     gate_opens_late, "-", "a partial batch misses the moment it was told to wake at", "policy.rs":
@@ -143,8 +142,8 @@ mutants! {
         "        self.num_added += 1;\n" => "";
     stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
-    preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/step.rs":
-        "if is_named || (index" => "if (index";
+    preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/victim.rs":
+        "(request.in_flight == 0).then(|| Loss {" => "(request.in_flight < 9).then(|| Loss {";
     row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/step.rs":
         "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.running.len() - self.num_idle;";
 
