@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import config_options
+from chairlift.cli.replay_picture import Seats
 from chairlift.config import Batching, checked
 from chairlift.errors import ConfigError
 from chairlift.figures import summarize
@@ -61,6 +63,9 @@ def replay(
     write: Annotated[
         Path | None, typer.Option(help="Recipe: write its trace to a file, and replay nothing.")
     ] = None,
+    draw: Annotated[
+        int, typer.Option(help="Draw the first so many steps of each policy.", min=0)
+    ] = 0,
     as_json: Json = False,
     settings: dict[str, Any],
 ) -> None:
@@ -83,11 +88,16 @@ def replay(
     options = checked(ReplayOptions, **settings)
     step_time = step_time_of(loaded.header, loaded.steps, options)
     notes = _faults(loaded)
+    seats: dict[str, Seats] = {}
     report(
-        _results(loaded, batching or [None], options, step_time, notes),
+        _results(loaded, batching or [None], options, step_time, notes, seats if draw else None),
         title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
         as_json=as_json,
     )
+    if not as_json:
+        console = Console()
+        for policy, taken in seats.items():
+            console.print(f"\n[bold]{policy}[/bold]", taken.picture(draw, console.width), sep="\n")
     for note in notes:
         typer.echo(note, err=True)
 
@@ -113,6 +123,7 @@ def _results(
     options: ReplayOptions,
     step_time: "StepTime",
     notes: list[str],
+    seats: dict[str, Seats] | None,
 ) -> Iterator[Result]:
     from chairlift.replay.run import recorded_run, replay
     from chairlift.replay.settings import settings_of
@@ -121,7 +132,10 @@ def _results(
         yield summarize("recorded", recorded_run(trace), **_sizes(trace.header))
     for batching in policies:
         settings = settings_of(trace.header, options, batching)
-        replayed = replay(trace, settings, step_time)
+        taken = Seats([request.tenant for request in trace.requests])
+        replayed = replay(trace, settings, step_time, None if seats is None else taken.note)
+        if seats is not None:
+            seats[settings.batching.value] = taken
         yield summarize(settings.batching.value, replayed.run, **_sizes(settings))
         if replayed.unanswered:
             reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())
