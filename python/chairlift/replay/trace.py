@@ -178,5 +178,11 @@ def _arrival(number: int, request: Request) -> Arrival:
         prompt=request.num_prompt,
         max_tokens=request.max_tokens,
         tenant=request.tenant,
+        queue_timeout=request.queue_timeout,
+        time_to_first_token=request.time_to_first_token,
+        time_limit=request.time_limit,
+        priority=request.priority,
         blocks=request.blocks.astype(">u8").tobytes().hex(),
+        cache_read=request.cache_read,
+        cache_write=request.cache_write,
     )
