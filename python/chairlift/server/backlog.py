@@ -72,12 +72,22 @@ class Backlog:
     def wait_s(self, tenant: str) -> float:
         """Seconds that a request of this tenant would wait for a row; 0 where it is not known."""
         num_waiting = self._num_without_row()
-        if self._num_seen < _NUM_TRUSTED or not num_waiting:
+        interval_s = self._interval_s()
+        if interval_s is None or not num_waiting:
             return 0.0
         own = self._waiting[tenant]
         others = (num for other, num in self._waiting.items() if other != tenant)
         num_before = own + sum(min(num, own + 1) for num in others)
-        return min(num_before, num_waiting) * self._time_s / self._num_starts
+        return min(num_before, num_waiting) * interval_s
+
+    def starts_in_s(self, num_before: int) -> float | None:
+        """Seconds until a request starts that waits behind so many; None where it is not known."""
+        interval_s = self._interval_s()
+        return None if interval_s is None else (num_before + 1) * interval_s
+
+    def _interval_s(self) -> float | None:
+        is_known = self._num_seen >= _NUM_TRUSTED
+        return self._time_s / self._num_starts if is_known else None
 
     def left(self, tenant: str, *, started: bool) -> None:
         """One fewer waits."""

@@ -318,6 +318,11 @@ def from_failed(event: types.Failed, error: pb.Error, delivery: Delivery) -> pb.
     )
 
 
+def wait_cause(cause: types.WaitCause | None) -> pb.WaitCause:
+    """Converts what a request waits for; None is nothing."""
+    return pb.WaitCause.Value(f"WAIT_CAUSE_{'UNSPECIFIED' if cause is None else cause.name}")
+
+
 def _usage(usage: types.Usage) -> pb.Usage:
     return pb.Usage(
         prompt_tokens=usage.prompt_tokens,
@@ -335,4 +340,8 @@ def _timeline(timeline: types.Timeline | None) -> pb.Timeline | None:
         decode=None if timeline.decode_s is None else duration(timeline.decode_s),
         num_preemptions=timeline.num_preemptions,
         num_recomputed_tokens=timeline.num_recomputed_tokens,
+        queued_by_cause=[
+            pb.QueuedTime(cause=wait_cause(cause), time=duration(time_s))
+            for cause, time_s in timeline.queued_by_cause_s.items()
+        ],
     )

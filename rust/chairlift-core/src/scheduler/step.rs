@@ -144,7 +144,7 @@ impl Scheduler {
         plan: &mut Plan,
         items: &mut Vec<Item>,
     ) -> bool {
-        let request = live(&mut self.requests, slot);
+        let mut request = live(&mut self.requests, slot);
         let row = request
             .row()
             .expect("invariant: a running request has a row");
@@ -152,6 +152,11 @@ impl Scheduler {
         let num_columns = request.table.num_columns();
         if !self.kv.grow(&mut request.table, end) {
             return false;
+        }
+        if request.account.first_scheduled.is_none() {
+            self.book_wait(slot);
+            request = live(&mut self.requests, slot);
+            request.account.first_scheduled = Some(now);
         }
         for column in num_columns..request.table.num_columns() {
             for group in 0..self.kv.num_groups() {
@@ -173,10 +178,6 @@ impl Scheduler {
         request.num_computed = end;
         request.in_flight += 1;
         items.push(Item { slot, end, samples });
-        if request.account.first_scheduled.is_none() {
-            self.book_wait(slot);
-            live(&mut self.requests, slot).account.first_scheduled = Some(now);
-        }
         true
     }
 
