@@ -27,6 +27,17 @@ _FINISH_REASONS: Final = {
     types.FinishReason.TIME_LIMIT: pb.FINISH_REASON_TIME_LIMIT,
 }
 
+_WAIT_CAUSES: Final = {
+    None: pb.WAIT_CAUSE_UNSPECIFIED,
+    types.WaitCause.STEP: pb.WAIT_CAUSE_STEP,
+    types.WaitCause.ROW: pb.WAIT_CAUSE_ROW,
+    types.WaitCause.BLOCKS: pb.WAIT_CAUSE_BLOCKS,
+    types.WaitCause.BUDGET: pb.WAIT_CAUSE_BUDGET,
+    types.WaitCause.POLICY: pb.WAIT_CAUSE_POLICY,
+    types.WaitCause.SHARE: pb.WAIT_CAUSE_SHARE,
+    types.WaitCause.PARKED: pb.WAIT_CAUSE_PARKED,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -320,7 +331,7 @@ def from_failed(event: types.Failed, error: pb.Error, delivery: Delivery) -> pb.
 
 def wait_cause(cause: types.WaitCause | None) -> pb.WaitCause:
     """Converts what a request waits for; None is nothing."""
-    return pb.WaitCause.Value(f"WAIT_CAUSE_{'UNSPECIFIED' if cause is None else cause.name}")
+    return _WAIT_CAUSES[cause]
 
 
 def _usage(usage: types.Usage) -> pb.Usage:

@@ -40,11 +40,11 @@ impl Scheduler {
         let mut items = self.spare_items.pop().unwrap_or_default();
         let mut gate_opens = None;
         let (budget, is_short) = self.schedule_running(now, plan, &mut items);
-        if !is_short {
+        if is_short {
             // Who joins right after a preemption would take the very blocks that were just won.
-            gate_opens = self.admit(now, budget, plan, &mut items);
-        } else {
             self.waits.hold(Cause::Blocks, None);
+        } else {
+            gate_opens = self.admit(now, budget, plan, &mut items);
         }
         if items.is_empty() {
             self.spare_items.push(items);
