@@ -168,6 +168,8 @@ class Account:
     finished: int
     num_preemptions: int
     num_recomputed_tokens: int
+    waits: list[tuple[str, int]]
+    """Where the time from arrival to first scheduling went, by cause (see `Waiting`); not 0."""
 
 @final
 class FinishedEvent:
@@ -325,6 +327,24 @@ class Load:
     """Full prompt blocks looked up, and found, since the start."""
     num_prefix_hits: int
     num_waiting_tokens: int
+
+@final
+class Waiting:
+    """How a live request stands."""
+
+    state: str
+    """`waiting`, `running` or `parked`."""
+    cause: str | None
+    """What it waits for, as of the last step that was planned; None while it runs.
+
+    `step` (the one being computed), `row`, `blocks`, `budget` (of the step), `policy` (its gate),
+    `share` (another tenant's turn) or `parked`.
+    """
+    num_before: int
+    """Requests before it in the queue; with several tenants as if they took turns."""
+    num_computed_tokens: int
+    num_tokens: int
+    """Known tokens, prompt and output."""
 
 @final
 class Scheduler:
@@ -510,6 +530,9 @@ class Scheduler:
         """Lets the requests that wait now run in a partial batch (static, dynamic)."""
 
     def load(self) -> Load: ...
+    def explain(self, request_id: int) -> Waiting | None:
+        """Tells how a request stands; None if it has ended or never was."""
+
     def check_invariants(self) -> None:
         """Raises InvariantError if the state is broken; O(blocks)."""
 

@@ -38,19 +38,19 @@ def queue():
 
 
 def test_a_request_waits_for_all_before_it(queue):
-    assert queue.backlog.wait_s("") == pytest.approx(20.0)
+    assert queue.backlog.wait_s("") == pytest.approx(22.0)
 
 
 def test_who_would_wait_too_long_is_refused_with_the_wait(queue):
     with pytest.raises(RequestError) as refused:
-        queue.enter(within_s=19.0)
+        queue.enter(within_s=27.0)
     assert refused.value.reason is Reason.WOULD_MISS
-    assert refused.value.retry_after_s == pytest.approx(20.0)
-    queue.enter(within_s=21.0)
+    assert refused.value.retry_after_s == pytest.approx(22.0)
+    queue.enter(within_s=28.0)
 
 
 def test_a_tenant_waits_for_its_turn_and_not_for_the_flood_of_another(queue):
-    assert queue.backlog.wait_s("quiet") == pytest.approx(2.0)
+    assert queue.backlog.wait_s("quiet") == pytest.approx(4.0)
 
 
 def test_nobody_is_refused_before_the_pace_is_known():
@@ -66,7 +66,7 @@ def test_an_idle_server_makes_nobody_wait(queue):
     queue.now += 3600.0
     assert queue.backlog.wait_s("") == 0.0
     queue.enter()
-    assert queue.backlog.wait_s("") == pytest.approx(2.0), "the pause is not counted"
+    assert queue.backlog.wait_s("") == pytest.approx(4.0), "the pause is not counted"
 
 
 def test_who_leaves_without_a_token_does_not_count_as_a_start(queue):
@@ -74,7 +74,7 @@ def test_who_leaves_without_a_token_does_not_count_as_a_start(queue):
         turn.end(started=False)
         turn.end(started=False)
     del queue.turns[5:]
-    assert queue.backlog.wait_s("") == pytest.approx(10.0)
+    assert queue.backlog.wait_s("") == pytest.approx(12.0)
 
 
 async def busy(server):

@@ -3,6 +3,7 @@
 from chairlift import _core
 from chairlift.engine.prepare import Prepared, PreparedChange
 from chairlift.scheduler import nanoseconds
+from chairlift.types import RequestState, WaitCause, Waiting
 
 
 def add_request(scheduler: _core.Scheduler, now: int, prepared: Prepared) -> _core.Added:
@@ -65,6 +66,25 @@ def change_request(
         time_limit=None if times is None else nanoseconds(times.time_limit_s),
         credit=change.credit,
         paused=change.paused,
+    )
+
+
+def explain_request(scheduler: _core.Scheduler, request_id: int) -> Waiting | None:
+    """Tells how a request stands; None if it has ended or never was.
+
+    Args:
+        scheduler: Whose request it is.
+        request_id: From `Accepted`.
+    """
+    waiting = scheduler.explain(request_id)
+    if waiting is None:
+        return None
+    return Waiting(
+        state=RequestState(waiting.state),
+        cause=None if waiting.cause is None else WaitCause(waiting.cause),
+        num_before=waiting.num_before,
+        num_computed_tokens=waiting.num_computed_tokens,
+        num_tokens=waiting.num_tokens,
     )
 
 

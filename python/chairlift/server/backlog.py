@@ -15,6 +15,8 @@ _MEMORY: Final = 0.95
 """Weight of the past at each start: half of it is some 14 starts old."""
 _NUM_TRUSTED: Final = 8
 """Starts that must have been seen before anybody is refused for them."""
+_MARGIN: Final = 1.25
+"""Under overload everybody who is let in stands at the limit: half of them would miss it."""
 
 
 class Turn:
@@ -63,21 +65,31 @@ class Backlog:
             RequestError: It would wait longer than that.
         """
         wait_s = self.wait_s(tenant)
-        if within_s is not None and wait_s > within_s:
+        if within_s is not None and wait_s * _MARGIN > within_s:
             message = f"it would wait for {wait_s:.2g} s, and has to start within {within_s:.2g} s"
             raise RequestError(Reason.WOULD_MISS, message, retry_after_s=wait_s)
         self._waiting[tenant] += 1
         return Turn(self, tenant)
 
     def wait_s(self, tenant: str) -> float:
-        """Seconds that a request of this tenant would wait for a row; 0 where it is not known."""
+        """Seconds until a request of this tenant would start; 0 where a row is free or unknown."""
         num_waiting = self._num_without_row()
-        if self._num_seen < _NUM_TRUSTED or not num_waiting:
+        interval_s = self._interval_s()
+        if interval_s is None or not num_waiting:
             return 0.0
         own = self._waiting[tenant]
         others = (num for other, num in self._waiting.items() if other != tenant)
         num_before = own + sum(min(num, own + 1) for num in others)
-        return min(num_before, num_waiting) * self._time_s / self._num_starts
+        return (min(num_before, num_waiting) + 1) * interval_s
+
+    def starts_in_s(self, num_before: int) -> float | None:
+        """Seconds until a request starts that waits behind so many; None where it is not known."""
+        interval_s = self._interval_s()
+        return None if interval_s is None else (num_before + 1) * interval_s
+
+    def _interval_s(self) -> float | None:
+        is_known = self._num_seen >= _NUM_TRUSTED
+        return self._time_s / self._num_starts if is_known else None
 
     def left(self, tenant: str, *, started: bool) -> None:
         """One fewer waits."""

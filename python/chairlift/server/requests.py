@@ -270,7 +270,7 @@ class Requests:
         timeline = None if end is None else end.timeline
         self._desk.metrics.ended(reason, seconds, timeline)
         account = {} if end is None or end.usage is None else asdict(end.usage)
-        times = {} if timeline is None else asdict(timeline)
+        times = {} if timeline is None else _fields_of(timeline)
         told = fields(
             handle=live.handle.name,
             request_id=live.request_id,
@@ -297,6 +297,12 @@ class Requests:
         live.seat.leave()
         del self._labels[live.request_id]
         self._desk.live.remove(live)
+
+
+def _fields_of(timeline: types.Timeline) -> dict[str, float | int | None]:
+    times = asdict(timeline)
+    by_cause = times.pop("queued_by_cause_s")
+    return times | {f"queued_{cause}_s": time_s for cause, time_s in by_cause.items()}
 
 
 def before_deadline(request: types.Request, remaining_s: float | None) -> types.Request:

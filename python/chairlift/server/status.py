@@ -38,6 +38,7 @@ CODES: Final = {
     Reason.STARTING: grpc.StatusCode.UNAVAILABLE,
     Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
     Reason.ENGINE_DOWN: grpc.StatusCode.UNAVAILABLE,
+    Reason.ENGINE_BUSY: grpc.StatusCode.UNAVAILABLE,
     Reason.NUMERIC_FAULT: grpc.StatusCode.INTERNAL,
     Reason.STEP_FAILED: grpc.StatusCode.INTERNAL,
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,

@@ -28,6 +28,7 @@ mod rows;
 pub mod scheduler;
 mod shares;
 pub mod text;
+mod waits;
 
 /// Nanoseconds of one monotonic clock.
 pub type Nanos = u64;
@@ -37,3 +38,4 @@ pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, 
 pub use queue::{PATIENCE, PRIORITY_LEVEL};
 pub use request::{Account, NewRequest, RequestId, Row, Slot};
 pub use scheduler::{Load, Scheduler};
+pub use waits::{Cause, Waits};

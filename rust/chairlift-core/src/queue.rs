@@ -150,6 +150,11 @@ impl Queue {
         self.preempted.len() + own + others.sum::<usize>()
     }
 
+    /// Preempted requests before this place.
+    pub(crate) fn num_preempted_before(&self, place: Place) -> usize {
+        self.preempted.range(..place).count()
+    }
+
     /// Everybody who is listed, and whether as new.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (bool, Place)> + '_ {
         let preempted = self.preempted.iter().map(|&place| (false, place));

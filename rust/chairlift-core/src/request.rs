@@ -8,6 +8,7 @@ use crate::{
     queue::Place,
     shares::Tenant,
     text::{TextOptions, TextState, TokenTable},
+    waits::Waits,
 };
 
 /// Names a request for ever; never reused.
@@ -127,10 +128,13 @@ pub(crate) struct Request {
     pub(crate) start_by: Option<Nanos>,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) priority: i32,
+    /// The totals when it began to wait where it waits; nothing once it has started.
+    pub(crate) waits_before: Waits,
 }
 
 /// What a request has cost, for its last event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Account {
     pub prompt_tokens: usize,
     /// Of the prompt, found in the prefix cache at the first admission.
@@ -143,6 +147,9 @@ pub struct Account {
     pub num_preemptions: usize,
     /// Tokens whose keys and values were computed, lost and computed again.
     pub num_recomputed_tokens: usize,
+    /// Where the time from its arrival to its first step went, or to its end without one. Waits after a preemption
+    /// are not in it.
+    pub waits: Waits,
 }
 
 impl Request {
@@ -185,6 +192,7 @@ impl Request {
             start_by: None,
             deadline: new.deadline,
             priority: new.priority,
+            waits_before: Waits::default(),
             account: Account {
                 prompt_tokens: num_prompt,
                 arrival,

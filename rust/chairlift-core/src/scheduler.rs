@@ -24,6 +24,7 @@ mod add;
 mod budget;
 mod change;
 mod check;
+mod explain;
 mod outcome;
 mod step;
 mod victim;
@@ -35,6 +36,7 @@ pub use self::{
     add::Added,
     budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
+    explain::{Standing, Waiting},
     outcome::Sampled,
     step::Next,
 };
@@ -50,6 +52,7 @@ use crate::{
     request::{Request, RequestId, Slot, State},
     rows::Rows,
     text::TokenTable,
+    waits::WaitClock,
 };
 
 /// Names a planned step.
@@ -113,6 +116,7 @@ pub struct Scheduler {
     /// Requests that wait outside the queue.
     num_outside: usize,
     num_waiting_tokens: usize,
+    waits: WaitClock,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
     /// While a step is planned: those on the running list that are parked and that no step in flight names.
@@ -161,6 +165,7 @@ impl Scheduler {
             queue: Queue::default(),
             num_outside: 0,
             num_waiting_tokens: 0,
+            waits: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
             num_idle: 0,
             needs_sweep: false,
@@ -190,6 +195,7 @@ impl Scheduler {
 
     /// Ends a request in any state; false if it has ended already.
     pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
+        self.waits.pass(now);
         let Some(slot) = slot_of(&self.requests, request) else {
             return false;
         };

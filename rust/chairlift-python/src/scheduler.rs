@@ -17,6 +17,7 @@ use crate::{
     error,
     events::{Buffers, Events, end_reason},
     text::TokenTable,
+    waits::Waiting,
 };
 
 /// A request is queued.
@@ -322,6 +323,10 @@ impl Scheduler {
             num_prefix_queries: load.num_prefix_queries,
             num_prefix_hits: load.num_prefix_hits,
         }
+    }
+
+    fn explain(&self, request_id: u64) -> Option<Waiting> {
+        self.inner.explain(RequestId(request_id)).map(Waiting::from)
     }
 
     #[getter]

@@ -126,6 +126,7 @@ impl fmt::Display for Alteration {
 impl World {
     /// Changes a request in any state; one that has ended or is unknown cannot be.
     pub(crate) fn change(&mut self, label: Label, alteration: &Alteration) -> Checked {
+        let latest = self.tell_time();
         let live = self.find(label);
         let live = live.filter(|&index| self.clients[index].is_live());
         let Some(index) = live else {
@@ -145,6 +146,7 @@ impl World {
         let was_parked = self.clients[index].is_parked();
         let change = self.altered(index, alteration);
         let is_parked = self.clients[index].is_parked();
+        self.clients[index].wait.park(latest, is_parked);
         if was_parked != is_parked {
             self.tally
                 .saw(match (is_parked, self.clients[index].state) {

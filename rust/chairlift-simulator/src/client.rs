@@ -7,6 +7,7 @@ use chairlift_core::{
 };
 
 use crate::{
+    explain::Wait,
     oracle::{Answer, root},
     workload::{Arrival, Label},
 };
@@ -69,6 +70,7 @@ pub(crate) struct Client {
     pub(crate) num_output: usize,
     pub(crate) text: String,
     pub(crate) due: Option<Due>,
+    pub(crate) wait: Wait,
 }
 
 impl Client {
@@ -110,6 +112,7 @@ impl Client {
             num_output: 0,
             text: String::new(),
             due: None,
+            wait: Wait::default(),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::{
 impl World {
     /// Plans a step and runs it.
     pub(crate) fn schedule(&mut self) -> Checked {
+        self.tell_time();
         let is_full = self.flights.len() >= self.scenario.config.steps_in_flight;
         if !is_full {
             self.owe_expired();
@@ -29,6 +30,9 @@ impl World {
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
         self.plan = plan;
+        if !is_full {
+            self.note_rows();
+        }
         self.collect()?;
         match next {
             Next::Idle { wake_at } => {

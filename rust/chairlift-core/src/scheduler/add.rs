@@ -23,6 +23,7 @@ impl Scheduler {
     /// # Errors
     /// A refusal leaves nothing behind.
     pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
+        self.waits.pass(now);
         self.check_request(&new)?;
         let slot = self.free_slot()?;
         self.num_added += 1;

@@ -57,6 +57,7 @@ impl Scheduler {
         request: RequestId,
         change: Change,
     ) -> Result<(), UnknownRequest> {
+        self.waits.pass(now);
         let Some(slot) = slot_of(&self.requests, request) else {
             return Err(UnknownRequest(request.0));
         };
@@ -78,6 +79,8 @@ impl Scheduler {
                 self.queue.arrive(request.tenant);
             }
             self.wait(slot);
+        } else {
+            self.begin_wait(slot);
         }
         let request = live(&mut self.requests, slot);
         if request.tokens.len() >= request.max_num_tokens {

@@ -8,6 +8,7 @@ use crate::{
     policy::{Gate, Moment},
     request::{Slot, State},
     shares::PROMPT_COST,
+    waits::Cause,
 };
 
 /// What `schedule` decided.
@@ -30,6 +31,7 @@ impl Scheduler {
     /// ```
     pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
         plan.clear();
+        self.waits.pass(now);
         if self.in_flight.len() >= self.config.steps_in_flight {
             return Next::Idle { wake_at: None };
         }
@@ -38,8 +40,10 @@ impl Scheduler {
         let mut items = self.spare_items.pop().unwrap_or_default();
         let mut gate_opens = None;
         let (budget, is_short) = self.schedule_running(now, plan, &mut items);
-        if !is_short {
+        if is_short {
             // Who joins right after a preemption would take the very blocks that were just won.
+            self.waits.hold(Cause::Blocks, None);
+        } else {
             gate_opens = self.admit(now, budget, plan, &mut items);
         }
         if items.is_empty() {
@@ -140,7 +144,7 @@ impl Scheduler {
         plan: &mut Plan,
         items: &mut Vec<Item>,
     ) -> bool {
-        let request = live(&mut self.requests, slot);
+        let mut request = live(&mut self.requests, slot);
         let row = request
             .row()
             .expect("invariant: a running request has a row");
@@ -148,6 +152,11 @@ impl Scheduler {
         let num_columns = request.table.num_columns();
         if !self.kv.grow(&mut request.table, end) {
             return false;
+        }
+        if request.account.first_scheduled.is_none() {
+            self.book_wait(slot);
+            request = live(&mut self.requests, slot);
+            request.account.first_scheduled = Some(now);
         }
         for column in num_columns..request.table.num_columns() {
             for group in 0..self.kv.num_groups() {
@@ -168,7 +177,6 @@ impl Scheduler {
         self.planned = self.planned.and(Work::of(start, count));
         request.num_computed = end;
         request.in_flight += 1;
-        request.account.first_scheduled.get_or_insert(now);
         items.push(Item { slot, end, samples });
         true
     }
@@ -176,6 +184,7 @@ impl Scheduler {
     /// A running request loses row and blocks and waits, at the front unless it is parked. What it had published may be
     /// found again.
     pub(super) fn preempt(&mut self, slot: Slot) {
+        self.book_wait(slot);
         let request = live(&mut self.requests, slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
@@ -194,7 +203,7 @@ impl Scheduler {
     }
 
     /// Lets waiting requests join while rows, budget, blocks and the policy allow, in order: the head is never passed.
-    /// Returns when the policy's answer changes by itself.
+    /// Returns when the policy's answer changes by itself, and notes what stopped the head.
     fn admit(
         &mut self,
         now: Nanos,
@@ -206,13 +215,22 @@ impl Scheduler {
             Gate::Open { limit, whole_batch } => (limit, whole_batch, None),
             Gate::Closed { wake_at } => (0, false, wake_at),
         };
+        let (mut cause, mut turn) = (Cause::Step, None);
         while let Some(head) = self.queue.front() {
             let slot = slot_of(&self.requests, head).expect("invariant: who is queued is live");
-            let rejoins = live(&mut self.requests, slot).is_preempted();
-            if (limit == 0 && !rejoins)
-                || (budget.is_spent(&self.costs) && !whole_batch)
-                || !self.join(slot, plan)
-            {
+            let request = live(&mut self.requests, slot);
+            let (rejoins, tenant) = (request.is_preempted(), request.tenant);
+            let joined = if limit == 0 && !rejoins {
+                Err(Cause::Policy)
+            } else if budget.is_spent(&self.costs) && !whole_batch {
+                Err(Cause::Budget)
+            } else {
+                self.join(slot, plan)
+            };
+            if let Err(reason) = joined {
+                cause = reason;
+                // The preempted go before all tenants, and the policy's gate is closed to all.
+                turn = (!rejoins && cause != Cause::Policy).then_some(tenant);
                 break;
             }
             limit -= usize::from(!rejoins);
@@ -228,6 +246,7 @@ impl Scheduler {
                 budget.spend(&self.costs, start, count);
             }
         }
+        self.waits.hold(cause, turn);
         opens
     }
 
@@ -258,11 +277,13 @@ impl Scheduler {
         self.config.policy.gate(moment)
     }
 
-    /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest; false
-    /// if there is no room.
-    fn join(&mut self, slot: Slot, plan: &mut Plan) -> bool {
+    /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest.
+    ///
+    /// # Errors
+    /// What it lacks: a row, or blocks.
+    fn join(&mut self, slot: Slot, plan: &mut Plan) -> Result<(), Cause> {
         if !self.rows.has_free() && self.num_idle == 0 {
-            return false;
+            return Err(Cause::Row);
         }
         let block_size = self.config.block_size;
         let request = live(&mut self.requests, slot);
@@ -284,7 +305,7 @@ impl Scheduler {
         let has_room = self.rows.has_free() && self.seat(slot, num_hits, headroom)
             || self.win_room(slot, num_hits, headroom) && self.seat(slot, num_hits, headroom);
         if !has_room {
-            return false;
+            return Err(Cause::Blocks);
         }
         let row = self.rows.take().expect("invariant: a row was free");
         self.stop_waiting(slot);
@@ -313,8 +334,10 @@ impl Scheduler {
             }
         }
         self.running.push(slot);
-        true
+        self.begin_wait(slot);
+        Ok(())
     }
+
     /// Gives a request the blocks that it joins with; false if they cannot be had.
     fn seat(&mut self, slot: Slot, num_hits: usize, headroom: usize) -> bool {
         let request = live(&mut self.requests, slot);

@@ -28,10 +28,12 @@ impl Scheduler {
             self.queue
                 .insert(request.tenant, request.is_new(), request.place());
         }
+        self.begin_wait(slot);
     }
 
     /// Ends what `wait` began; false if the request does not wait.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
+        self.book_wait(slot);
         let request = live(&mut self.requests, slot);
         match request.state {
             State::Waiting => {

@@ -216,4 +216,10 @@ mutants! {
         ".map_or(String::new(), |old| old.held)" => ".map_or(String::new(), |old| { drop(old.held); String::new() })";
     new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text.rs":
         "        matcher.feed(&held, false);\n" => "";
+    waits_are_forgotten, "-", "where a wait went before its last part is not told", "scheduler/waiting.rs":
+        "        self.book_wait(slot);\n" => "";
+    a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
+        "        _ if request.is_parked() => Line::Parked,\n" => "";
+    a_closed_gate_is_a_full_batch, "-", "who waits for the policy is told that no row is free", "scheduler/step.rs":
+        "Err(Cause::Policy)" => "Err(Cause::Row)";
 }
