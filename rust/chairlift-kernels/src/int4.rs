@@ -9,7 +9,8 @@
 //!
 //! Nibbles are the unsigned factor of a byte product: a pair of products is at most 2 * 15 * 127, and a
 //! whole group fits 16 bits, in which it is summed. The offset of 8 is taken back by the start of each
-//! sum, `-8 sum(x)`. A group's sum has 15 bits and a scale 8: their product is exact in `f32`, so that
+//! sum, `-8 sum(x)`. Where a machine sums four products of bytes by one instruction, it does so from the
+//! start on, in 32 bits. A group's sum has 15 bits and a scale 8: their product is exact in `f32`, so that
 //! fused and separate multiply-adds give the same bits.
 
 use crate::Element;
@@ -43,6 +44,12 @@ const fn words_per_group(width: usize) -> usize {
 impl Code for Int4 {
     const MAX_IN_FEATURES: usize = usize::MAX;
 
+    #[inline(always)]
+    fn most_rows<I: Isa>() -> usize {
+        // 12 sums of a group and 12 totals are in registers side by side.
+        if I::HAS_DOT { 6 } else { I::INTEGER_ROWS }
+    }
+
     fn words_per_panel(in_features: usize, width: usize) -> usize {
         in_features.div_ceil(GROUP) * words_per_group(width)
     }
@@ -74,12 +81,12 @@ impl Code for Int4 {
     }
 
     #[inline(always)]
-    fn words_per_row(in_features: usize) -> usize {
+    fn words_per_row<I: Isa>(in_features: usize) -> usize {
         in_features.div_ceil(GROUP) * INPUT_LINES
     }
 
     #[inline(always)]
-    fn pack_row<T: Element, const R: usize>(
+    fn pack_row<I: Isa, T: Element, const R: usize>(
         numbers: &[T],
         scale: Scale,
         r: usize,
@@ -97,7 +104,11 @@ impl Code for Int4 {
                     halves[1] += x[2] + x[3];
                 }
                 let [low, high] = halves.map(|half| (-OFFSET * half).cast_unsigned());
-                lines[0][r] = low & 0xffff | high << 16;
+                lines[0][r] = if I::HAS_DOT {
+                    low.wrapping_add(high)
+                } else {
+                    low & 0xffff | high << 16
+                };
             }
         }
     }
@@ -118,8 +129,12 @@ impl Code for Int4 {
             let scales = [I::load_low(scales), I::load_high(scales)];
             for r in 0..R {
                 for n in 0..REGISTERS {
-                    let sum = I::convert(I::multiply_i16(sums[r][n], I::splat_word(ONES)));
-                    totals[r][n] = I::mul_add_lanes(sum, scales[n], totals[r][n]);
+                    let sum = if I::HAS_DOT {
+                        sums[r][n]
+                    } else {
+                        I::multiply_i16(sums[r][n], I::splat_word(ONES))
+                    };
+                    totals[r][n] = I::mul_add_lanes(I::convert(sum), scales[n], totals[r][n]);
                 }
             }
         }
@@ -127,7 +142,7 @@ impl Code for Int4 {
     }
 }
 
-/// Sums of one group, each in two halves.
+/// Sums of one group; each in two halves where there is no dot product.
 #[inline(always)]
 fn group_sums<I: Isa, const R: usize>(
     lines: &[u32],
@@ -163,7 +178,11 @@ fn multiply_add<I: Isa, const R: usize>(
     for r in 0..R {
         let x = I::splat_word(x[r]);
         for n in 0..REGISTERS {
-            sums[r][n] = I::pin(I::add_i16(sums[r][n], I::multiply_u8_i8(w[n], x)));
+            sums[r][n] = if I::HAS_DOT {
+                I::add_dot(sums[r][n], w[n], x)
+            } else {
+                I::pin(I::add_i16(sums[r][n], I::multiply_u8_i8(w[n], x)))
+            };
         }
     }
 }

@@ -6,7 +6,9 @@
 //! ```
 //!
 //! A mask leaves `w0` and `w1` as 16-bit halves, a shift `w2` and `w3`; their products with the inputs
-//! are exact in 32 bits. The offset of 128 is taken back by the start of each sum, `-128 sum(x)`.
+//! are exact in 32 bits. Where a machine sums four products of bytes by one instruction, inputs are
+//! one line `[x0 x2 x1 x3]` instead and weights are used as they lie. The offset of 128 is taken back by
+//! the start of each sum, `-128 sum(x)`.
 
 use crate::Element;
 use crate::isa::Isa;
@@ -19,6 +21,10 @@ use crate::tile::{Panel, Sums};
 const DEPTH: usize = 4;
 /// Makes weights unsigned.
 const OFFSET: i32 = 128;
+/// Lines of inputs for a line of weights.
+const fn input_lines<I: Isa>() -> usize {
+    if I::HAS_DOT { 1 } else { 2 }
+}
 /// Both bytes that a mask leaves.
 const EVEN: u32 = 0x00ff_00ff;
 
@@ -28,6 +34,11 @@ pub(crate) struct Int8;
 impl Code for Int8 {
     // 2^31 / 127^2, rounded down to whole words.
     const MAX_IN_FEATURES: usize = 133_144;
+
+    #[inline(always)]
+    fn most_rows<I: Isa>() -> usize {
+        I::INTEGER_ROWS
+    }
 
     fn words_per_panel(in_features: usize, width: usize) -> usize {
         in_features.div_ceil(DEPTH) * width
@@ -53,23 +64,31 @@ impl Code for Int8 {
     }
 
     #[inline(always)]
-    fn words_per_row(in_features: usize) -> usize {
-        1 + 2 * in_features.div_ceil(DEPTH)
+    fn words_per_row<I: Isa>(in_features: usize) -> usize {
+        1 + input_lines::<I>() * in_features.div_ceil(DEPTH)
     }
 
     #[inline(always)]
-    fn pack_row<T: Element, const R: usize>(
+    fn pack_row<I: Isa, T: Element, const R: usize>(
         numbers: &[T],
         scale: Scale,
         r: usize,
         packed: &mut [[u32; R]],
     ) {
         let (start, packed) = packed.split_first_mut().expect("a start and words");
+        let len = input_lines::<I>() * CHUNK / DEPTH;
         let mut total = 0;
-        for (numbers, lines) in numbers.chunks(CHUNK).zip(packed.chunks_mut(CHUNK / 2)) {
+        for (numbers, lines) in numbers.chunks(CHUNK).zip(packed.chunks_mut(len)) {
             let integers = round_chunk(numbers, scale);
-            for (line, x) in lines.iter_mut().zip(integers.as_chunks::<2>().0) {
-                line[r] = x[0].cast_unsigned() & 0xffff | x[1].cast_unsigned() << 16;
+            if I::HAS_DOT {
+                for (line, x) in lines.iter_mut().zip(integers.as_chunks::<DEPTH>().0) {
+                    let [a, b, c, d] = x.map(|x| x.cast_unsigned() & 0xff);
+                    line[r] = a | c << 8 | b << 16 | d << 24;
+                }
+            } else {
+                for (line, x) in lines.iter_mut().zip(integers.as_chunks::<2>().0) {
+                    line[r] = x[0].cast_unsigned() & 0xffff | x[1].cast_unsigned() << 16;
+                }
             }
             total += integers.iter().sum::<i32>();
         }
@@ -87,6 +106,21 @@ impl Code for Int8 {
         let (start, x) = x.split_first().expect("a start and words");
         let mut sums = start.map(|start| [I::splat_word(start); REGISTERS]);
         let even = I::splat_word(EVEN);
+        if I::HAS_DOT {
+            for (x, line) in x.iter().zip(lines) {
+                let mut w = [even; REGISTERS];
+                for n in 0..REGISTERS {
+                    w[n] = I::load_words(&line[n * I::WORDS..]);
+                }
+                for r in 0..R {
+                    let x = I::splat_word(x[r]);
+                    for n in 0..REGISTERS {
+                        sums[r][n] = I::add_dot(sums[r][n], w[n], x);
+                    }
+                }
+            }
+            return sums.map(|sums| sums.map(I::convert));
+        }
         for (x, line) in x.as_chunks::<2>().0.iter().zip(lines) {
             let mut w = [even; REGISTERS];
             for n in 0..REGISTERS {

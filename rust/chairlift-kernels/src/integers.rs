@@ -2,6 +2,7 @@
 //!
 //! Products are exact. `multiply_i16` cannot overflow for what the kernels feed it (bytes), and
 //! `multiply_u8_i8`, whose sums of two saturate at 16 bits, is used where one factor has four bits.
+//! `add_dot` has no such limits, but is one instruction on some machines only (VNNI).
 
 /// Operations on a register of 32-bit words.
 pub trait Integers: Copy {
@@ -46,6 +47,26 @@ pub trait Integers: Copy {
     ///
     /// The sum saturates at 16 bits: callers see to it that it stays within.
     fn multiply_u8_i8(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Whether `add_dot` is one instruction.
+    const HAS_DOT: bool = false;
+
+    /// Sums of words and the products of unsigned bytes of `a` and signed bytes of `b`, all four of a
+    /// word; wraps.
+    #[inline(always)]
+    fn add_dot(sums: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words {
+        add_dot_by_nibbles::<Self>(sums, a, b)
+    }
+}
+
+/// [`Integers::add_dot`] by the other operations.
+#[inline(always)]
+fn add_dot_by_nibbles<I: Integers>(sums: I::Words, a: I::Words, b: I::Words) -> I::Words {
+    let nibble = I::splat_word(0x0f0f_0f0f);
+    let low = I::multiply_u8_i8(I::and(a, nibble), b);
+    let high = I::multiply_u8_i8(I::and(I::shift_right::<4>(a), nibble), b);
+    let sums = I::add_i32(sums, I::multiply_i16(low, I::splat_word(0x0001_0001)));
+    I::add_i32(sums, I::multiply_i16(high, I::splat_word(0x0010_0010)))
 }
 
 impl Integers for super::isa::Portable {
@@ -129,24 +150,26 @@ fn by_lane(a: [u32; 8], b: [u32; 8], operation: impl Fn(u32, u32) -> u32) -> [u3
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Integers;
+    use super::{Integers, add_dot_by_nibbles};
     use crate::isa::{Avx2, Avx512};
     use std::arch::asm;
     use std::arch::x86_64::{
         __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
         _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi32,
-        _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_loadu_si512,
-        _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_set1_epi32, _mm512_srl_epi16,
+        _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512,
+        _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16,
+        _mm512_set1_epi32, _mm512_srl_epi16,
     };
 
     /// Implements [`Integers`] by intrinsics; SAFETY of its blocks as in `isa`.
     macro_rules! implement {
         (
-            $Set:ident, $Words:ty, $lanes:literal lanes, $rows:literal rows,
+            [$($parameters:tt)*] $Set:ty, $Words:ty, $lanes:literal lanes, $rows:expr, rows,
             $set1:ident, $loadu:ident, $and:ident, $shift:ident, $add32:ident, $add16:ident,
-            $madd:ident, $maddubs:ident, $pin:ident
+            $madd:ident, $maddubs:ident, $pin:ident,
+            $($more:item)*
         ) => {
-            impl Integers for $Set {
+            impl<$($parameters)*> Integers for $Set {
                 type Words = $Words;
 
                 const WORDS: usize = $lanes;
@@ -207,6 +230,8 @@ mod x86 {
                     // SAFETY: see the macro.
                     unsafe { $maddubs(a, b) }
                 }
+
+                $($more)*
             }
         };
     }
@@ -235,14 +260,27 @@ mod x86 {
 
     // 12 accumulators, 2 of weights, 1 of a row and the mask are 16 registers.
     implement!(
-        Avx2, __m256i, 8 lanes, 6 rows,
+        [] Avx2, __m256i, 8 lanes, 6, rows,
         _mm256_set1_epi32, _mm256_loadu_si256, _mm256_and_si256, _mm256_srl_epi16,
-        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, pin_ymm
+        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, pin_ymm,
     );
+    // With dot products 28 accumulators, 2 of weights and 1 of a row are 31 registers of 32.
     implement!(
-        Avx512, __m512i, 16 lanes, 8 rows,
+        [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>,
+        __m512i, 16 lanes, if VNNI { 14 } else { 8 }, rows,
         _mm512_set1_epi32, _mm512_loadu_si512, _mm512_and_si512, _mm512_srl_epi16,
-        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, pin_zmm
+        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, pin_zmm,
+        const HAS_DOT: bool = VNNI;
+
+        #[inline(always)]
+        fn add_dot(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+            if VNNI {
+                // SAFETY: see the macro.
+                unsafe { _mm512_dpbusd_epi32(sums, a, b) }
+            } else {
+                add_dot_by_nibbles::<Self>(sums, a, b)
+            }
+        }
     );
 }
 
@@ -274,6 +312,7 @@ mod tests {
                     I::multiply_i16(a, b),
                     I::multiply_u8_i8(a, b),
                     I::multiply_u8_i8(nibbles, b),
+                    I::add_dot(a, b, a),
                 ];
                 for (index, words) in results.into_iter().enumerate() {
                     let mut numbers = [0.0; 16];
@@ -284,7 +323,7 @@ mod tests {
                         let lanes = numbers[..I::WORDS].iter().enumerate();
                         out.extend(lanes.map(|(lane, number)| {
                             // Sorted by place below, whatever the width of the registers.
-                            let place = ((start + lane) * 7 + index) * 2 + half;
+                            let place = ((start + lane) * 8 + index) * 2 + half;
                             (place as u32) << 24 ^ (*number as u32)
                         }));
                     }

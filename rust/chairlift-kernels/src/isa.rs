@@ -41,6 +41,26 @@ pub trait Isa: Integers + Send + Sync {
 
     /// Signed words as numbers, rounded where they have more than 24 bits.
     fn convert(words: Self::Words) -> Self::Vector;
+
+    /// Whether `add_pair_dot` is one instruction.
+    const HAS_PAIR_DOT: bool = false;
+
+    /// Adds the products of the two bf16 of `a` and those of each of the first `LANES` words of `b`.
+    ///
+    /// As Intel describes `VDPBF16PS`: two fused multiply-adds, that of the high halves first. The
+    /// instruction itself takes subnormal numbers for zero.
+    #[inline(always)]
+    fn add_pair_dot(sums: Self::Vector, a: u32, b: &[u32]) -> Self::Vector {
+        add_pair_dot_by_halves::<Self>(sums, a, b)
+    }
+}
+
+/// [`Isa::add_pair_dot`] by the other operations.
+#[inline(always)]
+fn add_pair_dot_by_halves<I: Isa>(sums: I::Vector, a: u32, b: &[u32]) -> I::Vector {
+    let (low, high) = (f32::from_bits(a << 16), f32::from_bits(a & HIGH));
+    let sums = I::mul_add_lanes(I::splat(high), I::load_high(b), sums);
+    I::mul_add_lanes(I::splat(low), I::load_low(b), sums)
 }
 
 /// Asks for a cache line; does nothing where there is no memory.
@@ -132,14 +152,24 @@ impl Isa for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{HIGH, Isa};
+    use super::{HIGH, Isa, add_pair_dot_by_halves};
+    use crate::integers::Integers;
     use std::arch::x86_64::{
         __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps,
         _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
         _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps,
-        _mm512_slli_epi32, _mm512_storeu_ps,
+        _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32,
+        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
     };
+    use std::mem::transmute;
+
+    /// 256-bit registers.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2;
+
+    /// 512-bit registers, perhaps with dot products of bytes (VNNI) and of bf16.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx512<const VNNI: bool, const BF16: bool>;
 
     /// Implements [`Isa`] by intrinsics.
     ///
@@ -147,14 +177,12 @@ mod x86 {
     /// features, and calls that only where the machine has them; loads and stores check lengths.
     macro_rules! implement {
         (
-            $Set:ident, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
+            [$($parameters:tt)*] $Set:ty, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
             $fmadd:ident, $set1:ident, $loadu:ident, $storeu:ident,
-            $load_words:ident, $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident
+            $load_words:ident, $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
+            $($more:item)*
         ) => {
-            #[derive(Clone, Copy)]
-            pub(crate) struct $Set;
-
-            impl Isa for $Set {
+            impl<$($parameters)*> Isa for $Set {
                 type Vector = $Vector;
 
                 const LANES: usize = $lanes;
@@ -213,23 +241,72 @@ mod x86 {
                     // SAFETY: see the macro.
                     unsafe { $convert(words) }
                 }
+
+                $($more)*
             }
         };
     }
 
     // 10 accumulators, 2 loads, 2 widened, 1 of a row and the mask are 16 registers.
     implement!(
-        Avx2, __m256, 8 lanes, 5 rows,
+        [] Avx2, __m256, 8 lanes, 5 rows,
         _mm256_fmadd_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
         _mm256_loadu_si256, _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
-        _mm256_castsi256_ps, _mm256_cvtepi32_ps
+        _mm256_castsi256_ps, _mm256_cvtepi32_ps,
     );
     implement!(
-        Avx512, __m512, 16 lanes, 8 rows,
+        [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 8 rows,
         _mm512_fmadd_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
         _mm512_loadu_si512, _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
-        _mm512_castsi512_ps, _mm512_cvtepi32_ps
+        _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+        const HAS_PAIR_DOT: bool = BF16;
+
+        #[inline(always)]
+        fn add_pair_dot(sums: __m512, a: u32, b: &[u32]) -> __m512 {
+            if !BF16 {
+                return add_pair_dot_by_halves::<Self>(sums, a, b);
+            }
+            let b = Self::load_words(b);
+            let a = Self::splat_word(a);
+            // SAFETY: see the macro. Any 512 bits are pairs of bf16.
+            unsafe { _mm512_dpbf16_ps(sums, transmute(a), transmute(b)) }
+        }
     );
 }
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Kernel, dispatch};
+    use crate::{Element, bf16};
+
+    struct Dot([f32; 16], u32, [u32; 16]);
+
+    impl Kernel for Dot {
+        type Output = [f32; 16];
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> [f32; 16] {
+            let mut sums = self.0;
+            for start in (0..16).step_by(I::LANES) {
+                let sum = I::load(&sums[start..]);
+                let sum = I::add_pair_dot(sum, self.1, &self.2[start..]);
+                I::store(sum, &mut sums[start..]);
+            }
+            sums
+        }
+    }
+
+    #[test]
+    fn both_products_of_a_pair_are_added() {
+        let pair = |low: f32, high: f32| bf16::pack(&[low, high].map(bf16::from_f32));
+        let lanes: [f32; 16] = std::array::from_fn(|lane| lane as f32);
+        let b = lanes.map(|lane| pair(lane - 7.0, 100.0 - lane));
+        // Whole numbers: exact, in whatever order an instruction adds.
+        let expected = lanes.map(|lane| lane / 2.0 + 3.0 * (lane - 7.0) - 111.0 * (100.0 - lane));
+        let sums = lanes.map(|lane| lane / 2.0);
+        assert_eq!(dispatch(Dot(sums, pair(3.0, -111.0), b)), expected);
+    }
+}

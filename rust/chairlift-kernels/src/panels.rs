@@ -45,10 +45,15 @@ pub(crate) trait Product: Sync {
     fn most_rows<I: Isa>() -> usize;
 
     /// Units of one packed row.
-    fn units_per_row(&self) -> usize;
+    fn units_per_row<I: Isa>(&self) -> usize;
 
     /// Packs R rows from `first` on, side by side; may give each a scale.
-    fn pack<const R: usize>(&self, first: usize, packed: &mut [Self::Unit], scales: &mut [f32]);
+    fn pack<I: Isa, const R: usize>(
+        &self,
+        first: usize,
+        packed: &mut [Self::Unit],
+        scales: &mut [f32],
+    );
 
     /// R packed rows times one panel.
     fn tile<I: Isa, const R: usize>(
@@ -188,7 +193,7 @@ impl<P: Product> Kernel for Share<'_, P> {
     fn run<I: Isa>(self) {
         let num_rows = self.target.num_rows;
         let mut packed =
-            P::Unit::take_scratch(num_rows.min(MAX_ROWS) * self.product.units_per_row());
+            P::Unit::take_scratch(num_rows.min(MAX_ROWS) * self.product.units_per_row::<I>());
         let mut scales = [0.0; MAX_ROWS];
         let mut done = 0;
         while done < num_rows {
@@ -204,14 +209,14 @@ impl<P: Product> Share<'_, P> {
     #[inline(always)]
     fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit], scales: &mut [f32]) {
         let most = P::most_rows::<I>();
-        let len = self.product.units_per_row();
+        let len = self.product.units_per_row::<I>();
         for tile in balanced(rows.len(), most) {
             let first = rows.start + tile.start;
             let units = &mut packed[tile.start * len..tile.end * len];
             let scales = &mut scales[tile.clone()];
             with_rows!(most, tile.len(), |R| self
                 .product
-                .pack::<R>(first, units, scales));
+                .pack::<I, R>(first, units, scales));
         }
         for panel in self.target.panels.clone() {
             for tile in balanced(rows.len(), most) {

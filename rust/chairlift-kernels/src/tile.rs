@@ -123,7 +123,7 @@ pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Ran
 /// `$most`.
 macro_rules! with_rows {
     ($most:expr, $rows:expr, |$R:ident| $body:expr) => {
-        $crate::tile::with_rows!($most, $rows, |$R| $body, 1 2 3 4 5 6 7 8)
+        $crate::tile::with_rows!($most, $rows, |$R| $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
     };
     ($most:expr, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
         match $rows {
