@@ -126,7 +126,8 @@ impl Code for Int4 {
         for (x, group) in x.as_chunks::<INPUT_LINES>().0.iter().zip(groups) {
             let (scales, lines) = group.split_at(I::WORDS);
             let sums = group_sums::<I, R>(lines, x);
-            let scales = [I::load_low(scales), I::load_high(scales)];
+            let scales = I::load_words(scales);
+            let scales = [I::low(scales), I::high(scales)];
             for r in 0..R {
                 for n in 0..REGISTERS {
                     let sum = if I::HAS_DOT {

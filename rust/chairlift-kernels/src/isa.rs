@@ -33,11 +33,11 @@ pub trait Isa: Integers + Send + Sync {
     /// Replaces the first `LANES` numbers.
     fn store(vector: Self::Vector, numbers: &mut [f32]);
 
-    /// The bf16 in the low half of each of the first `LANES` words, widened.
-    fn load_low(words: &[u32]) -> Self::Vector;
+    /// The bf16 in the low half of each word, widened.
+    fn low(words: Self::Words) -> Self::Vector;
 
     /// The same of the high halves.
-    fn load_high(words: &[u32]) -> Self::Vector;
+    fn high(words: Self::Words) -> Self::Vector;
 
     /// Signed words as numbers, rounded where they have more than 24 bits.
     fn convert(words: Self::Words) -> Self::Vector;
@@ -45,22 +45,21 @@ pub trait Isa: Integers + Send + Sync {
     /// Whether `add_pair_dot` is one instruction.
     const HAS_PAIR_DOT: bool = false;
 
-    /// Adds the products of the two bf16 of `a` and those of each of the first `LANES` words of `b`.
+    /// Adds the products of the two bf16 in each word of `a` and of `b`.
     ///
     /// As Intel describes `VDPBF16PS`: two fused multiply-adds, that of the high halves first. The
     /// instruction itself takes subnormal numbers for zero.
     #[inline(always)]
-    fn add_pair_dot(sums: Self::Vector, a: u32, b: &[u32]) -> Self::Vector {
+    fn add_pair_dot(sums: Self::Vector, a: Self::Words, b: Self::Words) -> Self::Vector {
         add_pair_dot_by_halves::<Self>(sums, a, b)
     }
 }
 
 /// [`Isa::add_pair_dot`] by the other operations.
 #[inline(always)]
-fn add_pair_dot_by_halves<I: Isa>(sums: I::Vector, a: u32, b: &[u32]) -> I::Vector {
-    let (low, high) = (f32::from_bits(a << 16), f32::from_bits(a & HIGH));
-    let sums = I::mul_add_lanes(I::splat(high), I::load_high(b), sums);
-    I::mul_add_lanes(I::splat(low), I::load_low(b), sums)
+fn add_pair_dot_by_halves<I: Isa>(sums: I::Vector, a: I::Words, b: I::Words) -> I::Vector {
+    let sums = I::mul_add_lanes(I::high(a), I::high(b), sums);
+    I::mul_add_lanes(I::low(a), I::low(b), sums)
 }
 
 /// Asks for a cache line; does nothing where there is no memory.
@@ -125,23 +124,13 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn load_low(words: &[u32]) -> [f32; 8] {
-        let words: &[u32; 8] = words.first_chunk().expect("a register of words");
-        let mut wide = [0.0; 8];
-        for lane in 0..8 {
-            wide[lane] = f32::from_bits(words[lane] << 16);
-        }
-        wide
+    fn low(words: [u32; 8]) -> [f32; 8] {
+        words.map(|word| f32::from_bits(word << 16))
     }
 
     #[inline(always)]
-    fn load_high(words: &[u32]) -> [f32; 8] {
-        let words: &[u32; 8] = words.first_chunk().expect("a register of words");
-        let mut wide = [0.0; 8];
-        for lane in 0..8 {
-            wide[lane] = f32::from_bits(words[lane] & HIGH);
-        }
-        wide
+    fn high(words: [u32; 8]) -> [f32; 8] {
+        words.map(|word| f32::from_bits(word & HIGH))
     }
 
     #[inline(always)]
@@ -153,13 +142,12 @@ impl Isa for Portable {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{HIGH, Isa, add_pair_dot_by_halves};
-    use crate::integers::Integers;
     use std::arch::x86_64::{
-        __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps,
-        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
+        __m256, __m512, __m512i, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps,
+        _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
         _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-        _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32,
-        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+        _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_epi32, _mm512_set1_ps,
+        _mm512_slli_epi32, _mm512_storeu_ps,
     };
     use std::mem::transmute;
 
@@ -179,7 +167,7 @@ mod x86 {
         (
             [$($parameters:tt)*] $Set:ty, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
             $fmadd:ident, $set1:ident, $loadu:ident, $storeu:ident,
-            $load_words:ident, $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
+            $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
             $($more:item)*
         ) => {
             impl<$($parameters)*> Isa for $Set {
@@ -220,20 +208,15 @@ mod x86 {
                 }
 
                 #[inline(always)]
-                fn load_low(words: &[u32]) -> $Vector {
-                    let words = &words[..$lanes];
+                fn low(words: Self::Words) -> $Vector {
                     // SAFETY: see the macro.
-                    unsafe { $cast($shift_left::<16>($load_words(words.as_ptr().cast()))) }
+                    unsafe { $cast($shift_left::<16>(words)) }
                 }
 
                 #[inline(always)]
-                fn load_high(words: &[u32]) -> $Vector {
-                    let words = &words[..$lanes];
+                fn high(words: Self::Words) -> $Vector {
                     // SAFETY: see the macro.
-                    unsafe {
-                        let mask = $set1_word(HIGH.cast_signed());
-                        $cast($and($load_words(words.as_ptr().cast()), mask))
-                    }
+                    unsafe { $cast($and(words, $set1_word(HIGH.cast_signed()))) }
                 }
 
                 #[inline(always)]
@@ -251,25 +234,24 @@ mod x86 {
     implement!(
         [] Avx2, __m256, 8 lanes, 5 rows,
         _mm256_fmadd_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
+        _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
         _mm256_castsi256_ps, _mm256_cvtepi32_ps,
     );
     implement!(
         [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 8 rows,
         _mm512_fmadd_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-        _mm512_loadu_si512, _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
+        _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
         _mm512_castsi512_ps, _mm512_cvtepi32_ps,
         const HAS_PAIR_DOT: bool = BF16;
 
         #[inline(always)]
-        fn add_pair_dot(sums: __m512, a: u32, b: &[u32]) -> __m512 {
-            if !BF16 {
-                return add_pair_dot_by_halves::<Self>(sums, a, b);
+        fn add_pair_dot(sums: __m512, a: __m512i, b: __m512i) -> __m512 {
+            if BF16 {
+                // SAFETY: see the macro. Any 512 bits are pairs of bf16.
+                unsafe { _mm512_dpbf16_ps(sums, transmute(a), transmute(b)) }
+            } else {
+                add_pair_dot_by_halves::<Self>(sums, a, b)
             }
-            let b = Self::load_words(b);
-            let a = Self::splat_word(a);
-            // SAFETY: see the macro. Any 512 bits are pairs of bf16.
-            unsafe { _mm512_dpbf16_ps(sums, transmute(a), transmute(b)) }
         }
     );
 }
@@ -292,7 +274,8 @@ mod tests {
             let mut sums = self.0;
             for start in (0..16).step_by(I::LANES) {
                 let sum = I::load(&sums[start..]);
-                let sum = I::add_pair_dot(sum, self.1, &self.2[start..]);
+                let b = I::load_words(&self.2[start..]);
+                let sum = I::add_pair_dot(sum, I::splat_word(self.1), b);
                 I::store(sum, &mut sums[start..]);
             }
             sums

@@ -72,9 +72,14 @@ impl Product for PairProduct<'_> {
         let mut sums = [bias; R];
         let (x, _) = packed.as_chunks::<R>();
         for (x, line) in x.iter().zip(lines) {
+            let mut w = [I::splat_word(0); REGISTERS];
+            for n in 0..REGISTERS {
+                w[n] = I::load_words(&line[n * I::WORDS..]);
+            }
             for r in 0..R {
+                let x = I::splat_word(x[r]);
                 for n in 0..REGISTERS {
-                    sums[r][n] = I::add_pair_dot(sums[r][n], x[r], &line[n * I::LANES..]);
+                    sums[r][n] = I::add_pair_dot(sums[r][n], x, w[n]);
                 }
             }
         }

@@ -62,8 +62,8 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
             let Self(arithmetic, rounds) = self;
             let products_per_word = match arithmetic {
                 Arithmetic::Bfloat16 if I::HAS_PAIR_DOT => {
-                    let pairs = [black_box(0x3e80_3e80); 16];
-                    floats::<I>(rounds, |sum, _| I::add_pair_dot(sum, pairs[0], &pairs));
+                    let pairs = I::splat_word(black_box(0x3e80_3e80));
+                    floats::<I>(rounds, |sum, _| I::add_pair_dot(sum, pairs, pairs));
                     2
                 }
                 Arithmetic::Float32 | Arithmetic::Bfloat16 => {
