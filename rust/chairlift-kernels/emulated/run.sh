@@ -10,7 +10,7 @@
 set -euo pipefail
 
 BOCHS_SOURCE=${BOCHS_SOURCE:-https://github.com/bochs-emu/Bochs}
-# Later than release 3.0, which loses registers where Linux saves them in the compacted form.
+# The state of 2026-08-22; bochs.patch says what it lacks.
 BOCHS_COMMIT=783b58fd6d9bae598a07c59719122322fa0edce6
 TARGET=x86_64-unknown-linux-musl
 MAX_SECONDS=${MAX_SECONDS:-3600}
@@ -39,6 +39,7 @@ if [[ ! -x $bochs/bochs ]]; then
     git init --quiet
     git fetch --quiet --depth 1 "$BOCHS_SOURCE" "$BOCHS_COMMIT"
     git checkout --quiet --force FETCH_HEAD
+    git apply "$here/bochs.patch"
     cd bochs
     export CFLAGS="-O2 -w" CXXFLAGS="-O2 -w"
     ./configure --enable-cpu-level=6 --enable-x86-64 --enable-vmx=2 --enable-avx --enable-evex \
@@ -91,7 +92,7 @@ display_library: nogui
 cpu: model=corei7_skylake_x, count=1, ips=200000000, reset_on_triple_fault=0, ignore_bad_msrs=1, add_features="avx512vnni,avx512bf16"
 memory: guest=512, host=512
 romimage: file=$bochs/bios/BIOS-bochs-latest
-vgaromimage: file=$bochs/bios/VGABIOS-lgpl-latest.bin
+vgaromimage: file=$bochs/bios/VGABIOS-lgpl/VGABIOS-lgpl-latest.bin
 ata0-master: type=cdrom, path=$boot/tests.iso, status=inserted
 boot: cdrom
 com1: enabled=1, mode=file, dev=$boot/serial.log

@@ -143,11 +143,11 @@ impl Isa for Portable {
 mod x86 {
     use super::{HIGH, Isa, add_pair_dot_by_halves};
     use std::arch::x86_64::{
-        __m256, __m512, __m512i, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps,
-        _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
-        _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-        _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_epi32, _mm512_set1_ps,
-        _mm512_slli_epi32, _mm512_storeu_ps,
+        __m256, __m512, __m512bh, __m512i, _mm256_and_si256, _mm256_castsi256_ps,
+        _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_epi32, _mm256_set1_ps,
+        _mm256_slli_epi32, _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps,
+        _mm512_cvtepi32_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_epi32,
+        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
     };
     use std::mem::transmute;
 
@@ -248,7 +248,11 @@ mod x86 {
         fn add_pair_dot(sums: __m512, a: __m512i, b: __m512i) -> __m512 {
             if BF16 {
                 // SAFETY: see the macro. Any 512 bits are pairs of bf16.
-                unsafe { _mm512_dpbf16_ps(sums, transmute(a), transmute(b)) }
+                unsafe {
+                    let a = transmute::<__m512i, __m512bh>(a);
+                    let b = transmute::<__m512i, __m512bh>(b);
+                    _mm512_dpbf16_ps(sums, a, b)
+                }
             } else {
                 add_pair_dot_by_halves::<Self>(sums, a, b)
             }
