@@ -380,6 +380,10 @@ class Scheduler:
     """Length of the int32 buffer that `schedule` writes to."""
     num_slots: int
     """Every `Added.slot` is below this."""
+    @property
+    def num_waiting(self) -> int:
+        """Requests without a row; the queue's cap counts them."""
+
     wake_at: int | None
     """After an idle `schedule`: when something is due if no command comes before."""
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import beside_one
+from tests.chaos.good_client import USUAL, beside, in_words
 from tests.chaos.history import History
 
 REQUESTS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
@@ -13,31 +13,40 @@ MAY_END = {("DEADLINE_EXCEEDED", ""), ("client race", "")}
 
 
 async def run(scale, lab):
-    server = await lab.server()
+    server = await lab.server(engine=USUAL)
     history = History(lab.scratch / "deadlines.jsonl")
+    patient = History(lab.scratch / "no_deadlines.jsonl")
 
-    async def storm():
+    async def storm(history, num_requests, *, hurry):
         async with server.stub() as stub:
+            draws = [random.Random(i) for i in range(CALLERS)]
             await asyncio.gather(
-                *(caller(lab, stub, history, random.Random(i), scale) for i in range(CALLERS))
+                *(caller(lab, stub, history, num_requests, draw, hurry) for draw in draws)
             )
 
-    good = await beside_one(lab, server, storm())
+    # The same callers without deadlines share the steps, too.
+    work = storm(patient, REQUESTS[scale] // 10, hurry=False)
+    _, (before,) = await beside(lab, server, work)
+    _, (during,) = await beside(lab, server, storm(history, REQUESTS[scale], hurry=True))
     await server.until_idle()
+    patient.check(lab.traffic.answers)
     records = history.check(lab.traffic.answers, may_end=MAY_END)
     missed = sum(record.status != "OK" for record in records)
     assert missed > 0
     return Figures(
         "deadlines of 1 to 50 ms",
         f"{len(records):,} requests",
-        [f"{missed:,} missed; 0 blocks leaked, 0 late tokens", good],
+        [
+            f"{missed:,} missed; 0 blocks leaked, 0 late tokens",
+            in_words(before, during, "beside as many callers without"),
+        ],
     )
 
 
-async def caller(lab, stub, history, draw, scale):
-    while history.num_requests < REQUESTS[scale]:
+async def caller(lab, stub, history, num_requests, draw, hurry):
+    while history.num_requests < num_requests:
         ask = lab.traffic.draw(draw, "r")
-        timeout = draw.uniform(0.001, 0.05)
+        timeout = draw.uniform(0.001, 0.05) if hurry else None
         if draw.random() < 0.5:
             history.note(await lab.traffic.one(stub, ask, timeout=timeout))
         else:

@@ -166,6 +166,21 @@ async def test_refusals_arrive_as_failed(start):
     assert isinstance(await inbox.ends(first), Finished)
 
 
+async def test_a_full_queue_refuses_while_a_step_runs(start):
+    engine = await start(max_queued_requests=2, max_num_seqs=1)
+    gate, inbox = Gate(engine.engine), Inbox()
+    first = submit(engine, greedy([1], 3), inbox)
+    await gate.reached()
+    others = [submit(engine, greedy([2], 3), inbox) for _ in range(4)]
+    ends = [await inbox.ends(handle) for handle in others[2:]]
+    assert [end.reason for end in ends] == [Reason.QUEUE_FULL] * 2
+    gate.open()
+    for handle in (first, *others[:2]):
+        assert isinstance(await inbox.ends(handle), Finished)
+    # The queue is empty again.
+    assert isinstance(await inbox.ends(submit(engine, greedy([2], 3), inbox)), Finished)
+
+
 async def test_stop_lets_running_requests_finish_and_fails_the_queued(start):
     engine = await start(max_num_seqs=1)
     inbox = Inbox()

@@ -302,9 +302,9 @@ class AsyncEngine:
         """Gives why a request cannot be submitted now."""
         if self._state is not EngineState.SERVING:
             return self._state.refusal
-        # The scheduler caps its queue; this caps what it has not answered yet.
-        most = self.config.max_queued_requests + self.config.max_num_seqs
-        return Reason.QUEUE_FULL if len(self._submitted) > most else None
+        # The scheduler has the last word on its queue, but only between two steps.
+        is_full = self._running().num_waiting >= self.config.max_queued_requests
+        return Reason.QUEUE_FULL if is_full else None
 
     def _hop(self, delivery: Delivery) -> None:
         """Takes a delivery to the event loop; the one thing here that the engine thread calls."""

@@ -124,6 +124,7 @@ class EngineLoop:
         self._commands: list[Command] = []
         self._condition = threading.Condition()
         self._stopping = False
+        self._num_submits = self._num_obeyed = 0
         self._credits = threading.Semaphore(_MAX_UNDELIVERED)
         self._checked_idle = False
         self._thread = threading.Thread(target=self._main, name="chairlift-engine", daemon=True)
@@ -134,6 +135,7 @@ class EngineLoop:
 
     def put(self, command: Command) -> None:
         """Queues a command and wakes the thread."""
+        self._num_submits += isinstance(command, Submit)
         with self._condition:
             self._commands.append(command)
             self._condition.notify()
@@ -147,6 +149,14 @@ class EngineLoop:
         with self._condition:
             self._stopping = True
             self._condition.notify()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a row, those included that the thread has not seen yet.
+
+        Exact while a step runs; too few for a moment while one is planned.
+        """
+        return self.engine.num_waiting + self._num_submits - self._num_obeyed
 
     @property
     def silence_s(self) -> float:
@@ -186,6 +196,7 @@ class EngineLoop:
         engine = self.engine
         match command:
             case Submit(handle):
+                self._num_obeyed += 1
                 return handle, self._submit(handle)
             case Abort(handle, reason):
                 # Without an id the submit was refused: commands come in the order they were given.

@@ -50,6 +50,7 @@ class Stepper:
         runner: Owns the row tables and runs the model.
         clock: Gives monotonic nanoseconds; the only clock of the engine.
         alive_ns: When the last turn or forward pass began; a step in parts has many.
+        num_waiting: Requests without a row since the last step was planned; any thread may read it.
         down: The scheduler raised, or the model fails whatever it is given.
     """
 
@@ -75,6 +76,7 @@ class Stepper:
         Requests are forgotten without an event, and ids count from the start again.
         """
         self.down = False
+        self.num_waiting = 0
         self.scheduler = self._between(scheduler_of(self.config, self._loaded))
         self.runner = self.new_runner()
         self._requests = RequestTable(
@@ -119,6 +121,7 @@ class Stepper:
         started = self.alive_ns = self.clock()
         with self.trusted_core():
             step = self.scheduler.schedule(started, self._plan)
+            self.num_waiting = self.scheduler.num_waiting
             if step is None:
                 events = self.scheduler.take_events()
                 return StepOutput(events, NO_LOGPROBS, self.scheduler.load(), None)

@@ -7,6 +7,7 @@ import asyncio
 import functools
 import logging
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,6 +67,8 @@ _LAST_WRITES_S: Final = 5.0
 _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
 _WATCHDOG_S: Final = 15.0
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""For so long a busy event loop may keep the engine thread from the interpreter, not for 5 ms."""
 _REMEDY: Final = (
     "that needs --tls-cert and --tls-key, and --auth-tokens or --tls-client-ca; "
     "or use 127.0.0.1, ::1 or unix:PATH"
@@ -294,6 +297,7 @@ async def run_server(
         ConfigError: A setting or an address is wrong.
         ModelError: The model cannot be loaded.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     server = Server(engine_config, server_config)
     with _signals() as (stop, hurry):
         # From here on a signal ends the server in order, also while the port is being bound.

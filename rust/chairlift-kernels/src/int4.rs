@@ -14,8 +14,8 @@
 //! fused and separate multiply-adds give the same bits.
 
 use crate::Element;
-use crate::isa::Isa;
-use crate::panels::{AHEAD, REGISTERS};
+use crate::isa::{Isa, again};
+use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, GROUP, Scale, quantize_int4, round_chunk};
 use crate::quantized::Code;
 use crate::tile::{Panel, Sums};
@@ -114,14 +114,13 @@ impl Code for Int4 {
     }
 
     #[inline(always)]
-    fn tile<I: Isa, const R: usize>(panel: &[u32], x: &[[u32; R]]) -> Sums<I, R, REGISTERS> {
+    fn tile<I: Isa, const R: usize>(
+        panel: Panel<'_, u32>,
+        x: &[[u32; R]],
+    ) -> Sums<I, R, REGISTERS> {
         let width = REGISTERS * I::WORDS;
         let len = words_per_group(width);
-        let groups = Panel {
-            units: panel,
-            ahead: AHEAD,
-        }
-        .lines(0, len, len);
+        let groups = panel.lines(0, len, len);
         let mut totals = [[I::splat(0.0); REGISTERS]; R];
         for (x, group) in x.as_chunks::<INPUT_LINES>().0.iter().zip(groups) {
             let (scales, lines) = group.split_at(I::WORDS);
@@ -151,21 +150,25 @@ fn group_sums<I: Isa, const R: usize>(
 ) -> [[I::Words; REGISTERS]; R] {
     let width = REGISTERS * I::WORDS;
     let low = I::splat_word(LOW);
-    let mut sums = x[0].map(|start| [I::splat_word(start); REGISTERS]);
+    let mut sums = [[low; REGISTERS]; R];
+    for r in 0..R {
+        sums[r] = [I::broadcast_word(&x[0][r]); REGISTERS];
+    }
     for j in 0..LINES {
         let line = &lines[j * width..][..width];
         let mut w = [low; REGISTERS];
         for n in 0..REGISTERS {
             w[n] = I::and(I::load_words(&line[n * I::WORDS..]), low);
         }
-        multiply_add::<I, R>(&mut sums, x[1 + 2 * j], w);
+        multiply_add::<I, R>(&mut sums, &x[1 + 2 * j], w);
+        let line = again(line);
         for n in 0..REGISTERS {
             w[n] = I::and(
                 I::shift_right::<4>(I::load_words(&line[n * I::WORDS..])),
                 low,
             );
         }
-        multiply_add::<I, R>(&mut sums, x[2 + 2 * j], w);
+        multiply_add::<I, R>(&mut sums, &x[2 + 2 * j], w);
     }
     sums
 }
@@ -173,16 +176,16 @@ fn group_sums<I: Isa, const R: usize>(
 #[inline(always)]
 fn multiply_add<I: Isa, const R: usize>(
     sums: &mut [[I::Words; REGISTERS]; R],
-    x: [u32; R],
+    x: &[u32; R],
     w: [I::Words; REGISTERS],
 ) {
     for r in 0..R {
-        let x = I::splat_word(x[r]);
+        let x = I::broadcast_word(&x[r]);
         for n in 0..REGISTERS {
             sums[r][n] = if I::HAS_DOT {
                 I::add_dot(sums[r][n], w[n], x)
             } else {
-                I::pin(I::add_i16(sums[r][n], I::multiply_u8_i8(w[n], x)))
+                I::multiply_add_u8_i8(sums[r][n], w[n], x)
             };
         }
     }

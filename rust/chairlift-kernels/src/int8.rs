@@ -11,8 +11,8 @@
 //! the start of each sum, `-128 sum(x)`.
 
 use crate::Element;
-use crate::isa::Isa;
-use crate::panels::{AHEAD, REGISTERS};
+use crate::isa::{Isa, again};
+use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, Scale, round_chunk, scale_int8};
 use crate::quantized::Code;
 use crate::tile::{Panel, Sums};
@@ -21,12 +21,13 @@ use crate::tile::{Panel, Sums};
 const DEPTH: usize = 4;
 /// Makes weights unsigned.
 const OFFSET: i32 = 128;
+/// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
+static EVEN: [u32; 16] = [0x00ff_00ff; 16];
+
 /// Lines of inputs for a line of weights.
 const fn input_lines<I: Isa>() -> usize {
     if I::HAS_DOT { 1 } else { 2 }
 }
-/// Both bytes that a mask leaves.
-const EVEN: u32 = 0x00ff_00ff;
 
 /// The code of this module.
 pub(crate) struct Int8;
@@ -96,24 +97,22 @@ impl Code for Int8 {
     }
 
     #[inline(always)]
-    fn tile<I: Isa, const R: usize>(panel: &[u32], x: &[[u32; R]]) -> Sums<I, R, REGISTERS> {
+    fn tile<I: Isa, const R: usize>(
+        panel: Panel<'_, u32>,
+        x: &[[u32; R]],
+    ) -> Sums<I, R, REGISTERS> {
         let width = REGISTERS * I::WORDS;
-        let lines = Panel {
-            units: panel,
-            ahead: AHEAD,
-        }
-        .lines(0, width, width);
+        let lines = panel.lines(0, width, width);
         let (start, x) = x.split_first().expect("a start and words");
         let mut sums = start.map(|start| [I::splat_word(start); REGISTERS]);
-        let even = I::splat_word(EVEN);
         if I::HAS_DOT {
             for (x, line) in x.iter().zip(lines) {
-                let mut w = [even; REGISTERS];
+                let mut w = [I::splat_word(0); REGISTERS];
                 for n in 0..REGISTERS {
                     w[n] = I::load_words(&line[n * I::WORDS..]);
                 }
                 for r in 0..R {
-                    let x = I::splat_word(x[r]);
+                    let x = I::broadcast_word(&x[r]);
                     for n in 0..REGISTERS {
                         sums[r][n] = I::add_dot(sums[r][n], w[n], x);
                     }
@@ -122,15 +121,17 @@ impl Code for Int8 {
             return sums.map(|sums| sums.map(I::convert));
         }
         for (x, line) in x.as_chunks::<2>().0.iter().zip(lines) {
+            let even = I::load_words(again(&EVEN));
             let mut w = [even; REGISTERS];
             for n in 0..REGISTERS {
                 w[n] = I::and(I::load_words(&line[n * I::WORDS..]), even);
             }
-            multiply_add::<I, R>(&mut sums, x[0], w);
+            multiply_add::<I, R>(&mut sums, &x[0], w);
+            let line = again(line);
             for n in 0..REGISTERS {
                 w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
             }
-            multiply_add::<I, R>(&mut sums, x[1], w);
+            multiply_add::<I, R>(&mut sums, &x[1], w);
         }
         sums.map(|sums| sums.map(I::convert))
     }
@@ -139,13 +140,13 @@ impl Code for Int8 {
 #[inline(always)]
 fn multiply_add<I: Isa, const R: usize>(
     sums: &mut [[I::Words; REGISTERS]; R],
-    x: [u32; R],
+    x: &[u32; R],
     w: [I::Words; REGISTERS],
 ) {
     for r in 0..R {
-        let x = I::splat_word(x[r]);
+        let x = I::broadcast_word(&x[r]);
         for n in 0..REGISTERS {
-            sums[r][n] = I::pin(I::add_i32(sums[r][n], I::multiply_i16(w[n], x)));
+            sums[r][n] = I::multiply_add_i16(sums[r][n], w[n], x);
         }
     }
 }

@@ -18,6 +18,10 @@ pub trait Integers: Copy {
     /// One word in every lane.
     fn splat_word(word: u32) -> Self::Words;
 
+    /// A word of memory in every lane. Apart from [`Self::splat_word`], because neighbouring words that
+    /// the compiler may load together come apart again one by one, over general registers.
+    fn broadcast_word(word: &u32) -> Self::Words;
+
     /// The first `WORDS` words.
     fn load_words(words: &[u32]) -> Self::Words;
 
@@ -27,13 +31,6 @@ pub trait Integers: Copy {
     /// Each half of a word, shifted right by `BITS`; zeros come in.
     fn shift_right<const BITS: u32>(words: Self::Words) -> Self::Words;
 
-    /// The same words, in a register now.
-    ///
-    /// The compiler knows that sums of integers may be taken in any order; in the AVX-512 instance of the
-    /// tile it computes all products first and spills them. A sum that is pinned is a step of its own.
-    /// What that is worth on AVX2 is open: timings on a busy machine went both ways.
-    fn pin(words: Self::Words) -> Self::Words;
-
     /// Sums of words; wraps.
     fn add_i32(a: Self::Words, b: Self::Words) -> Self::Words;
 
@@ -42,6 +39,15 @@ pub trait Integers: Copy {
 
     /// Products of signed half words, the two of a word summed.
     fn multiply_i16(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// [`Self::add_i32`] of a sum and [`Self::multiply_i16`].
+    ///
+    /// One step for the compiler, which knows that sums of integers may be taken in any order: it would
+    /// compute many products first and push the sums of a tile out of their registers.
+    fn multiply_add_i16(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// [`Self::add_i16`] of a sum and [`Self::multiply_u8_i8`], in one step too.
+    fn multiply_add_u8_i8(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
 
     /// Products of unsigned bytes of `a` and signed bytes of `b`, the two of a half word summed.
     ///
@@ -81,6 +87,11 @@ impl Integers for super::isa::Portable {
     }
 
     #[inline(always)]
+    fn broadcast_word(word: &u32) -> [u32; 8] {
+        [*word; 8]
+    }
+
+    #[inline(always)]
     fn load_words(words: &[u32]) -> [u32; 8] {
         *words.first_chunk().expect("a register of words")
     }
@@ -97,8 +108,13 @@ impl Integers for super::isa::Portable {
     }
 
     #[inline(always)]
-    fn pin(words: [u32; 8]) -> [u32; 8] {
-        words
+    fn multiply_add_i16(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        Self::add_i32(sum, Self::multiply_i16(a, b))
+    }
+
+    #[inline(always)]
+    fn multiply_add_u8_i8(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        Self::add_i16(sum, Self::multiply_u8_i8(a, b))
     }
 
     #[inline(always)]
@@ -149,140 +165,7 @@ fn by_lane(a: [u32; 8], b: [u32; 8], operation: impl Fn(u32, u32) -> u32) -> [u3
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Integers, add_dot_by_nibbles};
-    use crate::isa::{Avx2, Avx512};
-    use std::arch::asm;
-    use std::arch::x86_64::{
-        __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
-        _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi32,
-        _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512,
-        _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16,
-        _mm512_set1_epi32, _mm512_srl_epi16,
-    };
-
-    /// Implements [`Integers`] by intrinsics; SAFETY of its blocks as in `isa`.
-    macro_rules! implement {
-        (
-            [$($parameters:tt)*] $Set:ty, $Words:ty, $lanes:literal lanes, $rows:expr, rows,
-            $set1:ident, $loadu:ident, $and:ident, $shift:ident, $add32:ident, $add16:ident,
-            $madd:ident, $maddubs:ident, $pin:ident,
-            $($more:item)*
-        ) => {
-            impl<$($parameters)*> Integers for $Set {
-                type Words = $Words;
-
-                const WORDS: usize = $lanes;
-                const INTEGER_ROWS: usize = $rows;
-
-                #[inline(always)]
-                fn splat_word(word: u32) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $set1(word.cast_signed()) }
-                }
-
-                #[inline(always)]
-                fn load_words(words: &[u32]) -> $Words {
-                    let words = &words[..$lanes];
-                    // SAFETY: see the macro; the slice is as long as the register.
-                    unsafe { $loadu(words.as_ptr().cast()) }
-                }
-
-                #[inline(always)]
-                fn and(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $and(a, b) }
-                }
-
-                #[inline(always)]
-                fn shift_right<const BITS: u32>(words: $Words) -> $Words {
-                    // SAFETY: see the macro. The count is a constant: the compiler takes the
-                    // instruction that has it inside.
-                    unsafe { $shift(words, _mm_cvtsi32_si128(BITS as i32)) }
-                }
-
-                #[inline(always)]
-                fn pin(words: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $pin(words) }
-                }
-
-                #[inline(always)]
-                fn add_i32(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $add32(a, b) }
-                }
-
-                #[inline(always)]
-                fn add_i16(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $add16(a, b) }
-                }
-
-                #[inline(always)]
-                fn multiply_i16(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $madd(a, b) }
-                }
-
-                #[inline(always)]
-                fn multiply_u8_i8(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $maddubs(a, b) }
-                }
-
-                $($more)*
-            }
-        };
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn pin_ymm(words: __m256i) -> __m256i {
-        let mut words = words;
-        // SAFETY: no instruction at all.
-        unsafe {
-            asm!("/* {0} */", inout(ymm_reg) words, options(pure, nomem, nostack, preserves_flags));
-        }
-        words
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn pin_zmm(words: __m512i) -> __m512i {
-        let mut words = words;
-        // SAFETY: no instruction at all.
-        unsafe {
-            asm!("/* {0} */", inout(zmm_reg) words, options(pure, nomem, nostack, preserves_flags));
-        }
-        words
-    }
-
-    // 12 accumulators, 2 of weights, 1 of a row and the mask are 16 registers.
-    implement!(
-        [] Avx2, __m256i, 8 lanes, 6, rows,
-        _mm256_set1_epi32, _mm256_loadu_si256, _mm256_and_si256, _mm256_srl_epi16,
-        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, pin_ymm,
-    );
-    // With dot products 28 accumulators, 2 of weights and 1 of a row are 31 registers of 32.
-    implement!(
-        [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>,
-        __m512i, 16 lanes, if VNNI { 14 } else { 8 }, rows,
-        _mm512_set1_epi32, _mm512_loadu_si512, _mm512_and_si512, _mm512_srl_epi16,
-        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, pin_zmm,
-        const HAS_DOT: bool = VNNI;
-
-        #[inline(always)]
-        fn add_dot(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
-            if VNNI {
-                // SAFETY: see the macro.
-                unsafe { _mm512_dpbusd_epi32(sums, a, b) }
-            } else {
-                add_dot_by_nibbles::<Self>(sums, a, b)
-            }
-        }
-    );
-}
+mod x86;
 
 #[cfg(test)]
 mod tests {
@@ -293,10 +176,10 @@ mod tests {
     struct All([u32; 16], [u32; 16]);
 
     impl Kernel for All {
-        type Output = Vec<u32>;
+        type Output = Vec<u64>;
 
         #[inline(always)]
-        fn run<I: Isa>(self) -> Vec<u32> {
+        fn run<I: Isa>(self) -> Vec<u64> {
             let mut out = Vec::new();
             for start in (0..16).step_by(I::WORDS) {
                 let (a, b) = (
@@ -313,6 +196,8 @@ mod tests {
                     I::multiply_u8_i8(a, b),
                     I::multiply_u8_i8(nibbles, b),
                     I::add_dot(a, b, a),
+                    I::multiply_add_i16(b, a, b),
+                    I::multiply_add_u8_i8(a, nibbles, b),
                 ];
                 for (index, words) in results.into_iter().enumerate() {
                     let mut numbers = [0.0; 16];
@@ -323,8 +208,8 @@ mod tests {
                         let lanes = numbers[..I::WORDS].iter().enumerate();
                         out.extend(lanes.map(|(lane, number)| {
                             // Sorted by place below, whatever the width of the registers.
-                            let place = ((start + lane) * 8 + index) * 2 + half;
-                            (place as u32) << 24 ^ (*number as u32)
+                            let place = ((start + lane) * 10 + index) * 2 + half;
+                            (place as u64) << 32 | u64::from(*number as u32)
                         }));
                     }
                 }

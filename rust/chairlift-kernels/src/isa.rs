@@ -62,17 +62,40 @@ fn add_pair_dot_by_halves<I: Isa>(sums: I::Vector, a: I::Words, b: I::Words) -> 
     I::mul_add_lanes(I::low(a), I::low(b), sums)
 }
 
-/// Asks for a cache line; does nothing where there is no memory.
+/// Asks for a cache line, for the nearest cache or the next; does nothing where there is no memory.
 #[inline(always)]
-pub(crate) fn prefetch<T>(place: *const T) {
+pub(crate) fn prefetch<T>(place: *const T, is_near: bool) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         // SAFETY: a prefetch never faults, and every x86-64 has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
+        unsafe {
+            if is_near {
+                _mm_prefetch::<_MM_HINT_T0>(place.cast());
+            } else {
+                _mm_prefetch::<_MM_HINT_T1>(place.cast());
+            }
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
+    let _ = (place, is_near);
+}
+
+/// The same slice, of which the compiler does not know that it was read: it reads memory again, which is
+/// close, instead of keeping in registers what would push sums out of them.
+#[inline(always)]
+pub(crate) fn again<T>(slice: &[T]) -> &[T] {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut start = slice.as_ptr();
+        // SAFETY: no instruction at all: the pointer stays what it is.
+        unsafe {
+            std::arch::asm!("/* {0} */", inout(reg) start, options(pure, readonly, nostack, preserves_flags));
+            std::slice::from_raw_parts(start, slice.len())
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    slice
 }
 
 /// Mask of the high half of a word.
@@ -230,9 +253,9 @@ mod x86 {
         };
     }
 
-    // 10 accumulators, 2 loads, 2 widened, 1 of a row and the mask are 16 registers.
+    // 12 accumulators, 2 of B, 1 of a row and the mask are 16 registers.
     implement!(
-        [] Avx2, __m256, 8 lanes, 5 rows,
+        [] Avx2, __m256, 8 lanes, 6 rows,
         _mm256_fmadd_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
         _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
         _mm256_castsi256_ps, _mm256_cvtepi32_ps,

@@ -13,12 +13,11 @@ use crate::int8::Int8;
 use crate::isa::Isa;
 use crate::pairs::PerhapsInPairs;
 use crate::panels::{
-    AHEAD, Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width,
-    split_panels,
+    Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width, split_panels,
 };
 use crate::quantized::QuantizedProduct;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Lines, Panel, Sums, accumulate};
+use crate::tile::{Ahead, Lines, Panel, Sums, accumulate};
 use crate::{Element, bf16};
 
 /// `y = x W^T + b`.
@@ -158,6 +157,7 @@ impl<'a, T: Element> PlainProduct<'a, T> {
     pub(crate) fn panel<I: Isa>(
         &self,
         panel: usize,
+        ahead: Ahead,
     ) -> ([I::Vector; REGISTERS], Lines<'a, T::Packed>) {
         let width = REGISTERS * I::LANES;
         let len = self.layer.in_features.div_ceil(T::Packed::DEPTH) * width;
@@ -167,10 +167,7 @@ impl<'a, T: Element> PlainProduct<'a, T> {
         for n in 0..REGISTERS {
             starts[n] = I::load(&bias[n * I::LANES..]);
         }
-        let weights = Panel {
-            units,
-            ahead: AHEAD,
-        };
+        let weights = Panel { units, ahead };
         (starts, weights.lines(0, width, width))
     }
 }
@@ -200,12 +197,24 @@ impl<T: Element> Product for PlainProduct<'_, T> {
     }
 
     #[inline(always)]
-    fn tile<I: Isa, const R: usize>(&self, panel: usize, packed: &[f32]) -> Sums<I, R, REGISTERS> {
-        let (bias, lines) = self.panel::<I>(panel);
+    fn tile<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        ahead: Ahead,
+        packed: &[f32],
+    ) -> Sums<I, R, REGISTERS> {
+        let (bias, lines) = self.panel::<I>(panel, ahead);
         let (x, _) = packed.as_chunks::<R>();
         accumulate::<I, T::Packed, R, REGISTERS>([bias; R], x, lines)
     }
 
     #[inline(always)]
-    fn finish(&self, _panel: usize, _scale: f32, _outputs: &mut [f32]) {}
+    fn finish<I: Isa>(
+        &self,
+        _panel: usize,
+        _scale: f32,
+        sums: [I::Vector; REGISTERS],
+    ) -> [I::Vector; REGISTERS] {
+        sums
+    }
 }

@@ -17,13 +17,14 @@
 use crate::aligned::Aligned;
 use crate::disjoint::Disjoint;
 use crate::dispatch::{Kernel, dispatch};
+use crate::element::Packed;
 use crate::error::{ArgumentError, expect_equal};
 use crate::isa::Isa;
 use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use crate::softmax::State;
-use crate::tile::{Panel, accumulate, balanced, with_rows};
+use crate::tile::{Ahead, Panel, accumulate, balanced, with_rows};
 use crate::work_items::{ITEM_ROWS, Item, Sequences, first_visible, shares, work_items};
 use crate::{Element, bf16};
 use std::ops::Range;
@@ -119,13 +120,47 @@ pub struct Attend<'a, T> {
 }
 
 /// One head of one block.
-struct Block<'a, T: Element> {
+struct Block<'a, P> {
     /// Position of its first token.
     first_token: usize,
     /// `[head_dim][16]`
-    keys: Panel<'a, T::Packed>,
+    keys: Panel<'a, P>,
     /// `[16][head_dim]`
-    values: Panel<'a, T::Packed>,
+    values: Panel<'a, P>,
+}
+
+impl<P: Packed> Block<'_, P> {
+    /// The same block in single numbers, which several tiles then share.
+    #[inline(always)]
+    fn widened<'a, I: Isa>(&self, memory: &'a mut [f32]) -> Block<'a, f32> {
+        let (keys, values) = memory.split_at_mut(memory.len() / 2);
+        let head_dim = keys.len() / BLOCK_SIZE;
+        Block {
+            first_token: self.first_token,
+            keys: widened::<I, P>(self.keys, BLOCK_SIZE, keys),
+            values: widened::<I, P>(self.values, head_dim, values),
+        }
+    }
+}
+
+#[inline(always)]
+fn widened<'a, I: Isa, P: Packed>(
+    panel: Panel<'_, P>,
+    width: usize,
+    numbers: &'a mut [f32],
+) -> Panel<'a, f32> {
+    let lines = numbers.chunks_exact_mut(width * P::DEPTH);
+    for (numbers, line) in lines.zip(panel.lines(0, width, width)) {
+        for (index, numbers) in numbers.chunks_exact_mut(width).enumerate() {
+            for start in (0..width).step_by(I::LANES) {
+                I::store(P::load::<I>(&line[start..], index), &mut numbers[start..]);
+            }
+        }
+    }
+    Panel {
+        units: numbers,
+        ahead: Ahead::Nothing,
+    }
 }
 
 /// Memory of one item, row-major over its queries times heads.
@@ -133,8 +168,10 @@ struct Scratch {
     /// Per tile `[head_dim][R]`: scaled queries.
     q: Aligned<f32>,
     m: Vec<f32>,
-    d: Vec<f32>,
+    d: Vec<[f32; BLOCK_SIZE]>,
     o: Aligned<f32>,
+    /// A block in single numbers.
+    wide: Aligned<f32>,
 }
 
 impl Scratch {
@@ -159,8 +196,9 @@ impl<T: Element> Kernel for Attend<'_, T> {
         let mut scratch = Scratch {
             q: Aligned::zeroed(numbers),
             m: vec![0.0; rows],
-            d: vec![0.0; rows],
+            d: vec![[0.0; BLOCK_SIZE]; rows],
             o: Aligned::zeroed(numbers),
+            wide: Aligned::zeroed(self.layer.shape.head_len()),
         };
         for item in self.items {
             if I::LANES == BLOCK_SIZE {
@@ -186,10 +224,13 @@ impl<T: Element> Attend<'_, T> {
         }
         for index in item.blocks.clone() {
             let block = self.block(item, index);
-            for tile in balanced(rows, I::ROWS) {
-                with_rows!(I::ROWS, tile.len(), |R| {
-                    self.add_block::<I, R, N>(item, tile.start, &block, scratch);
-                });
+            // Worth its stores from three tiles on.
+            if T::Packed::DEPTH > 1 && rows > 2 * I::ROWS {
+                let mut wide = std::mem::replace(&mut scratch.wide, Aligned::zeroed(0));
+                self.add_block::<I, f32, N>(item, &block.widened::<I>(&mut wide), scratch);
+                scratch.wide = wide;
+            } else {
+                self.add_block::<I, T::Packed, N>(item, &block, scratch);
             }
         }
         for row in 0..rows {
@@ -201,7 +242,7 @@ impl<T: Element> Attend<'_, T> {
 
     /// Block `index` of an item's row, with the one after it to be asked for meanwhile.
     #[inline(always)]
-    fn block(&self, item: &Item, index: usize) -> Block<'_, T> {
+    fn block(&self, item: &Item, index: usize) -> Block<'_, T::Packed> {
         let shape = self.layer.shape;
         let table = self.block_table.row(item.row);
         let start = |index: usize| shape.head_start(table[index] as usize, item.kv_head);
@@ -216,7 +257,7 @@ impl<T: Element> Attend<'_, T> {
         let (keys, values) = head.split_at(head.len() / 2);
         let panel = |numbers| Panel {
             units: T::as_packed(numbers),
-            ahead,
+            ahead: Ahead::Bytes(ahead),
         };
         Block {
             first_token: index * BLOCK_SIZE,
@@ -247,35 +288,39 @@ impl<T: Element> Attend<'_, T> {
         }
     }
 
+    /// All rows of an item against one block.
+    #[inline(always)]
+    fn add_block<I: Isa, P: Packed, const N: usize>(
+        &self,
+        item: &Item,
+        block: &Block<'_, P>,
+        scratch: &mut Scratch,
+    ) {
+        for tile in balanced(item.tokens.len() * self.group, I::ROWS) {
+            with_rows!(I::ROWS, tile.len(), |R| {
+                self.add_tile::<I, P, R, N>(item, tile.start, block, scratch);
+            });
+        }
+    }
+
     /// Scores of a tile against one block, and the update of its states.
     #[inline(always)]
-    fn add_block<I: Isa, const R: usize, const N: usize>(
+    fn add_tile<I: Isa, P: Packed, const R: usize, const N: usize>(
         &self,
         item: &Item,
         first: usize,
-        block: &Block<'_, T>,
+        block: &Block<'_, P>,
         scratch: &mut Scratch,
     ) {
         let head_dim = self.layer.shape.head_dim;
         let start = block.first_token;
-        let mut visible = [const { 0..0 }; R];
-        let mut is_hidden = true;
-        for (r, visible) in visible.iter_mut().enumerate() {
-            let position = item.position + (first + r) / self.group;
-            let seen = first_visible(position, self.layer.window).max(start)
-                ..(position + 1).min(start + BLOCK_SIZE);
-            if !seen.is_empty() {
-                *visible = seen.start - start..seen.end - start;
-                is_hidden = false;
-            }
-        }
-        if is_hidden {
+        let Some(visible) = self.visible::<R>(item, first, start) else {
             return;
-        }
+        };
         let q = &scratch.q[first * head_dim..(first + R) * head_dim];
         let (q, _) = q.as_chunks::<R>();
         let keys = block.keys.lines(0, BLOCK_SIZE, BLOCK_SIZE);
-        let sums = accumulate::<I, T::Packed, R, N>([[I::splat(0.0); N]; R], q, keys);
+        let sums = accumulate::<I, P, R, N>([[I::splat(0.0); N]; R], q, keys);
         let mut scores = [[0.0; BLOCK_SIZE]; R];
         for r in 0..R {
             for n in 0..N {
@@ -283,7 +328,36 @@ impl<T: Element> Attend<'_, T> {
             }
         }
         let mut state = scratch.state::<R>(first, head_dim);
-        state.update::<I, T::Packed, N>(&scores, block.values, &visible);
+        state.update::<I, P, N>(&scores, block.values, &visible);
+    }
+
+    /// Which tokens of the block at `start` the rows of a tile see; `None` if they see none.
+    #[inline(always)]
+    fn visible<const R: usize>(
+        &self,
+        item: &Item,
+        first: usize,
+        start: usize,
+    ) -> Option<[Range<usize>; R]> {
+        let window = self.layer.window;
+        let earliest = item.position + first / self.group;
+        let latest = item.position + (first + R - 1) / self.group;
+        // Nearly every block, and without a division per row.
+        if start + BLOCK_SIZE <= earliest + 1 && first_visible(latest, window) <= start {
+            return Some([const { 0..BLOCK_SIZE }; R]);
+        }
+        let mut visible = [const { 0..0 }; R];
+        let mut is_hidden = true;
+        for (r, visible) in visible.iter_mut().enumerate() {
+            let position = item.position + (first + r) / self.group;
+            let seen =
+                first_visible(position, window).max(start)..(position + 1).min(start + BLOCK_SIZE);
+            if !seen.is_empty() {
+                *visible = seen.start - start..seen.end - start;
+                is_hidden = false;
+            }
+        }
+        (!is_hidden).then_some(visible)
     }
 
     #[inline(always)]

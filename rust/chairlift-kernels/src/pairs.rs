@@ -10,7 +10,7 @@ use crate::element::{Element, Packed};
 use crate::isa::Isa;
 use crate::linear::PlainProduct;
 use crate::panels::{Product, REGISTERS, Share};
-use crate::tile::Sums;
+use crate::tile::{Ahead, Sums};
 
 /// Numbers in a word.
 const DEPTH: usize = <bf16 as Element>::Packed::DEPTH;
@@ -67,8 +67,13 @@ impl Product for PairProduct<'_> {
     }
 
     #[inline(always)]
-    fn tile<I: Isa, const R: usize>(&self, panel: usize, packed: &[u32]) -> Sums<I, R, REGISTERS> {
-        let (bias, lines) = self.0.panel::<I>(panel);
+    fn tile<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        ahead: Ahead,
+        packed: &[u32],
+    ) -> Sums<I, R, REGISTERS> {
+        let (bias, lines) = self.0.panel::<I>(panel, ahead);
         let mut sums = [bias; R];
         let (x, _) = packed.as_chunks::<R>();
         for (x, line) in x.iter().zip(lines) {
@@ -77,7 +82,7 @@ impl Product for PairProduct<'_> {
                 w[n] = I::load_words(&line[n * I::WORDS..]);
             }
             for r in 0..R {
-                let x = I::splat_word(x[r]);
+                let x = I::broadcast_word(&x[r]);
                 for n in 0..REGISTERS {
                     sums[r][n] = I::add_pair_dot(sums[r][n], x, w[n]);
                 }
@@ -87,5 +92,12 @@ impl Product for PairProduct<'_> {
     }
 
     #[inline(always)]
-    fn finish(&self, _panel: usize, _scale: f32, _outputs: &mut [f32]) {}
+    fn finish<I: Isa>(
+        &self,
+        _panel: usize,
+        _scale: f32,
+        sums: [I::Vector; REGISTERS],
+    ) -> [I::Vector; REGISTERS] {
+        sums
+    }
 }

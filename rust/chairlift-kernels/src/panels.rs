@@ -18,7 +18,7 @@ use crate::error::{ArgumentError, expect_equal};
 use crate::isa::Isa;
 use crate::pool;
 use crate::rows::RowsMut;
-use crate::tile::{Sums, balanced, with_rows};
+use crate::tile::{Ahead, Sums, balanced, with_rows};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -27,8 +27,9 @@ pub(crate) const REGISTERS: usize = 2;
 /// Outputs of the widest panel.
 const MAX_WIDTH: usize = 32;
 
-/// How far ahead of its use memory is asked for, in bytes. The panels of a thread are one stream.
-pub(crate) const AHEAD: isize = 2048;
+/// How far ahead of its use memory is asked for where one tile has all rows: the panels of a thread are
+/// one stream.
+const AHEAD: Ahead = Ahead::Bytes(2048);
 
 /// Multiply-adds that are worth waking a thread for: some ten microseconds.
 const GRAIN: usize = 1 << 17;
@@ -59,11 +60,17 @@ pub(crate) trait Product: Sync {
     fn tile<I: Isa, const R: usize>(
         &self,
         panel: usize,
+        ahead: Ahead,
         packed: &[Self::Unit],
     ) -> Sums<I, R, REGISTERS>;
 
     /// Last touch to the outputs of one row and panel.
-    fn finish(&self, panel: usize, scale: f32, outputs: &mut [f32]);
+    fn finish<I: Isa>(
+        &self,
+        panel: usize,
+        scale: f32,
+        sums: [I::Vector; REGISTERS],
+    ) -> [I::Vector; REGISTERS];
 }
 
 /// Outputs of a panel on this machine.
@@ -163,19 +170,42 @@ pub(crate) struct Target<'a> {
 /// Where outputs go; called once per row and panel, so that the loops above are compiled only once
 /// for all output types.
 trait Store: Sync {
-    /// Rounds and stores adjacent numbers.
+    /// Rounds the first `columns` numbers of each row and stores them, rows `stride` apart.
     ///
     /// # Safety
     /// No other thread stores there meanwhile.
-    unsafe fn store(&self, start: usize, numbers: &[f32]);
+    unsafe fn store(&self, start: usize, stride: usize, columns: usize, rows: &[[f32; MAX_WIDTH]]);
 }
 
 impl<O: Element> Store for Disjoint<'_, O> {
-    unsafe fn store(&self, start: usize, numbers: &[f32]) {
-        // SAFETY: the caller's promise; the slice does not outlive this call.
-        let out = unsafe { self.take(start..start + numbers.len()) };
-        for (out, &number) in out.iter_mut().zip(numbers) {
-            *out = O::from_f32(number);
+    unsafe fn store(&self, start: usize, stride: usize, columns: usize, rows: &[[f32; MAX_WIDTH]]) {
+        for (r, numbers) in rows.iter().enumerate() {
+            let start = start + r * stride;
+            // SAFETY: the caller's promise; the slice does not outlive this turn.
+            let out = unsafe { self.take(start..start + columns) };
+            dispatch(Round(numbers, out));
+        }
+    }
+}
+
+/// Rounds a row to the type of the output.
+struct Round<'a, O>(&'a [f32; MAX_WIDTH], &'a mut [O]);
+
+impl<O: Element> Kernel for Round<'_, O> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Self(numbers, out) = self;
+        let width = REGISTERS * I::LANES;
+        if out.len() == width {
+            for column in 0..width {
+                out[column] = O::from_f32(numbers[column]);
+            }
+        } else {
+            for (out, number) in out.iter_mut().zip(numbers) {
+                *out = O::from_f32(*number);
+            }
         }
     }
 }
@@ -219,12 +249,18 @@ impl<P: Product> Share<'_, P> {
                 .pack::<I, R>(first, units, scales));
         }
         for panel in self.target.panels.clone() {
-            for tile in balanced(rows.len(), most) {
+            let tiles = rows.len().div_ceil(most);
+            for (index, tile) in balanced(rows.len(), most).enumerate() {
                 let first = rows.start + tile.start;
                 let units = &packed[tile.start * len..tile.end * len];
                 let scales = &scales[tile.clone()];
+                let ahead = if tiles == 1 {
+                    AHEAD
+                } else {
+                    Ahead::NextPanel { tile: index, tiles }
+                };
                 with_rows!(most, tile.len(), |R| {
-                    let sums = self.product.tile::<I, R>(panel, units);
+                    let sums = self.product.tile::<I, R>(panel, ahead, units);
                     self.store::<I, R>(panel, first, scales, sums);
                 });
             }
@@ -242,16 +278,16 @@ impl<P: Product> Share<'_, P> {
         let width = REGISTERS * I::LANES;
         let target = &self.target;
         let columns = width.min(target.out_features - panel * width);
-        let mut row = [0.0; MAX_WIDTH];
-        for (r, sums) in sums.into_iter().enumerate() {
+        let mut rows = [[0.0; MAX_WIDTH]; R];
+        for r in 0..R {
+            let sums = self.product.finish::<I>(panel, scales[r], sums[r]);
             for n in 0..REGISTERS {
-                I::store(sums[n], &mut row[n * I::LANES..]);
+                I::store(sums[n], &mut rows[r][n * I::LANES..]);
             }
-            self.product.finish(panel, scales[r], &mut row[..width]);
-            let start = (first_row + r) * target.stride + panel * width;
-            // SAFETY: the columns of a panel belong to one part, which writes them here only.
-            unsafe { target.out.store(start, &row[..columns]) };
         }
+        let start = first_row * target.stride + panel * width;
+        // SAFETY: the columns of a panel belong to one part, which writes them here only.
+        unsafe { target.out.store(start, target.stride, columns, &rows) };
     }
 }
 

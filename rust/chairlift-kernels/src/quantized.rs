@@ -6,6 +6,7 @@
 
 use crate::Element;
 use crate::aligned::Aligned;
+use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
 use crate::int4::Int4;
 use crate::int8::Int8;
@@ -16,7 +17,7 @@ use crate::panels::{
 };
 use crate::quantize::{Scale, scale_int8};
 use crate::rows::{Rows, RowsMut};
-use crate::tile::Sums;
+use crate::tile::{Ahead, Panel, Sums};
 use std::marker::PhantomData;
 
 /// How weights are stored.
@@ -58,7 +59,8 @@ pub(crate) trait Code: Sync {
     );
 
     /// R packed rows times one panel, in units of the scales.
-    fn tile<I: Isa, const R: usize>(panel: &[u32], x: &[[u32; R]]) -> Sums<I, R, REGISTERS>;
+    fn tile<I: Isa, const R: usize>(panel: Panel<'_, u32>, x: &[[u32; R]])
+    -> Sums<I, R, REGISTERS>;
 }
 
 /// `y = x W^T + b` with quantised weights.
@@ -110,10 +112,15 @@ impl QuantizedLinear {
             let first = panel * width;
             let columns = first..out_features.min(first + width);
             // SAFETY: each panel belongs to one part.
-            let scales = unsafe { shared.take(columns.clone()) };
-            for (column, scale) in columns.zip(scales) {
-                *scale = C::pack_column(weight.row(column), column - first, width, words);
-            }
+            let scales = unsafe { shared.take(columns) };
+            dispatch(PackPanel::<T, C> {
+                weight,
+                first,
+                scales,
+                width,
+                words,
+                code: PhantomData,
+            });
         });
         Ok(Self {
             quantization,
@@ -178,6 +185,28 @@ impl QuantizedLinear {
     }
 }
 
+/// Quantises outputs `first..first + scales.len()` of a weight into a panel.
+struct PackPanel<'a, T, C> {
+    weight: Rows<'a, T>,
+    first: usize,
+    scales: &'a mut [f32],
+    width: usize,
+    words: &'a mut [u32],
+    code: PhantomData<C>,
+}
+
+impl<T: Element, C: Code> Kernel for PackPanel<'_, T, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for (column, scale) in self.scales.iter_mut().enumerate() {
+            let weights = self.weight.row(self.first + column);
+            *scale = C::pack_column(weights, column, self.width, self.words);
+        }
+    }
+}
+
 /// Rows times the panels of a layer.
 pub(crate) struct QuantizedProduct<'a, T, C> {
     layer: &'a QuantizedLinear,
@@ -220,19 +249,38 @@ impl<T: Element, C: Code> Product for QuantizedProduct<'_, T, C> {
     }
 
     #[inline(always)]
-    fn tile<I: Isa, const R: usize>(&self, panel: usize, packed: &[u32]) -> Sums<I, R, REGISTERS> {
+    fn tile<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        ahead: Ahead,
+        packed: &[u32],
+    ) -> Sums<I, R, REGISTERS> {
         let len = C::words_per_panel(self.layer.in_features, REGISTERS * I::WORDS);
         let words = &self.layer.words[panel * len..(panel + 1) * len];
-        C::tile::<I, R>(words, packed.as_chunks::<R>().0)
+        let panel = Panel {
+            units: words,
+            ahead,
+        };
+        C::tile::<I, R>(panel, packed.as_chunks::<R>().0)
     }
 
     #[inline(always)]
-    fn finish(&self, panel: usize, scale: f32, outputs: &mut [f32]) {
-        let columns = panel * outputs.len()..(panel + 1) * outputs.len();
-        let scales = &self.layer.scales[columns.clone()];
-        let bias = &self.layer.bias[columns];
-        for ((output, w_scale), bias) in outputs.iter_mut().zip(scales).zip(bias) {
-            *output = *output * scale * w_scale + bias;
+    fn finish<I: Isa>(
+        &self,
+        panel: usize,
+        scale: f32,
+        sums: [I::Vector; REGISTERS],
+    ) -> [I::Vector; REGISTERS] {
+        let mut outputs = sums;
+        for n in 0..REGISTERS {
+            let column = (panel * REGISTERS + n) * I::LANES;
+            let w_scale = I::load(&self.layer.scales[column..]);
+            let bias = I::load(&self.layer.bias[column..]);
+            // Each operation rounds, as in the twin: a product plus -0 and a sum times 1 are exact.
+            let output = I::mul_add_lanes(outputs[n], I::splat(scale), I::splat(-0.0));
+            let output = I::mul_add_lanes(output, w_scale, I::splat(-0.0));
+            outputs[n] = I::mul_add_lanes(output, I::splat(1.0), bias);
         }
+        outputs
     }
 }

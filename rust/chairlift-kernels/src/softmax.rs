@@ -14,15 +14,15 @@ use crate::exp::{exp, exp_lanes};
 use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
-use crate::tile::{Panel, accumulate};
+use crate::tile::{Lines, Panel, Sums};
 use std::ops::Range;
 
 /// The states of R queries.
 pub struct State<'a, const R: usize> {
     /// Largest score so far.
     pub m: &'a mut [f32; R],
-    /// Denominator relative to `m`.
-    pub d: &'a mut [f32; R],
+    /// Denominator relative to `m`, in as many parts as a block has tokens: only `normalize` joins them.
+    pub d: &'a mut [[f32; BLOCK_SIZE]; R],
     /// Numerator relative to `m`, `[R][head_dim]`.
     pub o: &'a mut [f32],
 }
@@ -32,7 +32,7 @@ impl<const R: usize> State<'_, R> {
     #[inline(always)]
     pub fn clear(&mut self) {
         self.m.fill(f32::NEG_INFINITY);
-        self.d.fill(0.0);
+        self.d.fill([0.0; BLOCK_SIZE]);
         self.o.fill(0.0);
     }
 
@@ -50,84 +50,83 @@ impl<const R: usize> State<'_, R> {
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
-        // Token-major, as `accumulate` takes it.
-        let mut weights = [[0.0; R]; BLOCK_SIZE];
+        let mut weights = [[0.0; BLOCK_SIZE]; R];
         for r in 0..R {
             if visible[r].is_empty() {
                 continue;
             }
             let mut row = scores[r];
-            // In 32 bits: one comparison of a register with AVX-512.
-            let (first, count) = (visible[r].start as u32, visible[r].len() as u32);
-            for (token, score) in (0_u32..).zip(&mut row) {
-                if token.wrapping_sub(first) >= count {
-                    *score = f32::NEG_INFINITY;
+            if visible[r].len() < BLOCK_SIZE {
+                // In 32 bits: one comparison of a register with AVX-512.
+                let (first, count) = (visible[r].start as u32, visible[r].len() as u32);
+                for (token, score) in (0_u32..).zip(&mut row) {
+                    if token.wrapping_sub(first) >= count {
+                        *score = f32::NEG_INFINITY;
+                    }
                 }
             }
-            let m = max_lanes(row, self.m[r]);
-            factors[r] = exp::<I>(self.m[r] - m);
-            for score in &mut row {
-                *score -= m;
+            // Most blocks leave the maximum as it is; the factor then is exactly 1.
+            if is_any_above(&row, self.m[r]) {
+                let m = max_lanes(row, self.m[r]);
+                factors[r] = exp::<I>(self.m[r] - m);
+                self.m[r] = m;
             }
-            let row = exp_lanes::<I, BLOCK_SIZE>(row);
-            self.m[r] = m;
-            self.d[r] = I::mul_add(self.d[r], factors[r], sum_lanes(row));
+            for score in &mut row {
+                *score -= self.m[r];
+            }
+            weights[r] = exp_lanes::<I, BLOCK_SIZE>(row);
             for token in 0..BLOCK_SIZE {
-                weights[token][r] = row[token];
+                self.d[r][token] = I::mul_add(self.d[r][token], factors[r], weights[r][token]);
             }
         }
-        self.add_values::<I, P, N>(&factors, &weights, values, visible);
+        if factors != [1.0; R] {
+            self.rescale(&factors);
+        }
+        self.add_values::<I, P, N>(&weights, values, visible);
     }
 
-    /// `o = o * factor + weights * values`, a strip of coordinates at a time.
+    #[inline(always)]
+    fn rescale(&mut self, factors: &[f32; R]) {
+        let head_dim = self.o.len() / R;
+        for (o, factor) in self.o.chunks_exact_mut(head_dim).zip(factors) {
+            for o in o {
+                *o *= factor;
+            }
+        }
+    }
+
+    /// `o += weights * values`, a strip of coordinates at a time.
     #[inline(always)]
     fn add_values<I: Isa, P: Packed, const N: usize>(
         &mut self,
-        factors: &[f32; R],
-        weights: &[[f32; R]; BLOCK_SIZE],
+        weights: &[[f32; BLOCK_SIZE]; R],
         values: Panel<'_, P>,
         visible: &[Range<usize>; R],
     ) {
-        // Tokens that all queries see go as one tile, the others one query at a time. The order of
+        // A block that all queries see goes as one tile, another one query at a time. The order of
         // the sum is ascending for each query either way.
-        let mut shared = BLOCK_SIZE;
-        for seen in visible {
-            shared = if seen.start == 0 {
-                shared.min(seen.end)
-            } else {
-                0
-            };
-        }
         let head_dim = self.o.len() / R;
+        if visible.iter().any(|seen| seen.len() < BLOCK_SIZE) {
+            for (r, seen) in visible.iter().enumerate() {
+                let o = &mut self.o[r * head_dim..(r + 1) * head_dim];
+                add_some::<I, P>(o, &weights[r], values.units, seen.clone());
+            }
+            return;
+        }
         let strip = N * I::LANES;
         for start in (0..head_dim).step_by(strip) {
             let mut sums = [[I::splat(0.0); N]; R];
             for r in 0..R {
-                let factor = I::splat(factors[r]);
                 for n in 0..N {
-                    let o = I::load(&self.o[r * head_dim + start + n * I::LANES..]);
-                    // A sum of -0 keeps its sign only with -0 added.
-                    sums[r][n] = I::mul_add_lanes(o, factor, I::splat(-0.0));
+                    sums[r][n] = I::load(&self.o[r * head_dim + start + n * I::LANES..]);
                 }
             }
             let lines = values.lines(start, strip, head_dim);
-            let sums = accumulate::<I, P, R, N>(sums, &weights[..shared], lines);
+            let sums = accumulate_block::<I, P, R, N>(sums, weights, lines);
             for r in 0..R {
                 for n in 0..N {
                     let o = &mut self.o[r * head_dim + start + n * I::LANES..];
                     I::store(sums[r][n], o);
-                }
-            }
-        }
-        for (r, seen) in visible.iter().enumerate() {
-            for token in shared.max(seen.start)..seen.end {
-                let weight = I::splat(weights[token][r]);
-                let line = &values.units[token / P::DEPTH * head_dim..][..head_dim];
-                let o = &mut self.o[r * head_dim..(r + 1) * head_dim];
-                for start in (0..head_dim).step_by(I::LANES) {
-                    let value = P::load::<I>(&line[start..], token % P::DEPTH);
-                    let sum = I::mul_add_lanes(weight, value, I::load(&o[start..]));
-                    I::store(sum, &mut o[start..]);
                 }
             }
         }
@@ -138,7 +137,7 @@ impl<const R: usize> State<'_, R> {
     pub fn merge<I: Isa>(&mut self, other: &State<'_, R>) {
         let head_dim = self.o.len() / R;
         for r in 0..R {
-            if other.d[r] == 0.0 {
+            if sum_lanes(other.d[r]) == 0.0 {
                 continue;
             }
             let m = if other.m[r] > self.m[r] {
@@ -148,7 +147,9 @@ impl<const R: usize> State<'_, R> {
             };
             let (ours, theirs) = (exp::<I>(self.m[r] - m), exp::<I>(other.m[r] - m));
             self.m[r] = m;
-            self.d[r] = I::mul_add(self.d[r], ours, other.d[r] * theirs);
+            for (d, other) in self.d[r].iter_mut().zip(&other.d[r]) {
+                *d = I::mul_add(*d, ours, other * theirs);
+            }
             let range = r * head_dim..(r + 1) * head_dim;
             for (o, other) in self.o[range.clone()].iter_mut().zip(&other.o[range]) {
                 *o = I::mul_add(*o, ours, other * theirs);
@@ -161,11 +162,69 @@ impl<const R: usize> State<'_, R> {
     pub fn normalize(&mut self) {
         let head_dim = self.o.len() / R;
         for r in 0..R {
+            let d = sum_lanes(self.d[r]);
             for o in &mut self.o[r * head_dim..(r + 1) * head_dim] {
-                *o /= self.d[r];
+                *o /= d;
             }
         }
     }
+}
+
+/// [`crate::tile::accumulate`] over the tokens of a block, with weights row by row, as they are made.
+///
+/// `values` are the lines of a block from the first coordinate of a strip on, `head_dim` apart.
+#[inline(always)]
+fn accumulate_block<I: Isa, P: Packed, const R: usize, const N: usize>(
+    sums: Sums<I, R, N>,
+    weights: &[[f32; BLOCK_SIZE]; R],
+    mut values: Lines<'_, P>,
+) -> Sums<I, R, N> {
+    let mut sums = sums;
+    for line in 0..BLOCK_SIZE / P::DEPTH {
+        let units = values.line(line);
+        for index in 0..P::DEPTH {
+            let mut values = [I::splat(0.0); N];
+            for n in 0..N {
+                values[n] = P::load::<I>(&units[n * I::LANES..], index);
+            }
+            for r in 0..R {
+                let weight = I::splat(weights[r][line * P::DEPTH + index]);
+                for n in 0..N {
+                    sums[r][n] = I::mul_add_lanes(weight, values[n], sums[r][n]);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Adds the weighted values of some tokens of a block to one query's `o`.
+#[inline(always)]
+fn add_some<I: Isa, P: Packed>(
+    o: &mut [f32],
+    weights: &[f32; BLOCK_SIZE],
+    values: &[P],
+    tokens: Range<usize>,
+) {
+    let head_dim = o.len();
+    for token in tokens {
+        let weight = I::splat(weights[token]);
+        let line = &values[token / P::DEPTH * head_dim..][..head_dim];
+        for start in (0..head_dim).step_by(I::LANES) {
+            let value = P::load::<I>(&line[start..], token % P::DEPTH);
+            let sum = I::mul_add_lanes(weight, value, I::load(&o[start..]));
+            I::store(sum, &mut o[start..]);
+        }
+    }
+}
+
+#[inline(always)]
+fn is_any_above(lanes: &[f32; BLOCK_SIZE], bound: f32) -> bool {
+    let mut is_above = false;
+    for lane in lanes {
+        is_above |= *lane > bound;
+    }
+    is_above
 }
 
 /// Largest of the lanes and `start`.

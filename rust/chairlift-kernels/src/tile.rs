@@ -12,30 +12,60 @@
 //! where batch invariance comes from.
 
 use crate::element::Packed;
-use crate::isa::{Isa, prefetch};
+use crate::isa::{Isa, again, prefetch};
 
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 
-/// Packed memory that is B, and where the memory lies that is needed next.
+/// Packed memory that is B, and what is asked for while it is read: hardware prefetchers stop at every
+/// page, and with few rows reading B is all that takes time.
 #[derive(Clone, Copy)]
 pub struct Panel<'a, P> {
     /// The units of B.
     pub units: &'a [P],
-    /// Bytes from any unit to what is asked for when that unit is used: hardware prefetchers stop at
-    /// every page, and with few rows reading B is all that takes time.
-    pub ahead: isize,
+    /// What is asked for.
+    pub ahead: Ahead,
+}
+
+/// Where the memory lies that is needed next.
+#[derive(Clone, Copy)]
+pub enum Ahead {
+    /// Nowhere: B is in cache, and so is what follows.
+    Nothing,
+    /// Always so many bytes from the unit that is read, for the nearest cache.
+    Bytes(isize),
+    /// In the panel after this one, of which each of several tiles that read B asks for its share, for
+    /// a cache farther off: B itself fills the nearest.
+    NextPanel {
+        /// Which tile this is.
+        tile: usize,
+        /// How many there are.
+        tiles: usize,
+    },
 }
 
 impl<'a, P> Panel<'a, P> {
     /// Lines of `width` units, `stride` units apart, the first at `start`.
     #[inline(always)]
     pub fn lines(&self, start: usize, width: usize, stride: usize) -> Lines<'a, P> {
+        let rest = &self.units[start..];
+        let bytes = |units: usize| units * size_of::<P>();
+        let (offset, tiles, is_near) = match self.ahead {
+            Ahead::Nothing => (0, 0, true),
+            Ahead::Bytes(offset) => (offset, 1, true),
+            Ahead::NextPanel { tile, tiles } => {
+                let len = size_of_val(self.units);
+                ((len + len * tile / tiles).cast_signed(), tiles, false)
+            }
+        };
         Lines {
-            rest: &self.units[start..],
+            rest,
             width,
             stride,
-            ahead: self.ahead,
+            next: rest.as_ptr().cast::<u8>().wrapping_offset(offset),
+            step: bytes(stride).checked_div(tiles).unwrap_or(0),
+            asked: bytes(width).checked_div(tiles).unwrap_or(0),
+            is_near,
         }
     }
 }
@@ -45,7 +75,29 @@ pub struct Lines<'a, P> {
     rest: &'a [P],
     width: usize,
     stride: usize,
-    ahead: isize,
+    /// Where the next line asks for `asked` bytes; then it moves on by `step`.
+    next: *const u8,
+    step: usize,
+    asked: usize,
+    is_near: bool,
+}
+
+impl<'a, P> Lines<'a, P> {
+    /// Line `index` of those that are left: of a known number, for a loop that the compiler unrolls.
+    #[inline(always)]
+    pub fn line(&mut self, index: usize) -> &'a [P] {
+        let line = &self.rest[index * self.stride..][..self.width];
+        self.ask();
+        line
+    }
+
+    #[inline(always)]
+    fn ask(&mut self) {
+        for offset in (0..self.asked).step_by(CACHE_LINE) {
+            prefetch(self.next.wrapping_add(offset), self.is_near);
+        }
+        self.next = self.next.wrapping_add(self.step);
+    }
 }
 
 impl<'a, P> Iterator for Lines<'a, P> {
@@ -55,10 +107,7 @@ impl<'a, P> Iterator for Lines<'a, P> {
     fn next(&mut self) -> Option<&'a [P]> {
         let line = self.rest.get(..self.width)?;
         self.rest = self.rest.get(self.stride..).unwrap_or_default();
-        let next = line.as_ptr().wrapping_byte_offset(self.ahead);
-        for offset in (0..size_of_val(line)).step_by(CACHE_LINE) {
-            prefetch(next.wrapping_byte_add(offset));
-        }
+        self.ask();
         Some(line)
     }
 }
@@ -99,6 +148,7 @@ fn multiply_add<I: Isa, P: Packed, const R: usize, const N: usize>(
     line: &[P],
 ) {
     for (index, a) in a.iter().enumerate() {
+        let line = if index == 0 { line } else { again(line) };
         let mut b = [I::splat(0.0); N];
         for n in 0..N {
             b[n] = P::load::<I>(&line[n * I::LANES..], index);

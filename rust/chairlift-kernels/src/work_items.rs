@@ -22,6 +22,20 @@ pub struct Sequences<'a> {
     pub seq_lens: &'a [i32],
 }
 
+impl Sequences<'_> {
+    /// Pairs of a query and a token of its row, seen or not: a measure of the work, also of lists that are wrong.
+    pub fn num_pairs(&self) -> usize {
+        let rows = self.query_start_loc.windows(2).zip(self.seq_lens);
+        let pairs = rows.map(|(starts, &len)| {
+            let queries = usize::try_from(i64::from(starts[1]) - i64::from(starts[0]));
+            queries
+                .unwrap_or(0)
+                .saturating_mul(usize::try_from(len).unwrap_or(0))
+        });
+        pairs.fold(0, usize::saturating_add)
+    }
+}
+
 /// Adjacent queries of one row and the heads of one KV head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {

@@ -12,7 +12,7 @@ use chairlift_kernels::norm::rms_norm;
 use chairlift_kernels::rope::{HeadNorm, rope};
 use chairlift_kernels::silu::silu_mul;
 use chairlift_kernels::softmax::State;
-use chairlift_kernels::tile::Panel;
+use chairlift_kernels::tile::{Ahead, Panel};
 use chairlift_kernels::{Element, Rows, RowsMut, bf16};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 
@@ -194,8 +194,8 @@ impl Kernel for Algebra<'_> {
 impl Algebra<'_> {
     #[inline(always)]
     fn run_with<I: Isa, const N: usize>(self) -> Vec<f32> {
-        let (mut m, mut d, mut o) = ([0.0], [0.0], vec![0.0; 16]);
-        let (mut m2, mut d2, mut o2) = ([0.0], [0.0], vec![0.0; 16]);
+        let (mut m, mut d, mut o) = ([0.0], [[0.0; 16]], vec![0.0; 16]);
+        let (mut m2, mut d2, mut o2) = ([0.0], [[0.0; 16]], vec![0.0; 16]);
         let mut state = State {
             m: &mut m,
             d: &mut d,
@@ -209,7 +209,10 @@ impl Algebra<'_> {
         state.clear();
         other.clear();
         let (first, second) = self.values.split_at(16 * 16);
-        let panel = |units| Panel { units, ahead: 0 };
+        let panel = |units| Panel {
+            units,
+            ahead: Ahead::Nothing,
+        };
         let (first, second) = (panel(first), panel(second));
         state.update::<I, f32, N>(&[self.scores[0]], first, &[0..16]);
         if self.merges {

@@ -1,5 +1,6 @@
 //! Bindings of the CPU kernels: check at the door, release the GIL, call.
 
+use crate::detach::detach_long;
 use crate::linear;
 use chairlift_kernels::dispatch::instruction_set;
 use chairlift_kernels::layout::{CacheShape, check_block_size};
@@ -59,7 +60,10 @@ fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: Tensor) ->
         let x = borrows.rows::<T>("x", &x)?;
         let weight = borrows.slice::<T>("weight", &weight)?;
         let out = borrows.rows_mut::<T>("out", &out)?;
-        py.detach(|| chairlift_kernels::norm::rms_norm(x, weight, eps, out))?;
+        let work = x.len() * x.width();
+        detach_long(py, work, || {
+            chairlift_kernels::norm::rms_norm(x, weight, eps, out)
+        })?;
         Ok(())
     })
 }
@@ -88,7 +92,10 @@ fn rope(
         let weight = optional::<T>(&mut borrows, "norm_weight", norm_weight.as_ref())?;
         let norm = weight.map(|weight| HeadNorm { weight, eps });
         let x = borrows.rows_mut::<T>("x", &x)?;
-        py.detach(|| chairlift_kernels::rope::rope(x, positions, cos_sin, norm))?;
+        let work = x.len() * x.width();
+        detach_long(py, work, || {
+            chairlift_kernels::rope::rope(x, positions, cos_sin, norm)
+        })?;
         Ok(())
     })
 }
@@ -102,7 +109,8 @@ fn silu_mul(py: Python<'_>, gate_up: Tensor, out: Tensor) -> PyResult<()> {
         let mut borrows = Borrows::default();
         let gate_up = borrows.rows::<T>("gate_up", &gate_up)?;
         let out = borrows.rows_mut::<T>("out", &out)?;
-        py.detach(|| chairlift_kernels::silu::silu_mul(gate_up, out))?;
+        let work = gate_up.len() * gate_up.width();
+        detach_long(py, work, || chairlift_kernels::silu::silu_mul(gate_up, out))?;
         Ok(())
     })
 }
@@ -143,7 +151,10 @@ fn kv_write(
         let value = borrows.rows::<T>("value", &value)?;
         let slots = borrows.slice::<i32>("slot_mapping", &slot_mapping)?;
         let cache = borrows.slice_mut::<T>("cache", &cache)?;
-        py.detach(|| chairlift_kernels::kv_write::kv_write(key, value, cache, shape, slots))?;
+        let work = key.len() * key.width();
+        detach_long(py, work, || {
+            chairlift_kernels::kv_write::kv_write(key, value, cache, shape, slots)
+        })?;
         Ok(())
     })
 }
@@ -195,7 +206,8 @@ fn paged_attention(
             seq_lens: borrows.slice::<i32>("seq_lens", &seq_lens)?,
         };
         let out = borrows.rows_mut::<T>("out", &out)?;
-        py.detach(|| {
+        let work = query.width().saturating_mul(sequences.num_pairs());
+        detach_long(py, work, || {
             chairlift_kernels::paged_attention::paged_attention(query, &layer, &sequences, out)
         })?;
         Ok(())
@@ -241,7 +253,8 @@ fn sample(
         logprobs: borrows.slice_mut("logprobs", &logprobs)?,
         ranks: borrows.slice_mut("ranks", &ranks)?,
     };
-    py.detach(|| sampling::sample(logits, &parameters, draws))?;
+    let work = logits.len() * logits.width();
+    detach_long(py, work, || sampling::sample(logits, &parameters, draws))?;
     Ok(())
 }
 

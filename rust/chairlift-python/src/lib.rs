@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod detach;
 mod error;
 mod events;
 mod kernels;

@@ -1,5 +1,6 @@
 //! Bindings of the linear layers, and of the roofline that they are measured against.
 
+use crate::detach::detach_long;
 use crate::kernels::optional;
 use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
 use chairlift_kernels::roofline::Arithmetic;
@@ -117,7 +118,8 @@ impl Linear {
             ($layer:expr, $In:ty, $Out:ty) => {{
                 let x = borrows.rows::<$In>("x", &x)?;
                 let out = borrows.rows_mut::<$Out>("out", &out)?;
-                py.detach(|| $layer.forward(x, out))?;
+                let work = x.len() * $layer.in_features() * $layer.out_features();
+                detach_long(py, work, || $layer.forward(x, out))?;
             }};
         }
         match (&self.layer, x.dtype(), out.dtype()) {

@@ -13,7 +13,6 @@ use pyo3::{exceptions::PyValueError, prelude::*};
     reason = "keyword arguments of the Python function"
 )]
 pub(crate) fn apply_plan(
-    py: Python<'_>,
     plan: Tensor,
     block_size: usize,
     computed: Tensor,
@@ -67,7 +66,7 @@ pub(crate) fn apply_plan(
         seq_lens: borrows.slice_mut("seq_lens", &seq_lens)?,
         sample_rows: borrows.slice_mut("sample_rows", &sample_rows)?,
     };
-    let shape = py.detach(|| row_tables::apply_plan(plan, block_size, &mut tables, &mut inputs));
+    let shape = row_tables::apply_plan(plan, block_size, &mut tables, &mut inputs);
     let shape = shape.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok((shape.num_rows, shape.num_tokens, shape.num_samples))
 }

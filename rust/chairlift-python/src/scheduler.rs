@@ -189,7 +189,7 @@ impl Scheduler {
             credit,
             priority,
         };
-        let added = py.detach(|| self.inner.add(now, new));
+        let added = self.inner.add(now, new);
         let added = added.map_err(|refusal| error::refused(py, refusal))?;
         Ok(Added {
             request_id: added.request.0,
@@ -214,7 +214,6 @@ impl Scheduler {
     )]
     fn change(
         &mut self,
-        py: Python<'_>,
         now: u64,
         request_id: u64,
         max_tokens: Option<usize>,
@@ -244,11 +243,12 @@ impl Scheduler {
             credit,
             paused,
         };
-        py.detach(|| self.inner.change(now, RequestId(request_id), change))
+        self.inner
+            .change(now, RequestId(request_id), change)
             .is_ok()
     }
 
-    fn schedule(&mut self, py: Python<'_>, now: u64, plan: Tensor) -> PyResult<Option<u64>> {
+    fn schedule(&mut self, now: u64, plan: Tensor) -> PyResult<Option<u64>> {
         let mut borrows = Borrows::default();
         let buffer = borrows.slice_mut::<i32>("plan", &plan)?;
         if buffer.len() < self.plan_capacity {
@@ -257,7 +257,7 @@ impl Scheduler {
                 "plan: expected at least {expected} integers, got {got}"
             )));
         }
-        py.detach(|| match self.inner.schedule(now, &mut self.plan) {
+        match self.inner.schedule(now, &mut self.plan) {
             Next::Run(StepId(step)) => {
                 self.wake_at = None;
                 self.plan.encode(buffer);
@@ -267,25 +267,16 @@ impl Scheduler {
                 self.wake_at = wake_at;
                 Ok(None)
             }
-        })
+        }
     }
 
-    fn update(
-        &mut self,
-        py: Python<'_>,
-        now: u64,
-        step: u64,
-        tokens: Tensor,
-        counts: Tensor,
-    ) -> PyResult<Events> {
+    fn update(&mut self, now: u64, step: u64, tokens: Tensor, counts: Tensor) -> PyResult<Events> {
         let mut borrows = Borrows::default();
         let tokens = borrows.slice::<i32>("tokens", &tokens)?;
         let counts = borrows.slice::<i32>("counts", &counts)?;
-        let updated = py.detach(|| {
-            self.inner
-                .update(now, StepId(step), Sampled { tokens, counts })
-        });
-        updated.map_err(error::step)?;
+        self.inner
+            .update(now, StepId(step), Sampled { tokens, counts })
+            .map_err(error::step)?;
         Ok(self.take_events())
     }
 
@@ -324,6 +315,11 @@ impl Scheduler {
             num_prefix_queries: load.num_prefix_queries,
             num_prefix_hits: load.num_prefix_hits,
         }
+    }
+
+    #[getter]
+    fn num_waiting(&self) -> usize {
+        self.inner.num_waiting()
     }
 
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {

@@ -38,8 +38,8 @@ impl Scheduler {
         true
     }
 
-    /// Requests without a row.
-    pub(super) fn num_waiting(&self) -> usize {
+    /// Requests without a row; the queue's cap counts them.
+    pub fn num_waiting(&self) -> usize {
         self.queue.len() + self.num_outside
     }
 
