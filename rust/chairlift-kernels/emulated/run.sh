@@ -4,8 +4,9 @@
 #
 #   emulated/run.sh [INSTRUCTION_SET...]       all of them by default; a set takes some minutes
 #
-# BOCHS names a folder with a built Bochs, BOCHS_SOURCE a git repository to build it from, KERNEL a Linux
-# kernel image; all are fetched by default. Beside the Rust toolchain it needs (on Debian)
+# TESTS names some of the files in tests/ ("linear quantized"), which are all by default. BOCHS names a folder
+# with a built Bochs, BOCHS_SOURCE a git repository to build it from, KERNEL a Linux kernel image; all are
+# fetched by default. Beside the Rust toolchain it needs (on Debian)
 #   apt install build-essential git cpio xorriso isolinux syslinux-common busybox-static
 set -euo pipefail
 
@@ -15,6 +16,7 @@ BOCHS_COMMIT=783b58fd6d9bae598a07c59719122322fa0edce6
 TARGET=x86_64-unknown-linux-musl
 MAX_SECONDS=${MAX_SECONDS:-3600}
 SETS=${*:-avx512bf16 avx512vnni avx512 avx2 portable}
+read -ra tests <<< "${TESTS:-}"
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -65,7 +67,8 @@ fi
 echo '==> test binaries'
 rm -rf "$boot/root"
 mkdir -p "$boot/root/tests" "$boot/root/bin"
-(cd "$root" && cargo test --locked --no-run --package chairlift-kernels --target "$TARGET" --message-format json) \
+(cd "$root" && cargo test --locked --no-run --package chairlift-kernels "${tests[@]/#/--test=}" --target "$TARGET" \
+    --message-format json) \
     | grep -o '"executable":"[^"]*"' | cut -d '"' -f 4 | while read -r binary; do
     name=$(basename "$binary")
     strip -o "$boot/root/tests/${name%-*}" "$binary"

@@ -11,7 +11,7 @@ use crate::isa::{Isa, Portable};
 use std::sync::OnceLock;
 
 /// Instruction sets that kernels are compiled for, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstructionSet {
     /// [`Self::Avx512Vnni`] and dot products of pairs of `bf16`.
     Avx512Bf16,
@@ -44,6 +44,12 @@ impl InstructionSet {
             Self::Portable => "portable",
         }
     }
+
+    /// Whether this set has all that another has.
+    #[cfg(target_arch = "x86_64")]
+    fn includes(self, other: Self) -> bool {
+        self <= other
+    }
 }
 
 /// Work that is compiled once per instruction set.
@@ -51,27 +57,41 @@ pub trait Kernel {
     /// What it gives.
     type Output;
 
+    /// Whether it uses [`crate::integers::Integers::add_dot`]: others have no instance for the sets that
+    /// add but this, and run as [`InstructionSet::Avx512`].
+    const USES_DOT: bool = false;
+
+    /// The same of [`Isa::add_pair_dot`].
+    const USES_PAIR_DOT: bool = false;
+
     /// Does the work. Implementations are `#[inline(always)]`, as is all they call in hot loops.
     fn run<I: Isa>(self) -> Self::Output;
 }
 
 /// Runs a kernel on [`instruction_set`].
 pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
-    match instruction_set() {
-        // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(kernel) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512Vnni => unsafe { run_avx512vnni(kernel) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512 => unsafe { run_avx512(kernel) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2 => unsafe { run_avx2(kernel) },
-        _ => kernel.run::<Portable>(),
+    #[cfg(target_arch = "x86_64")]
+    {
+        let set = instruction_set();
+        // By constants first: what they rule out is not compiled.
+        if K::USES_PAIR_DOT && set == InstructionSet::Avx512Bf16 {
+            // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
+            return unsafe { run_avx512bf16(kernel) };
+        }
+        if K::USES_DOT && set.includes(InstructionSet::Avx512Vnni) {
+            // SAFETY: as above; a set has what those have that it includes.
+            return unsafe { run_avx512vnni(kernel) };
+        }
+        if set.includes(InstructionSet::Avx512) {
+            // SAFETY: as above.
+            return unsafe { run_avx512(kernel) };
+        }
+        if set.includes(InstructionSet::Avx2) {
+            // SAFETY: as above.
+            return unsafe { run_avx2(kernel) };
+        }
     }
+    kernel.run::<Portable>()
 }
 
 #[cfg(target_arch = "x86_64")]

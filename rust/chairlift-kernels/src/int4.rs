@@ -18,7 +18,7 @@ use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, GROUP, Scale, quantize_int4, round_chunk};
 use crate::quantized::Code;
-use crate::tile::{Panel, Sums};
+use crate::tile::{Panel, Sums, Tile};
 
 /// Values of `k` in a word.
 const DEPTH: usize = 8;
@@ -44,11 +44,7 @@ const fn words_per_group(width: usize) -> usize {
 impl Code for Int4 {
     const MAX_IN_FEATURES: usize = usize::MAX;
 
-    #[inline(always)]
-    fn most_rows<I: Isa>() -> usize {
-        // 12 sums of a group and 12 totals are in registers side by side.
-        if I::HAS_DOT { 6 } else { I::INTEGER_ROWS }
-    }
+    const TILE: Tile = Tile::Groups;
 
     fn words_per_panel(in_features: usize, width: usize) -> usize {
         in_features.div_ceil(GROUP) * words_per_group(width)

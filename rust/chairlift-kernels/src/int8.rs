@@ -15,7 +15,7 @@ use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, Scale, round_chunk, scale_int8};
 use crate::quantized::Code;
-use crate::tile::{Panel, Sums};
+use crate::tile::{Panel, Sums, Tile};
 
 /// Values of `k` in a word.
 const DEPTH: usize = 4;
@@ -36,10 +36,7 @@ impl Code for Int8 {
     // 2^31 / 127^2, rounded down to whole words.
     const MAX_IN_FEATURES: usize = 133_144;
 
-    #[inline(always)]
-    fn most_rows<I: Isa>() -> usize {
-        I::INTEGER_ROWS
-    }
+    const TILE: Tile = Tile::Integers;
 
     fn words_per_panel(in_features: usize, width: usize) -> usize {
         in_features.div_ceil(DEPTH) * width

@@ -178,6 +178,8 @@ mod tests {
     impl Kernel for All {
         type Output = Vec<u64>;
 
+        const USES_DOT: bool = true;
+
         #[inline(always)]
         fn run<I: Isa>(self) -> Vec<u64> {
             let mut out = Vec::new();

@@ -296,6 +296,8 @@ mod tests {
     impl Kernel for Dot {
         type Output = [f32; 16];
 
+        const USES_PAIR_DOT: bool = true;
+
         #[inline(always)]
         fn run<I: Isa>(self) -> [f32; 16] {
             let mut sums = self.0;

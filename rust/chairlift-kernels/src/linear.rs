@@ -17,7 +17,7 @@ use crate::panels::{
 };
 use crate::quantized::QuantizedProduct;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Ahead, Lines, Panel, Sums, accumulate};
+use crate::tile::{Ahead, Lines, Panel, Sums, Tile, accumulate};
 use crate::{Element, bf16};
 
 /// `y = x W^T + b`.
@@ -175,10 +175,7 @@ impl<'a, T: Element> PlainProduct<'a, T> {
 impl<T: Element> Product for PlainProduct<'_, T> {
     type Unit = f32;
 
-    #[inline(always)]
-    fn most_rows<I: Isa>() -> usize {
-        I::ROWS
-    }
+    const TILE: Tile = Tile::Floats;
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {

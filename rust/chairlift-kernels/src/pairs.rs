@@ -10,7 +10,7 @@ use crate::element::{Element, Packed};
 use crate::isa::Isa;
 use crate::linear::PlainProduct;
 use crate::panels::{Product, REGISTERS, Share};
-use crate::tile::{Ahead, Sums};
+use crate::tile::{Ahead, Sums, Tile};
 
 /// Numbers in a word.
 const DEPTH: usize = <bf16 as Element>::Packed::DEPTH;
@@ -20,6 +20,8 @@ pub(crate) struct PerhapsInPairs<'a>(pub(crate) Share<'a, PlainProduct<'a, bf16>
 
 impl Kernel for PerhapsInPairs<'_> {
     type Output = ();
+
+    const USES_PAIR_DOT: bool = true;
 
     #[inline(always)]
     fn run<I: Isa>(self) {
@@ -39,11 +41,7 @@ struct PairProduct<'a>(PlainProduct<'a, bf16>);
 impl Product for PairProduct<'_> {
     type Unit = u32;
 
-    #[inline(always)]
-    fn most_rows<I: Isa>() -> usize {
-        // 28 sums, 2 of weights and 1 of a row are 31 registers of 32.
-        14
-    }
+    const TILE: Tile = Tile::Pairs;
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::panels::{
 };
 use crate::quantize::{Scale, scale_int8};
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Ahead, Panel, Sums};
+use crate::tile::{Ahead, Panel, Sums, Tile};
 use std::marker::PhantomData;
 
 /// How weights are stored.
@@ -34,8 +34,8 @@ pub(crate) trait Code: Sync {
     /// Sums of more products might not fit.
     const MAX_IN_FEATURES: usize;
 
-    /// Rows of a tile at most.
-    fn most_rows<I: Isa>() -> usize;
+    /// What a tile keeps in registers.
+    const TILE: Tile;
 
     fn words_per_panel(in_features: usize, width: usize) -> usize;
 
@@ -227,10 +227,7 @@ impl<'a, T, C> QuantizedProduct<'a, T, C> {
 impl<T: Element, C: Code> Product for QuantizedProduct<'_, T, C> {
     type Unit = u32;
 
-    #[inline(always)]
-    fn most_rows<I: Isa>() -> usize {
-        C::most_rows::<I>()
-    }
+    const TILE: Tile = C::TILE;
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {

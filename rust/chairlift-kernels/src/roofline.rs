@@ -57,6 +57,9 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
     impl Kernel for Multiply {
         type Output = usize;
 
+        const USES_DOT: bool = true;
+        const USES_PAIR_DOT: bool = true;
+
         #[inline(always)]
         fn run<I: Isa>(self) -> usize {
             let Self(arithmetic, rounds) = self;
