@@ -714,7 +714,11 @@ def sample(
     """
 
 def cpu_features() -> str:
-    """Instruction set that the kernels use here: `avx512`, `avx2` or `portable`."""
+    """Instruction set that the kernels use here.
+
+    `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or `portable`, best first. The environment variable
+    `CHAIRLIFT_CPU` can name a lesser one.
+    """
 
 def read_memory(words: Tensor) -> int:
     """Reads int32 `words` with all threads; what it gives depends on every one.
@@ -726,8 +730,8 @@ def multiply_in_registers(arithmetic: str, rounds: int) -> int:
     """Multiplies and adds in registers with all threads; gives the number of operations.
 
     Args:
-        arithmetic: `float32`, `int8` (16-bit factors, 32-bit sums) or `int4` (8-bit factors,
-            16-bit sums): the instructions of the linear layers.
+        arithmetic: `float32`, `bfloat16`, `int8` or `int4`: the instructions of these linear layers
+            on this machine.
         rounds: How long.
     """
 
