@@ -168,6 +168,8 @@ class Account:
     finished: int
     num_preemptions: int
     num_recomputed_tokens: int
+    waits: list[tuple[str, int]]
+    """Where the time from arrival to first scheduling went, by cause (see `Waiting`); not 0."""
 
 @final
 class FinishedEvent:
@@ -327,6 +329,24 @@ class Load:
     num_waiting_tokens: int
 
 @final
+class Waiting:
+    """How a live request stands."""
+
+    state: str
+    """`waiting`, `running` or `parked`."""
+    cause: str | None
+    """What it waits for, as of the last step that was planned; None while it runs.
+
+    `step` (the one being computed), `row`, `blocks`, `budget` (of the step), `policy` (its gate),
+    `share` (another tenant's turn) or `parked`.
+    """
+    num_before: int
+    """Requests before it in the queue; with several tenants as if they took turns."""
+    num_computed_tokens: int
+    num_tokens: int
+    """Known tokens, prompt and output."""
+
+@final
 class Scheduler:
     """Owns requests and KV blocks; decides which tokens each step computes."""
 
@@ -349,6 +369,7 @@ class Scheduler:
         hash_key: bytes,
         token_table: TokenTable,
         steps_in_flight: int = 1,
+        step_budget: int | None = None,
     ) -> Self:
         """Builds an idle scheduler.
 
@@ -369,6 +390,8 @@ class Scheduler:
             hash_key: 32 bytes that key the prefix hashes.
             token_table: For text and stop strings.
             steps_in_flight: Steps that may be planned but not yet updated: 1 or 2.
+            step_budget: How long a step may take by the cost model, in nanoseconds; prompts are
+                cut into chunks that fit.
 
         Raises:
             ConfigError: A setting is out of range.
@@ -404,14 +427,16 @@ class Scheduler:
         cache_read: bool = True,
         cache_write: bool = True,
         queue_deadline: int | None = None,
+        first_token_by: int | None = None,
         deadline: int | None = None,
         credit: int | None = None,
         priority: int = 0,
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
-        Without a credit there is no limit to it. A higher priority joins first, as if it had come
-        ten seconds earlier for each level.
+        Without a credit there is no limit to it. Of the tenant that was served least, the request
+        joins first that has to start first: by its queue deadline, in time for its first token, or
+        30 s after its arrival; a level of priority is worth 10 s of that.
 
         Raises:
             Refused: With reason, field and message.
@@ -429,6 +454,7 @@ class Scheduler:
         include_stop: bool = False,
         priority: int | None = None,
         queue_timeout: int | None = None,
+        time_to_first_token: int | None = None,
         time_limit: int | None = None,
         credit: int = 0,
         paused: bool | None = None,
@@ -445,6 +471,7 @@ class Scheduler:
             include_stop: With `max_tokens`.
             priority: None leaves priority and times as they are; a number replaces them all.
             queue_timeout: With `priority`; from the arrival on, None is no limit.
+            time_to_first_token: With `priority`; likewise.
             time_limit: With `priority`; likewise.
             credit: More output tokens; no effect on a request without a limit of credit.
             paused: Whether it stands still; None leaves it as it is.
@@ -503,6 +530,9 @@ class Scheduler:
         """Lets the requests that wait now run in a partial batch (static, dynamic)."""
 
     def load(self) -> Load: ...
+    def explain(self, request_id: int) -> Waiting | None:
+        """Tells how a request stands; None if it has ended or never was."""
+
     def check_invariants(self) -> None:
         """Raises InvariantError if the state is broken; O(blocks)."""
 
@@ -684,7 +714,11 @@ def sample(
     """
 
 def cpu_features() -> str:
-    """Instruction set that the kernels use here: `avx512`, `avx2` or `portable`."""
+    """Instruction set that the kernels use here.
+
+    `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or `portable`, best first. The environment variable
+    `CHAIRLIFT_CPU` can name a lesser one.
+    """
 
 def read_memory(words: Tensor) -> int:
     """Reads int32 `words` with all threads; what it gives depends on every one.
@@ -696,8 +730,8 @@ def multiply_in_registers(arithmetic: str, rounds: int) -> int:
     """Multiplies and adds in registers with all threads; gives the number of operations.
 
     Args:
-        arithmetic: `float32`, `int8` (16-bit factors, 32-bit sums) or `int4` (8-bit factors,
-            16-bit sums): the instructions of the linear layers.
+        arithmetic: `float32`, `bfloat16`, `int8` or `int4`: the instructions of these linear layers
+            on this machine.
         rounds: How long.
     """
 

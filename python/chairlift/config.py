@@ -53,6 +53,9 @@ class EngineConfig(BaseModel):
     """Rows of the batch."""
     max_num_batched_tokens: Annotated[int, Field(ge=1)] = 256
     """Token budget of a step; longer prompts are computed in chunks of what is left of it."""
+    step_budget_s: Annotated[float, Field(gt=0)] | None = None
+    """How long a step should take: prompts are cut into chunks that fit, by a cost model that
+    learns while serving; None leaves it to max_num_batched_tokens alone."""
     max_model_len: Annotated[int, Field(ge=2)] | None = None
     """Longest prompt plus answer; None is the model's own."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024

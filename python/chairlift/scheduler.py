@@ -10,6 +10,11 @@ from chairlift.errors import ConfigError
 _NS_PER_S = 1_000_000_000
 
 
+def nanoseconds(time_s: float | None) -> int | None:
+    """Gives a time as the core counts it."""
+    return None if time_s is None else round(time_s * _NS_PER_S)
+
+
 class SchedulerSettings(Protocol):
     """What `EngineConfig` and the header of a trace both say."""
 
@@ -36,6 +41,10 @@ class SchedulerSettings(Protocol):
     @property
     def max_num_batched_tokens(self) -> int:
         """Token budget of a step."""
+
+    @property
+    def step_budget_s(self) -> float | None:
+        """How long a step may take; None is as long as its tokens take."""
 
     @property
     def max_queued_requests(self) -> int:
@@ -91,6 +100,7 @@ def new_scheduler(
             prefix_cache=settings.prefix_cache,
             hash_key=hash_key,
             token_table=token_table,
+            step_budget=nanoseconds(settings.step_budget_s),
         )
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None

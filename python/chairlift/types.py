@@ -76,12 +76,14 @@ class Schedule:
     """When a request runs; None takes the engine's default.
 
     A higher priority, -10 to 10, starts first: as if the request had come ten seconds earlier for
-    each level. Times count from its arrival.
+    each level. Of equals the one that has to start first does. Times count from its arrival.
     """
 
     queue_timeout_s: float | None = None
     time_limit_s: float | None = None
     priority: int = 0
+    time_to_first_token_s: float | None = None
+    """A target: it orders, and a server refuses what would miss it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,55 @@ class Usage:
     output_tokens: int
 
 
+class RequestState(StrEnum):
+    """What a live request is doing."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PARKED = "parked"
+
+
+class WaitCause(StrEnum):
+    """What a request waits for."""
+
+    STEP = "step"
+    """The step that is being computed: it came after that was planned."""
+    ROW = "row"
+    """Every row of the batch is taken."""
+    BLOCKS = "blocks"
+    """The KV cache has too few free blocks."""
+    BUDGET = "budget"
+    """The step's tokens, or its time, are spent on others."""
+    POLICY = "policy"
+    """Static or dynamic batching: a batch runs, or is not full yet."""
+    SHARE = "share"
+    """It is another tenant's turn."""
+    PARKED = "parked"
+    """It is paused, or has no credit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a live request stands, as of the last step that was planned."""
+
+    state: RequestState
+    cause: WaitCause | None
+    """None while it runs."""
+    num_before: int
+    """Requests before it in the queue; with several tenants as if they took turns."""
+    num_computed_tokens: int
+    """Whose keys and values are written, or will be by the step that runs."""
+    num_tokens: int
+    """Prompt and output so far."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Where the time went, in seconds; None where the request never got there."""
 
     queued_s: float
+    queued_by_cause_s: Mapping[WaitCause, float]
+    """Of `queued_s`, what is not 0."""
     prefill_s: float | None
     decode_s: float | None
     num_preemptions: int

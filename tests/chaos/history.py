@@ -24,6 +24,7 @@ CATALOGUE = {
     ("RESOURCE_EXHAUSTED", "QUEUE_FULL"),
     ("RESOURCE_EXHAUSTED", "SLOW_READER"),
     ("DEADLINE_EXCEEDED", "QUEUE_TIMEOUT"),
+    ("DEADLINE_EXCEEDED", "WOULD_MISS"),
     ("INTERNAL", "STEP_FAILED"),
     ("INTERNAL", "NUMERIC_FAULT"),
     ("INTERNAL", "INTERNAL"),
@@ -48,6 +49,8 @@ class Record:
     end: str = ""
     """Finish reason, or the reason of the error."""
     output_tokens: int | None = None
+    first_s: float | None = None
+    """From the call to the first message, of `GenerateOne`."""
     status: str = ""
     """Of the call; `broken` where the client broke it."""
     reason: str = ""

@@ -3,6 +3,10 @@
 import asyncio
 import random
 import time
+from typing import NamedTuple
+
+from chairlift.v1 import generation_pb2 as pb
+from google.protobuf import duration_pb2
 
 from tests.chaos.figures import Figures, Scale, milliseconds, percentile
 from tests.chaos.history import History
@@ -15,8 +19,14 @@ SETUP = {
     "engine": {"max_num_seqs": ROWS, "max_num_batched_tokens": 512, "max_queued_requests": 32},
     "step_s": STEP_S,
 }
-MAY_FAIL = {"QUEUE_FULL", "QUEUE_TIMEOUT"}
-MAY_END = {("RESOURCE_EXHAUSTED", "QUEUE_FULL"), ("DEADLINE_EXCEEDED", "QUEUE_TIMEOUT")}
+MAY_FAIL = {"QUEUE_FULL", "QUEUE_TIMEOUT", "WOULD_MISS"}
+MAY_END = {
+    ("RESOURCE_EXHAUSTED", "QUEUE_FULL"),
+    ("DEADLINE_EXCEEDED", "QUEUE_TIMEOUT"),
+    ("DEADLINE_EXCEEDED", "WOULD_MISS"),
+}
+TARGET_S = 0.75
+"""To the first token; the queue is a wait of some two seconds when it is full."""
 
 
 async def run(scale, lab):
@@ -25,17 +35,24 @@ async def run(scale, lab):
     history = History(lab.scratch / "overload.jsonl")
     async with server.stub() as stub:
         peak = await at_peak(lab, stub, history, SECONDS[scale])
-        goodput, refused_s = await flooded(lab, stub, history, SECONDS[scale], 10 * peak)
+        flood = await flooded(lab, stub, history, SECONDS[scale], 10 * peak)
+        untold = await flooded(lab, stub, history, SECONDS[scale], 2 * peak)
+        target = pb.Schedule(time_to_first_token=duration_pb2.Duration(nanos=int(TARGET_S * 1e9)))
+        told = await flooded(lab, stub, history, SECONDS[scale], 2 * peak, schedule=target)
     await server.until_idle()
     records = history.check(lab.traffic.answers, may_fail=MAY_FAIL, may_end=MAY_END)
-    assert refused_s
-    assert goodput > 0
+    assert flood.refused_s
+    assert flood.goodput > 0
+    p99 = milliseconds(percentile(flood.refused_s, 99))
+    in_time = [run.in_time / peak for run in (told, untold)]
     return Figures(
         "overload, ten times what it can do",
         f"{SECONDS[scale]} s, {len(records):,} requests",
         [
-            f"goodput {goodput / peak:.0%} of the peak",
-            f"{len(refused_s):,} refused, p99 {milliseconds(percentile(refused_s, 99))}",
+            f"goodput {flood.goodput / peak:.0%} of the peak",
+            f"{len(flood.refused_s):,} refused, p99 {p99}",
+            f"at twice what it can do, answers that begin within {TARGET_S} s: {in_time[0]:.0%} of"
+            f" the peak where the server is told so, {in_time[1]:.0%} where not",
         ],
     )
 
@@ -55,19 +72,28 @@ async def at_peak(lab, stub, history, seconds):
     return num / seconds
 
 
-async def flooded(lab, stub, history, seconds, rate):
-    """Answers per second of an open loop, and how long each refusal took."""
+class Flood(NamedTuple):
+    """What an open loop gave: answers per second, those that began in time, seconds to refusals."""
+
+    goodput: float
+    in_time: float
+    refused_s: list
+
+
+async def flooded(lab, stub, history, seconds, rate, **fields):
+    """An open loop of requests with these fields."""
     draw = random.Random(1)
     began = time.monotonic()
-    ended_at, refused_s, calls = [], [], []
+    ended_at, in_time, refused_s, calls = [], [], [], []
 
     async def call(ask):
         sent = time.monotonic()
-        record = await lab.traffic.one(stub, ask)
+        record = await lab.traffic.one(stub, ask, **fields)
         history.note(record)
         if record.status == "OK":
             ended_at.append(time.monotonic() - began)
-        elif record.reason == "QUEUE_FULL":
+            in_time.extend(ended_at[-1:] if record.first_s < TARGET_S else [])
+        elif record.reason in ("QUEUE_FULL", "WOULD_MISS"):
             refused_s.append(time.monotonic() - sent)
 
     due = began
@@ -77,7 +103,8 @@ async def flooded(lab, stub, history, seconds, rate):
         calls.append(asyncio.create_task(call(ask(draw))))
         lab.tell(f"overload: {len(calls):,} requests")
     await asyncio.gather(*calls)
-    return sum(at < seconds for at in ended_at) / seconds, refused_s
+    ended, timely = (sum(at < seconds for at in times) / seconds for times in (ended_at, in_time))
+    return Flood(ended, timely, refused_s)
 
 
 def ask(draw):

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from dataclasses import dataclass
 
 import grpc
@@ -113,8 +114,11 @@ class Traffic:
         record = Record(**vars(ask))
         start = self.command(ask, **fields).start
         call = stub.GenerateOne(pb.GenerateOneRequest(start=start), timeout=timeout)
+        sent = time.monotonic()
         try:
             async for response in call:
+                if record.first_s is None:
+                    record.first_s = time.monotonic() - sent
                 for event in response.events:
                     record.add(event)
             record.status = "OK"

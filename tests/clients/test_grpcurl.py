@@ -151,3 +151,6 @@ async def test_abort_and_info_answer(run, serve):
             status, output = await run(server, line(method, message))
             assert status == 0
             assert (part or "{}") in output
+        question = line("GenerationService/Explain", {"request_id": "nobody"})
+        status, output = await run(server, question)
+        assert "NotFound" in output

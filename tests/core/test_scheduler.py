@@ -262,3 +262,19 @@ def test_a_time_limit_counts_from_the_arrival(scheduler, plan):
     assert scheduler.schedule(150, plan) is None
     (finished,) = scheduler.take_events()
     assert finished.reason == "time_limit"
+
+
+def test_a_request_that_waits_is_told_why(plan):
+    scheduler = new_scheduler(max_num_seqs=1)
+    runs = scheduler.add(0, [1, 2], max_tokens=2).request_id
+    waits = scheduler.add(0, [1, 2, 3], max_tokens=1).request_id
+    first = run_step(scheduler, plan, now=5)
+    assert [event.request_id for event in first] == [runs]
+    told = scheduler.explain(waits)
+    assert (told.state, told.cause, told.num_before, told.num_tokens) == ("waiting", "row", 0, 3)
+    told = scheduler.explain(runs)
+    assert (told.state, told.cause, told.num_computed_tokens) == ("running", None, 2)
+    run_step(scheduler, plan, now=7)
+    *_, finished = run_step(scheduler, plan, now=9)
+    assert finished.account.waits == [("step", 5), ("row", 4)]
+    assert scheduler.explain(waits) is None

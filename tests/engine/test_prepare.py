@@ -90,7 +90,7 @@ def test_defaults_are_the_engines(engine):
     drawing = prepared.drawing
     assert (drawing.temperature, drawing.top_k, drawing.top_p, drawing.min_p) == (1.0, 0, 1.0, 0.0)
     assert prepared.max_tokens == MAX_MODEL_LEN - 3
-    assert (prepared.queue_timeout_s, prepared.time_limit_s) == (30.0, 600.0)
+    assert (prepared.times.queue_timeout_s, prepared.times.time_limit_s) == (30.0, 600.0)
     assert prepared.stop_token_ids == (EOS,)
 
 
@@ -102,7 +102,7 @@ def test_default_max_tokens_is_a_setting(make_engine):
 
 def test_infinite_times_are_no_limit(engine):
     prepared = engine.prepare(Request([1], schedule=Schedule(INF, INF)))
-    assert (prepared.queue_timeout_s, prepared.time_limit_s) == (None, None)
+    assert (prepared.times.queue_timeout_s, prepared.times.time_limit_s) == (None, None)
 
 
 def test_truncate_prompt_keeps_the_last_tokens(engine):

@@ -24,6 +24,18 @@ def test_a_trace_reads_back_as_it_was_written(path):
         )
 
 
+def test_times_and_priorities_read_back_as_they_were_written(tmp_path):
+    trace = draw_trace("chat", num_requests=1)
+    (request,) = trace.requests
+    request.queue_timeout, request.time_to_first_token, request.time_limit = 1, 2, 3
+    request.priority, request.tenant, request.cache_read, request.cache_write = -4, 5, False, False
+    write_trace(trace, tmp_path / "trace.jsonl")
+    (read,) = read_trace(tmp_path / "trace.jsonl").requests
+    names = ["queue_timeout", "time_to_first_token", "time_limit", "priority", "tenant"]
+    names += ["cache_read", "cache_write"]
+    assert [getattr(read, name) for name in names] == [1, 2, 3, -4, 5, False, False]
+
+
 @pytest.mark.parametrize(
     ("number", "damage", "message"),
     [

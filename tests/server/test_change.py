@@ -187,14 +187,6 @@ async def test_a_wrong_update_leaves_the_request_as_it_was(serve, case):
         assert (await listen(call)).end("a").finished.usage.output_tokens == 8
 
 
-async def test_a_target_that_later_versions_keep_is_unimplemented_by_name(serve):
-    async with serve() as server:
-        later = update("a", schedule=pb.Schedule(time_to_first_token=SOON))
-        heard = await server.say(start("a", credit=0, schedule=pb.Schedule(time_limit=SOON)), later)
-        (error,) = (e.rejected.error for e in heard.of("a") if e.HasField("rejected"))
-        assert (error.reason, error.field) == ("FEATURE", "update.schedule.time_to_first_token")
-
-
 async def test_requests_that_are_not_live_cannot_be_changed(serve):
     async with serve() as server:
         call = server.generation.Generate()

@@ -71,6 +71,7 @@ async def test_a_failed_request_is_told_with_the_status_of_its_reason(serve, tol
     async with serve(max_num_seqs=1) as server:
         call = server.generation.Generate()
         await call.write(start("a", max_tokens=200))
+        await next_event(call, "tokens")
         late = start("b")
         late.start.schedule.queue_timeout.FromMilliseconds(1)
         await call.write(late)

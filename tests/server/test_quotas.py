@@ -113,7 +113,8 @@ async def test_live_requests_have_a_quota_that_is_given_back(serve):
         ann = server.generation.Generate(metadata=(("chairlift-tenant", "ann"),))
         for name in "abc":
             await ann.write(start(name))
-        rejected = (await next_event(ann, "rejected"))[-1]
+        events = await next_event(ann, "rejected")
+        (rejected,) = (event for event in events if event.HasField("rejected"))
         assert rejected.request_id == "c"
         assert "tenant_max_requests" in error_of(rejected)
         # Another tenant has its own; another stream of the same one has not.
@@ -141,7 +142,8 @@ async def test_waiting_tokens_have_a_quota(serve):
         await call.write(start("a", prompt=range(1, 31)))
         await next_event(call, "accepted")
         await call.write(start("b", prompt=range(1, 21)))
-        rejected = (await next_event(call, "rejected"))[-1]
+        events = await next_event(call, "rejected")
+        (rejected,) = (event for event in events if event.HasField("rejected"))
         assert rejected.request_id == "b"
         assert error_of(rejected) == "quota tenant_max_queued_tokens: 30 of 40 tokens wait already"
         await call.write(start("c", prompt=range(1, 11)))

@@ -104,7 +104,6 @@ LATER = {
     "output.prompt_logprobs": output(prompt_logprobs=0),
     "output.echo": output(echo=True),
     "constraint": start("bad", constraint=pb.Constraint(regex="a+")),
-    "schedule.time_to_first_token": schedule(time_to_first_token=SHORT),
     "resume_window": start("bad", resume_window=SHORT),
     "chat.tools": chat(user("hello"), tools=[pb.Tool(name="clock")]),
     "chat.messages[0].reasoning": chat(

@@ -83,6 +83,7 @@ async def drive(server, metadata):
         (server.embedding.Embed, embedding_pb2.EmbedRequest(model=CANARY)),
         (server.info.GetModelInfo, server_pb2.GetModelInfoRequest(model=CANARY)),
         (server.generation.Abort, pb.AbortRequest(request_id=CANARY)),
+        (server.generation.Explain, pb.ExplainRequest(request_id=CANARY)),
     )
     for method, request in unary:
         try:
@@ -96,7 +97,7 @@ async def broken_messages(server, metadata):
     """Messages that cannot be decoded, to methods that read one."""
     said = []
     text = wrappers_pb2.StringValue(value=CANARY).SerializeToString()
-    for method in ("Generate", "GenerateOne", "Abort"):
+    for method in ("Generate", "GenerateOne", "Abort", "Explain"):
         for data in (text, text[:-1], UNICODE_ERROR, CANARY.encode()):
             path = f"/chairlift.v1.GenerationService/{method}"
             call = server.channel.stream_stream(path)(iter([data]), metadata=metadata)

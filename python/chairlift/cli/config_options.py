@@ -31,6 +31,8 @@ ENGINE_HELP = {
     "batch_timeout_s": "static: the same, while streams stay open.",
     "max_num_seqs": "Rows of the batch.",
     "max_num_batched_tokens": "Token budget of a step.",
+    "step_budget_s": "Time of a step, such as 50ms: prompts are cut into chunks that fit, so that "
+    "running answers go on; default: as long as its tokens take.",
     "max_model_len": "Longest prompt plus answer; default: the model's own.",
     "max_queued_requests": "Cap of the waiting queue.",
     "kv_cache_memory": "Memory of the KV cache, such as 2GiB; default: what the model can use, "

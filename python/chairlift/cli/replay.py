@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import config_options
+from chairlift.cli.replay_picture import Seats
 from chairlift.config import Batching, checked
 from chairlift.errors import ConfigError
 from chairlift.figures import summarize
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 OPTIONS_HELP = {
     "max_num_seqs": "Rows of the batch.",
     "max_num_batched_tokens": "Token budget of a step.",
+    "step_budget_s": "Time of a step: prompts are cut into chunks that fit.",
     "kv_cache_memory": "Memory of the KV cache, such as 2GiB.",
     "block_size": "Tokens of a KV block.",
     "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
@@ -60,6 +63,9 @@ def replay(
     write: Annotated[
         Path | None, typer.Option(help="Recipe: write its trace to a file, and replay nothing.")
     ] = None,
+    draw: Annotated[
+        int, typer.Option(help="Draw the first so many steps of each policy.", min=0)
+    ] = 0,
     as_json: Json = False,
     settings: dict[str, Any],
 ) -> None:
@@ -82,11 +88,16 @@ def replay(
     options = checked(ReplayOptions, **settings)
     step_time = step_time_of(loaded.header, loaded.steps, options)
     notes = _faults(loaded)
+    seats: dict[str, Seats] = {}
     report(
-        _results(loaded, batching or [None], options, step_time, notes),
+        _results(loaded, batching or [None], options, step_time, notes, seats if draw else None),
         title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
         as_json=as_json,
     )
+    if not as_json:
+        console = Console()
+        for policy, taken in seats.items():
+            console.print(f"\n[bold]{policy}[/bold]", taken.picture(draw, console.width), sep="\n")
     for note in notes:
         typer.echo(note, err=True)
 
@@ -112,6 +123,7 @@ def _results(
     options: ReplayOptions,
     step_time: "StepTime",
     notes: list[str],
+    seats: dict[str, Seats] | None,
 ) -> Iterator[Result]:
     from chairlift.replay.run import recorded_run, replay
     from chairlift.replay.settings import settings_of
@@ -120,7 +132,10 @@ def _results(
         yield summarize("recorded", recorded_run(trace), **_sizes(trace.header))
     for batching in policies:
         settings = settings_of(trace.header, options, batching)
-        replayed = replay(trace, settings, step_time)
+        taken = Seats([request.tenant for request in trace.requests])
+        replayed = replay(trace, settings, step_time, None if seats is None else taken.note)
+        if seats is not None:
+            seats[settings.batching.value] = taken
         yield summarize(settings.batching.value, replayed.run, **_sizes(settings))
         if replayed.unanswered:
             reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())

@@ -26,6 +26,7 @@ def new_start(
     timeline: bool = False,
     interval: int | None = None,
     queue_timeout_s: float | None = None,
+    time_to_first_token_s: float | None = None,
     time_limit_s: float | None = None,
     priority: int | None = None,
     credit: int | None = None,
@@ -51,6 +52,7 @@ def new_start(
         timeline: Send where the time went, with the last event.
         interval: Tokens per event after the first; 0 is one event at the end.
         queue_timeout_s: Fail when not started by then.
+        time_to_first_token_s: Refuse what would miss this; of equals the most urgent goes first.
         time_limit_s: End by then with what there is.
         priority: -10 to 10, higher first.
         credit: Tokens before the first `credit` of the request; None is no limit.
@@ -78,6 +80,7 @@ def new_start(
         ),
         schedule=pb.Schedule(
             queue_timeout=_duration(queue_timeout_s),
+            time_to_first_token=_duration(time_to_first_token_s),
             time_limit=_duration(time_limit_s),
             priority=priority,
         ),

@@ -7,13 +7,15 @@ cross over in one hop, and become Python objects only on this side.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
 from chairlift.engine.events import failed, refused, to_event
+from chairlift.engine.explain import ask_why
 from chairlift.engine.handle import Handle, Router, Sink, by_sink
 from chairlift.engine.inbox import Inbox
 from chairlift.engine.leak import has_leaked
@@ -32,8 +34,9 @@ from chairlift.engine.prepare import Prepared
 from chairlift.engine.state import EngineState
 from chairlift.engine.step_record import StepRecord
 from chairlift.engine.stepper import StepOutput
+from chairlift.engine.watchers import StepWatchers
 from chairlift.errors import EngineDownError, Reason, RequestError
-from chairlift.types import Change, Chat, Event, Failed, Finished, Request
+from chairlift.types import Change, Chat, Event, Failed, Finished, Request, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +86,7 @@ class AsyncEngine:
         self._submitted: set[Handle] = set()
         self._live: dict[int, Handle] = {}
         self._router: Router | None = None
-        self._watchers: list[Callable[[StepRecord], None]] = []
+        self._watchers = StepWatchers(self._tell_watched)
         self._delivery_watchers: list[Callable[[float, float], None]] = []
         self._all_ended = asyncio.Event()
         self._all_ended.set()
@@ -106,11 +109,13 @@ class AsyncEngine:
         return self._running().progress
 
     @property
-    def silence_s(self) -> float:
-        """Seconds that the engine thread has been inside one forward pass, or stuck elsewhere.
+    def num_waiting(self) -> int:
+        """Requests without a row, those included that the thread has not seen yet."""
+        return self._running().num_waiting
 
-        Any thread may ask; RuntimeError before `start`.
-        """
+    @property
+    def silence_s(self) -> float:
+        """Seconds that the engine thread has been in one forward pass, or stuck; for any thread."""
         return self._running().silence_s
 
     async def start(self) -> None:
@@ -241,6 +246,10 @@ class AsyncEngine:
         """Lets a paused request go on."""
         self.change(handle, _RESUME)
 
+    async def explain(self, handles: Sequence[Handle]) -> list[Waiting | None]:
+        """As `ask_why`: tells why requests wait; None for one that has ended."""
+        return await ask_why(self._running(), handles)
+
     def flush(self) -> None:
         """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
         self._running().put(Flush())
@@ -270,14 +279,7 @@ class AsyncEngine:
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
         """Calls back on the event loop after every step; gives a function that ends this."""
-        self._watchers.append(callback)
-        self._tell_watched()
-
-        def end() -> None:
-            self._watchers.remove(callback)
-            self._tell_watched()
-
-        return end
+        return self._watchers.add(callback)
 
     def watch_deliveries(self, callback: Callable[[float, float], None]) -> None:
         """Calls back on the event loop after every delivery of a step's events.
@@ -303,7 +305,7 @@ class AsyncEngine:
         if self._state is not EngineState.SERVING:
             return self._state.refusal
         # The scheduler has the last word on its queue, but only between two steps.
-        is_full = self._running().num_waiting >= self.config.max_queued_requests
+        is_full = self.num_waiting >= self.config.max_queued_requests
         return Reason.QUEUE_FULL if is_full else None
 
     def _hop(self, delivery: Delivery) -> None:
@@ -326,9 +328,7 @@ class AsyncEngine:
         # After the answers: a router knows a request from its `Accepted` on.
         self._sort(self._events(delivery.output))
         self._note_ends()
-        if delivery.output.record is not None:
-            for watcher in tuple(self._watchers):
-                watcher(delivery.output.record)
+        self._watchers.tell(delivery.output.record)
 
     def _lose(self) -> None:
         self._state = EngineState.DEAD
@@ -393,7 +393,5 @@ class AsyncEngine:
             self._all_ended.set()
 
     async def _wait_for_all(self, timeout_s: float) -> None:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._all_ended.wait(), timeout_s)
-        except TimeoutError:
-            return

@@ -2,8 +2,8 @@
 
 from chairlift import _core
 from chairlift.engine.prepare import Prepared, PreparedChange
-
-_NS_PER_S = 1_000_000_000
+from chairlift.scheduler import nanoseconds
+from chairlift.types import RequestState, WaitCause, Waiting
 
 
 def add_request(scheduler: _core.Scheduler, now: int, prepared: Prepared) -> _core.Added:
@@ -17,6 +17,7 @@ def add_request(scheduler: _core.Scheduler, now: int, prepared: Prepared) -> _co
     Raises:
         Refused: By the scheduler.
     """
+    times = prepared.times
     return scheduler.add(
         now,
         prepared.prompt,
@@ -31,10 +32,11 @@ def add_request(scheduler: _core.Scheduler, now: int, prepared: Prepared) -> _co
         salt=prepared.prefix_cache.salt,
         cache_read=prepared.prefix_cache.read,
         cache_write=prepared.prefix_cache.write,
-        queue_deadline=_deadline(now, prepared.queue_timeout_s),
-        deadline=_deadline(now, prepared.time_limit_s),
+        queue_deadline=_deadline(now, times.queue_timeout_s),
+        first_token_by=_deadline(now, times.time_to_first_token_s),
+        deadline=_deadline(now, times.time_limit_s),
         credit=prepared.credit,
-        priority=prepared.priority,
+        priority=times.priority,
     )
 
 
@@ -59,17 +61,33 @@ def change_request(
         stop_token_ids=() if ending is None else ending.stop_token_ids,
         include_stop=ending is not None and ending.include_stop,
         priority=None if times is None else times.priority,
-        queue_timeout=None if times is None else _nanoseconds(times.queue_timeout_s),
-        time_limit=None if times is None else _nanoseconds(times.time_limit_s),
+        queue_timeout=None if times is None else nanoseconds(times.queue_timeout_s),
+        time_to_first_token=None if times is None else nanoseconds(times.time_to_first_token_s),
+        time_limit=None if times is None else nanoseconds(times.time_limit_s),
         credit=change.credit,
         paused=change.paused,
     )
 
 
+def explain_request(scheduler: _core.Scheduler, request_id: int) -> Waiting | None:
+    """Tells how a request stands; None if it has ended or never was.
+
+    Args:
+        scheduler: Whose request it is.
+        request_id: From `Accepted`.
+    """
+    waiting = scheduler.explain(request_id)
+    if waiting is None:
+        return None
+    return Waiting(
+        state=RequestState(waiting.state),
+        cause=None if waiting.cause is None else WaitCause(waiting.cause),
+        num_before=waiting.num_before,
+        num_computed_tokens=waiting.num_computed_tokens,
+        num_tokens=waiting.num_tokens,
+    )
+
+
 def _deadline(now: int, after_s: float | None) -> int | None:
-    delay = _nanoseconds(after_s)
+    delay = nanoseconds(after_s)
     return None if delay is None else now + delay
-
-
-def _nanoseconds(time_s: float | None) -> int | None:
-    return None if time_s is None else round(time_s * _NS_PER_S)

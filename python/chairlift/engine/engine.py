@@ -11,7 +11,7 @@ from pathlib import Path
 from chairlift import _core
 from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.assembly import new_preparer, set_threads
-from chairlift.engine.commands import add_request, change_request
+from chairlift.engine.commands import add_request, change_request, explain_request
 from chairlift.engine.events import CoreEvent, SampledLogprobs, core_refusal, refusal, to_event
 from chairlift.engine.loading import LoadedModel, Progress, load_model
 from chairlift.engine.offline import answer_all
@@ -30,6 +30,7 @@ from chairlift.types import (
     Sampling,
     Schedule,
     Stopping,
+    Waiting,
 )
 
 _NS_PER_S = 1_000_000_000
@@ -148,6 +149,11 @@ class Engine(Stepper):
             change = self.prepare_change(change)
         with self.trusted_core():
             return change_request(self.scheduler, self.clock(), request_id, change)
+
+    def explain(self, request_id: int) -> Waiting | None:
+        """Tells why a request waits; None if it has ended or never was."""
+        with self.trusted_core():
+            return explain_request(self.scheduler, request_id)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
         """Validates a change of a request with such a prompt; any thread may call this."""

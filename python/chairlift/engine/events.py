@@ -17,6 +17,7 @@ from chairlift.types import (
     Timeline,
     Tokens,
     Usage,
+    WaitCause,
 )
 
 NEVER_QUEUED = -1
@@ -27,6 +28,7 @@ _MESSAGES = {
     Reason.NUMERIC_FAULT: "the model's output for this request was not finite",
     Reason.STEP_FAILED: "the model fails for this request, also when it runs alone",
     Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
+    Reason.ENGINE_BUSY: "the engine is in a step that takes long",
     Reason.DRAINING: "the server is shutting down",
     Reason.STARTING: "the server is starting",
     Reason.QUEUE_FULL: "the queue is full",
@@ -38,6 +40,7 @@ _RETRY_AFTER_S = {
     Reason.STARTING: 1.0,
     Reason.DRAINING: 1.0,
     Reason.ENGINE_DOWN: 1.0,
+    Reason.ENGINE_BUSY: 1.0,
 }
 
 _NS = 1e-9
@@ -136,6 +139,7 @@ def _timeline(account: _core.Account) -> Timeline:
     scheduled, first, finished = account.first_scheduled, account.first_token, account.finished
     return Timeline(
         queued_s=((finished if scheduled is None else scheduled) - account.arrival) * _NS,
+        queued_by_cause_s={WaitCause(cause): time * _NS for cause, time in account.waits},
         prefill_s=None if scheduled is None or first is None else (first - scheduled) * _NS,
         decode_s=None if first is None else (finished - first) * _NS,
         num_preemptions=account.num_preemptions,

@@ -9,7 +9,7 @@ Nothing else touches the engine while the thread runs.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chairlift import _core
@@ -18,7 +18,7 @@ from chairlift.engine.handle import Handle
 from chairlift.engine.prepare import PreparedChange
 from chairlift.engine.stepper import StepOutput
 from chairlift.errors import Reason, RequestError
-from chairlift.types import Accepted
+from chairlift.types import Accepted, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,16 @@ class FailWaiting:
     reason: Reason
 
 
-Command = Submit | Abort | Alter | Flush | FailWaiting
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Tell how requests stand."""
+
+    handles: Sequence[Handle]
+    reply: Callable[[list[Waiting | None]], None]
+    """Called on the thread, with one answer per handle; None for one that is not live."""
+
+
+Command = Submit | Abort | Alter | Flush | FailWaiting | Explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +214,8 @@ class EngineLoop:
             case Alter(handle, change):
                 if handle.request_id is not None:
                     engine.change(handle.request_id, change)
+            case Explain(handles, reply):
+                reply([self._explain(handle) for handle in handles])
             case Flush():
                 engine.flush()
             case FailWaiting(reason):
@@ -220,6 +231,9 @@ class EngineLoop:
             return error
         handle.request_id = accepted.request_id
         return accepted
+
+    def _explain(self, handle: Handle) -> Waiting | None:
+        return None if handle.request_id is None else self.engine.explain(handle.request_id)
 
     def _note(self, output: StepOutput) -> None:
         now = self.engine.clock()

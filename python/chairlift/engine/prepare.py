@@ -68,7 +68,14 @@ class Times:
 
     priority: int
     queue_timeout_s: float | None
+    time_to_first_token_s: float | None
     time_limit_s: float | None
+
+    @property
+    def start_within_s(self) -> float | None:
+        """The longest that the request may wait."""
+        limits = (self.queue_timeout_s, self.time_to_first_token_s, self.time_limit_s)
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +100,11 @@ class Prepared:
     stop_token_ids: tuple[int, ...] = field(repr=False)
     include_stop: bool
     output: Output
-    queue_timeout_s: float | None
-    """None is no limit."""
-    time_limit_s: float | None
-    """None is no limit."""
+    times: Times
     prefix_cache: PrefixCache = field(repr=False)
     tenant: str
     credit: int | None = None
     """None is no limit."""
-    priority: int = 0
 
 
 _T = TypeVar("_T")
@@ -176,12 +179,10 @@ class Preparer:
             stop_token_ids=ending.stop_token_ids,
             include_stop=ending.include_stop,
             output=Output(*map(bool, astuple(request.output))),
-            queue_timeout_s=times.queue_timeout_s,
-            time_limit_s=times.time_limit_s,
+            times=times,
             prefix_cache=PrefixCache(bool(cache.read), bool(cache.write), cache.salt),
             tenant=request.tenant,
             credit=credit,
-            priority=times.priority,
         )
 
     def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:
@@ -215,6 +216,7 @@ class Preparer:
         return Times(
             checks.integer(asked.priority, priority_path, -MAX_PRIORITY, MAX_PRIORITY),
             checks.seconds(queue_timeout_s, f"{path}schedule.queue_timeout"),
+            checks.seconds(asked.time_to_first_token_s, f"{path}schedule.time_to_first_token"),
             checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
         )
 

@@ -64,6 +64,7 @@ class Header(Line):
     batch_timeout_s: Annotated[float, Field(ge=0)]
     max_num_seqs: Positive
     max_num_batched_tokens: Positive
+    step_budget_s: Annotated[float, Field(gt=0)] | None = None
     max_model_len: Positive
     max_queued_requests: Positive
     block_size: Positive
@@ -92,8 +93,11 @@ class Arrival(Line):
     """Counts tenants in the order in which they appear."""
     queue_timeout: Positive | None = None
     """Nanoseconds after arrival."""
+    time_to_first_token: Positive | None = None
+    """Nanoseconds after arrival."""
     time_limit: Positive | None = None
     """Nanoseconds after arrival."""
+    priority: int = 0
     blocks: Blocks = ""
     """Names of the prompt's full blocks, from the first on; blocks left out are like no other."""
     cache_read: bool = True

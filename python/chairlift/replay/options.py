@@ -20,6 +20,8 @@ class ReplayOptions(BaseModel):
     """Rows of the batch."""
     max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
     """Token budget of a step."""
+    step_budget_s: Annotated[float, Field(gt=0)] | None = None
+    """How long a step should take."""
     max_queued_requests: Annotated[int, Field(ge=1)] | None = None
     """Cap of the waiting queue."""
     block_size: Annotated[int, Field(ge=1)] | None = None

@@ -9,6 +9,7 @@ the same few array operations in each step, however many rows it has.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from chairlift import _core
 from chairlift.figures import Run, unwritten_share
+from chairlift.plan import PlanView
 from chairlift.replay.format import Header, StepTime
 from chairlift.replay.plan_rows import PlanRows, Work
 from chairlift.replay.progress import NEVER, Progress
@@ -30,6 +32,8 @@ _NS: Final = 1e-9
 _ARRIVAL, _CANCEL, _FLUSH = range(3)
 
 Int64Array = NDArray[np.int64]
+
+OnStep = Callable[[PlanView, Int64Array], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +51,32 @@ class Replayed:
     """Requests that were refused or failed, by reason, in the order of their reasons."""
 
 
-def replay(trace: Trace, settings: Header, step_time: StepTime) -> Replayed:
+def replay(
+    trace: Trace, settings: Header, step_time: StepTime, on_step: OnStep | None = None
+) -> Replayed:
     """Runs a trace; the same arguments give the same result on every machine.
 
     Args:
         trace: What arrives when, and how long its answers are.
         settings: Of the scheduler; the trace's own header, or one that differs from it.
         step_time: Moves the clock.
+        on_step: Called with each plan and whose rows it names, as indices in the trace.
 
     Raises:
         ConfigError: A setting is out of range.
     """
-    return _Replay(trace, settings, step_time).run()
+    return _Replay(trace, settings, step_time, on_step).run()
+
+
+def first_tokens_s(trace: Trace, settings: Header, step_time: StepTime) -> NDArray[np.float64]:
+    """Gives the seconds from the arrival of each request to its first token; NaN for none.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+    replay = _Replay(trace, settings, step_time, None)
+    replay.run()
+    return replay.first_tokens_s()
 
 
 def output_lengths(requests: list[Request]) -> list[int]:
@@ -89,7 +107,10 @@ def scheduler_of(settings: Header) -> _core.Scheduler:
 
 
 class _Replay:
-    def __init__(self, trace: Trace, settings: Header, step_time: StepTime) -> None:
+    def __init__(
+        self, trace: Trace, settings: Header, step_time: StepTime, on_step: OnStep | None
+    ) -> None:
+        self._on_step = on_step
         self._trace = trace
         self._settings = settings
         self._step_time = step_time
@@ -132,6 +153,11 @@ class _Replay:
                 return self._result()
             self._now = max(self._now, min(due))
 
+    def first_tokens_s(self) -> NDArray[np.float64]:
+        arrivals = np.array([r.arrival for r in self._trace.requests], dtype=np.int64)
+        first = self._progress.first_token
+        return np.where(first == NEVER, np.nan, (first - arrivals) * _NS)
+
     def _obey(self, kind: int, index: int) -> None:
         if kind == _ARRIVAL:
             self._add(index)
@@ -153,7 +179,9 @@ class _Replay:
                 cache_read=request.cache_read,
                 cache_write=request.cache_write,
                 queue_deadline=_after(now, request.queue_timeout),
+                first_token_by=_after(now, request.time_to_first_token),
                 deadline=_after(now, request.time_limit),
+                priority=request.priority,
             )
         except _core.Refused as error:
             self._unanswered[error.reason] += 1
@@ -168,6 +196,9 @@ class _Replay:
         work = self._rows.apply(self._plan)
         if not work.is_repeat:
             self._indices = self._index_of_slot[self._rows.slot[work.sampled_rows]]
+        if self._on_step is not None:
+            view = PlanView.of(self._plan)
+            self._on_step(view, self._index_of_slot[self._rows.slot[view.rows]])
         indices, progress = self._indices, self._progress
         tokens = self._answers.at(indices, progress.num_output(indices))
         self._now += self._step_time.duration(work.num_tokens, work.num_context)

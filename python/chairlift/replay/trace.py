@@ -37,7 +37,9 @@ class Request:
     """Names of the first full blocks of prompt and answer."""
     tenant: int = 0
     queue_timeout: int | None = None
+    time_to_first_token: int | None = None
     time_limit: int | None = None
+    priority: int = 0
     cache_read: bool = True
     cache_write: bool = True
     cancelled: int | None = None
@@ -119,7 +121,9 @@ def _request(line: Arrival) -> Request:
         blocks=_names(line.blocks),
         tenant=line.tenant,
         queue_timeout=line.queue_timeout,
+        time_to_first_token=line.time_to_first_token,
         time_limit=line.time_limit,
+        priority=line.priority,
         cache_read=line.cache_read,
         cache_write=line.cache_write,
     )
@@ -174,5 +178,11 @@ def _arrival(number: int, request: Request) -> Arrival:
         prompt=request.num_prompt,
         max_tokens=request.max_tokens,
         tenant=request.tenant,
+        queue_timeout=request.queue_timeout,
+        time_to_first_token=request.time_to_first_token,
+        time_limit=request.time_limit,
+        priority=request.priority,
         blocks=request.blocks.astype(">u8").tobytes().hex(),
+        cache_read=request.cache_read,
+        cache_write=request.cache_write,
     )

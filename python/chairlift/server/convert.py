@@ -27,6 +27,17 @@ _FINISH_REASONS: Final = {
     types.FinishReason.TIME_LIMIT: pb.FINISH_REASON_TIME_LIMIT,
 }
 
+_WAIT_CAUSES: Final = {
+    None: pb.WAIT_CAUSE_UNSPECIFIED,
+    types.WaitCause.STEP: pb.WAIT_CAUSE_STEP,
+    types.WaitCause.ROW: pb.WAIT_CAUSE_ROW,
+    types.WaitCause.BLOCKS: pb.WAIT_CAUSE_BLOCKS,
+    types.WaitCause.BUDGET: pb.WAIT_CAUSE_BUDGET,
+    types.WaitCause.POLICY: pb.WAIT_CAUSE_POLICY,
+    types.WaitCause.SHARE: pb.WAIT_CAUSE_SHARE,
+    types.WaitCause.PARKED: pb.WAIT_CAUSE_PARKED,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -238,10 +249,11 @@ def _stopping(stopping: pb.Stopping) -> types.Stopping:
 
 
 def _schedule(schedule: pb.Schedule, path: str = "") -> types.Schedule:
-    if schedule.HasField("time_to_first_token"):
-        raise unsupported(f"{path}schedule.time_to_first_token")
     return types.Schedule(
         queue_timeout_s=_seconds(schedule, "queue_timeout", f"{path}schedule.queue_timeout"),
+        time_to_first_token_s=_seconds(
+            schedule, "time_to_first_token", f"{path}schedule.time_to_first_token"
+        ),
         time_limit_s=_seconds(schedule, "time_limit", f"{path}schedule.time_limit"),
         priority=schedule.priority,
     )
@@ -317,6 +329,11 @@ def from_failed(event: types.Failed, error: pb.Error, delivery: Delivery) -> pb.
     )
 
 
+def wait_cause(cause: types.WaitCause | None) -> pb.WaitCause:
+    """Converts what a request waits for; None is nothing."""
+    return _WAIT_CAUSES[cause]
+
+
 def _usage(usage: types.Usage) -> pb.Usage:
     return pb.Usage(
         prompt_tokens=usage.prompt_tokens,
@@ -334,4 +351,8 @@ def _timeline(timeline: types.Timeline | None) -> pb.Timeline | None:
         decode=None if timeline.decode_s is None else duration(timeline.decode_s),
         num_preemptions=timeline.num_preemptions,
         num_recomputed_tokens=timeline.num_recomputed_tokens,
+        queued_by_cause=[
+            pb.QueuedTime(cause=wait_cause(cause), time=duration(time_s))
+            for cause, time_s in timeline.queued_by_cause_s.items()
+        ],
     )

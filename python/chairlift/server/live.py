@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chairlift.server.backlog import Turn
 from chairlift.server.convert import Delivery
 from chairlift.server.quotas import Seat
 
@@ -26,6 +27,8 @@ class LiveRequest:
     tenant: str
     seat: Seat
     """In the tenant's quotas."""
+    turn: Turn
+    """Among those who wait."""
     arrived_at: float
     """Monotonic seconds."""
     is_accepted: bool = False

@@ -42,15 +42,26 @@ async def load_engine(
 
 
 async def probe(engine: "AsyncEngine") -> None:
-    """Generates one token, so that the first client is not the first to find a fault.
+    """Generates a little, so that the first client is not the first to find a fault.
+
+    With a budget of time the scheduler learns from it what steps cost: long chunks and single
+    tokens.
 
     Raises:
         ModelError: The engine does not answer.
     """
+    await _ask(engine, num_prompt=1, max_tokens=1)
+    if engine.config.step_budget_s is not None:
+        most = min(engine.config.max_num_batched_tokens, engine.engine.max_context_len - 4)
+        for num_prompt in (most, max(1, most // 4)):
+            await _ask(engine, num_prompt=num_prompt, max_tokens=4)
+
+
+async def _ask(engine: "AsyncEngine", *, num_prompt: int, max_tokens: int) -> None:
     request = Request(
-        prompt=[0],
+        prompt=[0] * num_prompt,
         sampling=Sampling(temperature=0.0),
-        stopping=Stopping(max_tokens=1, ignore_eos=True),
+        stopping=Stopping(max_tokens=max_tokens, ignore_eos=True),
         prefix_cache=PrefixCache(read=False, write=False),
     )
     async for event in engine.generate(request):

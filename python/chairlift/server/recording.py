@@ -34,6 +34,7 @@ def header_of(engine: "Engine") -> Header:
         batch_timeout_s=config.batch_timeout_s,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        step_budget_s=config.step_budget_s,
         max_model_len=engine.max_model_len,
         max_queued_requests=config.max_queued_requests,
         block_size=config.block_size,

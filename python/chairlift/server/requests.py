@@ -5,7 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from chairlift import types
@@ -14,6 +14,7 @@ from chairlift.logs import fields
 from chairlift.metrics import Metrics
 from chairlift.server import convert
 from chairlift.server.auth import Callers
+from chairlift.server.backlog import Backlog
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.gate import Gate
 from chairlift.server.live import LiveRequest, LiveRequests
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_SHORTEST_S: Final = 0.001
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -38,6 +40,7 @@ class Desk:
     callers: Callers
     quotas: Quotas
     outboxes: Outboxes
+    backlog: Backlog
     live: LiveRequests
     metrics: Metrics
     batch_end: BatchEnd
@@ -58,6 +61,7 @@ class Requests:
         outbox: Outbox,
         *,
         tenant: str,
+        time_remaining: Callable[[], float | None],
         only_one: bool = False,
     ) -> None:
         """Starts with no request.
@@ -66,6 +70,7 @@ class Requests:
             desk: Of the server.
             outbox: Takes the events.
             tenant: Whose requests these are.
+            time_remaining: Gives the seconds until the call's deadline, if it has one.
             only_one: No request follows the first, and its error is the call's: it becomes
                 `error`, not an event.
         """
@@ -74,6 +79,7 @@ class Requests:
         self._desk = desk
         self._outbox = outbox
         self._tenant = tenant
+        self._time_remaining = time_remaining
         self._only_one = self._half_closed = only_one
         self._labels: dict[str, LiveRequest] = {}
         self._num_waiting = 0
@@ -100,16 +106,18 @@ class Requests:
         request, delivery = convert.to_request(
             start, served=engine.engine.model_name, tenant=self._tenant
         )
+        request = before_deadline(request, self._time_remaining())
         seat = self._desk.quotas.enter(self._tenant)
         try:
             prepared = await engine.prepare(request)
             seat.queue(len(prepared.prompt))
+            turn = self._desk.backlog.enter(self._tenant, prepared.times.start_within_s)
             handle = engine.submit(prepared, self)
         except BaseException:
             seat.leave()
             raise
         request_id = start.request_id or handle.name
-        live = LiveRequest(handle, request_id, delivery, self._tenant, seat, arrived_at)
+        live = LiveRequest(handle, request_id, delivery, self._tenant, seat, turn, arrived_at)
         self._labels[live.request_id] = live
         self._desk.live.add(live)
         self._num_waiting += 1
@@ -209,7 +217,7 @@ class Requests:
 
     def _on_start(self, live: LiveRequest) -> None:
         self.has_tokens = True
-        self._started(live)
+        self._started(live, has_token=True)
 
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
         if event.reason is Reason.ENGINE_DOWN:
@@ -262,7 +270,7 @@ class Requests:
         timeline = None if end is None else end.timeline
         self._desk.metrics.ended(reason, seconds, timeline)
         account = {} if end is None or end.usage is None else asdict(end.usage)
-        times = {} if timeline is None else asdict(timeline)
+        times = {} if timeline is None else _fields_of(timeline)
         told = fields(
             handle=live.handle.name,
             request_id=live.request_id,
@@ -275,16 +283,33 @@ class Requests:
         )
         _log.info("request ended", extra=told)
 
-    def _started(self, live: LiveRequest) -> None:
+    def _started(self, live: LiveRequest, *, has_token: bool) -> None:
         """The request no longer waits."""
         live.has_started = True
+        live.turn.end(started=has_token)
         self._num_waiting -= 1
         live.seat.start()
         self._desk.batch_end.left(half_closed=self._half_closed)
 
     def _forget(self, live: LiveRequest) -> None:
         if not live.has_started:
-            self._started(live)
+            self._started(live, has_token=False)
         live.seat.leave()
         del self._labels[live.request_id]
         self._desk.live.remove(live)
+
+
+def _fields_of(timeline: types.Timeline) -> dict[str, float | int | None]:
+    times = asdict(timeline)
+    by_cause = times.pop("queued_by_cause_s")
+    return times | {f"queued_{cause}_s": time_s for cause, time_s in by_cause.items()}
+
+
+def before_deadline(request: types.Request, remaining_s: float | None) -> types.Request:
+    """A first token that comes after the call's deadline comes for nobody."""
+    if remaining_s is None:
+        return request
+    asked_s, within_s = request.schedule.time_to_first_token_s, max(remaining_s, _SHORTEST_S)
+    if asked_s is not None and asked_s <= within_s:
+        return request
+    return replace(request, schedule=replace(request.schedule, time_to_first_token_s=within_s))

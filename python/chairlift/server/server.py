@@ -21,6 +21,7 @@ from chairlift.errors import ConfigError, Reason
 from chairlift.logs import fields
 from chairlift.replay.recorder import Recorder
 from chairlift.server.auth import Callers, Doorkeeper
+from chairlift.server.backlog import Backlog
 from chairlift.server.batch_end import BatchEnd
 from chairlift.server.config import ServerConfig, grpc_options
 from chairlift.server.embedding_service import EmbeddingServicer
@@ -113,6 +114,7 @@ class Server:
             callers=self._callers,
             quotas=Quotas(_limits(config)),
             outboxes=self._outboxes,
+            backlog=Backlog(self._num_without_row),
             live=LiveRequests(),
             metrics=self.metrics,
             batch_end=BatchEnd(self._end_batch),
@@ -127,6 +129,11 @@ class Server:
     def _load_snapshot(self) -> Any:
         engine = self.gate.loaded
         return None if engine is None else engine.load()
+
+    def _num_without_row(self) -> int:
+        engine = self.gate.engine()
+        num_free_rows = self._engine_config.max_num_seqs - engine.load().num_running
+        return max(0, engine.num_waiting - num_free_rows)
 
     def _end_batch(self) -> None:
         # Continuous batching waits for nobody, and a recording of it can be replayed as static.

@@ -67,6 +67,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             queue_timeout=duration(config.queue_timeout_s),
             time_limit=duration(config.time_limit_s),
             max_receive_bytes=self._max_receive_bytes,
+            step_budget=None if config.step_budget_s is None else duration(config.step_budget_s),
         )
 
     async def GetModelInfo(

@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 
 from chairlift.errors import Reason, RequestError
+from chairlift.server.explain import explain
 from chairlift.server.guard import Context
 from chairlift.server.requests import Desk
 from chairlift.server.single import GenerateOneCall
@@ -32,6 +33,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             ),
             "Abort": grpc.unary_unary_rpc_method_handler(
                 self.Abort, pb.AbortRequest.FromString, pb.AbortResponse.SerializeToString
+            ),
+            "Explain": grpc.unary_unary_rpc_method_handler(
+                self.Explain, pb.ExplainRequest.FromString, pb.ExplainResponse.SerializeToString
             ),
         }
         handler = grpc.method_handlers_generic_handler(name, handlers)
@@ -69,3 +73,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         for live in aborted:
             engine.abort(live.handle)
         return pb.AbortResponse(num_aborted=len(aborted))
+
+    async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainResponse:
+        """Why live requests of the caller's tenant wait, from any connection."""
+        return await explain(self._desk, self._desk.callers.tenant(context), request)

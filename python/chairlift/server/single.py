@@ -20,7 +20,13 @@ class GenerateOneCall:
         self._outbox = outbox
         self._start = start
         self._context = context
-        self._requests = Requests(desk, outbox, tenant=desk.callers.tenant(context), only_one=True)
+        self._requests = Requests(
+            desk,
+            outbox,
+            tenant=desk.callers.tenant(context),
+            time_remaining=context.time_remaining,
+            only_one=True,
+        )
 
     async def run(self) -> None:
         """Until the request has ended.

@@ -43,7 +43,12 @@ class GenerateCall:
         self._outbox = outbox
         self._commands = commands
         self._context = context
-        self._requests = Requests(desk, outbox, tenant=desk.callers.tenant(context))
+        self._requests = Requests(
+            desk,
+            outbox,
+            tenant=desk.callers.tenant(context),
+            time_remaining=context.time_remaining,
+        )
         self._is_starting = False
         self._has_written = False
 

@@ -11,6 +11,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RequestState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REQUEST_STATE_UNSPECIFIED: _ClassVar[RequestState]
+    REQUEST_STATE_WAITING: _ClassVar[RequestState]
+    REQUEST_STATE_RUNNING: _ClassVar[RequestState]
+    REQUEST_STATE_PARKED: _ClassVar[RequestState]
+
+class WaitCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WAIT_CAUSE_UNSPECIFIED: _ClassVar[WaitCause]
+    WAIT_CAUSE_STEP: _ClassVar[WaitCause]
+    WAIT_CAUSE_ROW: _ClassVar[WaitCause]
+    WAIT_CAUSE_BLOCKS: _ClassVar[WaitCause]
+    WAIT_CAUSE_BUDGET: _ClassVar[WaitCause]
+    WAIT_CAUSE_POLICY: _ClassVar[WaitCause]
+    WAIT_CAUSE_SHARE: _ClassVar[WaitCause]
+    WAIT_CAUSE_PARKED: _ClassVar[WaitCause]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
@@ -47,6 +65,18 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STATUS_CODE_UNAVAILABLE: _ClassVar[StatusCode]
     STATUS_CODE_DATA_LOSS: _ClassVar[StatusCode]
     STATUS_CODE_UNAUTHENTICATED: _ClassVar[StatusCode]
+REQUEST_STATE_UNSPECIFIED: RequestState
+REQUEST_STATE_WAITING: RequestState
+REQUEST_STATE_RUNNING: RequestState
+REQUEST_STATE_PARKED: RequestState
+WAIT_CAUSE_UNSPECIFIED: WaitCause
+WAIT_CAUSE_STEP: WaitCause
+WAIT_CAUSE_ROW: WaitCause
+WAIT_CAUSE_BLOCKS: WaitCause
+WAIT_CAUSE_BUDGET: WaitCause
+WAIT_CAUSE_POLICY: WaitCause
+WAIT_CAUSE_SHARE: WaitCause
+WAIT_CAUSE_PARKED: WaitCause
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -123,6 +153,40 @@ class AbortResponse(_message.Message):
     NUM_ABORTED_FIELD_NUMBER: _ClassVar[int]
     num_aborted: int
     def __init__(self, num_aborted: _Optional[int] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("handle", "request_id")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    request_id: str
+    def __init__(self, handle: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("explanations",)
+    EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
+    explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
+    def __init__(self, explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("handle", "request_id", "state", "cause", "num_before", "num_computed_tokens", "num_tokens", "estimated_wait")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_WAIT_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    request_id: str
+    state: RequestState
+    cause: WaitCause
+    num_before: int
+    num_computed_tokens: int
+    num_tokens: int
+    estimated_wait: _duration_pb2.Duration
+    def __init__(self, handle: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., cause: _Optional[_Union[WaitCause, str]] = ..., num_before: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_tokens: _Optional[int] = ..., estimated_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class AllRequests(_message.Message):
     __slots__ = ()
@@ -518,15 +582,25 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ...) -> None: ...
 
 class Timeline(_message.Message):
-    __slots__ = ("queued", "prefill", "decode", "num_preemptions", "num_recomputed_tokens")
+    __slots__ = ("queued", "prefill", "decode", "num_preemptions", "num_recomputed_tokens", "queued_by_cause")
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     NUM_RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BY_CAUSE_FIELD_NUMBER: _ClassVar[int]
     queued: _duration_pb2.Duration
     prefill: _duration_pb2.Duration
     decode: _duration_pb2.Duration
     num_preemptions: int
     num_recomputed_tokens: int
-    def __init__(self, queued: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., num_preemptions: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ...) -> None: ...
+    queued_by_cause: _containers.RepeatedCompositeFieldContainer[QueuedTime]
+    def __init__(self, queued: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., num_preemptions: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., queued_by_cause: _Optional[_Iterable[_Union[QueuedTime, _Mapping]]] = ...) -> None: ...
+
+class QueuedTime(_message.Message):
+    __slots__ = ("cause", "time")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    cause: WaitCause
+    time: _duration_pb2.Duration
+    def __init__(self, cause: _Optional[_Union[WaitCause, str]] = ..., time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...

@@ -50,6 +50,11 @@ class GenerationServiceStub(object):
                 request_serializer=chairlift_dot_v1_dot_generation__pb2.AbortRequest.SerializeToString,
                 response_deserializer=chairlift_dot_v1_dot_generation__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/chairlift.v1.GenerationService/Explain',
+                request_serializer=chairlift_dot_v1_dot_generation__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=chairlift_dot_v1_dot_generation__pb2.ExplainResponse.FromString,
+                _registered_method=True)
 
 
 class GenerationServiceServicer(object):
@@ -77,6 +82,13 @@ class GenerationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Why live requests of the caller's tenant wait, from any connection.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GenerationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.Abort,
                     request_deserializer=chairlift_dot_v1_dot_generation__pb2.AbortRequest.FromString,
                     response_serializer=chairlift_dot_v1_dot_generation__pb2.AbortResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=chairlift_dot_v1_dot_generation__pb2.ExplainRequest.FromString,
+                    response_serializer=chairlift_dot_v1_dot_generation__pb2.ExplainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class GenerationService(object):
             '/chairlift.v1.GenerationService/Abort',
             chairlift_dot_v1_dot_generation__pb2.AbortRequest.SerializeToString,
             chairlift_dot_v1_dot_generation__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chairlift.v1.GenerationService/Explain',
+            chairlift_dot_v1_dot_generation__pb2.ExplainRequest.SerializeToString,
+            chairlift_dot_v1_dot_generation__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,7 @@ fn config(num_running: usize) -> Config {
         policy: Policy::Continuous,
         max_num_seqs: num_running,
         max_num_batched_tokens: 8192.max(num_running),
+        step_budget: None,
         max_model_len: 1 << 20,
         max_queued_requests: num_running,
         vocab_size: 32_000,

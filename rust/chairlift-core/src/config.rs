@@ -17,6 +17,8 @@ pub struct Config {
     pub max_num_seqs: usize,
     /// Token budget of a step. At least `max_num_seqs`, so that every running request decodes in every step.
     pub max_num_batched_tokens: usize,
+    /// How long a step may take by the cost model; prompts are cut into chunks that fit. None: tokens alone limit it.
+    pub step_budget: Option<Nanos>,
     /// Longest prompt plus answer that the model takes.
     pub max_model_len: usize,
     /// Cap of the waiting queue.

@@ -12,6 +12,7 @@
 
 pub mod block_pool;
 mod config;
+pub mod cost_model;
 mod deadlines;
 mod error;
 pub mod events;
@@ -25,13 +26,16 @@ mod request;
 pub mod row_tables;
 mod rows;
 pub mod scheduler;
+mod shares;
 pub mod text;
+mod waits;
 
 /// Nanoseconds of one monotonic clock.
 pub type Nanos = u64;
 
 pub use config::{Config, KvGroup};
 pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, Violation};
-pub use queue::PRIORITY_LEVEL;
+pub use queue::{PATIENCE, PRIORITY_LEVEL};
 pub use request::{Account, NewRequest, RequestId, Row, Slot};
 pub use scheduler::{Load, Scheduler};
+pub use waits::{Cause, Waits};

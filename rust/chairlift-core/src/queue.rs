@@ -1,91 +1,170 @@
-//! Who waits, in the order in which they join: the preempted first, then by priority with ageing.
+//! Who waits, in the order in which they join: the preempted, then the tenant that was served least, and of a tenant who
+//! has to start first.
 //!
-//! A level of priority is worth [`PRIORITY_LEVEL`] of waiting: a request stands where it would stand had it come so much
-//! earlier. Nobody starves, since whoever arrives late enough is behind; and nothing is sorted again as time passes,
-//! since all grow older at the same pace.
+//! A request has to start before its queue deadline, or within [`PATIENCE`] of its arrival. A level of priority is worth
+//! [`PRIORITY_LEVEL`] of that: it stands where it would stand had it to start so much earlier. Nobody starves, since
+//! whoever arrives late enough is behind; and nothing is sorted again as time passes, since all grow older at the same
+//! pace.
 //!
 //! ```text
-//! front | preempted, by rank | new, by rank |        rank = arrival - priority * PRIORITY_LEVEL, ties in order of arrival
+//! front | preempted, by rank | new: tenant of the lowest counter, by rank | next tenant, ...
+//!
+//! rank = when it has to start - priority * PRIORITY_LEVEL, ties in order of arrival
 //! ```
 
 use std::{collections::BTreeSet, ops::Bound};
 
-use crate::{Nanos, request::RequestId};
+use crate::{
+    Nanos,
+    request::RequestId,
+    shares::{Shares, Tenant},
+};
 
 /// Waiting that one level of priority stands for: 10 s.
 pub const PRIORITY_LEVEL: Nanos = 10_000_000_000;
 
-/// A request's place in the order.
+/// When a request has to start that names no earlier time, counted from its arrival: 30 s. It only orders.
+pub const PATIENCE: Nanos = 30_000_000_000;
+
+/// A request's place in the order of its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// It never ran. The preempted come first.
-    is_new: bool,
     rank: i128,
     request: RequestId,
 }
 
 impl Place {
-    pub(crate) fn new(is_new: bool, arrival: Nanos, priority: i32, request: RequestId) -> Self {
-        let ahead = i128::from(priority) * i128::from(PRIORITY_LEVEL);
+    /// The place of one that has to start by then.
+    pub(crate) fn new(
+        arrival: Nanos,
+        start_by: Option<Nanos>,
+        priority: i32,
+        request: RequestId,
+    ) -> Self {
+        let latest = i128::from(arrival) + i128::from(PATIENCE);
+        let start_by = start_by.map_or(latest, |time| latest.min(time.into()));
         Self {
-            is_new,
-            rank: i128::from(arrival) - ahead,
+            rank: start_by - i128::from(priority) * i128::from(PRIORITY_LEVEL),
             request,
         }
     }
+
+    pub(crate) fn request(&self) -> RequestId {
+        self.request
+    }
 }
 
-/// The requests that may join: each operation takes time in the logarithm of their number.
+/// The requests that may join: an operation takes time in the logarithm of their number, and in the number of tenants who
+/// wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    places: BTreeSet<Place>,
-    num_preempted: usize,
+    preempted: BTreeSet<Place>,
+    /// New requests of each tenant.
+    lines: Vec<BTreeSet<Place>>,
+    /// Tenants with a line, in no order.
+    contenders: Vec<Tenant>,
+    num_new: usize,
+    pub(crate) shares: Shares,
 }
 
 impl Queue {
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.preempted.len() + self.num_new
     }
 
     pub(crate) fn num_preempted(&self) -> usize {
-        self.num_preempted
+        self.preempted.len()
     }
 
     pub(crate) fn front(&self) -> Option<RequestId> {
-        self.places.first().map(|place| place.request)
+        let preempted = self.preempted.first();
+        let place = preempted.or_else(|| self.line(self.next_tenant()?).first());
+        place.map(Place::request)
     }
 
-    pub(crate) fn insert(&mut self, place: Place) {
-        self.num_preempted += usize::from(!place.is_new);
-        let is_listed = self.places.insert(place);
-        assert!(is_listed, "invariant: {place:?} is listed once");
+    /// Of those who wait, the tenant that was served least; of equals the one whose first has to start first.
+    fn next_tenant(&self) -> Option<Tenant> {
+        let contenders = self.contenders.iter().copied();
+        contenders.min_by_key(|&tenant| (self.shares.served(tenant), self.line(tenant).first()))
     }
 
-    pub(crate) fn remove(&mut self, place: Place) {
-        assert!(self.places.remove(&place), "invariant: {place:?} is listed");
-        self.num_preempted -= usize::from(!place.is_new);
+    fn line(&self, tenant: Tenant) -> &BTreeSet<Place> {
+        &self.lines[tenant as usize]
     }
 
-    /// Requests before a place, which need not be listed; takes time in the number of those behind it.
-    pub(crate) fn num_before(&self, place: Place) -> usize {
-        let behind = (Bound::Included(place), Bound::Unbounded);
-        self.places.len() - self.places.range(behind).count()
+    /// A tenant is about to have one more new request in its line.
+    pub(crate) fn arrive(&mut self, tenant: Tenant) {
+        if !self.contenders.contains(&tenant) {
+            self.shares.lift(tenant, self.contenders.iter().copied());
+        }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Place> + '_ {
-        self.places.iter().copied()
+    /// Lists a request, which never ran if it `is_new`.
+    pub(crate) fn insert(&mut self, tenant: Tenant, is_new: bool, place: Place) {
+        if !is_new {
+            assert!(
+                self.preempted.insert(place),
+                "invariant: {place:?} is listed once"
+            );
+            return;
+        }
+        if self.lines.len() <= tenant as usize {
+            self.lines.resize_with(tenant as usize + 1, BTreeSet::new);
+        }
+        let line = &mut self.lines[tenant as usize];
+        if line.is_empty() {
+            self.contenders.push(tenant);
+        }
+        assert!(line.insert(place), "invariant: {place:?} is listed once");
+        self.num_new += 1;
     }
 
-    /// The requests that never ran, in order.
+    pub(crate) fn remove(&mut self, tenant: Tenant, is_new: bool, place: Place) {
+        if !is_new {
+            assert!(
+                self.preempted.remove(&place),
+                "invariant: {place:?} is listed"
+            );
+            return;
+        }
+        let line = &mut self.lines[tenant as usize];
+        assert!(line.remove(&place), "invariant: {place:?} is listed");
+        if line.is_empty() {
+            self.contenders.retain(|&other| other != tenant);
+        }
+        self.num_new -= 1;
+    }
+
+    /// Requests before a new one of this place, which need not be listed: exact with one tenant, else as if the others
+    /// took turns with it. Takes time in the number of those behind it.
+    pub(crate) fn num_before(&self, tenant: Tenant, place: Place) -> usize {
+        let own = self.lines.get(tenant as usize).map_or(0, |line| {
+            let behind = (Bound::Included(place), Bound::Unbounded);
+            line.len() - line.range(behind).count()
+        });
+        let others = self.contenders.iter().filter(|&&other| other != tenant);
+        let others = others.map(|&other| {
+            let goes_first = self.shares.served(other) <= self.shares.served(tenant);
+            self.line(other).len().min(own + usize::from(goes_first))
+        });
+        self.preempted.len() + own + others.sum::<usize>()
+    }
+
+    /// Preempted requests before this place.
+    pub(crate) fn num_preempted_before(&self, place: Place) -> usize {
+        self.preempted.range(..place).count()
+    }
+
+    /// Everybody who is listed, and whether as new.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (bool, Place)> + '_ {
+        let preempted = self.preempted.iter().map(|&place| (false, place));
+        preempted.chain(self.lines.iter().flatten().map(|&place| (true, place)))
+    }
+
+    /// The requests that never ran, those of a tenant in order.
     pub(crate) fn new_requests(&self) -> impl Iterator<Item = RequestId> + '_ {
-        let new = self.places.iter().skip(self.num_preempted);
-        new.map(|place| place.request)
-    }
-}
-
-impl Place {
-    pub(crate) fn request(&self) -> RequestId {
-        self.request
+        let lines = self.contenders.iter().map(|&tenant| self.line(tenant));
+        lines.flatten().map(Place::request)
     }
 }
 
@@ -94,15 +173,33 @@ mod tests {
     use super::*;
 
     fn place(arrival: Nanos, priority: i32, id: u64) -> Place {
-        Place::new(true, arrival, priority, RequestId(id))
+        Place::new(arrival, None, priority, RequestId(id))
+    }
+
+    /// Takes everybody out from the front; each costs its tenant `cost`.
+    fn drain(queue: &mut Queue, mut listed: Vec<(Tenant, bool, Place)>, cost: u64) -> Vec<u64> {
+        let mut order = Vec::new();
+        while let Some(front) = queue.front() {
+            let index = listed
+                .iter()
+                .position(|(_, _, place)| place.request == front);
+            let (tenant, is_new, place) = listed.swap_remove(index.expect("it is listed"));
+            queue.remove(tenant, is_new, place);
+            queue.shares.charge(tenant, cost);
+            order.push(front.0);
+        }
+        assert!(listed.is_empty() && queue.len() == 0);
+        order
     }
 
     fn order(places: &[Place]) -> Vec<u64> {
         let mut queue = Queue::default();
-        for &place in places {
-            queue.insert(place);
+        let tenant = queue.shares.enter("");
+        let listed: Vec<_> = places.iter().map(|&place| (tenant, true, place)).collect();
+        for &(tenant, is_new, place) in &listed {
+            queue.insert(tenant, is_new, place);
         }
-        queue.iter().map(|place| place.request.0).collect()
+        drain(&mut queue, listed, 1)
     }
 
     #[test]
@@ -114,12 +211,26 @@ mod tests {
     }
 
     #[test]
+    fn of_equals_the_one_that_has_to_start_first_goes_first() {
+        let patient = Place::new(0, Some(PATIENCE * 9), 0, RequestId(1));
+        let usual = place(1, 0, 2);
+        let urgent = Place::new(2, Some(PATIENCE / 2), 0, RequestId(3));
+        assert_eq!(order(&[patient, usual, urgent]), [3, 1, 2]);
+    }
+
+    #[test]
     fn the_preempted_come_first_and_ties_keep_the_order_of_arrival() {
-        let preempted = Place::new(false, 9, -10, RequestId(7));
-        assert_eq!(
-            order(&[place(5, 0, 2), place(5, 0, 1), preempted]),
-            [7, 1, 2]
-        );
+        let mut queue = Queue::default();
+        let tenant = queue.shares.enter("");
+        let listed = vec![
+            (tenant, true, place(5, 0, 2)),
+            (tenant, true, place(5, 0, 1)),
+            (tenant, false, place(9, -10, 7)),
+        ];
+        for &(tenant, is_new, place) in &listed {
+            queue.insert(tenant, is_new, place);
+        }
+        assert_eq!(drain(&mut queue, listed, 1), [7, 1, 2]);
     }
 
     #[test]
@@ -130,12 +241,31 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_does_not_hold_up_another_tenant() {
+        let mut queue = Queue::default();
+        let [flood, quiet] = ["flood", "quiet"].map(|name| queue.shares.enter(name));
+        let mut listed: Vec<_> = (0..9).map(|i| (flood, true, place(i, 0, i))).collect();
+        listed.push((quiet, true, place(100, 0, 100)));
+        listed.push((quiet, true, place(101, 0, 101)));
+        for &(tenant, is_new, place) in &listed {
+            queue.arrive(tenant);
+            queue.insert(tenant, is_new, place);
+        }
+        assert_eq!(queue.num_before(quiet, place(200, 0, 200)), 5);
+        assert_eq!(
+            drain(&mut queue, listed, 7),
+            [0, 100, 1, 101, 2, 3, 4, 5, 6, 7, 8]
+        );
+    }
+
+    #[test]
     fn those_before_a_place_are_counted() {
         let mut queue = Queue::default();
-        (0..4).for_each(|i| queue.insert(place(i, 0, i)));
-        assert_eq!(queue.num_before(place(9, 0, 9)), 4);
-        assert_eq!(queue.num_before(place(9, 1, 9)), 0);
-        queue.remove(place(1, 0, 1));
-        assert_eq!(queue.num_before(place(2, 0, 2)), 1);
+        let tenant = queue.shares.enter("");
+        (0..4).for_each(|i| queue.insert(tenant, true, place(i, 0, i)));
+        assert_eq!(queue.num_before(tenant, place(9, 0, 9)), 4);
+        assert_eq!(queue.num_before(tenant, place(9, 1, 9)), 0);
+        queue.remove(tenant, true, place(1, 0, 1));
+        assert_eq!(queue.num_before(tenant, place(2, 0, 2)), 1);
     }
 }

@@ -6,7 +6,9 @@ use crate::{
     kv_cache::BlockTable,
     prefix_cache::Namespace,
     queue::Place,
+    shares::Tenant,
     text::{TextOptions, TextState, TokenTable},
+    waits::Waits,
 };
 
 /// Names a request for ever; never reused.
@@ -35,6 +37,8 @@ pub struct NewRequest {
     pub cache_write: bool,
     /// Fails when it has not started by then.
     pub queue_deadline: Option<Nanos>,
+    /// Should have its first token by then; it only orders.
+    pub first_token_by: Option<Nanos>,
     /// Ends with what there is by then.
     pub deadline: Option<Nanos>,
     /// Output tokens that it may produce before more is given; None is no limit.
@@ -61,6 +65,7 @@ impl NewRequest {
             cache_read: true,
             cache_write: true,
             queue_deadline: None,
+            first_token_by: None,
             deadline: None,
             credit: None,
             priority: 0,
@@ -114,16 +119,22 @@ pub(crate) struct Request {
     pub(crate) stop_token_ids: Vec<i32>,
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
+    pub(crate) tenant: Tenant,
     pub(crate) account: Account,
     /// Computed tokens that a preemption threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
     pub(crate) queue_deadline: Option<Nanos>,
+    /// When it has to start: its queue deadline, or so that its prompt is computed in time.
+    pub(crate) start_by: Option<Nanos>,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) priority: i32,
+    /// The totals when it began to wait where it waits; nothing once it has started.
+    pub(crate) waits_before: Waits,
 }
 
 /// What a request has cost, for its last event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Account {
     pub prompt_tokens: usize,
     /// Of the prompt, found in the prefix cache at the first admission.
@@ -136,6 +147,9 @@ pub struct Account {
     pub num_preemptions: usize,
     /// Tokens whose keys and values were computed, lost and computed again.
     pub num_recomputed_tokens: usize,
+    /// Where the time from its arrival to its first step went, or to its end without one. Waits after a preemption
+    /// are not in it.
+    pub waits: Waits,
 }
 
 impl Request {
@@ -145,6 +159,7 @@ impl Request {
         new: NewRequest,
         max_context_len: usize,
         table: BlockTable,
+        tenant: Tenant,
     ) -> Self {
         let num_prompt = new.prompt.len();
         let max_num_tokens = max_context_len.min(num_prompt.saturating_add(new.max_tokens));
@@ -161,6 +176,7 @@ impl Request {
             num_lost: 0,
             in_flight: 0,
             table,
+            tenant,
             is_paused: false,
             credit_end: new
                 .credit
@@ -173,8 +189,10 @@ impl Request {
             cache_read: new.cache_read,
             cache_write: new.cache_write,
             queue_deadline: new.queue_deadline,
+            start_by: None,
             deadline: new.deadline,
             priority: new.priority,
+            waits_before: Waits::default(),
             account: Account {
                 prompt_tokens: num_prompt,
                 arrival,
@@ -211,9 +229,13 @@ impl Request {
 
     /// Its place in the queue.
     pub(crate) fn place(&self) -> Place {
-        let account = &self.account;
-        let is_new = account.num_preemptions == 0;
-        Place::new(is_new, account.arrival, self.priority, self.id)
+        let arrival = self.account.arrival;
+        Place::new(arrival, self.start_by, self.priority, self.id)
+    }
+
+    /// It never had a row.
+    pub(crate) fn is_new(&self) -> bool {
+        self.account.num_preemptions == 0
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.

@@ -7,7 +7,7 @@
 //!             add                 join (a free row, blocks for all tokens, the policy's gate)
 //!   client ---------> waiting -----------------------------------------------> running ----> ended
 //!                        ^                                                        |
-//!                        +--- preempt: the youngest loses row and blocks ---------+
+//!                        +--- preempt: who loses least gives up row, blocks +---+
 //!                             and rejoins from the front
 //! ```
 //!
@@ -21,23 +21,29 @@
 //! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
 
 mod add;
+mod budget;
 mod change;
 mod check;
+mod explain;
 mod outcome;
 mod step;
+mod victim;
 mod waiting;
 
 use std::{collections::VecDeque, sync::Arc};
 
 pub use self::{
     add::Added,
+    budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
+    explain::{Standing, Waiting},
     outcome::Sampled,
     step::Next,
 };
 use crate::{
     Nanos,
     config::Config,
+    cost_model::{CostModel, Work},
     deadlines::Deadlines,
     error::ConfigError,
     events::{EndReason, Events, Failure},
@@ -46,6 +52,7 @@ use crate::{
     request::{Request, RequestId, Slot, State},
     rows::Rows,
     text::TokenTable,
+    waits::WaitClock,
 };
 
 /// Names a planned step.
@@ -65,6 +72,8 @@ struct Item {
 struct Step {
     id: StepId,
     items: Vec<Item>,
+    work: Work,
+    planned_at: Nanos,
 }
 
 /// A snapshot; all but the counters are of this moment.
@@ -107,6 +116,7 @@ pub struct Scheduler {
     /// Requests that wait outside the queue.
     num_outside: usize,
     num_waiting_tokens: usize,
+    waits: WaitClock,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
     /// While a step is planned: those on the running list that are parked and that no step in flight names.
@@ -121,6 +131,10 @@ pub struct Scheduler {
     in_flight: VecDeque<Step>,
     spare_items: Vec<Vec<Item>>,
     num_steps: u64,
+    /// How long steps take; the last ended then, and the one at hand computes so much.
+    costs: CostModel,
+    last_update: Nanos,
+    planned: Work,
     events: Events,
     num_preemptions: u64,
     num_recomputed_tokens: u64,
@@ -151,6 +165,7 @@ impl Scheduler {
             queue: Queue::default(),
             num_outside: 0,
             num_waiting_tokens: 0,
+            waits: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
             num_idle: 0,
             needs_sweep: false,
@@ -161,6 +176,9 @@ impl Scheduler {
             in_flight: VecDeque::with_capacity(config.steps_in_flight),
             spare_items: Vec::new(),
             num_steps: 0,
+            costs: CostModel::default(),
+            last_update: 0,
+            planned: Work::default(),
             events: Events::default(),
             num_preemptions: 0,
             num_recomputed_tokens: 0,
@@ -177,12 +195,18 @@ impl Scheduler {
 
     /// Ends a request in any state; false if it has ended already.
     pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
+        self.waits.pass(now);
         let Some(slot) = slot_of(&self.requests, request) else {
             return false;
         };
         self.end_early(now, slot, reason);
         self.sweep();
         true
+    }
+
+    /// What the steps so far say about the next.
+    pub fn costs(&self) -> &CostModel {
+        &self.costs
     }
 
     /// Lets the requests that wait now run in a partial batch: no more input is to come.
@@ -274,6 +298,7 @@ impl Scheduler {
     fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
         self.stop_waiting(slot);
         let request = live(&mut self.requests, slot);
+        self.queue.shares.leave(request.tenant);
         request.state = State::Ended { row: request.row() };
         self.needs_sweep = true;
         request.account.finished = now;

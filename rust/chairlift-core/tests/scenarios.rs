@@ -352,7 +352,9 @@ fn deadlines_end_who_waits_too_long_and_who_runs_too_long() {
     let running = driver.add_request('A', slow);
     driver.step();
     for name in ['B', 'C', 'D'] {
-        driver.add(name, 1, 9);
+        let mut first = NewRequest::new(vec![1], 9);
+        first.priority = 4;
+        driver.add_request(name, first);
     }
     let mut late = NewRequest::new(vec![1], 1);
     late.queue_deadline = Some(50);

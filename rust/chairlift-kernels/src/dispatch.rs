@@ -11,8 +11,12 @@ use crate::isa::{Isa, Portable};
 use std::sync::OnceLock;
 
 /// Instruction sets that kernels are compiled for, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstructionSet {
+    /// [`Self::Avx512Vnni`] and dot products of pairs of `bf16`.
+    Avx512Bf16,
+    /// [`Self::Avx512`] and dot products of bytes.
+    Avx512Vnni,
     /// x86-64 with 512-bit registers.
     Avx512,
     /// x86-64 with 256-bit registers and fused multiply-add.
@@ -22,13 +26,29 @@ pub enum InstructionSet {
 }
 
 impl InstructionSet {
+    const ALL: [Self; 5] = [
+        Self::Avx512Bf16,
+        Self::Avx512Vnni,
+        Self::Avx512,
+        Self::Avx2,
+        Self::Portable,
+    ];
+
     /// The name that `CHAIRLIFT_CPU` and `cpu_features()` use.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Avx512Bf16 => "avx512bf16",
+            Self::Avx512Vnni => "avx512vnni",
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
             Self::Portable => "portable",
         }
+    }
+
+    /// Whether this set has all that another has.
+    #[cfg(target_arch = "x86_64")]
+    fn includes(self, other: Self) -> bool {
+        self <= other
     }
 }
 
@@ -37,27 +57,59 @@ pub trait Kernel {
     /// What it gives.
     type Output;
 
+    /// Whether it uses [`crate::integers::Integers::add_dot`]: others have no instance for the sets that
+    /// add but this, and run as [`InstructionSet::Avx512`].
+    const USES_DOT: bool = false;
+
+    /// The same of [`Isa::add_pair_dot`].
+    const USES_PAIR_DOT: bool = false;
+
     /// Does the work. Implementations are `#[inline(always)]`, as is all they call in hot loops.
     fn run<I: Isa>(self) -> Self::Output;
 }
 
 /// Runs a kernel on [`instruction_set`].
 pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
-    match instruction_set() {
-        // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512 => unsafe { run_avx512(kernel) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2 => unsafe { run_avx2(kernel) },
-        _ => kernel.run::<Portable>(),
+    #[cfg(target_arch = "x86_64")]
+    {
+        let set = instruction_set();
+        // By constants first: what they rule out is not compiled.
+        if K::USES_PAIR_DOT && set == InstructionSet::Avx512Bf16 {
+            // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
+            return unsafe { run_avx512bf16(kernel) };
+        }
+        if K::USES_DOT && set.includes(InstructionSet::Avx512Vnni) {
+            // SAFETY: as above; a set has what those have that it includes.
+            return unsafe { run_avx512vnni(kernel) };
+        }
+        if set.includes(InstructionSet::Avx512) {
+            // SAFETY: as above.
+            return unsafe { run_avx512(kernel) };
+        }
+        if set.includes(InstructionSet::Avx2) {
+            // SAFETY: as above.
+            return unsafe { run_avx2(kernel) };
+        }
     }
+    kernel.run::<Portable>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn run_avx512bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true, true>>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn run_avx512vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true, false>>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx512>()
+    kernel.run::<Avx512<false, false>>()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -67,37 +119,40 @@ fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 }
 
 /// The set that kernels use in this process: the best one here, or a lesser one that the environment
-/// variable `CHAIRLIFT_CPU` names (`avx2`, `portable`).
+/// variable `CHAIRLIFT_CPU` names.
 pub fn instruction_set() -> InstructionSet {
     static CHOSEN: OnceLock<InstructionSet> = OnceLock::new();
     *CHOSEN.get_or_init(|| choose(std::env::var("CHAIRLIFT_CPU").ok().as_deref()))
 }
 
 fn choose(wanted: Option<&str>) -> InstructionSet {
-    use InstructionSet::{Avx2, Avx512, Portable};
-    let is_allowed = |set: InstructionSet| match wanted {
-        Some("portable") => set == Portable,
-        Some("avx2") => set != Avx512,
-        _ => true,
-    };
-    [Avx512, Avx2, Portable]
-        .into_iter()
-        .find(|&set| is_allowed(set) && is_supported(set))
-        .unwrap_or(Portable)
+    let sets = InstructionSet::ALL;
+    let best = sets.iter().position(|set| Some(set.name()) == wanted);
+    let allowed = sets.into_iter().skip(best.unwrap_or(0));
+    let mut usable = allowed.filter(|&set| is_supported(set));
+    usable.next().unwrap_or(InstructionSet::Portable)
 }
 
 fn is_supported(set: InstructionSet) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         match set {
+            InstructionSet::Avx512Bf16 => {
+                is_supported(InstructionSet::Avx512Vnni) && is_x86_feature_detected!("avx512bf16")
+            }
+            InstructionSet::Avx512Vnni => {
+                is_supported(InstructionSet::Avx512) && is_x86_feature_detected!("avx512vnni")
+            }
             InstructionSet::Avx512 => {
-                avx2 && is_x86_feature_detected!("avx512f")
+                is_supported(InstructionSet::Avx2)
+                    && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
-            InstructionSet::Avx2 => avx2,
+            InstructionSet::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+            }
             InstructionSet::Portable => true,
         }
     }
@@ -113,8 +168,13 @@ mod tests {
 
     #[test]
     fn the_environment_can_only_lower_the_set() {
+        let rank = |set| InstructionSet::ALL.iter().position(|&other| other == set);
+        for set in InstructionSet::ALL {
+            let chosen = choose(Some(set.name()));
+            assert!(rank(chosen) >= rank(set).max(rank(choose(None))));
+            assert!(!is_supported(set) || chosen == set);
+        }
         assert_eq!(choose(Some("portable")), InstructionSet::Portable);
-        assert_ne!(choose(Some("avx2")), InstructionSet::Avx512);
         assert_eq!(choose(Some("unknown")), choose(None));
         assert!(is_supported(choose(None)));
     }

@@ -107,11 +107,12 @@ impl Packed for u32 {
 
     #[inline(always)]
     fn load<I: Isa>(units: &[Self], index: usize) -> I::Vector {
+        let words = I::load_words(units);
         // The first number of a pair is the low half (little endian).
         if index == 0 {
-            I::load_low(units)
+            I::low(words)
         } else {
-            I::load_high(units)
+            I::high(words)
         }
     }
 }

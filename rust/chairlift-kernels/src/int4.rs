@@ -9,7 +9,8 @@
 //!
 //! Nibbles are the unsigned factor of a byte product: a pair of products is at most 2 * 15 * 127, and a
 //! whole group fits 16 bits, in which it is summed. The offset of 8 is taken back by the start of each
-//! sum, `-8 sum(x)`. A group's sum has 15 bits and a scale 8: their product is exact in `f32`, so that
+//! sum, `-8 sum(x)`. Where a machine sums four products of bytes by one instruction, it does so from the
+//! start on, in 32 bits. A group's sum has 15 bits and a scale 8: their product is exact in `f32`, so that
 //! fused and separate multiply-adds give the same bits.
 
 use crate::Element;
@@ -17,7 +18,7 @@ use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, GROUP, Scale, quantize_int4, round_chunk};
 use crate::quantized::Code;
-use crate::tile::{Panel, Sums};
+use crate::tile::{Panel, Sums, Tile};
 
 /// Values of `k` in a word.
 const DEPTH: usize = 8;
@@ -42,6 +43,8 @@ const fn words_per_group(width: usize) -> usize {
 
 impl Code for Int4 {
     const MAX_IN_FEATURES: usize = usize::MAX;
+
+    const TILE: Tile = Tile::Groups;
 
     fn words_per_panel(in_features: usize, width: usize) -> usize {
         in_features.div_ceil(GROUP) * words_per_group(width)
@@ -74,12 +77,12 @@ impl Code for Int4 {
     }
 
     #[inline(always)]
-    fn words_per_row(in_features: usize) -> usize {
+    fn words_per_row<I: Isa>(in_features: usize) -> usize {
         in_features.div_ceil(GROUP) * INPUT_LINES
     }
 
     #[inline(always)]
-    fn pack_row<T: Element, const R: usize>(
+    fn pack_row<I: Isa, T: Element, const R: usize>(
         numbers: &[T],
         scale: Scale,
         r: usize,
@@ -97,7 +100,11 @@ impl Code for Int4 {
                     halves[1] += x[2] + x[3];
                 }
                 let [low, high] = halves.map(|half| (-OFFSET * half).cast_unsigned());
-                lines[0][r] = low & 0xffff | high << 16;
+                lines[0][r] = if I::HAS_DOT {
+                    low.wrapping_add(high)
+                } else {
+                    low & 0xffff | high << 16
+                };
             }
         }
     }
@@ -114,11 +121,16 @@ impl Code for Int4 {
         for (x, group) in x.as_chunks::<INPUT_LINES>().0.iter().zip(groups) {
             let (scales, lines) = group.split_at(I::WORDS);
             let sums = group_sums::<I, R>(lines, x);
-            let scales = [I::load_low(scales), I::load_high(scales)];
+            let scales = I::load_words(scales);
+            let scales = [I::low(scales), I::high(scales)];
             for r in 0..R {
                 for n in 0..REGISTERS {
-                    let sum = I::convert(I::multiply_i16(sums[r][n], I::splat_word(ONES)));
-                    totals[r][n] = I::mul_add_lanes(sum, scales[n], totals[r][n]);
+                    let sum = if I::HAS_DOT {
+                        sums[r][n]
+                    } else {
+                        I::multiply_i16(sums[r][n], I::splat_word(ONES))
+                    };
+                    totals[r][n] = I::mul_add_lanes(I::convert(sum), scales[n], totals[r][n]);
                 }
             }
         }
@@ -126,7 +138,7 @@ impl Code for Int4 {
     }
 }
 
-/// Sums of one group, each in two halves.
+/// Sums of one group; each in two halves where there is no dot product.
 #[inline(always)]
 fn group_sums<I: Isa, const R: usize>(
     lines: &[u32],
@@ -166,7 +178,11 @@ fn multiply_add<I: Isa, const R: usize>(
     for r in 0..R {
         let x = I::broadcast_word(&x[r]);
         for n in 0..REGISTERS {
-            sums[r][n] = I::multiply_add_u8_i8(sums[r][n], w[n], x);
+            sums[r][n] = if I::HAS_DOT {
+                I::add_dot(sums[r][n], w[n], x)
+            } else {
+                I::multiply_add_u8_i8(sums[r][n], w[n], x)
+            };
         }
     }
 }

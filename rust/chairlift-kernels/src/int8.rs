@@ -6,14 +6,16 @@
 //! ```
 //!
 //! A mask leaves `w0` and `w1` as 16-bit halves, a shift `w2` and `w3`; their products with the inputs
-//! are exact in 32 bits. The offset of 128 is taken back by the start of each sum, `-128 sum(x)`.
+//! are exact in 32 bits. Where a machine sums four products of bytes by one instruction, inputs are
+//! one line `[x0 x2 x1 x3]` instead and weights are used as they lie. The offset of 128 is taken back by
+//! the start of each sum, `-128 sum(x)`.
 
 use crate::Element;
 use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, Scale, round_chunk, scale_int8};
 use crate::quantized::Code;
-use crate::tile::{Panel, Sums};
+use crate::tile::{Panel, Sums, Tile};
 
 /// Values of `k` in a word.
 const DEPTH: usize = 4;
@@ -22,12 +24,19 @@ const OFFSET: i32 = 128;
 /// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
 static EVEN: [u32; 16] = [0x00ff_00ff; 16];
 
+/// Lines of inputs for a line of weights.
+const fn input_lines<I: Isa>() -> usize {
+    if I::HAS_DOT { 1 } else { 2 }
+}
+
 /// The code of this module.
 pub(crate) struct Int8;
 
 impl Code for Int8 {
     // 2^31 / 127^2, rounded down to whole words.
     const MAX_IN_FEATURES: usize = 133_144;
+
+    const TILE: Tile = Tile::Integers;
 
     fn words_per_panel(in_features: usize, width: usize) -> usize {
         in_features.div_ceil(DEPTH) * width
@@ -53,23 +62,31 @@ impl Code for Int8 {
     }
 
     #[inline(always)]
-    fn words_per_row(in_features: usize) -> usize {
-        1 + 2 * in_features.div_ceil(DEPTH)
+    fn words_per_row<I: Isa>(in_features: usize) -> usize {
+        1 + input_lines::<I>() * in_features.div_ceil(DEPTH)
     }
 
     #[inline(always)]
-    fn pack_row<T: Element, const R: usize>(
+    fn pack_row<I: Isa, T: Element, const R: usize>(
         numbers: &[T],
         scale: Scale,
         r: usize,
         packed: &mut [[u32; R]],
     ) {
         let (start, packed) = packed.split_first_mut().expect("a start and words");
+        let len = input_lines::<I>() * CHUNK / DEPTH;
         let mut total = 0;
-        for (numbers, lines) in numbers.chunks(CHUNK).zip(packed.chunks_mut(CHUNK / 2)) {
+        for (numbers, lines) in numbers.chunks(CHUNK).zip(packed.chunks_mut(len)) {
             let integers = round_chunk(numbers, scale);
-            for (line, x) in lines.iter_mut().zip(integers.as_chunks::<2>().0) {
-                line[r] = x[0].cast_unsigned() & 0xffff | x[1].cast_unsigned() << 16;
+            if I::HAS_DOT {
+                for (line, x) in lines.iter_mut().zip(integers.as_chunks::<DEPTH>().0) {
+                    let [a, b, c, d] = x.map(|x| x.cast_unsigned() & 0xff);
+                    line[r] = a | c << 8 | b << 16 | d << 24;
+                }
+            } else {
+                for (line, x) in lines.iter_mut().zip(integers.as_chunks::<2>().0) {
+                    line[r] = x[0].cast_unsigned() & 0xffff | x[1].cast_unsigned() << 16;
+                }
             }
             total += integers.iter().sum::<i32>();
         }
@@ -85,6 +102,21 @@ impl Code for Int8 {
         let lines = panel.lines(0, width, width);
         let (start, x) = x.split_first().expect("a start and words");
         let mut sums = start.map(|start| [I::splat_word(start); REGISTERS]);
+        if I::HAS_DOT {
+            for (x, line) in x.iter().zip(lines) {
+                let mut w = [I::splat_word(0); REGISTERS];
+                for n in 0..REGISTERS {
+                    w[n] = I::load_words(&line[n * I::WORDS..]);
+                }
+                for r in 0..R {
+                    let x = I::broadcast_word(&x[r]);
+                    for n in 0..REGISTERS {
+                        sums[r][n] = I::add_dot(sums[r][n], w[n], x);
+                    }
+                }
+            }
+            return sums.map(|sums| sums.map(I::convert));
+        }
         for (x, line) in x.as_chunks::<2>().0.iter().zip(lines) {
             let even = I::load_words(again(&EVEN));
             let mut w = [even; REGISTERS];

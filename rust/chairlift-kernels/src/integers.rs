@@ -2,6 +2,7 @@
 //!
 //! Products are exact. `multiply_i16` cannot overflow for what the kernels feed it (bytes), and
 //! `multiply_u8_i8`, whose sums of two saturate at 16 bits, is used where one factor has four bits.
+//! `add_dot` has no such limits, but is one instruction on some machines only (VNNI).
 
 /// Operations on a register of 32-bit words.
 pub trait Integers: Copy {
@@ -52,6 +53,26 @@ pub trait Integers: Copy {
     ///
     /// The sum saturates at 16 bits: callers see to it that it stays within.
     fn multiply_u8_i8(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Whether `add_dot` is one instruction.
+    const HAS_DOT: bool = false;
+
+    /// Sums of words and the products of unsigned bytes of `a` and signed bytes of `b`, all four of a
+    /// word; wraps.
+    #[inline(always)]
+    fn add_dot(sums: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words {
+        add_dot_by_nibbles::<Self>(sums, a, b)
+    }
+}
+
+/// [`Integers::add_dot`] by the other operations.
+#[inline(always)]
+fn add_dot_by_nibbles<I: Integers>(sums: I::Words, a: I::Words, b: I::Words) -> I::Words {
+    let nibble = I::splat_word(0x0f0f_0f0f);
+    let low = I::multiply_u8_i8(I::and(a, nibble), b);
+    let high = I::multiply_u8_i8(I::and(I::shift_right::<4>(a), nibble), b);
+    let sums = I::add_i32(sums, I::multiply_i16(low, I::splat_word(0x0001_0001)));
+    I::add_i32(sums, I::multiply_i16(high, I::splat_word(0x0010_0010)))
 }
 
 impl Integers for super::isa::Portable {
@@ -144,161 +165,7 @@ fn by_lane(a: [u32; 8], b: [u32; 8], operation: impl Fn(u32, u32) -> u32) -> [u3
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::Integers;
-    use crate::isa::{Avx2, Avx512};
-    use std::arch::asm;
-    use std::arch::x86_64::{
-        __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
-        _mm256_castps_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-        _mm256_set1_epi32, _mm256_set1_ps, _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32,
-        _mm512_and_si512, _mm512_castps_si512, _mm512_loadu_si512, _mm512_madd_epi16,
-        _mm512_maddubs_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_srl_epi16,
-    };
-
-    /// A function that adds a product to a sum.
-    macro_rules! two_steps {
-        ($name:ident, $Words:ty, $feature:literal, $register:ident, $multiply:literal, $add:literal) => {
-            #[inline]
-            #[target_feature(enable = $feature)]
-            fn $name(sum: $Words, a: $Words, b: $Words) -> $Words {
-                let mut sum = sum;
-                // It has a type, and so a name in full, only as a variable.
-                let _product: $Words;
-                // SAFETY: the instructions touch these registers alone.
-                unsafe {
-                    asm!(
-                        concat!($multiply, " {product}, {a}, {b}"),
-                        concat!($add, " {sum}, {sum}, {product}"),
-                        product = lateout($register) _product,
-                        sum = inout($register) sum,
-                        a = in($register) a,
-                        b = in($register) b,
-                        options(pure, nomem, nostack, preserves_flags)
-                    );
-                }
-                sum
-            }
-        };
-    }
-
-    two_steps!(i16_ymm, __m256i, "avx2", ymm_reg, "vpmaddwd", "vpaddd");
-    two_steps!(u8_i8_ymm, __m256i, "avx2", ymm_reg, "vpmaddubsw", "vpaddw");
-    two_steps!(
-        i16_zmm,
-        __m512i,
-        "avx512f,avx512bw",
-        zmm_reg,
-        "vpmaddwd",
-        "vpaddd"
-    );
-    two_steps!(
-        u8_i8_zmm,
-        __m512i,
-        "avx512f,avx512bw",
-        zmm_reg,
-        "vpmaddubsw",
-        "vpaddw"
-    );
-
-    /// Implements [`Integers`] by intrinsics; SAFETY of its blocks as in `isa`.
-    macro_rules! implement {
-        (
-            $Set:ident, $Words:ty, $lanes:literal lanes, $rows:literal rows,
-            $set1:ident, $loadu:ident, $and:ident, $shift:ident, $add32:ident, $add16:ident,
-            $madd:ident, $maddubs:ident, $multiply_add_i16:ident, $multiply_add_u8_i8:ident, $set1_number:ident, $cast:ident
-        ) => {
-            impl Integers for $Set {
-                type Words = $Words;
-
-                const WORDS: usize = $lanes;
-                const INTEGER_ROWS: usize = $rows;
-
-                #[inline(always)]
-                fn splat_word(word: u32) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $set1(word.cast_signed()) }
-                }
-
-                #[inline(always)]
-                fn broadcast_word(word: &u32) -> $Words {
-                    // SAFETY: see the macro. A word of four bytes may be read as a number.
-                    unsafe { $cast($set1_number(*std::ptr::from_ref(word).cast::<f32>())) }
-                }
-
-                #[inline(always)]
-                fn load_words(words: &[u32]) -> $Words {
-                    let words = &words[..$lanes];
-                    // SAFETY: see the macro; the slice is as long as the register.
-                    unsafe { $loadu(words.as_ptr().cast()) }
-                }
-
-                #[inline(always)]
-                fn and(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $and(a, b) }
-                }
-
-                #[inline(always)]
-                fn shift_right<const BITS: u32>(words: $Words) -> $Words {
-                    // SAFETY: see the macro. The count is a constant: the compiler takes the
-                    // instruction that has it inside.
-                    unsafe { $shift(words, _mm_cvtsi32_si128(BITS as i32)) }
-                }
-
-                #[inline(always)]
-                fn multiply_add_i16(sum: $Words, a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $multiply_add_i16(sum, a, b) }
-                }
-
-                #[inline(always)]
-                fn multiply_add_u8_i8(sum: $Words, a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $multiply_add_u8_i8(sum, a, b) }
-                }
-
-                #[inline(always)]
-                fn add_i32(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $add32(a, b) }
-                }
-
-                #[inline(always)]
-                fn add_i16(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $add16(a, b) }
-                }
-
-                #[inline(always)]
-                fn multiply_i16(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $madd(a, b) }
-                }
-
-                #[inline(always)]
-                fn multiply_u8_i8(a: $Words, b: $Words) -> $Words {
-                    // SAFETY: see the macro.
-                    unsafe { $maddubs(a, b) }
-                }
-            }
-        };
-    }
-
-    // 10 accumulators, 2 of weights, 1 of a row and a product; with 12 the compiler spills some.
-    implement!(
-        Avx2, __m256i, 8 lanes, 5 rows,
-        _mm256_set1_epi32, _mm256_loadu_si256, _mm256_and_si256, _mm256_srl_epi16,
-        _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, i16_ymm,
-        u8_i8_ymm, _mm256_set1_ps, _mm256_castps_si256
-    );
-    implement!(
-        Avx512, __m512i, 16 lanes, 8 rows,
-        _mm512_set1_epi32, _mm512_loadu_si512, _mm512_and_si512, _mm512_srl_epi16,
-        _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, i16_zmm,
-        u8_i8_zmm, _mm512_set1_ps, _mm512_castps_si512
-    );
-}
+mod x86;
 
 #[cfg(test)]
 mod tests {
@@ -309,10 +176,12 @@ mod tests {
     struct All([u32; 16], [u32; 16]);
 
     impl Kernel for All {
-        type Output = Vec<u32>;
+        type Output = Vec<u64>;
+
+        const USES_DOT: bool = true;
 
         #[inline(always)]
-        fn run<I: Isa>(self) -> Vec<u32> {
+        fn run<I: Isa>(self) -> Vec<u64> {
             let mut out = Vec::new();
             for start in (0..16).step_by(I::WORDS) {
                 let (a, b) = (
@@ -328,6 +197,7 @@ mod tests {
                     I::multiply_i16(a, b),
                     I::multiply_u8_i8(a, b),
                     I::multiply_u8_i8(nibbles, b),
+                    I::add_dot(a, b, a),
                     I::multiply_add_i16(b, a, b),
                     I::multiply_add_u8_i8(a, nibbles, b),
                 ];
@@ -340,8 +210,8 @@ mod tests {
                         let lanes = numbers[..I::WORDS].iter().enumerate();
                         out.extend(lanes.map(|(lane, number)| {
                             // Sorted by place below, whatever the width of the registers.
-                            let place = ((start + lane) * 9 + index) * 2 + half;
-                            (place as u32) << 22 ^ (*number as u32)
+                            let place = ((start + lane) * 10 + index) * 2 + half;
+                            (place as u64) << 32 | u64::from(*number as u32)
                         }));
                     }
                 }

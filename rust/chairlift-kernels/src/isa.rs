@@ -33,14 +33,33 @@ pub trait Isa: Integers + Send + Sync {
     /// Replaces the first `LANES` numbers.
     fn store(vector: Self::Vector, numbers: &mut [f32]);
 
-    /// The bf16 in the low half of each of the first `LANES` words, widened.
-    fn load_low(words: &[u32]) -> Self::Vector;
+    /// The bf16 in the low half of each word, widened.
+    fn low(words: Self::Words) -> Self::Vector;
 
     /// The same of the high halves.
-    fn load_high(words: &[u32]) -> Self::Vector;
+    fn high(words: Self::Words) -> Self::Vector;
 
     /// Signed words as numbers, rounded where they have more than 24 bits.
     fn convert(words: Self::Words) -> Self::Vector;
+
+    /// Whether `add_pair_dot` is one instruction.
+    const HAS_PAIR_DOT: bool = false;
+
+    /// Adds the products of the two bf16 in each word of `a` and of `b`.
+    ///
+    /// As Intel describes `VDPBF16PS`: two fused multiply-adds, that of the high halves first. The
+    /// instruction itself takes subnormal numbers for zero.
+    #[inline(always)]
+    fn add_pair_dot(sums: Self::Vector, a: Self::Words, b: Self::Words) -> Self::Vector {
+        add_pair_dot_by_halves::<Self>(sums, a, b)
+    }
+}
+
+/// [`Isa::add_pair_dot`] by the other operations.
+#[inline(always)]
+fn add_pair_dot_by_halves<I: Isa>(sums: I::Vector, a: I::Words, b: I::Words) -> I::Vector {
+    let sums = I::mul_add_lanes(I::high(a), I::high(b), sums);
+    I::mul_add_lanes(I::low(a), I::low(b), sums)
 }
 
 /// Asks for a cache line, for the nearest cache or the next; does nothing where there is no memory.
@@ -128,23 +147,13 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn load_low(words: &[u32]) -> [f32; 8] {
-        let words: &[u32; 8] = words.first_chunk().expect("a register of words");
-        let mut wide = [0.0; 8];
-        for lane in 0..8 {
-            wide[lane] = f32::from_bits(words[lane] << 16);
-        }
-        wide
+    fn low(words: [u32; 8]) -> [f32; 8] {
+        words.map(|word| f32::from_bits(word << 16))
     }
 
     #[inline(always)]
-    fn load_high(words: &[u32]) -> [f32; 8] {
-        let words: &[u32; 8] = words.first_chunk().expect("a register of words");
-        let mut wide = [0.0; 8];
-        for lane in 0..8 {
-            wide[lane] = f32::from_bits(words[lane] & HIGH);
-        }
-        wide
+    fn high(words: [u32; 8]) -> [f32; 8] {
+        words.map(|word| f32::from_bits(word & HIGH))
     }
 
     #[inline(always)]
@@ -155,14 +164,23 @@ impl Isa for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{HIGH, Isa};
+    use super::{HIGH, Isa, add_pair_dot_by_halves};
     use std::arch::x86_64::{
-        __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps,
-        _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
-        _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps,
-        _mm512_slli_epi32, _mm512_storeu_ps,
+        __m256, __m512, __m512bh, __m512i, _mm256_and_si256, _mm256_castsi256_ps,
+        _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_epi32, _mm256_set1_ps,
+        _mm256_slli_epi32, _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps,
+        _mm512_cvtepi32_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_epi32,
+        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
     };
+    use std::mem::transmute;
+
+    /// 256-bit registers.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2;
+
+    /// 512-bit registers, perhaps with dot products of bytes (VNNI) and of bf16.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx512<const VNNI: bool, const BF16: bool>;
 
     /// Implements [`Isa`] by intrinsics.
     ///
@@ -170,14 +188,12 @@ mod x86 {
     /// features, and calls that only where the machine has them; loads and stores check lengths.
     macro_rules! implement {
         (
-            $Set:ident, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
+            [$($parameters:tt)*] $Set:ty, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
             $fmadd:ident, $set1:ident, $loadu:ident, $storeu:ident,
-            $load_words:ident, $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident
+            $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
+            $($more:item)*
         ) => {
-            #[derive(Clone, Copy)]
-            pub(crate) struct $Set;
-
-            impl Isa for $Set {
+            impl<$($parameters)*> Isa for $Set {
                 type Vector = $Vector;
 
                 const LANES: usize = $lanes;
@@ -215,20 +231,15 @@ mod x86 {
                 }
 
                 #[inline(always)]
-                fn load_low(words: &[u32]) -> $Vector {
-                    let words = &words[..$lanes];
+                fn low(words: Self::Words) -> $Vector {
                     // SAFETY: see the macro.
-                    unsafe { $cast($shift_left::<16>($load_words(words.as_ptr().cast()))) }
+                    unsafe { $cast($shift_left::<16>(words)) }
                 }
 
                 #[inline(always)]
-                fn load_high(words: &[u32]) -> $Vector {
-                    let words = &words[..$lanes];
+                fn high(words: Self::Words) -> $Vector {
                     // SAFETY: see the macro.
-                    unsafe {
-                        let mask = $set1_word(HIGH.cast_signed());
-                        $cast($and($load_words(words.as_ptr().cast()), mask))
-                    }
+                    unsafe { $cast($and(words, $set1_word(HIGH.cast_signed()))) }
                 }
 
                 #[inline(always)]
@@ -236,23 +247,78 @@ mod x86 {
                     // SAFETY: see the macro.
                     unsafe { $convert(words) }
                 }
+
+                $($more)*
             }
         };
     }
 
     // 12 accumulators, 2 of B, 1 of a row and the mask are 16 registers.
     implement!(
-        Avx2, __m256, 8 lanes, 6 rows,
+        [] Avx2, __m256, 8 lanes, 6 rows,
         _mm256_fmadd_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
-        _mm256_castsi256_ps, _mm256_cvtepi32_ps
+        _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
+        _mm256_castsi256_ps, _mm256_cvtepi32_ps,
     );
     implement!(
-        Avx512, __m512, 16 lanes, 8 rows,
+        [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 8 rows,
         _mm512_fmadd_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-        _mm512_loadu_si512, _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
-        _mm512_castsi512_ps, _mm512_cvtepi32_ps
+        _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
+        _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+        const HAS_PAIR_DOT: bool = BF16;
+
+        #[inline(always)]
+        fn add_pair_dot(sums: __m512, a: __m512i, b: __m512i) -> __m512 {
+            if BF16 {
+                // SAFETY: see the macro. Any 512 bits are pairs of bf16.
+                unsafe {
+                    let a = transmute::<__m512i, __m512bh>(a);
+                    let b = transmute::<__m512i, __m512bh>(b);
+                    _mm512_dpbf16_ps(sums, a, b)
+                }
+            } else {
+                add_pair_dot_by_halves::<Self>(sums, a, b)
+            }
+        }
     );
 }
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Kernel, dispatch};
+    use crate::{Element, bf16};
+
+    struct Dot([f32; 16], u32, [u32; 16]);
+
+    impl Kernel for Dot {
+        type Output = [f32; 16];
+
+        const USES_PAIR_DOT: bool = true;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> [f32; 16] {
+            let mut sums = self.0;
+            for start in (0..16).step_by(I::LANES) {
+                let sum = I::load(&sums[start..]);
+                let b = I::load_words(&self.2[start..]);
+                let sum = I::add_pair_dot(sum, I::splat_word(self.1), b);
+                I::store(sum, &mut sums[start..]);
+            }
+            sums
+        }
+    }
+
+    #[test]
+    fn both_products_of_a_pair_are_added() {
+        let pair = |low: f32, high: f32| bf16::pack(&[low, high].map(bf16::from_f32));
+        let lanes: [f32; 16] = std::array::from_fn(|lane| lane as f32);
+        let b = lanes.map(|lane| pair(lane - 7.0, 100.0 - lane));
+        // Whole numbers: exact, in whatever order an instruction adds.
+        let expected = lanes.map(|lane| lane / 2.0 + 3.0 * (lane - 7.0) - 111.0 * (100.0 - lane));
+        let sums = lanes.map(|lane| lane / 2.0);
+        assert_eq!(dispatch(Dot(sums, pair(3.0, -111.0), b)), expected);
+    }
+}

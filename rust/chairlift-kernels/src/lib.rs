@@ -30,6 +30,7 @@ pub mod layout;
 pub mod linear;
 pub mod norm;
 pub mod paged_attention;
+mod pairs;
 pub mod panels;
 pub mod philox;
 pub mod pool;

@@ -1,7 +1,8 @@
 //! Linear layers in `f32` and `bf16`, with weights packed once.
 //!
 //! An output is one chain of multiply-adds over `k`, started at the bias, for any number of rows:
-//! no split sums. Panels ([`crate::panels`]) hold single numbers (`f32`) or pairs along `k` (`bf16`).
+//! no split sums. (Machines with dot products of `bf16` pairs add two at a time: `pairs.rs`.) Panels
+//! ([`crate::panels`]) hold single numbers (`f32`) or pairs along `k` (`bf16`).
 
 use crate::aligned::Aligned;
 use crate::dispatch::dispatch;
@@ -10,12 +11,13 @@ use crate::error::{ArgumentError, expect_equal};
 use crate::int4::Int4;
 use crate::int8::Int8;
 use crate::isa::Isa;
+use crate::pairs::PerhapsInPairs;
 use crate::panels::{
     Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width, split_panels,
 };
 use crate::quantized::QuantizedProduct;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Ahead, Panel, Sums, accumulate};
+use crate::tile::{Ahead, Lines, Panel, Sums, Tile, accumulate};
 use crate::{Element, bf16};
 
 /// `y = x W^T + b`.
@@ -101,11 +103,11 @@ pub trait LinearElement: Element {
 }
 
 macro_rules! implement {
-    ($($T:ty)*) => {$(
+    ($($T:ty: $kernel:expr;)*) => {$(
         #[allow(private_interfaces, reason = "see the trait")]
         impl LinearElement for $T {
             fn multiply(share: Share<'_, PlainProduct<'_, Self>>) {
-                dispatch(share);
+                dispatch($kernel(share));
             }
 
             fn multiply_int8(share: Share<'_, QuantizedProduct<'_, Self, Int8>>) {
@@ -119,7 +121,10 @@ macro_rules! implement {
     )*};
 }
 
-implement!(f32 bf16);
+implement! {
+    f32: std::convert::identity;
+    bf16: PerhapsInPairs;
+}
 
 /// Packs outputs `first..first + width` of the weight; what is beyond the weight stays zero.
 fn pack_panel<T: Element>(
@@ -143,25 +148,43 @@ fn pack_panel<T: Element>(
 /// Rows times the panels of a layer.
 pub(crate) struct PlainProduct<'a, T: Element> {
     layer: &'a Linear<T>,
-    x: Rows<'a, T>,
+    pub(crate) x: Rows<'a, T>,
+}
+
+impl<'a, T: Element> PlainProduct<'a, T> {
+    /// The bias and the weights of a panel.
+    #[inline(always)]
+    pub(crate) fn panel<I: Isa>(
+        &self,
+        panel: usize,
+        ahead: Ahead,
+    ) -> ([I::Vector; REGISTERS], Lines<'a, T::Packed>) {
+        let width = REGISTERS * I::LANES;
+        let len = self.layer.in_features.div_ceil(T::Packed::DEPTH) * width;
+        let units = &self.layer.panels[panel * len..(panel + 1) * len];
+        let bias = &self.layer.bias[panel * width..(panel + 1) * width];
+        let mut starts = [I::splat(0.0); REGISTERS];
+        for n in 0..REGISTERS {
+            starts[n] = I::load(&bias[n * I::LANES..]);
+        }
+        let weights = Panel { units, ahead };
+        (starts, weights.lines(0, width, width))
+    }
 }
 
 impl<T: Element> Product for PlainProduct<'_, T> {
     type Unit = f32;
 
-    #[inline(always)]
-    fn most_rows<I: Isa>() -> usize {
-        I::ROWS
-    }
+    const TILE: Tile = Tile::Floats;
 
     #[inline(always)]
-    fn units_per_row(&self) -> usize {
+    fn units_per_row<I: Isa>(&self) -> usize {
         self.layer.in_features
     }
 
     /// Widens R rows of x to `[K][R]`.
     #[inline(always)]
-    fn pack<const R: usize>(&self, first: usize, packed: &mut [f32], _scales: &mut [f32]) {
+    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [f32], _scales: &mut [f32]) {
         let (packed, _) = packed.as_chunks_mut::<R>();
         for r in 0..R {
             for (packed, number) in packed.iter_mut().zip(self.x.row(first + r)) {
@@ -177,18 +200,9 @@ impl<T: Element> Product for PlainProduct<'_, T> {
         ahead: Ahead,
         packed: &[f32],
     ) -> Sums<I, R, REGISTERS> {
-        let width = REGISTERS * I::LANES;
-        let len = self.layer.in_features.div_ceil(T::Packed::DEPTH) * width;
-        let units = &self.layer.panels[panel * len..(panel + 1) * len];
-        let bias = &self.layer.bias[panel * width..(panel + 1) * width];
-        let mut sums = [I::splat(0.0); REGISTERS];
-        for n in 0..REGISTERS {
-            sums[n] = I::load(&bias[n * I::LANES..]);
-        }
+        let (bias, lines) = self.panel::<I>(panel, ahead);
         let (x, _) = packed.as_chunks::<R>();
-        let weights = Panel { units, ahead };
-        let lines = weights.lines(0, width, width);
-        accumulate::<I, T::Packed, R, REGISTERS>([sums; R], x, lines)
+        accumulate::<I, T::Packed, R, REGISTERS>([bias; R], x, lines)
     }
 
     #[inline(always)]

@@ -18,7 +18,7 @@ use crate::error::{ArgumentError, expect_equal};
 use crate::isa::Isa;
 use crate::pool;
 use crate::rows::RowsMut;
-use crate::tile::{Ahead, Sums, balanced, with_rows};
+use crate::tile::{Ahead, Sums, Tile, balanced, with_rows};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -42,14 +42,19 @@ pub(crate) trait Product: Sync {
     /// A unit of packed input.
     type Unit: Scratch;
 
-    /// Rows of a tile at most.
-    fn most_rows<I: Isa>() -> usize;
+    /// What a tile keeps in registers.
+    const TILE: Tile;
 
     /// Units of one packed row.
-    fn units_per_row(&self) -> usize;
+    fn units_per_row<I: Isa>(&self) -> usize;
 
     /// Packs R rows from `first` on, side by side; may give each a scale.
-    fn pack<const R: usize>(&self, first: usize, packed: &mut [Self::Unit], scales: &mut [f32]);
+    fn pack<I: Isa, const R: usize>(
+        &self,
+        first: usize,
+        packed: &mut [Self::Unit],
+        scales: &mut [f32],
+    );
 
     /// R packed rows times one panel.
     fn tile<I: Isa, const R: usize>(
@@ -214,11 +219,13 @@ pub(crate) struct Share<'a, P> {
 impl<P: Product> Kernel for Share<'_, P> {
     type Output = ();
 
+    const USES_DOT: bool = P::TILE.uses_dot();
+
     #[inline(always)]
     fn run<I: Isa>(self) {
         let num_rows = self.target.num_rows;
         let mut packed =
-            P::Unit::take_scratch(num_rows.min(MAX_ROWS) * self.product.units_per_row());
+            P::Unit::take_scratch(num_rows.min(MAX_ROWS) * self.product.units_per_row::<I>());
         let mut scales = [0.0; MAX_ROWS];
         let mut done = 0;
         while done < num_rows {
@@ -233,15 +240,15 @@ impl<P: Product> Kernel for Share<'_, P> {
 impl<P: Product> Share<'_, P> {
     #[inline(always)]
     fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit], scales: &mut [f32]) {
-        let most = P::most_rows::<I>();
-        let len = self.product.units_per_row();
+        let most = P::TILE.most_rows::<I>();
+        let len = self.product.units_per_row::<I>();
         for tile in balanced(rows.len(), most) {
             let first = rows.start + tile.start;
             let units = &mut packed[tile.start * len..tile.end * len];
             let scales = &mut scales[tile.clone()];
-            with_rows!(most, tile.len(), |R| self
+            with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| self
                 .product
-                .pack::<R>(first, units, scales));
+                .pack::<I, R>(first, units, scales));
         }
         for panel in self.target.panels.clone() {
             let tiles = rows.len().div_ceil(most);
@@ -254,7 +261,7 @@ impl<P: Product> Share<'_, P> {
                 } else {
                     Ahead::NextPanel { tile: index, tiles }
                 };
-                with_rows!(most, tile.len(), |R| {
+                with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| {
                     let sums = self.product.tile::<I, R>(panel, ahead, units);
                     self.store::<I, R>(panel, first, scales, sums);
                 });

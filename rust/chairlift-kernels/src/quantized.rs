@@ -17,7 +17,7 @@ use crate::panels::{
 };
 use crate::quantize::{Scale, scale_int8};
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Ahead, Panel, Sums};
+use crate::tile::{Ahead, Panel, Sums, Tile};
 use std::marker::PhantomData;
 
 /// How weights are stored.
@@ -34,6 +34,9 @@ pub(crate) trait Code: Sync {
     /// Sums of more products might not fit.
     const MAX_IN_FEATURES: usize;
 
+    /// What a tile keeps in registers.
+    const TILE: Tile;
+
     fn words_per_panel(in_features: usize, width: usize) -> usize;
 
     /// Quantises one output's weights into its column of a zeroed panel; gives their scale.
@@ -45,10 +48,10 @@ pub(crate) trait Code: Sync {
     ) -> f32;
 
     /// Words of one row of inputs.
-    fn words_per_row(in_features: usize) -> usize;
+    fn words_per_row<I: Isa>(in_features: usize) -> usize;
 
     /// Quantises row `r` of a tile.
-    fn pack_row<T: Element, const R: usize>(
+    fn pack_row<I: Isa, T: Element, const R: usize>(
         numbers: &[T],
         scale: Scale,
         r: usize,
@@ -224,24 +227,21 @@ impl<'a, T, C> QuantizedProduct<'a, T, C> {
 impl<T: Element, C: Code> Product for QuantizedProduct<'_, T, C> {
     type Unit = u32;
 
+    const TILE: Tile = C::TILE;
+
     #[inline(always)]
-    fn most_rows<I: Isa>() -> usize {
-        I::INTEGER_ROWS
+    fn units_per_row<I: Isa>(&self) -> usize {
+        C::words_per_row::<I>(self.layer.in_features)
     }
 
     #[inline(always)]
-    fn units_per_row(&self) -> usize {
-        C::words_per_row(self.layer.in_features)
-    }
-
-    #[inline(always)]
-    fn pack<const R: usize>(&self, first: usize, packed: &mut [u32], scales: &mut [f32]) {
+    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [u32], scales: &mut [f32]) {
         let (packed, _) = packed.as_chunks_mut::<R>();
         for r in 0..R {
             let row = self.x.row(first + r);
             let scale = scale_int8(row);
             scales[r] = scale.unit;
-            C::pack_row::<T, R>(row, scale, r, packed);
+            C::pack_row::<I, T, R>(row, scale, r, packed);
         }
     }
 

@@ -12,11 +12,13 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// What is multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Fused multiply-adds of `f32`, which `bf16` layers use too.
+    /// Fused multiply-adds of `f32`.
     Float32,
-    /// 16-bit factors, 32-bit sums.
+    /// Dot products of pairs; where there is no such instruction, as [`Self::Float32`].
+    Bfloat16,
+    /// 8-bit factors, four products per 32-bit sum; without such an instruction 16-bit factors, two.
     Int8,
-    /// 8-bit factors, 16-bit sums.
+    /// As [`Self::Int8`]; without such an instruction 8-bit factors, 16-bit sums.
     Int4,
 }
 
@@ -55,13 +57,26 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
     impl Kernel for Multiply {
         type Output = usize;
 
+        const USES_DOT: bool = true;
+        const USES_PAIR_DOT: bool = true;
+
         #[inline(always)]
         fn run<I: Isa>(self) -> usize {
             let Self(arithmetic, rounds) = self;
             let products_per_word = match arithmetic {
-                Arithmetic::Float32 => {
-                    floats::<I>(rounds);
+                Arithmetic::Bfloat16 if I::HAS_PAIR_DOT => {
+                    let pairs = I::splat_word(black_box(0x3e80_3e80));
+                    floats::<I>(rounds, |sum, _| I::add_pair_dot(sum, pairs, pairs));
+                    2
+                }
+                Arithmetic::Float32 | Arithmetic::Bfloat16 => {
+                    let a = I::splat(black_box(0.5));
+                    floats::<I>(rounds, |sum, b| I::mul_add_lanes(sum, a, b));
                     1
+                }
+                Arithmetic::Int8 | Arithmetic::Int4 if I::HAS_DOT => {
+                    integers::<I>(rounds, |sum, x| I::add_dot(sum, x, x));
+                    4
                 }
                 Arithmetic::Int8 => {
                     integers::<I>(rounds, |sum, x| I::add_i32(sum, I::multiply_i16(sum, x)));
@@ -87,12 +102,12 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
 const CHAINS: usize = 10;
 
 #[inline(always)]
-fn floats<I: Isa>(rounds: usize) {
-    let (a, b) = (I::splat(black_box(0.5)), I::splat(black_box(0.25)));
+fn floats<I: Isa>(rounds: usize, step: impl Fn(I::Vector, I::Vector) -> I::Vector) {
+    let b = I::splat(black_box(0.25));
     let mut sums = [I::splat(black_box(1.0)); CHAINS];
     for _ in 0..rounds {
         for chain in 0..CHAINS {
-            sums[chain] = I::mul_add_lanes(sums[chain], a, b);
+            sums[chain] = step(sums[chain], b);
         }
     }
     for sum in sums {
@@ -139,6 +154,7 @@ mod tests {
     fn operations_are_counted() {
         for (arithmetic, per_word) in [
             (Arithmetic::Float32, 1),
+            (Arithmetic::Bfloat16, 1),
             (Arithmetic::Int8, 2),
             (Arithmetic::Int4, 4),
         ] {

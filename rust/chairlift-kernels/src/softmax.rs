@@ -57,8 +57,10 @@ impl<const R: usize> State<'_, R> {
             }
             let mut row = scores[r];
             if visible[r].len() < BLOCK_SIZE {
-                for (token, score) in row.iter_mut().enumerate() {
-                    if !visible[r].contains(&token) {
+                // In 32 bits: one comparison of a register with AVX-512.
+                let (first, count) = (visible[r].start as u32, visible[r].len() as u32);
+                for (token, score) in (0_u32..).zip(&mut row) {
+                    if token.wrapping_sub(first) >= count {
                         *score = f32::NEG_INFINITY;
                     }
                 }

@@ -112,6 +112,38 @@ impl<'a, P> Iterator for Lines<'a, P> {
     }
 }
 
+/// What a tile of a linear layer keeps in registers, two of each per row.
+#[derive(Clone, Copy)]
+pub(crate) enum Tile {
+    /// Sums of numbers.
+    Floats,
+    /// Sums by dot products of pairs.
+    Pairs,
+    /// Sums of integers.
+    Integers,
+    /// Sums of the integers of a group, and totals of numbers.
+    Groups,
+}
+
+impl Tile {
+    /// Rows of a tile at most.
+    pub(crate) const fn most_rows<I: Isa>(self) -> usize {
+        match self {
+            Self::Floats => I::ROWS,
+            // 28 sums, 2 of weights and 1 of a row are 31 registers of 32.
+            Self::Pairs => 14,
+            // 12 sums and 12 totals are in registers side by side.
+            Self::Groups if I::HAS_DOT => 6,
+            Self::Groups | Self::Integers => I::INTEGER_ROWS,
+        }
+    }
+
+    /// Whether sums come by [`crate::integers::Integers::add_dot`].
+    pub(crate) const fn uses_dot(self) -> bool {
+        matches!(self, Self::Integers | Self::Groups)
+    }
+}
+
 /// A tile of sums: N registers for each of R rows.
 pub type Sums<I, const R: usize, const N: usize> = [[<I as Isa>::Vector; N]; R];
 
@@ -173,11 +205,12 @@ pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Ran
 /// `$most`.
 macro_rules! with_rows {
     ($most:expr, $rows:expr, |$R:ident| $body:expr) => {
-        $crate::tile::with_rows!($most, $rows, |$R| $body, 1 2 3 4 5 6 7 8)
+        $crate::tile::with_rows!($most, $rows, |$R| $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
     };
     ($most:expr, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
         match $rows {
-            $($n if $n <= $most => {
+            // By a constant: taller tiles are not compiled.
+            $($n if const { $n <= $most } => {
                 const $R: usize = $n;
                 $body
             })*

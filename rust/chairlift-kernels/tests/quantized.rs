@@ -82,6 +82,27 @@ fn bits_of_a_row_do_not_depend_on_the_others() {
     }
 }
 
+/// FNV-1a (Fowler, Noll and Vo) over numbers.
+fn checksum(bits: &[u32]) -> u64 {
+    bits.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &bits| {
+        (sum ^ u64::from(bits)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[test]
+fn bits_are_those_of_every_other_instruction_set() {
+    let (n, k) = (83, 150);
+    for (quantization, expected) in [
+        (Quantization::Int8, 0xa148_5398_3e88_6aac),
+        (Quantization::Int4, 0x5779_ec65_ef75_c292),
+    ] {
+        let layer = pack(&numbers::<bf16>(1, n * k), k, quantization);
+        let mut out = bits(&forward::<bf16, f32>(&layer, &numbers(2, 33 * k)));
+        out.extend(bits(&forward::<f32, bf16>(&layer, &numbers(3, 20 * k))));
+        assert_eq!(checksum(&out), expected, "{quantization:?}");
+    }
+}
+
 #[test]
 fn a_product_of_extremes_does_not_saturate() {
     let k = 4096;

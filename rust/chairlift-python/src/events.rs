@@ -11,6 +11,8 @@ use pyo3::{
     types::{PyIterator, PyList},
 };
 
+use crate::waits;
+
 /// New output of one request in one step.
 #[pyclass(module = "chairlift._core", frozen, get_all)]
 pub(crate) struct TokensEvent {
@@ -34,6 +36,7 @@ pub(crate) struct Account {
     finished: u64,
     num_preemptions: usize,
     num_recomputed_tokens: usize,
+    waits: Vec<(&'static str, u64)>,
 }
 
 /// A request is complete.
@@ -184,6 +187,7 @@ impl From<&chairlift_core::Account> for Account {
             finished: account.finished,
             num_preemptions: account.num_preemptions,
             num_recomputed_tokens: account.num_recomputed_tokens,
+            waits: waits::times(&account.waits),
         }
     }
 }

@@ -258,7 +258,8 @@ fn sample(
     Ok(())
 }
 
-/// Instruction set that the kernels use here: `avx512`, `avx2` or `portable`.
+/// Instruction set that the kernels use here: `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or
+/// `portable`.
 #[pyfunction]
 fn cpu_features() -> &'static str {
     instruction_set().name()

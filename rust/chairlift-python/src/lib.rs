@@ -15,6 +15,7 @@ mod outboxes;
 mod plan;
 mod scheduler;
 mod text;
+mod waits;
 
 #[pymodule]
 mod _core {
@@ -27,6 +28,7 @@ mod _core {
         plan::apply_plan,
         scheduler::{Added, Load, Scheduler},
         text::{TextStream, TokenTable},
+        waits::Waiting,
     };
 
     #[pymodule_init]

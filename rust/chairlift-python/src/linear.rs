@@ -146,11 +146,12 @@ fn read_memory(py: Python<'_>, words: Tensor) -> PyResult<u32> {
 fn multiply_in_registers(py: Python<'_>, arithmetic: &str, rounds: usize) -> PyResult<usize> {
     let arithmetic = match arithmetic {
         "float32" => Arithmetic::Float32,
+        "bfloat16" => Arithmetic::Bfloat16,
         "int8" => Arithmetic::Int8,
         "int4" => Arithmetic::Int4,
         other => {
             return Err(PyValueError::new_err(format!(
-                "arithmetic: expected float32, int8 or int4, got {other}"
+                "arithmetic: expected float32, bfloat16, int8 or int4, got {other}"
             )));
         }
     };

@@ -17,6 +17,7 @@ use crate::{
     error,
     events::{Buffers, Events, end_reason},
     text::TokenTable,
+    waits::Waiting,
 };
 
 /// A request is queued.
@@ -81,7 +82,8 @@ impl Scheduler {
     #[new]
     #[pyo3(signature = (*, policy, batch_size, batch_window, batch_timeout, max_num_seqs,
         max_num_batched_tokens, max_model_len, max_queued_requests, vocab_size, block_size,
-        num_blocks, kv_windows, prefix_cache, hash_key, token_table, steps_in_flight = 1))]
+        num_blocks, kv_windows, prefix_cache, hash_key, token_table, steps_in_flight = 1,
+        step_budget = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python class"
@@ -103,11 +105,13 @@ impl Scheduler {
         hash_key: [u8; 32],
         token_table: &TokenTable,
         steps_in_flight: usize,
+        step_budget: Option<u64>,
     ) -> PyResult<Self> {
         let config = Config {
             policy: self::policy(policy, batch_size, batch_window, batch_timeout)?,
             max_num_seqs,
             max_num_batched_tokens,
+            step_budget,
             max_model_len,
             max_queued_requests,
             vocab_size,
@@ -138,8 +142,8 @@ impl Scheduler {
     #[pyo3(signature = (now, prompt, *, max_tokens, min_tokens = 0, stop = vec![],
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
-        cache_read = true, cache_write = true, queue_deadline = None, deadline = None,
-        credit = None, priority = 0))]
+        cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
+        deadline = None, credit = None, priority = 0))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -165,6 +169,7 @@ impl Scheduler {
         cache_read: bool,
         cache_write: bool,
         queue_deadline: Option<u64>,
+        first_token_by: Option<u64>,
         deadline: Option<u64>,
         credit: Option<u64>,
         priority: i32,
@@ -185,6 +190,7 @@ impl Scheduler {
             cache_read,
             cache_write,
             queue_deadline,
+            first_token_by,
             deadline,
             credit,
             priority,
@@ -207,7 +213,7 @@ impl Scheduler {
 
     #[pyo3(signature = (now, request_id, *, max_tokens = None, min_tokens = 0, stop = vec![],
         stop_token_ids = vec![], include_stop = false, priority = None, queue_timeout = None,
-        time_limit = None, credit = 0, paused = None))]
+        time_to_first_token = None, time_limit = None, credit = 0, paused = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -223,6 +229,7 @@ impl Scheduler {
         include_stop: bool,
         priority: Option<i32>,
         queue_timeout: Option<u64>,
+        time_to_first_token: Option<u64>,
         time_limit: Option<u64>,
         credit: u64,
         paused: Option<bool>,
@@ -238,6 +245,7 @@ impl Scheduler {
             schedule: priority.map(|priority| Schedule {
                 priority,
                 queue_timeout,
+                time_to_first_token,
                 time_limit,
             }),
             credit,
@@ -315,6 +323,10 @@ impl Scheduler {
             num_prefix_queries: load.num_prefix_queries,
             num_prefix_hits: load.num_prefix_hits,
         }
+    }
+
+    fn explain(&self, request_id: u64) -> Option<Waiting> {
+        self.inner.explain(RequestId(request_id)).map(Waiting::from)
     }
 
     #[getter]

@@ -29,6 +29,7 @@ pub(crate) enum Alteration {
         priority: i32,
         /// From now on.
         queue_patience: Option<u64>,
+        first_token_patience: Option<u64>,
         patience: Option<u64>,
     },
     Credit(u64),
@@ -73,10 +74,11 @@ impl Alteration {
                     let limited = random.chance(512);
                     limited.then(|| random.magnitude(1, 1 << 12) as u64)
                 };
-                let (queue_patience, patience) = (patience(), patience());
+                let (queue_patience, first, patience) = (patience(), patience(), patience());
                 Self::Schedule {
                     priority: draw_priority(random),
                     queue_patience,
+                    first_token_patience: first,
                     patience,
                 }
             }
@@ -107,10 +109,12 @@ impl fmt::Display for Alteration {
             Self::Schedule {
                 priority,
                 queue_patience,
+                first_token_patience,
                 patience,
             } => write!(
                 f,
-                "priority {priority}, queue patience {queue_patience:?}, patience {patience:?}"
+                "priority {priority}, queue patience {queue_patience:?}, first token within \
+                 {first_token_patience:?}, patience {patience:?}"
             ),
             Self::Credit(tokens) => write!(f, "credit {tokens}"),
             Self::Pause(true) => write!(f, "pause"),
@@ -122,6 +126,7 @@ impl fmt::Display for Alteration {
 impl World {
     /// Changes a request in any state; one that has ended or is unknown cannot be.
     pub(crate) fn change(&mut self, label: Label, alteration: &Alteration) -> Checked {
+        let latest = self.tell_time();
         let live = self.find(label);
         let live = live.filter(|&index| self.clients[index].is_live());
         let Some(index) = live else {
@@ -141,6 +146,7 @@ impl World {
         let was_parked = self.clients[index].is_parked();
         let change = self.altered(index, alteration);
         let is_parked = self.clients[index].is_parked();
+        self.clients[index].wait.park(latest, is_parked);
         if was_parked != is_parked {
             self.tally
                 .saw(match (is_parked, self.clients[index].state) {
@@ -149,6 +155,9 @@ impl World {
                     (false, crate::client::State::Running) => Sight::UnparkedInRow,
                     (false, _) => Sight::UnparkedOutside,
                 });
+        }
+        if was_parked {
+            self.lift(index);
         }
         let id = self.clients[index].id;
         let changed = self.scheduler.change(self.now, id, change);
@@ -166,19 +175,23 @@ impl World {
             &Alteration::Schedule {
                 priority,
                 queue_patience,
+                first_token_patience,
                 patience,
             } => {
                 client.priority = priority;
                 let arrival = client.arrival;
                 let age = now.saturating_sub(arrival);
-                let [queue_timeout, time_limit] =
-                    [queue_patience, patience].map(|time| time.map(|time| time + age));
+                let [queue_timeout, time_to_first_token, time_limit] =
+                    [queue_patience, first_token_patience, patience]
+                        .map(|time| time.map(|time| time + age));
                 let after = |time: Option<u64>| time.map(|time| arrival.saturating_add(time));
                 client.queue_deadline = after(queue_timeout);
                 client.deadline = after(time_limit);
+                client.aim(after(time_to_first_token), self.scheduler.costs());
                 change.schedule = Some(Schedule {
                     priority,
                     queue_timeout,
+                    time_to_first_token,
                     time_limit,
                 });
                 self.tally.saw(Sight::Rescheduled);

@@ -58,6 +58,7 @@ impl World {
         client.num_computed = end;
         client.num_sampled += usize::from(samples);
         client.started = true;
+        client.wait.start(self.latest);
         client.last_step = number;
         client.in_flight += 1;
         Ok(index)
@@ -211,6 +212,7 @@ impl World {
 
     pub(crate) fn check_deep(&mut self) -> Checked {
         self.tally.saw(Sight::DeepChecks);
+        self.check_standings()?;
         self.scheduler
             .check_invariants()
             .map_err(|violation| violation.0)
@@ -251,6 +253,6 @@ impl World {
             account.first_scheduled.is_some() == client.started,
             "#{label} started, its account differs"
         );
-        Ok(())
+        self.check_waits(client, account)
     }
 }

@@ -1,8 +1,13 @@
 //! What the world knows of one request, from outside the scheduler.
 
-use chairlift_core::{PRIORITY_LEVEL, RequestId, events::EndReason};
+use chairlift_core::{
+    PATIENCE, PRIORITY_LEVEL, RequestId,
+    cost_model::{CostModel, Work},
+    events::EndReason,
+};
 
 use crate::{
+    explain::Wait,
     oracle::{Answer, root},
     workload::{Arrival, Label},
 };
@@ -30,7 +35,9 @@ pub(crate) struct Client {
     pub(crate) id: RequestId,
     pub(crate) arrival: u64,
     pub(crate) queue_deadline: Option<u64>,
+    pub(crate) start_by: Option<u64>,
     pub(crate) deadline: Option<u64>,
+    pub(crate) tenant: u8,
     pub(crate) root: u64,
     pub(crate) reads_cache: bool,
     pub(crate) priority: i32,
@@ -63,6 +70,7 @@ pub(crate) struct Client {
     pub(crate) num_output: usize,
     pub(crate) text: String,
     pub(crate) due: Option<Due>,
+    pub(crate) wait: Wait,
 }
 
 impl Client {
@@ -80,7 +88,9 @@ impl Client {
             id,
             arrival: now,
             queue_deadline: after(arrival.queue_patience),
+            start_by: None,
             deadline: after(arrival.patience),
+            tenant: arrival.tenant,
             root: root(arrival.tenant, arrival.salt),
             reads_cache: arrival.cache_read,
             priority: arrival.priority,
@@ -102,6 +112,7 @@ impl Client {
             num_output: 0,
             text: String::new(),
             due: None,
+            wait: Wait::default(),
         }
     }
 
@@ -130,10 +141,20 @@ impl Client {
         self.credit.map_or(usize::MAX, left)
     }
 
-    /// Among those that wait the least is the first; ties by arrival.
+    /// Among those of a tenant that wait the least is the first; ties by arrival.
     pub(crate) fn rank(&self) -> (i128, RequestId) {
         let ahead = i128::from(self.priority) * i128::from(PRIORITY_LEVEL);
-        (i128::from(self.arrival) - ahead, self.id)
+        let latest = i128::from(self.arrival) + i128::from(PATIENCE);
+        let start_by = self.start_by.map_or(latest, i128::from);
+        (start_by.min(latest) - ahead, self.id)
+    }
+
+    /// Says when the first token should be there, by somebody who knows how long its prompt takes.
+    pub(crate) fn aim(&mut self, first_token_by: Option<u64>, costs: &CostModel) {
+        let prefill = costs.foretell(Work::of(0, self.answer.num_prompt)) as u64;
+        let start_by = first_token_by.map(|time| time.saturating_sub(prefill));
+        let times = [start_by, self.queue_deadline];
+        self.start_by = times.into_iter().flatten().min();
     }
 
     /// Tokens that exist, or will after the steps in flight.

@@ -12,6 +12,7 @@
 //! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes whom |
 //! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
 //! | `batch`, `check` | the invariants, seen from outside |
+//! | `explain` | why somebody waits, as told and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
 #![forbid(unsafe_code)]
 
@@ -21,12 +22,14 @@ mod check;
 mod client;
 mod device;
 mod event;
+mod explain;
 mod faults;
 mod oracle;
 mod panics;
 mod random;
 mod run;
 mod scenario;
+mod shares;
 mod shrink;
 mod step;
 mod tally;

@@ -207,6 +207,8 @@ fn draw_config(random: &mut Random) -> Config {
     };
     let batch_size = random.between(1, max_num_seqs);
     let patience = random.magnitude(1, 1 << 16) as u64;
+    let limited = random.chance(256);
+    let step_budget = limited.then(|| random.magnitude(1, 1 << 16) as u64);
     let mut hash_key = [0; 32];
     hash_key[..8].copy_from_slice(&random.next().to_le_bytes());
     Config {
@@ -223,6 +225,7 @@ fn draw_config(random: &mut Random) -> Config {
         },
         max_num_seqs,
         max_num_batched_tokens: max_num_seqs + spare,
+        step_budget,
         max_model_len,
         max_queued_requests: random.magnitude(1, 64),
         vocab_size: random.pick(&[3, 16, VOCAB, VOCAB]),

@@ -145,6 +145,7 @@ const SETTINGS: &[fn(&mut Config)] = &[
 const CHANGES: &[fn(&mut Arrival)] = &[
     |arrival| arrival.stops.clear(),
     |arrival| arrival.queue_patience = None,
+    |arrival| arrival.first_token_patience = None,
     |arrival| arrival.patience = None,
     |arrival| arrival.credit = None,
     |arrival| arrival.priority = 0,

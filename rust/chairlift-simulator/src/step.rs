@@ -1,9 +1,10 @@
 //! Steps: what `schedule` plans is run and checked at once, what `update` and `fail` do is foretold.
 
 use chairlift_core::{
+    cost_model::Work,
     events::{EndReason, Failure},
     plan::PlanView,
-    scheduler::{Next, Sampled, StepId},
+    scheduler::{LEAST_CHUNK, Next, Sampled, StepId},
 };
 
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
 impl World {
     /// Plans a step and runs it.
     pub(crate) fn schedule(&mut self) -> Checked {
+        self.tell_time();
         let is_full = self.flights.len() >= self.scenario.config.steps_in_flight;
         if !is_full {
             self.owe_expired();
@@ -28,6 +30,9 @@ impl World {
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
         self.plan = plan;
+        if !is_full {
+            self.note_rows();
+        }
         self.collect()?;
         match next {
             Next::Idle { wake_at } => {
@@ -106,6 +111,7 @@ impl World {
         if self.takes_notes {
             self.note = Some(self.describe(step, &view, &runs));
         }
+        let time_is_spent = self.check_time(&runs)?;
         self.flights.push_back(Flight {
             step,
             runs,
@@ -114,7 +120,33 @@ impl World {
         });
         self.check_giving_way(&before, &view)?;
         self.check_fairness(&before, number)?;
+        if time_is_spent {
+            return Ok(());
+        }
         self.check_work_is_conserved(&before, view.input_ids.len())
+    }
+
+    /// A step is not foretold to take longer than it may, but for its decodes and one least chunk; gives whether no other
+    /// token fits.
+    fn check_time(&mut self, runs: &[RowRun]) -> Checked<bool> {
+        let Some(budget) = self.scenario.config.step_budget else {
+            return Ok(false);
+        };
+        let works = runs
+            .iter()
+            .map(|run| Work::of(run.start, run.end - run.start));
+        let costs = self.scheduler.costs();
+        let time = costs.foretell(works.fold(Work::default(), Work::and));
+        let chunks = runs.iter().map(|run| run.end - run.start);
+        let num_chunked: usize = chunks.filter(|&count| count > 1).sum();
+        let (most, rounding) = (budget as f64, 1.0 + 1e-6 * time);
+        ensure!(
+            time <= most + rounding || num_chunked <= LEAST_CHUNK,
+            "the step computes {num_chunked} tokens of prompts and is foretold to take {time:.0} of {budget} ns"
+        );
+        let is_spent = time + costs.added(Work::of(0, 1)) > most - rounding;
+        self.tally.add(Sight::TimeSpent, u64::from(is_spent));
+        Ok(is_spent)
     }
 
     /// Reports the oldest step in flight: each sampled row gives up to `accept` tokens, those of `not_finite` none.

@@ -57,6 +57,15 @@ sights! {
     Flushes "flushes",
     ClockForward "clock jumps forward",
     ClockBack "clock steps back",
+    TimeSpent "steps that fill their time",
+    Shares "joined before an earlier tenant",
+    ForStep "told to wait for the step",
+    ForRow "told to wait for a row",
+    ForBlocks "told to wait for blocks",
+    ForBudget "told to wait for the budget",
+    ForPolicy "told to wait for the policy",
+    ForShare "told to wait for their share",
+    ForParked "told to wait since they are parked",
     Idle "idle",
 }
 

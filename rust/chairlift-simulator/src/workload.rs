@@ -59,6 +59,7 @@ pub(crate) struct Arrival {
     pub(crate) priority: i32,
     /// From the arrival on.
     pub(crate) queue_patience: Option<u64>,
+    pub(crate) first_token_patience: Option<u64>,
     pub(crate) patience: Option<u64>,
 }
 
@@ -123,6 +124,7 @@ impl Arrival {
             cache_read: !random.chance(traffic.uncached),
             cache_write: !random.chance(traffic.uncached),
             queue_patience: patience(random),
+            first_token_patience: patience(random),
             patience: patience(random),
             credit: random
                 .chance(traffic.credits)
@@ -159,11 +161,17 @@ impl Arrival {
         new.cache_read = self.cache_read;
         new.cache_write = self.cache_write;
         new.queue_deadline = self.queue_patience.map(|time| now.saturating_add(time));
+        new.first_token_by = self.first_token_by(now);
         new.deadline = self.patience.map(|time| now.saturating_add(time));
         (new.credit, new.priority) = (self.credit, self.priority);
         answer.stop(&new);
         self.spoil(&mut new, config);
         (new, answer)
+    }
+
+    pub(crate) fn first_token_by(&self, now: u64) -> Option<u64> {
+        self.first_token_patience
+            .map(|time| now.saturating_add(time))
     }
 
     fn prompt(&self, config: &Config) -> Vec<i32> {
@@ -237,6 +245,7 @@ impl fmt::Display for Arrival {
         }
         for (time, what) in [
             (self.queue_patience, "queue deadline"),
+            (self.first_token_patience, "first token due"),
             (self.patience, "deadline"),
         ] {
             if let Some(time) = time {

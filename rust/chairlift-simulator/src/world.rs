@@ -21,8 +21,10 @@ use crate::{
     client::{Client, Due, State},
     device::{Device, RowRun, Write},
     event::{Event, Outcome},
+    explain::Wait,
     random::mix,
     scenario::Scenario,
+    shares::Shares,
     tally::{Sight, Tally},
     workload::{Arrival, Flaw, Label},
 };
@@ -54,6 +56,9 @@ pub(crate) struct World {
     pub(crate) scheduler: Scheduler,
     pub(crate) device: Device,
     pub(crate) now: u64,
+    /// The latest time that the scheduler was told.
+    pub(crate) latest: u64,
+    pub(crate) rows_are_taken: bool,
     pub(crate) clients: Vec<Client>,
     by_label: HashMap<Label, usize>,
     by_id: HashMap<RequestId, usize>,
@@ -77,6 +82,7 @@ pub(crate) struct World {
     /// Full prompt columns of requests that joined, and those found in the cache.
     pub(crate) num_prefix_queries: u64,
     pub(crate) num_prefix_hits: u64,
+    pub(crate) shares: Shares,
     /// The last event found nothing to run.
     pub(crate) idle: Option<Next>,
     pub(crate) plan: Plan,
@@ -104,6 +110,8 @@ impl World {
             scheduler,
             device: Device::new(&config),
             now: 1 << 40,
+            latest: 0,
+            rows_are_taken: false,
             clients: Vec::new(),
             by_label: HashMap::new(),
             by_id: HashMap::new(),
@@ -119,6 +127,7 @@ impl World {
             owed: Vec::new(),
             num_prefix_queries: 0,
             num_prefix_hits: 0,
+            shares: Shares::default(),
             idle: None,
             plan: Plan::default(),
             buffer: vec![0; Plan::capacity(&config)],
@@ -183,6 +192,7 @@ impl World {
     }
 
     fn add(&mut self, arrival: &Arrival) -> Checked {
+        let latest = self.tell_time();
         let (new, answer) = arrival.build(self.now, &self.scenario.config);
         let before = self.scheduler.load();
         let expected = self.expected_refusal(arrival, new.prompt.len(), before.num_waiting);
@@ -220,7 +230,11 @@ impl World {
                 self.tally.saw(Sight::Accepted);
                 let mut client = Client::new(arrival, added.request, self.now, answer);
                 client.reads_cache &= self.scenario.config.prefix_cache;
+                client.wait = Wait::new(latest, client.is_parked());
+                let first_token_by = arrival.first_token_by(self.now);
+                client.aim(first_token_by, self.scheduler.costs());
                 self.clients.push(client);
+                self.lift(index);
                 self.check_position(index, added.queue_position, before.num_waiting)?;
             }
             (Ok(_), Some(reason)) => {
@@ -254,6 +268,7 @@ impl World {
     }
 
     fn abort(&mut self, label: Label, reason: &EndReason) -> Checked {
+        self.tell_time();
         let Some(client) = self.find(label) else {
             self.tally.saw(Sight::AbortUnknown);
             let unknown = RequestId(mix(u64::from(label)));
@@ -331,6 +346,7 @@ impl World {
                         self.hash(token as u64);
                     }
                     self.clients[index].take(tokens, &events.text[text.clone()])?;
+                    self.shares.answer(self.clients[index].tenant, tokens.len());
                 }
                 EventKind::Ended { reason, account } => {
                     self.clients[index].end(reason)?;

@@ -45,7 +45,7 @@ class Roofline:
 
     bytes_per_s: float
     operations_per_s: dict[str, float]
-    """By arithmetic: that of float32 layers serves bfloat16 ones too."""
+    """By arithmetic; what has none of its own is measured by that of float32."""
 
     def result(
         self, name: str, shape: str, seconds: float, num_bytes: float, num_operations: float
@@ -99,7 +99,7 @@ def _roofline(repeat: int) -> Roofline:
         count = _core.multiply_in_registers(arithmetic, ROUNDS)
         return count / _median(lambda _: _core.multiply_in_registers(arithmetic, ROUNDS), repeat)
 
-    arithmetics = ("float32", "int8", "int4")
+    arithmetics = ("float32", "bfloat16", "int8", "int4")
     return Roofline(FOREIGN_BYTES / seconds, {name: rate(name) for name in arithmetics})
 
 

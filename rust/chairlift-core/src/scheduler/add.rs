@@ -1,8 +1,9 @@
 //! The door: what a request must be to be queued.
 
-use super::{Scheduler, live};
+use super::Scheduler;
 use crate::{
     Nanos,
+    cost_model::Work,
     error::{Refusal, RefusalReason},
     request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot},
 };
@@ -12,7 +13,7 @@ use crate::{
 pub struct Added {
     pub request: RequestId,
     pub slot: Slot,
-    /// Requests before it in the queue.
+    /// Requests before it in the queue; with several tenants as if they took turns.
     pub queue_position: usize,
 }
 
@@ -22,6 +23,7 @@ impl Scheduler {
     /// # Errors
     /// A refusal leaves nothing behind.
     pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
+        self.waits.pass(now);
         self.check_request(&new)?;
         let slot = self.free_slot()?;
         self.num_added += 1;
@@ -31,10 +33,15 @@ impl Scheduler {
         }
         let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
         let table = self.kv.new_table(&new.namespace, num_tokens);
-        self.requests[slot as usize] =
-            Some(Request::new(request, now, new, self.max_context_len, table));
-        let place = live(&mut self.requests, slot).place();
-        let queue_position = self.queue.num_before(place);
+        let tenant = self.queue.shares.enter(&new.namespace.tenant);
+        let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
+        let mut new = Request::new(request, now, new, self.max_context_len, table, tenant);
+        new.start_by = start_by;
+        if !new.is_parked() {
+            self.queue.arrive(tenant);
+        }
+        let queue_position = self.queue.num_before(tenant, new.place());
+        self.requests[slot as usize] = Some(new);
         self.wait(slot);
         self.compact_deadlines();
         Ok(Added {
@@ -42,6 +49,18 @@ impl Scheduler {
             slot,
             queue_position,
         })
+    }
+
+    /// When a request has to start, as far as is known now: its queue deadline, or early enough to compute its prompt.
+    pub(super) fn start_by(
+        &self,
+        num_prompt: usize,
+        queue_deadline: Option<Nanos>,
+        first_token_by: Option<Nanos>,
+    ) -> Option<Nanos> {
+        let prefill = self.costs.foretell(Work::of(0, num_prompt)) as Nanos;
+        let start_by = first_token_by.map(|time| time.saturating_sub(prefill));
+        [queue_deadline, start_by].into_iter().flatten().min()
     }
 
     fn check_request(&self, new: &NewRequest) -> Result<(), Refusal> {

@@ -40,6 +40,8 @@ pub struct Schedule {
     pub priority: i32,
     /// Fails when it has not started by then.
     pub queue_timeout: Option<Nanos>,
+    /// Should have its first token by then; it only orders.
+    pub time_to_first_token: Option<Nanos>,
     /// Ends with what there is by then.
     pub time_limit: Option<Nanos>,
 }
@@ -55,10 +57,12 @@ impl Scheduler {
         request: RequestId,
         change: Change,
     ) -> Result<(), UnknownRequest> {
+        self.waits.pass(now);
         let Some(slot) = slot_of(&self.requests, request) else {
             return Err(UnknownRequest(request.0));
         };
         // Its place in the queue depends on what changes, and whether it has one.
+        let was_parked = live(&mut self.requests, slot).is_parked();
         let waits = self.stop_waiting(slot);
         if let Some(schedule) = change.schedule {
             self.set_schedule(slot, schedule);
@@ -70,7 +74,13 @@ impl Scheduler {
             self.set_stopping(slot, stopping);
         }
         if waits {
+            let request = live(&mut self.requests, slot);
+            if was_parked && !request.is_parked() && request.is_new() {
+                self.queue.arrive(request.tenant);
+            }
             self.wait(slot);
+        } else {
+            self.begin_wait(slot);
         }
         let request = live(&mut self.requests, slot);
         if request.tokens.len() >= request.max_num_tokens {
@@ -95,7 +105,13 @@ impl Scheduler {
 
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {
         let request = live(&mut self.requests, slot);
-        let arrival = request.account.arrival;
+        let (arrival, num_prompt) = (request.account.arrival, request.num_prompt);
+        let time = |delay: Option<Nanos>| delay.map(|delay| after(arrival, delay));
+        let (queue_deadline, first_token_by) =
+            (time(new.queue_timeout), time(new.time_to_first_token));
+        let start_by = self.start_by(num_prompt, queue_deadline, first_token_by);
+        let request = live(&mut self.requests, slot);
+        request.start_by = start_by;
         for (deadline, delay) in [
             (&mut request.queue_deadline, new.queue_timeout),
             (&mut request.deadline, new.time_limit),

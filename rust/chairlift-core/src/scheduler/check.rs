@@ -43,17 +43,22 @@ impl Scheduler {
 
     fn check_queue(&self) -> Result<(), Violation> {
         let (mut num_preempted, mut num_tokens) = (0, 0);
-        for place in self.queue.iter() {
+        for (is_new, place) in self.queue.iter() {
             let id = place.request();
             let slot = slot_of(&self.requests, id);
             let request = slot.and_then(|slot| self.requests[slot as usize].as_ref());
             let Some(request) = request.filter(|request| request.state == State::Waiting) else {
                 return Err(Violation(format!("{id:?} is queued and does not wait")));
             };
-            ensure!(request.place() == place, "{id:?} has a wrong place");
+            ensure!(
+                request.place() == place && request.is_new() == is_new,
+                "{id:?} has a wrong place"
+            );
             num_preempted += usize::from(request.is_preempted());
         }
         let (mut num_queued, mut num_outside) = (0, 0);
+        let requests = self.requests.iter().flatten();
+        let num_live = requests.filter(|request| request.is_live()).count();
         for request in self.requests.iter().flatten().filter(|r| r.waits()) {
             let is_queued = request.state == State::Waiting;
             let id = request.id.0;
@@ -72,6 +77,7 @@ impl Scheduler {
             ("are queued", self.queue.len(), num_queued),
             ("wait outside the queue", self.num_outside, num_outside),
             ("are preempted", self.queue.num_preempted(), num_preempted),
+            ("have a share", self.queue.shares.num_live(), num_live),
             ("tokens wait", self.num_waiting_tokens, num_tokens),
         ] {
             ensure!(counted == expected, "{expected} {what}, {counted} counted");

@@ -6,6 +6,7 @@ use crate::{
     error::StepError,
     events::{EndReason, Failure},
     request::{RequestId, Slot},
+    shares::OUTPUT_COST,
 };
 
 /// What the sampler gave for each sample slot of a step.
@@ -31,7 +32,11 @@ impl Scheduler {
     ) -> Result<(), StepError> {
         self.check_sampled(step, sampled)?;
         let oldest = self.in_flight.pop_front();
-        let items = oldest.ok_or(StepError::UnknownStep(step.0))?.items;
+        let step = oldest.ok_or(StepError::UnknownStep(step.0))?;
+        let began = step.planned_at.max(self.last_update);
+        self.costs.observe(step.work, now.saturating_sub(began));
+        self.last_update = now;
+        let items = step.items;
         let (mut tokens, mut sample_slot, mut token_start) = (sampled.tokens, 0, 0);
         for &item in &items {
             let mut count = 0;
@@ -128,6 +133,9 @@ impl Scheduler {
         // The runner goes on from the last of all tokens, if that was taken.
         request.last_token_is_sampled = num_taken == tokens.len();
         request.account.first_token.get_or_insert(now);
+        self.queue
+            .shares
+            .charge(request.tenant, OUTPUT_COST * num_taken as u64);
         if !matches!(end, None | Some(EndReason::StopString(_)))
             && let Some(stop) = request.text.finish(&self.token_table, out)
         {

@@ -1,11 +1,14 @@
 //! Planning a step: who runs goes on, then who waits may join.
 
-use super::{Item, Scheduler, Step, StepId, live, slot_of};
+use super::{Item, Scheduler, Step, StepId, budget::Budget, live, slot_of};
 use crate::{
     Nanos,
+    cost_model::Work,
     plan::{LAST_SAMPLED, Plan},
     policy::{Gate, Moment},
     request::{Slot, State},
+    shares::PROMPT_COST,
+    waits::Cause,
 };
 
 /// What `schedule` decided.
@@ -21,22 +24,26 @@ impl Scheduler {
     /// Plans the next step into `plan`, which is cleared.
     ///
     /// The budget goes to running requests in order of admission, a prefill leaving one token for each decode behind
-    /// it, and what is left to those who join:
+    /// it, and what is left to those who join. With a budget of time chunks are cut to it ([`super::budget`]).
     ///
     /// ```text
     /// budget  [ A 1 | B 1 | C chunk of 120 | D 1 | E joins, chunk of 133 ]
     /// ```
     pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
         plan.clear();
+        self.waits.pass(now);
         if self.in_flight.len() >= self.config.steps_in_flight {
             return Next::Idle { wake_at: None };
         }
         self.expire(now);
+        self.planned = Work::default();
         let mut items = self.spare_items.pop().unwrap_or_default();
         let mut gate_opens = None;
         let (budget, is_short) = self.schedule_running(now, plan, &mut items);
-        if !is_short {
+        if is_short {
             // Who joins right after a preemption would take the very blocks that were just won.
+            self.waits.hold(Cause::Blocks, None);
+        } else {
             gate_opens = self.admit(now, budget, plan, &mut items);
         }
         if items.is_empty() {
@@ -52,7 +59,12 @@ impl Scheduler {
             .for_each(|row| plan.free_row(row));
         self.num_steps += 1;
         let id = StepId(self.num_steps);
-        self.in_flight.push_back(Step { id, items });
+        self.in_flight.push_back(Step {
+            id,
+            items,
+            work: self.planned,
+            planned_at: now,
+        });
         Next::Run(id)
     }
 
@@ -62,16 +74,20 @@ impl Scheduler {
         now: Nanos,
         plan: &mut Plan,
         items: &mut Vec<Item>,
-    ) -> (usize, bool) {
-        let mut budget = self.config.max_num_batched_tokens;
-        let mut num_decodes = self.survey();
+    ) -> (Budget, bool) {
+        let decodes = self.survey();
+        let (tokens, time) = (self.config.max_num_batched_tokens, self.config.step_budget);
+        let mut budget = Budget::new(tokens, time, &self.costs, decodes);
         let mut is_short = false;
         let (mut i, mut end) = (0, self.running.len());
         while i < end {
             let slot = self.running[i];
-            let pending = live(&mut self.requests, slot).num_pending();
-            num_decodes -= usize::from(pending == 1);
-            let count = pending.min(budget - num_decodes);
+            let request = live(&mut self.requests, slot);
+            let (start, pending) = (request.num_computed, request.num_pending());
+            let count = match pending {
+                0 | 1 => pending,
+                _ => budget.chunk(&self.costs, start, pending),
+            };
             let is_scheduled = loop {
                 if count == 0 || self.schedule_tokens(now, slot, count, plan, items) {
                     break true;
@@ -82,37 +98,38 @@ impl Scheduler {
                     end -= 1;
                     continue;
                 }
-                // The running list is in order of admission: the youngest pays, the oldest never does.
                 is_short = true;
-                end -= 1;
-                num_decodes -= usize::from(end > i && self.is_decode(self.running[end]));
-                if !self.give_way(end, i) || end == i {
-                    break false;
+                if let Some(is_decode) = self.take_from_cheapest(i + 1, end) {
+                    end -= 1;
+                    if is_decode {
+                        budget.give_back();
+                    }
+                    continue;
                 }
+                // What a step in flight names keeps its blocks: the youngest sits the next step out, and can be preempted
+                // after. Nobody gives up its own blocks while a step is in flight: its end may bring what is missing.
+                end -= 1;
+                if end > i {
+                    if self.is_decode(self.running[end]) {
+                        budget.give_back();
+                    }
+                } else if self.in_flight.is_empty() {
+                    self.running.remove(i);
+                    self.preempt(slot);
+                }
+                break false;
             };
-            budget -= if is_scheduled { count } else { 0 };
+            match (is_scheduled, pending) {
+                (false, 1) => budget.give_back(),
+                (true, 2..) => budget.spend(&self.costs, start, count),
+                _ => {}
+            }
             i += 1;
         }
         (budget, is_short)
     }
 
-    /// Takes the blocks of the running request at `index` so that the one at `for_index` can grow;
-    /// false if that must wait.
-    ///
-    /// What a step in flight names keeps its blocks: it sits the next step out, and is preempted after. Nobody gives up
-    /// its own blocks while a step is in flight: its end may bring what is missing.
-    fn give_way(&mut self, index: usize, for_index: usize) -> bool {
-        let slot = self.running[index];
-        let is_named = live(&mut self.requests, slot).in_flight > 0;
-        if is_named || (index == for_index && !self.in_flight.is_empty()) {
-            return false;
-        }
-        self.running.remove(index);
-        self.preempt(slot);
-        true
-    }
-
-    fn is_decode(&self, slot: Slot) -> bool {
+    pub(super) fn is_decode(&self, slot: Slot) -> bool {
         self.requests[slot as usize]
             .as_ref()
             .is_some_and(|request| request.num_pending() == 1)
@@ -127,7 +144,7 @@ impl Scheduler {
         plan: &mut Plan,
         items: &mut Vec<Item>,
     ) -> bool {
-        let request = live(&mut self.requests, slot);
+        let mut request = live(&mut self.requests, slot);
         let row = request
             .row()
             .expect("invariant: a running request has a row");
@@ -135,6 +152,11 @@ impl Scheduler {
         let num_columns = request.table.num_columns();
         if !self.kv.grow(&mut request.table, end) {
             return false;
+        }
+        if request.account.first_scheduled.is_none() {
+            self.book_wait(slot);
+            request = live(&mut self.requests, slot);
+            request.account.first_scheduled = Some(now);
         }
         for column in num_columns..request.table.num_columns() {
             for group in 0..self.kv.num_groups() {
@@ -152,9 +174,9 @@ impl Scheduler {
             plan.sample();
             request.num_unknown += 1;
         }
+        self.planned = self.planned.and(Work::of(start, count));
         request.num_computed = end;
         request.in_flight += 1;
-        request.account.first_scheduled.get_or_insert(now);
         items.push(Item { slot, end, samples });
         true
     }
@@ -162,6 +184,7 @@ impl Scheduler {
     /// A running request loses row and blocks and waits, at the front unless it is parked. What it had published may be
     /// found again.
     pub(super) fn preempt(&mut self, slot: Slot) {
+        self.book_wait(slot);
         let request = live(&mut self.requests, slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
@@ -180,11 +203,11 @@ impl Scheduler {
     }
 
     /// Lets waiting requests join while rows, budget, blocks and the policy allow, in order: the head is never passed.
-    /// Returns when the policy's answer changes by itself.
+    /// Returns when the policy's answer changes by itself, and notes what stopped the head.
     fn admit(
         &mut self,
         now: Nanos,
-        mut budget: usize,
+        mut budget: Budget,
         plan: &mut Plan,
         items: &mut Vec<Item>,
     ) -> Option<Nanos> {
@@ -192,23 +215,38 @@ impl Scheduler {
             Gate::Open { limit, whole_batch } => (limit, whole_batch, None),
             Gate::Closed { wake_at } => (0, false, wake_at),
         };
+        let (mut cause, mut turn) = (Cause::Step, None);
         while let Some(head) = self.queue.front() {
             let slot = slot_of(&self.requests, head).expect("invariant: who is queued is live");
-            let rejoins = live(&mut self.requests, slot).is_preempted();
-            if (limit == 0 && !rejoins) || (budget == 0 && !whole_batch) || !self.join(slot, plan) {
+            let request = live(&mut self.requests, slot);
+            let (rejoins, tenant) = (request.is_preempted(), request.tenant);
+            let joined = if limit == 0 && !rejoins {
+                Err(Cause::Policy)
+            } else if budget.is_spent(&self.costs) && !whole_batch {
+                Err(Cause::Budget)
+            } else {
+                self.join(slot, plan)
+            };
+            if let Err(reason) = joined {
+                cause = reason;
+                // The preempted go before all tenants, and the policy's gate is closed to all.
+                turn = (!rejoins && cause != Cause::Policy).then_some(tenant);
                 break;
             }
             limit -= usize::from(!rejoins);
-            let count = live(&mut self.requests, slot).num_pending().min(budget);
+            let request = live(&mut self.requests, slot);
+            let start = request.num_computed;
+            let count = budget.chunk(&self.costs, start, request.num_pending());
             if count > 0 {
                 let scheduled = self.schedule_tokens(now, slot, count, plan, items);
                 assert!(
                     scheduled,
                     "invariant: the blocks of all its tokens are promised"
                 );
-                budget -= count;
+                budget.spend(&self.costs, start, count);
             }
         }
+        self.waits.hold(cause, turn);
         opens
     }
 
@@ -239,11 +277,13 @@ impl Scheduler {
         self.config.policy.gate(moment)
     }
 
-    /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest; false
-    /// if there is no room.
-    fn join(&mut self, slot: Slot, plan: &mut Plan) -> bool {
+    /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest.
+    ///
+    /// # Errors
+    /// What it lacks: a row, or blocks.
+    fn join(&mut self, slot: Slot, plan: &mut Plan) -> Result<(), Cause> {
         if !self.rows.has_free() && self.num_idle == 0 {
-            return false;
+            return Err(Cause::Row);
         }
         let block_size = self.config.block_size;
         let request = live(&mut self.requests, slot);
@@ -265,7 +305,7 @@ impl Scheduler {
         let has_room = self.rows.has_free() && self.seat(slot, num_hits, headroom)
             || self.win_room(slot, num_hits, headroom) && self.seat(slot, num_hits, headroom);
         if !has_room {
-            return false;
+            return Err(Cause::Blocks);
         }
         let row = self.rows.take().expect("invariant: a row was free");
         self.stop_waiting(slot);
@@ -280,6 +320,8 @@ impl Scheduler {
             request.num_lost = 0;
         } else {
             request.account.cached_tokens = start;
+            let cost = PROMPT_COST * (request.num_prompt - start) as u64;
+            self.queue.shares.charge(request.tenant, cost);
             if reads {
                 self.num_prefix_queries += ((request.num_prompt - 1) / block_size) as u64;
                 self.num_prefix_hits += num_hits as u64;
@@ -292,8 +334,10 @@ impl Scheduler {
             }
         }
         self.running.push(slot);
-        true
+        self.begin_wait(slot);
+        Ok(())
     }
+
     /// Gives a request the blocks that it joins with; false if they cannot be had.
     fn seat(&mut self, slot: Slot, num_hits: usize, headroom: usize) -> bool {
         let request = live(&mut self.requests, slot);

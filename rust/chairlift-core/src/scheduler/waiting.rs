@@ -10,7 +10,10 @@
 //! and by the head of the queue if it can join then. They take nothing from anybody, and come back as the preempted do.
 
 use super::{Scheduler, live};
-use crate::request::{Slot, State};
+use crate::{
+    cost_model::Work,
+    request::{Slot, State},
+};
 
 impl Scheduler {
     /// A request without a row waits: in the queue, or outside while it may not go on.
@@ -22,15 +25,21 @@ impl Scheduler {
             self.num_outside += 1;
         } else {
             request.state = State::Waiting;
-            self.queue.insert(request.place());
+            self.queue
+                .insert(request.tenant, request.is_new(), request.place());
         }
+        self.begin_wait(slot);
     }
 
     /// Ends what `wait` began; false if the request does not wait.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
+        self.book_wait(slot);
         let request = live(&mut self.requests, slot);
         match request.state {
-            State::Waiting => self.queue.remove(request.place()),
+            State::Waiting => {
+                self.queue
+                    .remove(request.tenant, request.is_new(), request.place());
+            }
             State::Parked => self.num_outside -= 1,
             State::Running { .. } | State::Ended { .. } => return false,
         }
@@ -43,19 +52,19 @@ impl Scheduler {
         self.queue.len() + self.num_outside
     }
 
-    /// Looks over the running list at the begin of a step: notes how many are parked, and gives how many decode.
-    pub(super) fn survey(&mut self) -> usize {
-        let (mut num_decodes, mut num_idle) = (0, 0);
+    /// Looks over the running list at the begin of a step: notes how many are parked, and gives the work of the decodes.
+    pub(super) fn survey(&mut self) -> Work {
+        let (mut decodes, mut num_idle) = (Work::default(), 0);
         for &slot in &self.running {
             let request = live(&mut self.requests, slot);
             match request.num_pending() {
                 0 => num_idle += usize::from(request.in_flight == 0),
-                1 => num_decodes += 1,
+                1 => decodes = decodes.and(Work::of(request.num_computed, 1)),
                 _ => {}
             }
         }
         self.num_idle = num_idle;
-        num_decodes
+        decodes
     }
 
     /// Where in the running list the youngest parked request is that no step names.

@@ -25,6 +25,7 @@ pub(crate) fn config(policy: Policy) -> Config {
         policy,
         max_num_seqs: 4,
         max_num_batched_tokens: 8,
+        step_budget: None,
         max_model_len: 64,
         max_queued_requests: 16,
         vocab_size: VOCAB,

@@ -48,7 +48,7 @@ mutants! {
     held_row_is_forgotten, "-", "a row that a step kept past its batch stays held", "scheduler.rs":
         "                self.rows.hold(row);\n                self.needs_sweep = true;" => "                self.rows.hold(row);";
     preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "queue.rs":
-        "        self.num_preempted -= usize::from(!place.is_new);\n" => "";
+        "self.preempted.remove(&place)," => "self.preempted.contains(&place),";
 
     // Double frees and counts.
     free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "block_pool.rs":
@@ -72,22 +72,21 @@ mutants! {
     parked_keeps_blocks, "vllm#45388", "a preempted request parks its blocks", "scheduler/step.rs":
         "        self.kv.release(&mut request.table);\n        self.rows" => "        self.rows";
     preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
-        "        self.preempt(slot);\n        true" => "        self.preempt(slot);\n        false";
+        "                    continue;\n                }\n                // What" => "                    break false;\n                }\n                // What";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/step.rs":
         "            (self.running.len() - self.num_idle + own) * self.kv.num_groups()" => "            own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
-    prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/step.rs":
-        "pending.min(budget - num_decodes)" => "pending.min(budget)",
-        "num_decodes -= usize::from(pending == 1);" => "num_decodes = num_decodes.saturating_sub(1);";
+    prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/budget.rs":
+        "tokens: tokens - decodes.tokens as usize," => "tokens,";
     newcomers_go_first, "vllm#11067", "a request that joins counts as the oldest", "scheduler/step.rs":
         "        self.running.push(slot);" => "        self.running.insert(0, slot);";
     the_oldest_pays, "-", "a request gives way though a step in flight may bring its block", "scheduler/step.rs":
-        "is_named || (index == for_index && !self.in_flight.is_empty())" => "is_named";
+        "} else if self.in_flight.is_empty() {" => "} else if self.running.len() > i && live(&mut self.requests, slot).in_flight == 0 {";
     empty_steps, "vllm#15996", "a step is planned with nothing in it", "scheduler/step.rs":
         "if items.is_empty() {" => "if items.is_empty() && self.queue.len() == 0 {";
     preempted_go_last, "vllm#31731", "a preempted request queues up again", "request.rs":
-        "let is_new = account.num_preemptions == 0;" => "let is_new = true;";
+        "self.account.num_preemptions == 0" => "self.account.num_preemptions != usize::MAX";
     no_wake_up, "vllm#45387", "an idle scheduler forgets its deadlines", "scheduler/step.rs":
         "[gate_opens, self.deadlines.next()]" => "[gate_opens, None]";
     gate_opens_late, "-", "a partial batch misses the moment it was told to wake at", "policy.rs":
@@ -143,8 +142,8 @@ mutants! {
         "        self.num_added += 1;\n" => "";
     stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
-    preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/step.rs":
-        "if is_named || (index" => "if (index";
+    preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/victim.rs":
+        "(request.in_flight == 0).then(|| Loss {" => "(request.in_flight < 9).then(|| Loss {";
     row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/step.rs":
         "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.running.len() - self.num_idle;";
 
@@ -184,9 +183,29 @@ mutants! {
     abort_of_the_parked_leaks, "-", "a parked request that ends is still counted", "scheduler/waiting.rs":
         "State::Parked => self.num_outside -= 1," => "State::Parked => {}";
     priority_is_upside_down, "-", "a higher priority waits longer", "queue.rs":
-        "rank: i128::from(arrival) - ahead," => "rank: i128::from(arrival) + ahead,";
+        "start_by - i128::from(priority)" => "start_by + i128::from(priority)";
     priority_does_not_age, "-", "a lower priority starves, however long it waits", "queue.rs":
-        "rank: i128::from(arrival) - ahead," => "rank: i128::from(arrival) - (ahead << 40),";
+        "start_by - i128::from(priority) *" => "start_by - (i128::from(priority) << 40) *";
+    the_urgent_wait, "-", "who has to start soon waits behind who has not", "queue.rs":
+        "start_by.map_or(latest, |time| latest.min(time.into()))" => "start_by.map_or(latest, |_| latest)";
+    a_flood_goes_first, "-", "who comes first goes first, whatever its tenant was served", "queue.rs":
+        "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
+    who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "shares.rs":
+        "entry.served = entry.served.max(floor);" => "let _ = floor;";
+    debts_are_forgiven, "-", "a tenant that comes back owes nothing", "shares.rs":
+        "entry.served = entry.served.max(floor);" => "entry.served = floor;";
+    output_is_free, "-", "a share counts prompts only", "scheduler/outcome.rs":
+        "OUTPUT_COST * num_taken as u64" => "OUTPUT_COST * num_taken as u64 / 9";
+    hits_are_charged, "-", "what the prefix cache has is charged again", "scheduler/step.rs":
+        "PROMPT_COST * (request.num_prompt - start) as u64" => "PROMPT_COST * request.num_prompt as u64";
+    steps_take_too_long, "-", "a chunk is cut to the budget of tokens only", "scheduler/budget.rs":
+        "time as f64 - costs.foretell(decodes)" => "time as f64 + costs.foretell(decodes) * 1e9";
+    decodes_are_free, "-", "decodes do not count against the budget of time", "scheduler/budget.rs":
+        "costs.foretell(decodes)" => "costs.foretell(Work::default())";
+    prompts_starve, "-", "a prompt gets nothing while decodes take all the time", "scheduler/budget.rs":
+        "if self.has_chunk { 0 } else { LEAST_CHUNK }" => "0";
+    sent_to_and_fro, "vllm#25538", "who has given way gives way again at once", "scheduler/victim.rs":
+        "num_preemptions: request.account.num_preemptions," => "num_preemptions: 0,";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len)" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
@@ -197,4 +216,10 @@ mutants! {
         ".map_or(String::new(), |old| old.held)" => ".map_or(String::new(), |old| { drop(old.held); String::new() })";
     new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text.rs":
         "        matcher.feed(&held, false);\n" => "";
+    waits_are_forgotten, "-", "where a wait went before its last part is not told", "scheduler/waiting.rs":
+        "        self.book_wait(slot);\n" => "";
+    a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
+        "        _ if request.is_parked() => Line::Parked,\n" => "";
+    a_closed_gate_is_a_full_batch, "-", "who waits for the policy is told that no row is free", "scheduler/step.rs":
+        "Err(Cause::Policy)" => "Err(Cause::Row)";
 }

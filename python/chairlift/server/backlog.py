@@ -1,0 +1,105 @@
+"""How long a request would wait for a row, so that none waits for nothing.
+
+Little's law: whoever has so many before it waits so many times the interval in which requests start
+while others wait. Known on the event loop, so that a refusal does not wait for the step that runs.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from chairlift.errors import Reason, RequestError
+
+_MEMORY: Final = 0.95
+"""Weight of the past at each start: half of it is some 14 starts old."""
+_NUM_TRUSTED: Final = 8
+"""Starts that must have been seen before anybody is refused for them."""
+_MARGIN: Final = 1.25
+"""Under overload everybody who is let in stands at the limit: half of them would miss it."""
+
+
+class Turn:
+    """A request's place in the backlog."""
+
+    def __init__(self, backlog: "Backlog", tenant: str) -> None:
+        self._backlog = backlog
+        self._tenant = tenant
+        self._waits = True
+
+    def end(self, *, started: bool) -> None:
+        """It has its first token, or will never have one; may be called again."""
+        if self._waits:
+            self._waits = False
+            self._backlog.left(self._tenant, started=started)
+
+
+class Backlog:
+    """The requests without a first token, and the pace at which they get one."""
+
+    def __init__(
+        self, num_without_row: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            num_without_row: Gives how many requests wait for a row and none is free for them.
+            clock: Gives seconds.
+        """
+        self._num_without_row = num_without_row
+        self._clock = clock
+        self._waiting: Counter[str] = Counter()
+        self._num_seen = 0
+        self._num_starts = self._time_s = 0.0
+        self._since: float | None = None
+        """The last start after which others still waited."""
+
+    def enter(self, tenant: str, within_s: float | None) -> Turn:
+        """Takes a request.
+
+        Args:
+            tenant: Whose it is; tenants take turns.
+            within_s: How long it may wait; None is for ever.
+
+        Raises:
+            RequestError: It would wait longer than that.
+        """
+        wait_s = self.wait_s(tenant)
+        if within_s is not None and wait_s * _MARGIN > within_s:
+            message = f"it would wait for {wait_s:.2g} s, and has to start within {within_s:.2g} s"
+            raise RequestError(Reason.WOULD_MISS, message, retry_after_s=wait_s)
+        self._waiting[tenant] += 1
+        return Turn(self, tenant)
+
+    def wait_s(self, tenant: str) -> float:
+        """Seconds until a request of this tenant would start; 0 where a row is free or unknown."""
+        num_waiting = self._num_without_row()
+        interval_s = self._interval_s()
+        if interval_s is None or not num_waiting:
+            return 0.0
+        own = self._waiting[tenant]
+        others = (num for other, num in self._waiting.items() if other != tenant)
+        num_before = own + sum(min(num, own + 1) for num in others)
+        return (min(num_before, num_waiting) + 1) * interval_s
+
+    def starts_in_s(self, num_before: int) -> float | None:
+        """Seconds until a request starts that waits behind so many; None where it is not known."""
+        interval_s = self._interval_s()
+        return None if interval_s is None else (num_before + 1) * interval_s
+
+    def _interval_s(self) -> float | None:
+        is_known = self._num_seen >= _NUM_TRUSTED
+        return self._time_s / self._num_starts if is_known else None
+
+    def left(self, tenant: str, *, started: bool) -> None:
+        """One fewer waits."""
+        self._waiting[tenant] -= 1
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+        now = self._clock()
+        if started and self._since is not None:
+            self._num_seen += 1
+            self._num_starts = _MEMORY * self._num_starts + 1
+            self._time_s = _MEMORY * self._time_s + now - self._since
+        if started or not self._waiting:
+            self._since = now if self._waiting else None

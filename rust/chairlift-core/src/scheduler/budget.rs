@@ -1,0 +1,69 @@
+//! What a step may still compute: tokens, and time if the step has a budget of time.
+//!
+//! ```text
+//!  step_budget  |------------------------------------------|
+//!               | fixed + decodes      | chunk | chunk | 0 |     cost model's forecast
+//!               the decodes always go; prefill fills what is left, and the first chunk has at least LEAST_CHUNK tokens,
+//!               so that prompts come to their end even if the decodes alone take longer
+//! ```
+
+use crate::{
+    Nanos,
+    cost_model::{CostModel, Work},
+};
+
+/// Tokens of the step's first chunk at least, however little time there is.
+pub const LEAST_CHUNK: usize = 16;
+
+/// What is left for a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    tokens: usize,
+    /// Nanoseconds; less than none if the decodes take longer.
+    time: Option<f64>,
+    has_chunk: bool,
+}
+
+impl Budget {
+    /// For a step of so many tokens and so much time, of which `decodes` are taken.
+    pub(super) fn new(
+        tokens: usize,
+        time: Option<Nanos>,
+        costs: &CostModel,
+        decodes: Work,
+    ) -> Self {
+        Self {
+            tokens: tokens - decodes.tokens as usize,
+            time: time.map(|time| time as f64 - costs.foretell(decodes)),
+            has_chunk: false,
+        }
+    }
+
+    /// Nothing more can be computed.
+    pub(super) fn is_spent(&self, costs: &CostModel) -> bool {
+        let is_late = |time: f64| self.has_chunk && time < costs.added(Work::of(0, 1));
+        self.tokens == 0 || self.time.is_some_and(is_late)
+    }
+
+    /// How many of a row's `pending` tokens from `start` on can be computed.
+    pub(super) fn chunk(&self, costs: &CostModel, start: usize, pending: usize) -> usize {
+        let most = pending.min(self.tokens);
+        let Some(time) = self.time else { return most };
+        let least = if self.has_chunk { 0 } else { LEAST_CHUNK };
+        costs.affordable(time, start, most).max(least).min(most)
+    }
+
+    /// Tokens beyond the decodes are computed.
+    pub(super) fn spend(&mut self, costs: &CostModel, start: usize, count: usize) {
+        self.tokens -= count;
+        self.has_chunk |= count > 0;
+        if let Some(time) = &mut self.time {
+            *time -= costs.added(Work::of(start, count));
+        }
+    }
+
+    /// A decode that was reserved is not computed.
+    pub(super) fn give_back(&mut self) {
+        self.tokens += 1;
+    }
+}

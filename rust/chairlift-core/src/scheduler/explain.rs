@@ -1,0 +1,86 @@
+//! Why a request waits: what holds it up now, and for its last event where the time before its first step went.
+
+use super::{Scheduler, live, slot_of};
+use crate::{
+    request::{Request, RequestId, Slot, State},
+    waits::{Cause, Line},
+};
+
+/// What a live request is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// In the queue, new or preempted.
+    Waiting,
+    /// Has a row.
+    Running,
+    /// May not go on, with a row or without: paused, or without credit.
+    Parked,
+}
+
+/// How a live request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub standing: Standing,
+    /// What it waits for; None while it runs. As of the last step that was planned.
+    pub cause: Option<Cause>,
+    /// Requests before it in the queue, were it to go on if it is parked; with several tenants as if they took turns.
+    pub num_before: usize,
+    /// Tokens whose keys and values are written, or will be by the steps in flight.
+    pub num_computed: usize,
+    /// Known tokens, prompt and output.
+    pub num_tokens: usize,
+}
+
+impl Scheduler {
+    /// How a request stands; None if it has ended or never was. Takes time in the number of those who wait.
+    pub fn explain(&self, request: RequestId) -> Option<Waiting> {
+        let slot = slot_of(&self.requests, request)?;
+        let request = self.requests[slot as usize].as_ref()?;
+        let standing = match request.state {
+            _ if request.is_parked() => Standing::Parked,
+            State::Running { .. } => Standing::Running,
+            State::Waiting | State::Parked | State::Ended { .. } => Standing::Waiting,
+        };
+        let runs = standing == Standing::Running;
+        let num_before = match request.row() {
+            Some(_) => 0,
+            None if request.is_new() => self.queue.num_before(request.tenant, request.place()),
+            None => self.queue.num_preempted_before(request.place()),
+        };
+        Some(Waiting {
+            standing,
+            cause: (!runs).then(|| self.waits.cause(line(request))),
+            num_before,
+            num_computed: request.num_computed,
+            num_tokens: request.tokens.len(),
+        })
+    }
+
+    /// Begins to book the wait of a request in the line that it is in now.
+    pub(super) fn begin_wait(&mut self, slot: Slot) {
+        let request = live(&mut self.requests, slot);
+        if request.account.first_scheduled.is_none() {
+            request.waits_before = self.waits.totals(line(request));
+        }
+    }
+
+    /// Books the wait of a request that is about to leave its line.
+    pub(super) fn book_wait(&mut self, slot: Slot) {
+        let request = live(&mut self.requests, slot);
+        if request.account.first_scheduled.is_none() {
+            let totals = self.waits.totals(line(request));
+            let account = &mut request.account;
+            account.waits.add_since(&totals, &request.waits_before);
+        }
+    }
+}
+
+/// Where a live request waits.
+fn line(request: &Request) -> Line {
+    match request.state {
+        _ if request.is_parked() => Line::Parked,
+        State::Waiting if request.is_new() => Line::Tenant(request.tenant),
+        State::Waiting | State::Parked => Line::Front,
+        State::Running { .. } | State::Ended { .. } => Line::Seated,
+    }
+}

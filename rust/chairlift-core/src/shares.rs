@@ -1,0 +1,163 @@
+//! Fair shares between tenants: virtual token counters (VTC; Sheng et al., OSDI '24).
+//!
+//! Each tenant has a counter of the tokens that it was served, and of those who wait the tenant with the lowest is next.
+//! Nobody saves up by staying away: who comes back to wait is lifted to the lowest of those who wait already.
+//!
+//! ```text
+//!   served  a |##########|            a waits       next: c, then a (1 ahead of b), then b
+//!           b |###########|           b waits
+//!           c |####......|            c comes: lifted to a
+//! ```
+//!
+//! Tenants who always wait differ by at most what one of their batches costs (theorem 4.3 there).
+
+use std::collections::HashMap;
+
+/// What a token costs: a token of output reads all that the row has in its cache, and is computed alone.
+pub(crate) const PROMPT_COST: u64 = 1;
+pub(crate) const OUTPUT_COST: u64 = 2;
+
+/// Idle tenants whose debts are remembered.
+const MOST_IDLE: usize = 1024;
+
+/// Dense index of a tenant; reused when it is forgotten.
+pub(crate) type Tenant = u32;
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    name: String,
+    served: u64,
+    /// Requests that have not ended.
+    num_live: usize,
+}
+
+/// What each tenant was served.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    entries: Vec<Entry>,
+    free: Vec<Tenant>,
+    by_name: HashMap<String, Tenant>,
+    num_idle: usize,
+    /// The highest that any counter ever was.
+    most: u64,
+}
+
+impl Shares {
+    /// A request of this tenant begins to live.
+    pub(crate) fn enter(&mut self, name: &str) -> Tenant {
+        if let Some(&tenant) = self.by_name.get(name) {
+            let entry = &mut self.entries[tenant as usize];
+            self.num_idle -= usize::from(entry.num_live == 0);
+            entry.num_live += 1;
+            return tenant;
+        }
+        let tenant = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            (self.entries.len() - 1) as Tenant
+        });
+        self.entries[tenant as usize] = Entry {
+            name: name.to_owned(),
+            served: 0,
+            num_live: 1,
+        };
+        self.by_name.insert(name.to_owned(), tenant);
+        tenant
+    }
+
+    /// A request of this tenant has ended.
+    pub(crate) fn leave(&mut self, tenant: Tenant) {
+        let entry = &mut self.entries[tenant as usize];
+        entry.num_live -= 1;
+        if entry.num_live == 0 {
+            self.num_idle += 1;
+            if self.num_idle > MOST_IDLE {
+                self.forget_idle();
+            }
+        }
+    }
+
+    /// A tenant of whom nobody waited begins to wait, beside those with the counters `others`.
+    pub(crate) fn lift(&mut self, tenant: Tenant, others: impl Iterator<Item = Tenant>) {
+        let lowest = others.map(|other| self.served(other)).min();
+        // Where nobody waits, nobody has a claim: all begin from the highest.
+        let floor = lowest.unwrap_or(self.most);
+        let entry = &mut self.entries[tenant as usize];
+        entry.served = entry.served.max(floor);
+        self.most = self.most.max(entry.served);
+    }
+
+    /// A tenant gets what costs so much.
+    pub(crate) fn charge(&mut self, tenant: Tenant, cost: u64) {
+        let served = &mut self.entries[tenant as usize].served;
+        *served = served.saturating_add(cost);
+        self.most = self.most.max(*served);
+    }
+
+    pub(crate) fn served(&self, tenant: Tenant) -> u64 {
+        self.entries[tenant as usize].served
+    }
+
+    pub(crate) fn num_live(&self) -> usize {
+        self.entries.iter().map(|entry| entry.num_live).sum()
+    }
+
+    /// Debts are forgiven before they take memory without bound.
+    fn forget_idle(&mut self) {
+        for (tenant, entry) in self.entries.iter_mut().enumerate() {
+            if entry.num_live == 0 && self.by_name.remove(&entry.name).is_some() {
+                *entry = Entry::default();
+                self.free.push(tenant as Tenant);
+            }
+        }
+        self.num_idle = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_back_is_lifted_to_the_lowest_of_those_who_wait() {
+        let mut shares = Shares::default();
+        let [a, b, c] = ["a", "b", "c"].map(|name| shares.enter(name));
+        shares.charge(a, 100);
+        shares.charge(b, 70);
+        shares.lift(c, [a, b].into_iter());
+        assert_eq!(shares.served(c), 70);
+        shares.lift(a, [b, c].into_iter());
+        assert_eq!(shares.served(a), 100, "a debt stays");
+    }
+
+    #[test]
+    fn where_nobody_waits_all_begin_alike() {
+        let mut shares = Shares::default();
+        let [a, b] = ["a", "b"].map(|name| shares.enter(name));
+        shares.charge(a, 100);
+        shares.lift(b, [].into_iter());
+        assert_eq!(shares.served(b), 100);
+    }
+
+    #[test]
+    fn a_debt_outlives_the_requests_of_its_tenant() {
+        let mut shares = Shares::default();
+        let a = shares.enter("a");
+        shares.charge(a, 100);
+        shares.leave(a);
+        assert_eq!(shares.enter("a"), a);
+        assert_eq!(shares.served(a), 100);
+    }
+
+    #[test]
+    fn idle_tenants_take_no_memory_without_bound() {
+        let mut shares = Shares::default();
+        let stays = shares.enter("stays");
+        for i in 0..100_000 {
+            let tenant = shares.enter(&format!("{i}"));
+            shares.leave(tenant);
+        }
+        assert!(shares.entries.len() <= MOST_IDLE + 3);
+        assert_eq!(shares.enter("stays"), stays);
+        assert_eq!(shares.num_live(), 2);
+    }
+}

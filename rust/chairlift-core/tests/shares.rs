@@ -1,0 +1,71 @@
+//! Fair shares between tenants, as step traces.
+
+mod driver;
+
+use chairlift_core::{NewRequest, policy::Policy};
+use driver::{Driver, config};
+
+/// A driver with one row, and requests of two tenants that wait for it.
+fn one_row() -> Driver {
+    let mut config = config(Policy::Continuous);
+    config.max_num_seqs = 1;
+    Driver::new(config)
+}
+
+fn of(tenant: &str, num_prompt: usize, max_tokens: usize) -> NewRequest {
+    let mut new = NewRequest::new(vec![1; num_prompt], max_tokens);
+    tenant.clone_into(&mut new.namespace.tenant);
+    new
+}
+
+#[test]
+fn a_flood_of_one_tenant_does_not_hold_up_another() {
+    let mut driver = one_row();
+    for name in ['A', 'B', 'C', 'D'] {
+        driver.add_request(name, of("flood", 2, 1));
+    }
+    assert_eq!(driver.step(), "A2*");
+    driver.add_request('Q', of("quiet", 2, 1));
+    assert_eq!(driver.trace(), ["B2*", "Q2*", "C2*", "D2*"]);
+    driver.assert_empty();
+}
+
+#[test]
+fn who_was_served_little_goes_first_until_it_has_caught_up() {
+    let mut driver = one_row();
+    for name in ['A', 'B'] {
+        driver.add_request(name, of("long", 4, 2));
+    }
+    for name in ['X', 'Y', 'Z'] {
+        driver.add_request(name, of("short", 1, 1));
+    }
+    // A costs 4 + 2 x 2, each of the short 1 + 2.
+    assert_eq!(
+        driver.trace(),
+        ["A4*", "A1*", "X1*", "Y1*", "Z1*", "B4*", "B1*"]
+    );
+}
+
+#[test]
+fn priority_orders_within_a_tenant_and_not_between() {
+    let mut driver = one_row();
+    driver.add_request('A', of("one", 2, 1));
+    let mut urgent = of("one", 2, 1);
+    urgent.priority = 10;
+    driver.add_request('B', urgent);
+    driver.add_request('X', of("other", 2, 1));
+    assert_eq!(driver.trace(), ["B2*", "X2*", "A2*"]);
+}
+
+#[test]
+fn nobody_saves_up_by_staying_away() {
+    let mut driver = one_row();
+    for name in ['A', 'B', 'C'] {
+        driver.add_request(name, of("busy", 8, 1));
+    }
+    driver.step();
+    for name in ['X', 'Y'] {
+        driver.add_request(name, of("new", 8, 1));
+    }
+    assert_eq!(driver.trace(), ["B8*", "X8*", "C8*", "Y8*"]);
+}

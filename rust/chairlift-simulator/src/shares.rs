@@ -1,0 +1,57 @@
+//! What each tenant was served, by the rules of the paper (VTC; Sheng et al., OSDI '24), counted from outside.
+
+use std::collections::BTreeMap;
+
+use crate::{client::Client, world::World};
+
+/// Counters of those who ever asked for something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    served: BTreeMap<u8, u64>,
+    most: u64,
+}
+
+impl Shares {
+    pub(crate) fn served(&self, tenant: u8) -> u64 {
+        self.served.get(&tenant).copied().unwrap_or(0)
+    }
+
+    /// A token of the prompt that is computed costs 1.
+    pub(crate) fn admit(&mut self, client: &Client, start: usize) {
+        self.raise(client.tenant, |served| {
+            served + (client.answer.num_prompt - start) as u64
+        });
+    }
+
+    /// A token of the answer costs 2.
+    pub(crate) fn answer(&mut self, tenant: u8, num_tokens: usize) {
+        self.raise(tenant, |served| served + 2 * num_tokens as u64);
+    }
+
+    fn raise(&mut self, tenant: u8, raised: impl FnOnce(u64) -> u64) {
+        let served = self.served.entry(tenant).or_insert(0);
+        *served = raised(*served);
+        self.most = self.most.max(*served);
+    }
+}
+
+impl World {
+    /// A request begins to wait: if it is its tenant's only one, nobody owes the tenant for the time before.
+    pub(crate) fn lift(&mut self, index: usize) {
+        let client = &self.clients[index];
+        let waiting = self.live.iter().copied();
+        let mut waiting = waiting.filter(|&other| other != index && self.clients[other].is_fresh());
+        let tenant = client.tenant;
+        let is_only = waiting
+            .clone()
+            .all(|other| self.clients[other].tenant != tenant);
+        if client.is_fresh() && is_only {
+            let lowest = waiting
+                .by_ref()
+                .map(|other| self.shares.served(self.clients[other].tenant))
+                .min();
+            let floor = lowest.unwrap_or(self.shares.most);
+            self.shares.raise(tenant, |served| served.max(floor));
+        }
+    }
+}

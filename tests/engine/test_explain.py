@@ -1,0 +1,70 @@
+"""Why a request waits: told while it does, and by its timeline."""
+
+import pytest
+from chairlift.engine.async_engine import AsyncEngine
+from chairlift.engine.explain import ask_why
+from chairlift.engine.inbox import Inbox
+from chairlift.errors import Reason, RequestError
+from chairlift.types import Accepted, Change, RequestState, WaitCause
+
+from tests.engine.drive import drain, end, greedy
+
+
+def test_the_queued_time_is_the_sum_of_its_causes(make_engine, clock):
+    engine = make_engine(max_num_seqs=1)
+    first = engine.add(greedy([1, 2, 3], 4, ignore_eos=True)).request_id
+    events = engine.step()
+    waits = engine.add(greedy([4, 5], 2, ignore_eos=True)).request_id
+    clock.advance(1)
+    events += engine.step()
+    told = engine.explain(waits)
+    assert (told.state, told.cause) == (RequestState.WAITING, WaitCause.ROW)
+    assert (told.num_before, told.num_computed_tokens, told.num_tokens) == (0, 0, 2)
+    assert engine.explain(first).state is RequestState.RUNNING
+    assert engine.explain(first).cause is None
+    engine.change(waits, Change(paused=True))
+    assert engine.explain(waits).state is RequestState.PARKED
+    clock.advance(2)
+    engine.change(waits, Change(paused=False))
+    clock.advance(4)
+    timeline = end(drain(engine)[waits]).timeline
+    assert engine.explain(waits) is None
+    by_cause = timeline.queued_by_cause_s
+    assert by_cause[WaitCause.PARKED] == pytest.approx(2.0)
+    assert by_cause[WaitCause.ROW] == pytest.approx(4.0)
+    assert sum(by_cause.values()) == pytest.approx(timeline.queued_s)
+
+
+async def test_the_engine_thread_answers_many_at_once(tiny):
+    engine = AsyncEngine(tiny.folder, max_num_seqs=1)
+    await engine.start()
+    inbox = Inbox()
+    prepared = [await engine.prepare(greedy([i], 200, ignore_eos=True)) for i in (1, 2, 3)]
+    handles = [engine.submit(request, inbox) for request in prepared]
+    while not any(not isinstance(event, Accepted) for event in await inbox.take()):
+        pass
+    runs, *queued = await engine.explain(handles)
+    assert runs.state is RequestState.RUNNING
+    assert [told.state for told in queued] == [RequestState.WAITING] * 2
+    assert [told.num_before for told in queued] == [0, 1]
+    for handle in handles:
+        engine.abort(handle)
+    assert await engine.explain(handles) == [None] * 3
+    await engine.stop()
+
+
+class Deaf:
+    """A thread that never answers."""
+
+    def put(self, command):
+        self.command = command
+
+
+async def test_a_thread_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("chairlift.engine.explain.ANSWER_TIMEOUT_S", 0.01)
+    deaf = Deaf()
+    with pytest.raises(RequestError) as error:
+        await ask_why(deaf, [])
+    assert error.value.reason is Reason.ENGINE_BUSY
+    # An answer that comes too late is dropped.
+    deaf.command.reply([])

@@ -1,0 +1,118 @@
+"""Requests that would wait too long are refused at once."""
+
+import pytest
+from chairlift.errors import Reason, RequestError
+from chairlift.server.backlog import Backlog
+from chairlift.v1 import generation_pb2 as pb
+from google.protobuf import duration_pb2
+from grpc import StatusCode as Code
+
+from tests.server.talk import next_event, start
+
+
+class Queue:
+    """A server with one row, seen from the backlog: a request starts every two seconds."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.turns = []
+        self.backlog = Backlog(lambda: len(self.turns), lambda: self.now)
+
+    def enter(self, tenant="", within_s=None):
+        self.turns.append(self.backlog.enter(tenant, within_s))
+
+    def start(self, num):
+        for _ in range(num):
+            self.now += 2.0
+            self.turns.pop(0).end(started=True)
+
+
+@pytest.fixture
+def queue():
+    """Twenty requests, of which ten have started."""
+    queue = Queue()
+    for _ in range(20):
+        queue.enter()
+    queue.start(10)
+    return queue
+
+
+def test_a_request_waits_for_all_before_it(queue):
+    assert queue.backlog.wait_s("") == pytest.approx(22.0)
+
+
+def test_who_would_wait_too_long_is_refused_with_the_wait(queue):
+    with pytest.raises(RequestError) as refused:
+        queue.enter(within_s=27.0)
+    assert refused.value.reason is Reason.WOULD_MISS
+    assert refused.value.retry_after_s == pytest.approx(22.0)
+    queue.enter(within_s=28.0)
+
+
+def test_a_tenant_waits_for_its_turn_and_not_for_the_flood_of_another(queue):
+    assert queue.backlog.wait_s("quiet") == pytest.approx(4.0)
+
+
+def test_nobody_is_refused_before_the_pace_is_known():
+    queue = Queue()
+    for _ in range(20):
+        queue.enter(within_s=1e-6)
+    queue.start(7)
+    assert queue.backlog.wait_s("") == 0.0
+
+
+def test_an_idle_server_makes_nobody_wait(queue):
+    queue.start(10)
+    queue.now += 3600.0
+    assert queue.backlog.wait_s("") == 0.0
+    queue.enter()
+    assert queue.backlog.wait_s("") == pytest.approx(4.0), "the pause is not counted"
+
+
+def test_who_leaves_without_a_token_does_not_count_as_a_start(queue):
+    for turn in queue.turns[5:]:
+        turn.end(started=False)
+        turn.end(started=False)
+    del queue.turns[5:]
+    assert queue.backlog.wait_s("") == pytest.approx(12.0)
+
+
+async def busy(server):
+    """A call on a server with one row: the pace is known, one request runs and two wait."""
+    call = server.generation.Generate()
+    for i in range(12):
+        await call.write(start(f"short{i}", max_tokens=5))
+    for i in range(3):
+        await call.write(start(f"long{i}", max_tokens=250))
+    seen = []
+    while not any(e.request_id == "long0" and e.HasField("tokens") for e in seen):
+        seen += await next_event(call, "tokens")
+    return call
+
+
+def urgent(name):
+    command = start(name, max_tokens=1)
+    command.start.schedule.time_to_first_token.CopyFrom(duration_pb2.Duration(nanos=1_000_000))
+    return command
+
+
+async def test_a_target_that_would_be_missed_is_refused_on_a_stream(serve):
+    async with serve(max_num_seqs=1) as server:
+        call = await busy(server)
+        await call.write(urgent("urgent"))
+        events = await next_event(call, "rejected")
+        (error,) = [e.rejected.error for e in events if e.HasField("rejected")]
+        assert (error.code, error.reason) == (pb.STATUS_CODE_DEADLINE_EXCEEDED, "WOULD_MISS")
+        assert error.retry_after.ToNanoseconds() > 1_000_000
+        call.cancel()
+        await server.until_idle()
+
+
+async def test_a_target_that_would_be_missed_is_the_status_of_generate_one(serve):
+    async with serve(max_num_seqs=1) as server:
+        call = await busy(server)
+        heard = await server.one(urgent("urgent"))
+        assert heard.status.code is Code.DEADLINE_EXCEEDED
+        assert heard.status.reason == "WOULD_MISS"
+        call.cancel()
+        await server.until_idle()
