@@ -36,6 +36,7 @@ __all__ = [
     "TokenTable",
     "TokensEvent",
     "UnknownStep",
+    "Waiting",
     "__version__",
     "apply_plan",
     "cpu_features",

@@ -24,16 +24,7 @@ async def explain(desk: Desk, tenant: str, request: pb.ExplainRequest) -> pb.Exp
         RequestError: None that is meant is live, or the engine does not answer in time.
     """
     engine = desk.gate.engine()
-    target = request.WhichOneof("target")
-    if target is None:
-        message = "target: expected handle or request_id, got none of them"
-        raise RequestError(Reason.BAD_PARAMETER, message, field="target")
-    meant = [
-        live
-        for live in desk.live.of_tenant(tenant)
-        if (target == "handle" and live.handle.name == request.handle)
-        or (target == "request_id" and live.request_id == request.request_id)
-    ]
+    meant = desk.live.meant(tenant, request)
     standings = await engine.explain([live.handle for live in meant]) if meant else []
     explanations = [
         _explanation(desk, live, stands)
@@ -41,8 +32,9 @@ async def explain(desk: Desk, tenant: str, request: pb.ExplainRequest) -> pb.Exp
         if stands is not None
     ]
     if not explanations:
+        target = request.WhichOneof("target")
         message = f"{target}: no live request of this tenant has it"
-        raise RequestError(Reason.UNKNOWN_REQUEST, message, field=target)
+        raise RequestError(Reason.UNKNOWN_REQUEST, message, field=target or "target")
     return pb.ExplainResponse(explanations=explanations)
 
 

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chairlift.errors import Reason, RequestError
 from chairlift.server.backlog import Turn
 from chairlift.server.convert import Delivery
 from chairlift.server.quotas import Seat
+from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
     from chairlift.engine.handle import Handle
@@ -87,6 +89,25 @@ class LiveRequests:
     def of_tenant(self, tenant: str) -> Iterator[LiveRequest]:
         """The live requests of a tenant."""
         return (request for request in list(self._by_name.values()) if request.tenant == tenant)
+
+    def meant(self, tenant: str, request: pb.AbortRequest | pb.ExplainRequest) -> list[LiveRequest]:
+        """The live requests of a tenant that the target of a request names.
+
+        Raises:
+            RequestError: It has no target.
+        """
+        target = request.WhichOneof("target")
+        if target is None:
+            names = " or ".join(field.name for field in request.DESCRIPTOR.oneofs[0].fields)
+            message = f"target: expected {names}, got none of them"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="target")
+        return [
+            live
+            for live in self.of_tenant(tenant)
+            if target == "all"
+            or (target == "handle" and live.handle.name == request.handle)
+            or (target == "request_id" and live.request_id == request.request_id)
+        ]
 
     def seated(self, engine_id: int, tenant: str) -> Names | None:
         """The request that a step names, live or just ended; None for another tenant's."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import grpc
 
-from chairlift.errors import Reason, RequestError
 from chairlift.server.explain import explain
 from chairlift.server.guard import Context
 from chairlift.server.requests import Desk
@@ -59,17 +58,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         """Ends live requests of the caller's tenant from any connection."""
         engine = self._desk.gate.engine()
         tenant = self._desk.callers.tenant(context)
-        target = request.WhichOneof("target")
-        if target is None:
-            message = "target: expected handle, request_id or all, got none of them"
-            raise RequestError(Reason.BAD_PARAMETER, message, field="target")
-        aborted = [
-            live
-            for live in self._desk.live.of_tenant(tenant)
-            if target == "all"
-            or (target == "handle" and live.handle.name == request.handle)
-            or (target == "request_id" and live.request_id == request.request_id)
-        ]
+        aborted = self._desk.live.meant(tenant, request)
         for live in aborted:
             engine.abort(live.handle)
         return pb.AbortResponse(num_aborted=len(aborted))
