@@ -15,7 +15,7 @@ from tests.chaos.figures import percentile
 from tests.server.talk import start
 
 TOKENS = 60
-ALONE = 10
+ALONE = 5
 """Requests before the storm, to compare with."""
 
 USUAL = {"max_num_seqs": 64, "max_num_batched_tokens": 256}

@@ -49,11 +49,11 @@ class Record:
     end: str = ""
     """Finish reason, or the reason of the error."""
     output_tokens: int | None = None
-    first_s: float | None = None
-    """From the call to the first message, of `GenerateOne`."""
     status: str = ""
     """Of the call; `broken` where the client broke it."""
     reason: str = ""
+    first_s: float | None = None
+    """From the call to the first message, of `GenerateOne`."""
 
     def add(self, event):
         """Notes an event."""

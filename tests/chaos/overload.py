@@ -12,7 +12,7 @@ from tests.chaos.figures import Figures, Scale, milliseconds, percentile
 from tests.chaos.history import History
 from tests.chaos.traffic import Ask
 
-SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
+SECONDS = {Scale.QUICK: 1, Scale.MEDIUM: 20, Scale.LONG: 600}
 ROWS, TOKENS, STEP_S = 8, 20, 0.02
 # Slow steps: the server's order of work is measured, not the speed of the clients beside it.
 SETUP = {
