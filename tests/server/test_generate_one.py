@@ -69,3 +69,15 @@ async def test_abort_by_request_id_and_of_all_count_what_was_live(serve):
         await call.done_writing()
         await server.until_idle()
         assert (await abort(pb.AbortRequest(all=pb.AllRequests()))).num_aborted == 0
+
+
+async def test_a_request_that_had_to_wait_for_a_row_streams_like_others(serve):
+    async with serve(max_num_seqs=1) as server:
+        running = server.generation.Generate()
+        await running.write(start("running", max_tokens=60))
+        await next_event(running, "tokens")
+        waits = pb.GenerateOneRequest(start=start("waits", max_tokens=60).start)
+        messages = [message async for message in server.generation.GenerateOne(waits)]
+        assert len(messages) > 2
+        running.cancel()
+        await server.until_idle()

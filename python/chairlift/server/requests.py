@@ -218,6 +218,8 @@ class Requests:
     def _on_start(self, live: LiveRequest) -> None:
         self.has_tokens = True
         self._started(live, has_token=True)
+        # `Accepted` may lie there unwritten, and an outbox that is not empty wakes nobody.
+        self._outbox.wake()
 
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
         if event.reason is Reason.ENGINE_DOWN:
