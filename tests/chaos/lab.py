@@ -76,7 +76,8 @@ class ServerProcess:
                 await asyncio.sleep(0.01)
         assert (load.num_rows_held, load.num_kv_tokens) == (0, 0)
         assert load.num_free_blocks == load.num_blocks
-        assert (await self.inside("figures"))["requests"] == 0
+        figures = await self.inside("figures")
+        assert (figures["requests"], figures["waiting"]) == (0, 0)
         return load
 
 

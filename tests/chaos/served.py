@@ -60,6 +60,7 @@ class Inside:
             "tasks": len(asyncio.all_tasks(self.loop)),
             "objects": len(gc.get_objects()),
             "requests": len(self.server._desk.live),
+            "waiting": len(self.server._desk.backlog),
             "cancels": self.num_cancels,
             "release_steps": max(self.release_steps, default=0),
         }

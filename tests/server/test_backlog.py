@@ -116,3 +116,23 @@ async def test_a_target_that_would_be_missed_is_the_status_of_generate_one(serve
         assert heard.status.reason == "WOULD_MISS"
         call.cancel()
         await server.until_idle()
+
+
+@pytest.mark.parametrize("place", ["engine.prepare", "engine.submit", "backlog.enter"])
+async def test_a_start_that_fails_leaves_nobody_waiting(serve, monkeypatch, place):
+    async with serve() as server:
+        desk = server.server._desk
+
+        def fail(*_):
+            raise MemoryError
+
+        owner = desk.backlog if place == "backlog.enter" else desk.gate.engine()
+        with monkeypatch.context() as broken:
+            broken.setattr(owner, place.partition(".")[2], fail)
+            heard = await server.say(start("a"))
+        (rejected,) = (e.rejected for e in heard.events if e.HasField("rejected"))
+        assert rejected.error.reason == "INTERNAL"
+        assert (len(desk.backlog), len(desk.live)) == (0, 0)
+        heard = await server.say(start("a", max_tokens=1))
+        assert heard.end("a").HasField("finished")
+        assert len(desk.backlog) == 0

@@ -24,8 +24,9 @@ VERSION = 1
 HASH_BYTES = 8
 """Of a block's name."""
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+# The core counts in 64 bits: a time and a delay must fit together.
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Positive = Annotated[int, Field(ge=1, le=2**62)]
 Blocks = Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * HASH_BYTES}}})*$")]
 
 
@@ -97,7 +98,7 @@ class Arrival(Line):
     """Nanoseconds after arrival."""
     time_limit: Positive | None = None
     """Nanoseconds after arrival."""
-    priority: int = 0
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     blocks: Blocks = ""
     """Names of the prompt's full blocks, from the first on; blocks left out are like no other."""
     cache_read: bool = True

@@ -54,6 +54,10 @@ class Backlog:
         self._since: float | None = None
         """The last start after which others still waited."""
 
+    def __len__(self) -> int:
+        """Requests without a first token."""
+        return self._waiting.total()
+
     def enter(self, tenant: str, within_s: float | None) -> Turn:
         """Takes a request.
 

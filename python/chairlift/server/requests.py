@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -107,15 +108,15 @@ class Requests:
             start, served=engine.engine.model_name, tenant=self._tenant
         )
         request = before_deadline(request, self._time_remaining())
-        seat = self._desk.quotas.enter(self._tenant)
-        try:
+        with ExitStack() as undo:
+            seat = self._desk.quotas.enter(self._tenant)
+            undo.callback(seat.leave)
             prepared = await engine.prepare(request)
             seat.queue(len(prepared.prompt))
             turn = self._desk.backlog.enter(self._tenant, prepared.times.start_within_s)
+            undo.callback(turn.end, started=False)
             handle = engine.submit(prepared, self)
-        except BaseException:
-            seat.leave()
-            raise
+            undo.pop_all()
         request_id = start.request_id or handle.name
         live = LiveRequest(handle, request_id, delivery, self._tenant, seat, turn, arrived_at)
         self._labels[live.request_id] = live
