@@ -204,14 +204,4 @@ impl<T: Element> Product for PlainProduct<'_, T> {
         let (x, _) = packed.as_chunks::<R>();
         accumulate::<I, T::Packed, R, REGISTERS>([bias; R], x, lines)
     }
-
-    #[inline(always)]
-    fn finish<I: Isa>(
-        &self,
-        _panel: usize,
-        _scale: f32,
-        sums: [I::Vector; REGISTERS],
-    ) -> [I::Vector; REGISTERS] {
-        sums
-    }
 }

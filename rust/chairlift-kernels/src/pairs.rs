@@ -88,14 +88,4 @@ impl Product for PairProduct<'_> {
         }
         sums
     }
-
-    #[inline(always)]
-    fn finish<I: Isa>(
-        &self,
-        _panel: usize,
-        _scale: f32,
-        sums: [I::Vector; REGISTERS],
-    ) -> [I::Vector; REGISTERS] {
-        sums
-    }
 }

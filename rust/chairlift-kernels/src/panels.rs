@@ -64,13 +64,16 @@ pub(crate) trait Product: Sync {
         packed: &[Self::Unit],
     ) -> Sums<I, R, REGISTERS>;
 
-    /// Last touch to the outputs of one row and panel.
+    /// Last touch to the outputs of one row and panel: none, unless they are scaled.
+    #[inline(always)]
     fn finish<I: Isa>(
         &self,
-        panel: usize,
-        scale: f32,
+        _panel: usize,
+        _scale: f32,
         sums: [I::Vector; REGISTERS],
-    ) -> [I::Vector; REGISTERS];
+    ) -> [I::Vector; REGISTERS] {
+        sums
+    }
 }
 
 /// Outputs of a panel on this machine.
