@@ -72,6 +72,20 @@ try:""",
     1,
 )
 
+# What is to end the engine never does.
+STUCK = PROGRAM.replace(
+    "try:",
+    """
+from chairlift.engine.async_engine import AsyncEngine
+from chairlift.server import server
+async def stop(self, grace_s):
+    await asyncio.Event().wait()
+AsyncEngine.stop = stop
+server._WATCHDOG_S = 1
+try:""",
+    1,
+)
+
 
 class Process:
     """`run_server` in a process of its own."""
@@ -239,3 +253,15 @@ async def test_a_second_signal_ends_what_runs(spawn):
         heard = await listen(call)
         assert heard.end("a").failed.error.reason == "DRAINING"
     assert (await process.end())[0] == 0
+
+
+async def test_a_drain_that_is_stuck_ends_with_70_soon_after_a_second_signal(spawn):
+    process = spawn("127.0.0.1:0", grace_s=3600, program=STUCK)
+    async with grpc.aio.insecure_channel(await process.ready()) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        process.signal(signal.SIGTERM)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        process.signal(signal.SIGTERM)
+        code, _ = await process.end()
+    assert code == 70
