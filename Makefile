@@ -148,7 +148,8 @@ chaos: setup ## What a hostile world does to a server (SCENARIO=all SCALE=medium
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
-	@$(BIN)/python -m pytest -rs
+	@# Servers mostly wait for one another: files in turns would leave half of the processors idle.
+	@$(BIN)/python -m pytest -rs -n auto --dist loadfile
 
 # --- proto ------------------------------------------------------------------------------------
 
