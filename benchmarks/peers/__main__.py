@@ -13,6 +13,8 @@ from benchmarks.peers.environments import PeerError, install
 from benchmarks.peers.model import make_model
 from benchmarks.peers.workload import write_workload
 
+QUANTIZED = ("int8", "int4")
+WITH_QUANTIZED = ["openvino", "llamacpp"]
 HERE = Path(__file__).parent
 HOME = HERE.parents[1] / ".tools" / "peers"
 TITLES = {
@@ -44,7 +46,7 @@ def main() -> None:
     text = f"{caption(model, workload, options)}\n\n{table(comparisons)}"
     print(text)
     if options.into:
-        name = f"bench-peers {options.dtype}"
+        name = f"bench-peers {options.section or options.dtype}"
         document = put_between_marks(options.into.read_text(encoding="utf-8"), name, text)
         options.into.write_text(document, encoding="utf-8")
 
@@ -56,17 +58,22 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="folder; default: a random Llama of 336 M")
     parser.add_argument("--workload", type=Path, help="as of `chairlift bench offline`")
     parser.add_argument("--requests", type=int, default=48, help="of the default workload")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    dtypes = ("float32", "bfloat16", *QUANTIZED)
+    parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of the weights")
     parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--into", type=Path, help="markdown file that keeps the table")
+    parser.add_argument("--section", help="of that file; default: the dtype")
     parser.add_argument("--install-only", action="store_true")
     options = parser.parse_args()
     if unknown := set(options.peers) - set(TITLES):
         parser.error(f"unknown peer {', '.join(sorted(unknown))}: known are {', '.join(TITLES)}")
     if options.rounds < 1:
         parser.error("--rounds is at least 1")
-    options.peers = options.peers or ["openvino", "llamacpp", "transformers"]
+    able = WITH_QUANTIZED if options.dtype in QUANTIZED else [*WITH_QUANTIZED, "transformers"]
+    if options.dtype in QUANTIZED and (unable := set(options.peers) - set(able)):
+        parser.error(f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights")
+    options.peers = options.peers or able
     return options
 
 
@@ -88,8 +95,10 @@ def commands(
     """Gives the commands of the two sides: one JSON line each."""
     threads = str(len(os.sched_getaffinity(0)))
     common: list[str | Path] = ["--dtype", options.dtype]
+    is_quantized = options.dtype in QUANTIZED
     chairlift = [Path(sys.executable).with_name("chairlift"), "bench", "offline", model]
-    chairlift += ["--workload", workload, "--json", *common]
+    chairlift += ["--workload", workload, "--json"]
+    chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else common
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
     converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
     converted.parent.mkdir(exist_ok=True)

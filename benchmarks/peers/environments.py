@@ -110,7 +110,7 @@ def _build_llamacpp(environment: Path) -> None:
     defines += ("LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_UI=OFF")
     options = [f"-D{define}" for define in defines]
     call(["cmake", "-S", sources, "-B", build, "-G", "Ninja", *options])
-    call(["cmake", "--build", build, "--target", "llama-server"])
+    call(["cmake", "--build", build, "--target", "llama-server", "llama-quantize"])
 
 
 def _unpack_llamacpp(environment: Path, sources: Path) -> None:

@@ -14,7 +14,7 @@ class Job:
     work: list[tuple[list[int], int]]
     """Prompt token ids and the length of the answer, greedy, end-of-sequence ignored."""
     dtype: str
-    """float32 or bfloat16."""
+    """Of the weights: float32, bfloat16, int8 or int4."""
     rows: int
     """Requests that may run at once."""
     threads: int
@@ -32,7 +32,7 @@ def read_job() -> Job:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("workload", type=Path)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), required=True)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "int8", "int4"), required=True)
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--converted", type=Path, required=True)

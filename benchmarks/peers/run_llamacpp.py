@@ -14,16 +14,27 @@ from protocol import Job, print_result, read_job
 
 HOME = Path(sys.prefix)
 START_TIMEOUT_S = 120
+OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", "int4": "bf16"}
+"""What its converter writes; a second tool makes four bits of it."""
 
 
 def convert(job: Job) -> None:
-    """Writes a GGUF file of the checkpoint."""
-    outtype = "f32" if job.dtype == "float32" else "bf16"
+    """Writes a GGUF file of the checkpoint: Q8_0 for int8, Q4_0 for int4."""
     partial = job.converted.with_name(job.converted.name + ".partial")
     script = HOME / "llama.cpp" / "convert_hf_to_gguf.py"
-    options = ["--outtype", outtype, "--outfile", partial]
-    subprocess.run([sys.executable, script, *options, job.model], check=True, stdout=sys.stderr)
+    call(
+        [sys.executable, script, "--outtype", OUTTYPES[job.dtype], "--outfile", partial, job.model]
+    )
+    if job.dtype == "int4":
+        whole = partial.rename(partial.with_name(partial.name + ".bf16"))
+        call([HOME / "build" / "bin" / "llama-quantize", whole, partial, "Q4_0"])
+        whole.unlink()
     partial.rename(job.converted)
+
+
+def call(command: list[str | Path]) -> None:
+    """Runs a tool, which writes to standard error only."""
+    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def start(job: Job) -> tuple["subprocess.Popen[bytes]", str]:

@@ -12,15 +12,26 @@ CACHE_GIB = 2
 
 
 def convert(job: Job) -> None:
-    """Exports the checkpoint; 16-bit weights are stored as float16, the format's usual one."""
-    from optimum.exporters.openvino import main_export
-    from optimum.intel import OVConfig
+    """Exports the checkpoint; 16-bit weights are stored as float16, the format's usual one.
 
-    stored = "fp32" if job.dtype == "float32" else "fp16"
+    int8 has a scale for each output, int4 one for 32 inputs of an output, as Chairlift's.
+    """
+    from optimum.exporters.openvino import main_export
+    from optimum.intel import OVConfig, OVWeightQuantizationConfig
+
+    stored = {
+        "float32": OVConfig(dtype="fp32"),
+        "bfloat16": OVConfig(dtype="fp16"),
+        "int8": OVConfig(quantization_config=OVWeightQuantizationConfig(bits=8, sym=True)),
+        "int4": OVConfig(
+            quantization_config=OVWeightQuantizationConfig(
+                bits=4, sym=True, group_size=32, ratio=1.0
+            )
+        ),
+    }
     partial = job.converted.with_name(job.converted.name + ".partial")
-    main_export(
-        str(job.model), partial, task="text-generation-with-past", ov_config=OVConfig(dtype=stored)
-    )
+    ov_config = stored[job.dtype]
+    main_export(str(job.model), partial, task="text-generation-with-past", ov_config=ov_config)
     partial.rename(job.converted)
 
 

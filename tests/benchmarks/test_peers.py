@@ -94,3 +94,10 @@ def test_an_unknown_peer_is_named_with_those_that_are_known() -> None:
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "unknown peer nobody: known are openvino, llamacpp, transformers, vllm" in done.stderr
+
+
+def test_a_peer_without_such_weights_is_named() -> None:
+    program = [sys.executable, "-m", "benchmarks.peers", "transformers", "--dtype", "int8"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "transformers: not measured with int8 weights" in done.stderr
