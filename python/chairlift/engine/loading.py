@@ -14,7 +14,7 @@ from chairlift.model.kv_cache import allocate_kv_cache
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights
+from chairlift.model.weights import load_weights, trim_heap
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are read and the bytes that there are."""
@@ -63,6 +63,7 @@ def load_model(
     num_blocks = plan.num_blocks
     tokenizer = Tokenizer.load(folder)
     weights = load_weights(folder, config, on_progress, settings.quantize)
+    trim_heap()
     transformer = Transformer(config, weights, backend)
     kv_cache = allocate_kv_cache(config, backend, num_blocks, settings.block_size)
     return LoadedModel(config, tokenizer, transformer, kv_cache, num_blocks, max_model_len)
