@@ -9,6 +9,8 @@ use crate::{client::Client, world::World};
 pub(crate) struct Shares {
     served: BTreeMap<u8, u64>,
     most: u64,
+    /// When the last request of each tenant that has none any more ended.
+    pub(crate) left: BTreeMap<u8, u64>,
 }
 
 impl Shares {
