@@ -52,7 +52,8 @@ impl World {
                 .by_ref()
                 .map(|other| self.shares.served(self.clients[other].tenant))
                 .min();
-            let floor = lowest.unwrap_or(self.shares.most);
+            let below = |lowest: u64| lowest.saturating_sub(1);
+            let floor = lowest.map_or(self.shares.most, below);
             self.shares.raise(tenant, |served| served.max(floor));
         }
     }
