@@ -38,4 +38,5 @@ pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, 
 pub use queue::{PATIENCE, PRIORITY_LEVEL};
 pub use request::{Account, NewRequest, RequestId, Row, Slot};
 pub use scheduler::{Load, Scheduler};
+pub use shares::ABSENCE;
 pub use waits::{Cause, Waits};

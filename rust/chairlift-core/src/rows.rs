@@ -35,6 +35,10 @@ impl Rows {
         !self.free.is_empty()
     }
 
+    pub(crate) fn num_free(&self) -> usize {
+        self.free.len()
+    }
+
     pub(crate) fn release(&mut self, row: Row) {
         self.free.push(Reverse(row));
         self.newly_free.push(row);

@@ -25,6 +25,7 @@ mod budget;
 mod change;
 mod check;
 mod explain;
+mod last_row;
 mod outcome;
 mod step;
 mod victim;
@@ -37,6 +38,7 @@ pub use self::{
     budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
     explain::{Standing, Waiting},
+    last_row::ROWS_TO_SPARE,
     outcome::Sampled,
     step::Next,
 };
@@ -298,7 +300,7 @@ impl Scheduler {
     fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
         self.stop_waiting(slot);
         let request = live(&mut self.requests, slot);
-        self.queue.shares.leave(request.tenant);
+        self.queue.shares.leave(now, request.tenant);
         request.state = State::Ended { row: request.row() };
         self.needs_sweep = true;
         request.account.finished = now;

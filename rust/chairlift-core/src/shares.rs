@@ -13,12 +13,17 @@
 
 use std::collections::HashMap;
 
+use crate::Nanos;
+
 /// What a token costs: a token of output reads all that the row has in its cache, and is computed alone.
 pub(crate) const PROMPT_COST: u64 = 1;
 pub(crate) const OUTPUT_COST: u64 = 2;
 
 /// Idle tenants whose debts are remembered.
 const MOST_IDLE: usize = 1024;
+
+/// How long a tenant without requests is expected back: 30 s.
+pub const ABSENCE: Nanos = 30_000_000_000;
 
 /// Dense index of a tenant; reused when it is forgotten.
 pub(crate) type Tenant = u32;
@@ -29,6 +34,8 @@ struct Entry {
     served: u64,
     /// Requests that have not ended.
     num_live: usize,
+    /// When the last of them ended.
+    left: Option<Nanos>,
 }
 
 /// What each tenant was served.
@@ -57,17 +64,18 @@ impl Shares {
         });
         self.entries[tenant as usize] = Entry {
             name: name.to_owned(),
-            served: 0,
             num_live: 1,
+            ..Entry::default()
         };
         self.by_name.insert(name.to_owned(), tenant);
         tenant
     }
 
     /// A request of this tenant has ended.
-    pub(crate) fn leave(&mut self, tenant: Tenant) {
+    pub(crate) fn leave(&mut self, now: Nanos, tenant: Tenant) {
         let entry = &mut self.entries[tenant as usize];
         entry.num_live -= 1;
+        entry.left = Some(now);
         if entry.num_live == 0 {
             self.num_idle += 1;
             if self.num_idle > MOST_IDLE {
@@ -76,11 +84,12 @@ impl Shares {
         }
     }
 
-    /// A tenant of whom nobody waited begins to wait, beside those with the counters `others`.
+    /// A tenant of whom nobody waited begins to wait, beside those with the counters of `others`.
     pub(crate) fn lift(&mut self, tenant: Tenant, others: impl Iterator<Item = Tenant>) {
         let lowest = others.map(|other| self.served(other)).min();
-        // Where nobody waits, nobody has a claim: all begin from the highest.
-        let floor = lowest.unwrap_or(self.most);
+        // Where nobody waits, nobody has a claim: all begin from the highest. Just below the lowest, it need not let an older
+        // request go first.
+        let floor = lowest.map_or(self.most, |lowest| lowest.saturating_sub(1));
         let entry = &mut self.entries[tenant as usize];
         entry.served = entry.served.max(floor);
         self.most = self.most.max(entry.served);
@@ -95,6 +104,26 @@ impl Shares {
 
     pub(crate) fn served(&self, tenant: Tenant) -> u64 {
         self.entries[tenant as usize].served
+    }
+
+    /// Who is here, or was lately.
+    pub(crate) fn expected(&self, now: Nanos) -> impl Iterator<Item = Tenant> + '_ {
+        let was_lately = move |left: Nanos| now.saturating_sub(left) < ABSENCE;
+        let is_expected =
+            move |entry: &Entry| entry.num_live > 0 || entry.left.is_some_and(was_lately);
+        let tenants = self.entries.iter().enumerate();
+        let tenants = tenants.filter(move |(_, entry)| is_expected(entry));
+        tenants.map(|(tenant, _)| tenant as Tenant)
+    }
+
+    /// All tenants are below.
+    pub(crate) fn num_places(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Who is here or remembered.
+    pub(crate) fn num_tenants(&self) -> usize {
+        self.by_name.len()
     }
 
     pub(crate) fn num_live(&self) -> usize {
@@ -118,13 +147,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_back_is_lifted_to_the_lowest_of_those_who_wait() {
+    fn who_comes_back_is_lifted_to_just_below_the_lowest_of_those_who_wait() {
         let mut shares = Shares::default();
         let [a, b, c] = ["a", "b", "c"].map(|name| shares.enter(name));
         shares.charge(a, 100);
         shares.charge(b, 70);
         shares.lift(c, [a, b].into_iter());
-        assert_eq!(shares.served(c), 70);
+        assert_eq!(shares.served(c), 69);
         shares.lift(a, [b, c].into_iter());
         assert_eq!(shares.served(a), 100, "a debt stays");
     }
@@ -143,7 +172,7 @@ mod tests {
         let mut shares = Shares::default();
         let a = shares.enter("a");
         shares.charge(a, 100);
-        shares.leave(a);
+        shares.leave(0, a);
         assert_eq!(shares.enter("a"), a);
         assert_eq!(shares.served(a), 100);
     }
@@ -154,10 +183,20 @@ mod tests {
         let stays = shares.enter("stays");
         for i in 0..100_000 {
             let tenant = shares.enter(&format!("{i}"));
-            shares.leave(tenant);
+            shares.leave(0, tenant);
         }
         assert!(shares.entries.len() <= MOST_IDLE + 3);
         assert_eq!(shares.enter("stays"), stays);
         assert_eq!(shares.num_live(), 2);
+    }
+
+    #[test]
+    fn who_was_here_lately_is_expected() {
+        let mut shares = Shares::default();
+        let [a, b] = ["a", "b"].map(|name| shares.enter(name));
+        shares.leave(7, b);
+        let expected = |now| shares.expected(now).collect::<Vec<_>>();
+        assert_eq!(expected(7 + ABSENCE - 1), [a, b]);
+        assert_eq!(expected(7 + ABSENCE), [a]);
     }
 }

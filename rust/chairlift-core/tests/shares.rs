@@ -26,8 +26,37 @@ fn a_flood_of_one_tenant_does_not_hold_up_another() {
     }
     assert_eq!(driver.step(), "A2*");
     driver.add_request('Q', of("quiet", 2, 1));
-    assert_eq!(driver.trace(), ["B2*", "Q2*", "C2*", "D2*"]);
+    assert_eq!(driver.trace(), ["Q2*", "B2*", "C2*", "D2*"]);
     driver.assert_empty();
+}
+
+/// Sixteen rows, of which a flood of twenty may have what the quiet tenant leaves it.
+fn flooded(quiet_was_here: bool) -> Driver {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_seqs, config.max_num_batched_tokens) = (16, 64);
+    (config.num_blocks, config.max_queued_requests) = (128, 32);
+    let mut driver = Driver::new(config);
+    if quiet_was_here {
+        driver.add_request('q', of("quiet", 1, 1));
+        driver.step();
+    }
+    for name in 'A'..='T' {
+        driver.add_request(name, of("flood", 1, 9));
+    }
+    driver
+}
+
+#[test]
+fn the_last_row_is_kept_for_a_tenant_below_its_share() {
+    let mut driver = flooded(true);
+    assert_eq!(driver.step().split(' ').count(), 15);
+    driver.add_request('Q', of("quiet", 1, 9));
+    assert!(driver.step().ends_with("Q1*"), "it joins at once");
+}
+
+#[test]
+fn one_tenant_alone_has_all_the_rows() {
+    assert_eq!(flooded(false).step().split(' ').count(), 16);
 }
 
 #[test]
@@ -67,5 +96,5 @@ fn nobody_saves_up_by_staying_away() {
     for name in ['X', 'Y'] {
         driver.add_request(name, of("new", 8, 1));
     }
-    assert_eq!(driver.trace(), ["B8*", "X8*", "C8*", "Y8*"]);
+    assert_eq!(driver.trace(), ["X8*", "B8*", "Y8*", "C8*"]);
 }

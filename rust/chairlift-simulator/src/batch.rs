@@ -136,6 +136,11 @@ impl World {
             self.clients[index].rejoined = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;
+            ensure!(
+                self.scenario.config.steps_in_flight > 1
+                    || !self.is_last_row_kept_from(self.clients[index].tenant),
+                "#{label} takes the last row, which is kept for tenants that have none"
+            );
             *num_joining += 1;
             let is_earliest = self.first(Client::is_fresh) == Some(index);
             self.tally.add(Sight::Shares, u64::from(!is_earliest));
@@ -332,6 +337,7 @@ impl World {
         let Some(head) = self.head() else {
             return Ok(());
         };
+        let is_kept = self.keeps_the_last_row(head);
         let config = &self.scenario.config;
         let load = self.scheduler.load();
         let is_idle = |index: &usize| {
@@ -345,6 +351,7 @@ impl World {
             || config.policy != Policy::Continuous
             || before.has_preempted
             || is_full
+            || is_kept
         {
             return Ok(());
         }
@@ -379,6 +386,14 @@ impl World {
             "#{label} waits though a row is free and {needed} of {free} free blocks suffice"
         );
         Ok(())
+    }
+
+    /// Whether the head of the queue has to leave the last row to others.
+    fn keeps_the_last_row(&mut self, head: usize) -> bool {
+        let head = &self.clients[head];
+        let is_kept = !head.is_preempted() && self.is_last_row_kept_from(head.tenant);
+        self.tally.add(Sight::LastRowKept, u64::from(is_kept));
+        is_kept
     }
 
     /// The head of the queue: who was preempted, then who never ran.

@@ -3,7 +3,7 @@
 use chairlift_core::{
     Account, Cause, RequestId,
     policy::Policy,
-    scheduler::{Standing, Waiting},
+    scheduler::{ROWS_TO_SPARE, Standing, Waiting},
 };
 
 use crate::{
@@ -53,10 +53,12 @@ impl World {
         self.latest
     }
 
-    /// All rows are taken, or kept empty, when `schedule` has decided who joins.
+    /// All rows are taken, or kept empty or for others, when `schedule` has decided who joins.
     pub(crate) fn note_rows(&mut self) {
-        self.rows_are_taken =
-            self.scheduler.load().num_rows_held == self.scenario.config.max_num_seqs;
+        let num_rows = self.scenario.config.max_num_seqs;
+        let may_keep_one = num_rows >= ROWS_TO_SPARE && self.has_tenants();
+        let num_held = self.scheduler.load().num_rows_held;
+        self.rows_are_taken = num_held + usize::from(may_keep_one) >= num_rows;
     }
 
     /// Everybody who is there is told how it stands, and nobody else.

@@ -24,6 +24,7 @@ mod device;
 mod event;
 mod explain;
 mod faults;
+mod last_row;
 mod oracle;
 mod panics;
 mod random;

@@ -9,6 +9,8 @@ use crate::{client::Client, world::World};
 pub(crate) struct Shares {
     served: BTreeMap<u8, u64>,
     most: u64,
+    /// When the last request of each tenant that has none any more ended.
+    pub(crate) left: BTreeMap<u8, u64>,
 }
 
 impl Shares {
@@ -50,7 +52,8 @@ impl World {
                 .by_ref()
                 .map(|other| self.shares.served(self.clients[other].tenant))
                 .min();
-            let floor = lowest.unwrap_or(self.shares.most);
+            let below = |lowest: u64| lowest.saturating_sub(1);
+            let floor = lowest.map_or(self.shares.most, below);
             self.shares.raise(tenant, |served| served.max(floor));
         }
     }

@@ -59,6 +59,7 @@ sights! {
     ClockBack "clock steps back",
     TimeSpent "steps that fill their time",
     Shares "joined before an earlier tenant",
+    LastRowKept "last row kept for others",
     ForStep "told to wait for the step",
     ForRow "told to wait for a row",
     ForBlocks "told to wait for blocks",

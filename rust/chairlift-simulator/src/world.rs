@@ -378,6 +378,9 @@ impl World {
         self.hash(index as u64);
         self.live.retain(|&other| other != index);
         self.running.retain(|&other| other != index);
+        self.shares
+            .left
+            .insert(self.clients[index].tenant, self.now);
         match reason {
             EndReason::Failed(Failure::QueueTimeout) => self.tally.saw(Sight::QueueTimeouts),
             EndReason::TimeLimit => self.tally.saw(Sight::TimeLimits),

@@ -224,6 +224,8 @@ impl Scheduler {
                 Err(Cause::Policy)
             } else if budget.is_spent(&self.costs) && !whole_batch {
                 Err(Cause::Budget)
+            } else if !rejoins && self.keeps_last_row_from(now, tenant) {
+                Err(Cause::Row)
             } else {
                 self.join(slot, plan)
             };

@@ -192,6 +192,12 @@ mutants! {
         "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
     who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "shares.rs":
         "entry.served = entry.served.max(floor);" => "let _ = floor;";
+    last_row_goes_to_the_flood, "-", "a flood takes the row that is kept for those who come seldom", "scheduler/last_row.rs":
+        "has_share(tenant) && !self" => "!has_share(tenant) && !self";
+    last_row_is_kept_from_all, "-", "who has less than its share is kept from the row that is kept for it", "scheduler/last_row.rs":
+        "has_share(tenant) && !self" => "!self";
+    last_row_is_kept_for_ever, "-", "a tenant that left long ago is still expected", "shares.rs":
+        "now.saturating_sub(left) < ABSENCE" => "now >= left";
     debts_are_forgiven, "-", "a tenant that comes back owes nothing", "shares.rs":
         "entry.served = entry.served.max(floor);" => "entry.served = floor;";
     output_is_free, "-", "a share counts prompts only", "scheduler/outcome.rs":
