@@ -9,6 +9,15 @@ pub struct KvGroup {
     pub window: Option<u32>,
 }
 
+impl KvGroup {
+    /// Columns of the block table before this one hold nothing that the token at `position` sees, or a later one.
+    pub fn first_column(self, position: usize, block_size: usize) -> usize {
+        self.window.map_or(0, |window| {
+            (position + 1).saturating_sub(window as usize) / block_size
+        })
+    }
+}
+
 /// Settings of a [`crate::Scheduler`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -40,8 +49,36 @@ pub struct Config {
 impl Config {
     /// Longest prompt plus answer that this scheduler can hold: the model's limit or the pool's.
     pub fn max_context_len(&self) -> usize {
-        let columns = (self.num_blocks - 1) / self.kv_groups.len();
-        self.max_model_len.min(columns * self.block_size)
+        let mut most: Vec<_> = self
+            .kv_groups
+            .iter()
+            .map(|&kv| self.most_columns(kv))
+            .collect();
+        most.sort_unstable();
+        // Groups that hold few blocks leave theirs to the others.
+        let (mut blocks, mut columns) = (self.num_blocks - 1, usize::MAX);
+        for (i, &most) in most.iter().enumerate() {
+            let share = blocks / (self.kv_groups.len() - i);
+            if share < most {
+                columns = share;
+                break;
+            }
+            blocks -= most;
+        }
+        self.max_model_len
+            .min(columns.saturating_mul(self.block_size))
+    }
+
+    /// Blocks of a group that a request holds at a time, however long it is: what the first token of the steps in flight
+    /// sees, and what they write.
+    pub fn most_columns(&self, group: KvGroup) -> usize {
+        let Some(window) = group.window else {
+            return usize::MAX;
+        };
+        let written = self.steps_in_flight * self.max_num_batched_tokens;
+        // So many tokens in a row begin anywhere in a block.
+        let tokens = written.saturating_add(window as usize - 1);
+        (tokens.saturating_add(self.block_size) - 2) / self.block_size + 1
     }
 
     /// Requests that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
@@ -69,6 +106,10 @@ impl Config {
         at_least("vocab_size", self.vocab_size, 1, "1")?;
         at_least("block_size", self.block_size, 1, "1")?;
         at_least("kv_groups", self.kv_groups.len(), 1, "1")?;
+        let windows = self.kv_groups.iter().filter_map(|group| group.window);
+        for window in windows {
+            at_least("window", window as usize, 1, "1")?;
+        }
         at_least(
             "num_blocks",
             self.num_blocks,

@@ -2,8 +2,8 @@
 
 use crate::{
     Nanos,
+    block_table::BlockTable,
     events::EndReason,
-    kv_cache::BlockTable,
     prefix_cache::Namespace,
     queue::Place,
     shares::Tenant,

@@ -4,6 +4,7 @@ use chairlift_core::{plan::PlanView, policy::Policy};
 
 use crate::{
     client::{Client, State},
+    oracle::first_visible,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -349,36 +350,64 @@ impl World {
             return Ok(());
         }
         let columns = |tokens: usize| tokens.div_ceil(config.block_size);
-        let unwritten = |client: &Client| {
-            columns(client.num_tokens()).saturating_sub(columns(client.num_computed))
+        let left = |client: &Client| {
+            let written = columns(client.num_computed);
+            self.num_needed(columns(client.num_tokens()).saturating_sub(written))
         };
         // What the parked hold can be had, where it is known to be theirs alone.
         let mut given = 0;
         if !config.prefix_cache {
-            let computed = |&index: &usize| columns(self.clients[index].num_computed);
-            given = parked.iter().map(computed).sum();
+            let held = |&index: &usize| self.num_held(&self.clients[index]);
+            given = parked.iter().map(held).sum();
         }
         let promised = self.running.iter().filter(|index| {
             // With a prefix cache promises of the parked count, too: whether they are enough alone is not known.
             config.prefix_cache || !parked.contains(index)
         });
-        let promised: usize = promised.map(|&index| unwritten(&self.clients[index])).sum();
+        let promised: usize = promised.map(|&index| left(&self.clients[index])).sum();
         let num_runnable = self.running.len() - parked.len();
         let head = &self.clients[head];
         // Who was preempted comes back only if everyone who runs, itself included, could take one more token.
-        let headroom = if head.is_preempted() {
-            num_runnable + usize::from(head.num_tokens().is_multiple_of(config.block_size))
-        } else {
-            0
-        };
-        let needed = (columns(head.num_tokens()) + headroom + promised) * config.kv_groups.len();
-        let free = load.num_free_blocks + given * config.kv_groups.len();
+        let mut num_tokens = head.num_tokens();
+        let mut headroom = 0;
+        if head.is_preempted() {
+            num_tokens += 1;
+            headroom = num_runnable * config.kv_groups.len();
+        }
+        let needed = self.num_needed(columns(num_tokens)) + headroom + promised;
+        let free = load.num_free_blocks + given;
         let label = head.label;
         ensure!(
             needed > free,
             "#{label} waits though a row is free and {needed} of {free} free blocks suffice"
         );
         Ok(())
+    }
+
+    /// Blocks that so many more columns take, in all KV groups: of a window never more than it sees and steps write.
+    fn num_needed(&self, columns: usize) -> usize {
+        let config = &self.scenario.config;
+        let written = config.max_num_batched_tokens * config.steps_in_flight;
+        let most = |window: u32| {
+            let tokens = window as usize - 1 + written;
+            1 + (tokens - 1).div_ceil(config.block_size)
+        };
+        let windows = config.kv_groups.iter().map(|group| group.window);
+        windows
+            .map(|window| window.map_or(columns, |window| columns.min(most(window))))
+            .sum()
+    }
+
+    /// Blocks of what a request has computed and may still see.
+    fn num_held(&self, client: &Client) -> usize {
+        let config = &self.scenario.config;
+        let first = |group| first_visible(group, client.num_computed) / config.block_size;
+        let end = client.num_computed.div_ceil(config.block_size);
+        config
+            .kv_groups
+            .iter()
+            .map(|&group| end - first(group))
+            .sum()
     }
 
     /// The head of the queue: who was preempted, then who never ran.

@@ -222,7 +222,7 @@ impl World {
         let client = &mut self.clients[index];
         let room = config.max_context_len() - client.answer.num_prompt;
         let limit = room.min(*max_tokens);
-        client.answer.extend(limit, config.vocab_size);
+        client.answer.extend(limit);
         let (stop_token_ids, stop) = find_stops(stops, &client.answer);
         let new = Stopping {
             max_tokens: *max_tokens,

@@ -3,8 +3,9 @@
 use chairlift_core::{Account, Load};
 
 use crate::{
-    client::State,
+    client::{Client, State},
     device::RowRun,
+    oracle::first_visible,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -42,7 +43,7 @@ impl World {
             "#{label} computes tokens {inputs:?} at {start}, expected {expected:?}"
         );
         for (group, &seen) in run.seen.iter().enumerate() {
-            let is_own = seen == client.answer.seen[end];
+            let is_own = seen == client.answer.view(group, end);
             ensure!(
                 is_own,
                 "#{label} read KV that is not its own before position {end} (KV group {group})"
@@ -198,9 +199,8 @@ impl World {
         );
         if self.flights.is_empty() {
             let config = &self.scenario.config;
-            let computed = |&index: &usize| self.clients[index].num_computed;
-            let most: usize =
-                self.running.iter().map(computed).sum::<usize>() * config.kv_groups.len();
+            let running = self.running.iter().map(|&index| &self.clients[index]);
+            let most: usize = running.map(|client| self.num_kept(client)).sum();
             let written = load.num_kv_tokens;
             ensure!(
                 written <= most && (written == most || config.prefix_cache),
@@ -208,6 +208,19 @@ impl World {
             );
         }
         Ok(())
+    }
+
+    /// KV slots of what a request has computed and may still see, in whole blocks.
+    fn num_kept(&self, client: &Client) -> usize {
+        let block_size = self.scenario.config.block_size;
+        let groups = self.scenario.config.kv_groups.iter();
+        let behind = |group| {
+            let first = first_visible(group, client.num_computed);
+            first - first % block_size
+        };
+        groups
+            .map(|&group| client.num_computed - behind(group))
+            .sum()
     }
 
     pub(crate) fn check_deep(&mut self) -> Checked {

@@ -99,6 +99,8 @@ impl World {
         }
         let number = self.tally.steps();
         let view = PlanView::parse(plan).map_err(|error| error.0)?;
+        let freed = view.block_updates.iter().filter(|update| update[3] == 0);
+        self.tally.add(Sight::Trimmed, freed.count() as u64);
         let before = self.check_rows(&view)?;
         let mut writes = Vec::new();
         let (clients, by_slot) = (&self.clients, &self.by_slot);
@@ -160,6 +162,14 @@ impl World {
             "KV slot {} is overwritten while its step is in flight",
             changed.unwrap_or(0)
         );
+        for (run, &index) in flight.runs.iter().zip(&flight.clients) {
+            let client = &self.clients[index];
+            ensure!(
+                !client.is_live() || self.device.still_sees(run, client.root),
+                "what #{} reads is overwritten while its step is in flight",
+                client.label
+            );
+        }
         let (mut tokens, mut counts) = (Vec::new(), Vec::new());
         for (run, &index) in flight.runs.iter().zip(&flight.clients) {
             let client = &mut self.clients[index];

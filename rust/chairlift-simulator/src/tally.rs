@@ -53,6 +53,7 @@ sights! {
     Overshoots "tokens discarded after the end",
     Preemptions "preemptions",
     CacheHits "prompts with cached tokens",
+    Trimmed "columns behind a window",
     Evicted "cached blocks evicted",
     Flushes "flushes",
     ClockForward "clock jumps forward",

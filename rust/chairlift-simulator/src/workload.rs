@@ -144,7 +144,7 @@ impl Arrival {
         let limit = room.min(self.max_tokens);
         let root = root(self.tenant, self.salt);
         let mut new = NewRequest::new(prompt, self.max_tokens);
-        let mut answer = Answer::new(root, &new, limit, config.vocab_size);
+        let mut answer = Answer::new(root, &new, limit, config);
         new.min_tokens = self.min_tokens;
         new.text = TextOptions {
             detokenize: self.detokenize,

@@ -144,6 +144,12 @@ impl Scheduler {
             columns * block_size >= request.num_computed,
             "request {id} has too few blocks"
         );
+        let outstanding = self.kv.outstanding(&request.table, request.tokens.len());
+        ensure!(
+            request.table.promised() <= outstanding,
+            "request {id} is promised {} blocks and needs {outstanding}",
+            request.table.promised()
+        );
         // Only full columns are shared: whoever writes a block is its only owner.
         for column in request.num_computed / block_size..columns {
             for group in 0..self.kv.num_groups() {

@@ -100,6 +100,9 @@ impl Scheduler {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
         }
+        // A later step in flight begins where this one ended.
+        self.kv
+            .trim(&mut request.table, request.tokens.len(), item.end);
         if item.samples {
             self.accept(now, item.slot, tokens, token_start);
         }

@@ -149,7 +149,6 @@ impl Scheduler {
             .row()
             .expect("invariant: a running request has a row");
         let (start, end) = (request.num_computed, request.num_computed + count);
-        let num_columns = request.table.num_columns();
         if !self.kv.grow(&mut request.table, end) {
             return false;
         }
@@ -158,11 +157,9 @@ impl Scheduler {
             request = live(&mut self.requests, slot);
             request.account.first_scheduled = Some(now);
         }
-        for column in num_columns..request.table.num_columns() {
-            for group in 0..self.kv.num_groups() {
-                plan.set_block(group, row, column, request.table.block(group, column));
-            }
-        }
+        request
+            .table
+            .tell(|group, column, block| plan.set_block(group, row, column, block));
         let samples = end == request.num_tokens();
         let is_last_sampled = request.num_unknown > 0 || request.last_token_is_sampled;
         if is_last_sampled && samples && count == 1 {
@@ -297,8 +294,8 @@ impl Scheduler {
         // Whoever was preempted comes back only when everyone who runs, itself included, could take one more token;
         // otherwise it would lose its row again at once and compute the same tokens over and over.
         let headroom = if rejoins {
-            let own = usize::from(request.tokens.len().is_multiple_of(block_size));
-            (self.running.len() - self.num_idle + own) * self.kv.num_groups()
+            let own = self.kv.room_for_next(request.tokens.len());
+            (self.running.len() - self.num_idle) * self.kv.num_groups() + own
         } else {
             0
         };
@@ -328,11 +325,9 @@ impl Scheduler {
             }
         }
         plan.assign(row, slot, start);
-        for column in 0..num_hits {
-            for group in 0..self.kv.num_groups() {
-                plan.set_block(group, row, column, request.table.block(group, column));
-            }
-        }
+        request
+            .table
+            .tell(|group, column, block| plan.set_block(group, row, column, block));
         self.running.push(slot);
         self.begin_wait(slot);
         Ok(())

@@ -60,7 +60,7 @@ mutants! {
     revived_blocks_are_free, "-", "a cached free block is counted as free and as a hit", "kv_cache.rs":
         "promise + num_revived + headroom" => "promise + 0 * num_revived + headroom";
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
-        "                self.prefix_cache.evict(block);\n                table" => "                table";
+        "                self.prefix_cache.evict(block);\n                columns" => "                columns";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "prefix_cache.rs":
         "if self.by_hash[group].contains_key(&hash) || self.is_published(block) {" => "if self.is_published(block) {";
 
@@ -74,7 +74,7 @@ mutants! {
     preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
         "                    continue;\n                }\n                // What" => "                    break false;\n                }\n                // What";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/step.rs":
-        "            (self.running.len() - self.num_idle + own) * self.kv.num_groups()" => "            own * 0";
+        "            (self.running.len() - self.num_idle) * self.kv.num_groups() + own" => "            own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
     prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/budget.rs":
@@ -115,8 +115,8 @@ mutants! {
         "published.parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/step.rs":
         "plan.assign(row, slot, start);" => "plan.assign(row, slot, 0);";
-    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "scheduler/step.rs":
-        "        for column in 0..num_hits {" => "        for column in 0..num_hits.min(1) {";
+    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "block_table.rs":
+        "for column in self.num_told..self.num_columns {" => "for column in self.num_told..self.num_columns.min(self.num_told + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
         "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
     left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "scheduler/step.rs":
@@ -129,6 +129,24 @@ mutants! {
         "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if item.samples && (tokens.is_empty()";
     nan_becomes_a_token, "vllm#53029", "a row that was not finite goes on", "scheduler/outcome.rs":
         "if count < 0 { &[] } else { mine }" => "mine";
+
+    // Sliding windows.
+    window_is_cut_short, "-", "a block is freed while the next token still sees its end", "config.rs":
+        "(position + 1).saturating_sub" => "(position + 2).saturating_sub";
+    window_never_slides, "-", "blocks behind a window are kept", "kv_cache.rs":
+        "while columns.num_freed < first {" => "while columns.num_freed + 1 < first {";
+    window_slides_in_flight, "-", "a block is freed by a step planned ahead, while the step before it runs", "scheduler/outcome.rs":
+        ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), request.num_computed)";
+    freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "block_table.rs":
+        "                tell(group, column, NULL_BLOCK);" => "                let _ = column;";
+    shared_window_is_promised, "-", "a block that somebody else still holds is promised again", "kv_cache.rs":
+        "missing.min(num_free)" => "missing";
+    window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache.rs":
+        "                suffices &= *known >= end - self.first_seen(group, end);" => "                suffices &= *known >= (end - self.first_seen(group, end)).min(1);";
+    window_holds_everything, "-", "a request with a window waits until its whole prompt fits", "config.rs":
+        "let tokens = written.saturating_add(window as usize - 1);" => "let tokens = written.saturating_add(window as usize - 1).saturating_mul(9);";
+    step_ahead_is_not_promised, "-", "a window is promised the blocks of one step, and two are in flight", "config.rs":
+        "self.steps_in_flight * self.max_num_batched_tokens" => "self.max_num_batched_tokens";
 
     // Races between abort, end and step; names.
     freed_in_flight, "vllm#42157", "a request that a step names is released by its abort", "scheduler.rs":
