@@ -45,6 +45,8 @@ pub(crate) struct BlockTable {
     pub(crate) num_published: usize,
     /// Blocks that this request may still allocate without asking.
     pub(crate) promised: usize,
+    /// Others own its last column, too: it is copied before this request writes to it.
+    pub(crate) shares_tail: bool,
 }
 
 impl BlockTable {
@@ -62,6 +64,7 @@ impl BlockTable {
             root,
             num_published: 0,
             promised: 0,
+            shares_tail: false,
         }
     }
 
@@ -78,6 +81,15 @@ impl BlockTable {
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let groups = self.groups.iter();
         groups.flat_map(|columns| columns.blocks[columns.num_freed..].iter().copied())
+    }
+
+    /// The blocks that are copied before this request writes to them, if others still own them.
+    pub(crate) fn shared_tail(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let tails = self
+            .groups
+            .iter()
+            .filter_map(|columns| columns.blocks.last());
+        tails.copied().filter(|_| self.shares_tail)
     }
 
     pub(crate) fn promised(&self) -> usize {
@@ -116,5 +128,6 @@ impl BlockTable {
             (columns.num_freed, columns.num_freed_told) = (0, 0);
         }
         (self.num_columns, self.num_told, self.num_published) = (0, 0, 0);
+        self.shares_tail = false;
     }
 }

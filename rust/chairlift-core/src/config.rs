@@ -18,6 +18,9 @@ impl KvGroup {
     }
 }
 
+/// Answers of one request at most, however many rows there are.
+const MAX_ANSWERS: usize = 128;
+
 /// Settings of a [`crate::Scheduler`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -30,7 +33,7 @@ pub struct Config {
     pub step_budget: Option<Nanos>,
     /// Longest prompt plus answer that the model takes.
     pub max_model_len: usize,
-    /// Cap of the waiting queue.
+    /// Cap of the waiting queue; each answer of a request counts.
     pub max_queued_requests: usize,
     /// Width of the logits: every token id is below it.
     pub vocab_size: usize,
@@ -81,7 +84,14 @@ impl Config {
         (tokens.saturating_add(self.block_size) - 2) / self.block_size + 1
     }
 
-    /// Requests that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
+    /// Answers that a request may ask for: each takes a row, and a place in the queue before.
+    pub fn max_answers(&self) -> usize {
+        MAX_ANSWERS
+            .min(self.max_num_seqs)
+            .min(self.max_queued_requests)
+    }
+
+    /// Answers that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
     /// beyond its cap, but leaves a row; who has ended and is named by a step in flight keeps its row.
     pub fn num_slots(&self) -> usize {
         self.max_queued_requests + self.max_num_seqs

@@ -40,6 +40,8 @@ pub(crate) struct KvCache {
     groups: Vec<Group>,
     has_windows: bool,
     promised: usize,
+    /// Source and target of blocks that `grow` has copied.
+    copies: Vec<(BlockId, BlockId)>,
 }
 
 impl KvCache {
@@ -56,6 +58,7 @@ impl KvCache {
             groups: groups.collect(),
             has_windows: config.kv_groups.iter().any(|kv| kv.window.is_some()),
             promised: 0,
+            copies: Vec::new(),
         }
     }
 
@@ -248,31 +251,89 @@ impl KvCache {
         hits.iter().filter(is_free).count()
     }
 
-    /// Allocates columns until `num_tokens` fit; false (and nothing changed) if there is no room.
+    /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;
+    /// a column that is not full is copied when it is first written.
+    pub(crate) fn fork(&mut self, from: &BlockTable, table: &mut BlockTable, num_tokens: usize) {
+        debug_assert_eq!(table.num_columns(), 0, "a follower starts without blocks");
+        let num_columns = num_tokens.div_ceil(self.block_size);
+        let groups = self.groups.iter().zip(&from.groups);
+        for (columns, (group, from)) in table.groups.iter_mut().zip(groups) {
+            columns.num_freed = group.kv.first_column(num_tokens, self.block_size);
+            columns.blocks.resize(columns.num_freed, NULL_BLOCK);
+            for &block in &from.blocks[columns.num_freed..num_columns] {
+                self.pool.share(block);
+                columns.blocks.push(block);
+            }
+        }
+        let num_full = num_tokens / self.block_size;
+        table.hashes.clone_from(&from.hashes);
+        table.num_columns = num_columns;
+        table.num_published = from.num_published.min(num_full);
+        table.shares_tail = num_columns > num_full;
+    }
+
+    /// Allocates columns until `num_tokens` fit, and the last column anew where others own it too; false (and nothing
+    /// changed) if there is no room.
     pub(crate) fn grow(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
-        if num_tokens <= table.num_columns * self.block_size {
+        let fits = num_tokens <= table.num_columns * self.block_size;
+        if fits && !table.shares_tail {
             return true;
         }
         let columns = num_tokens.div_ceil(self.block_size);
-        let num_new = (columns - table.num_columns()) * self.groups.len();
+        let is_shared = |block: &BlockId| self.pool.num_references(*block) > 1;
+        let num_copies = table.shared_tail().filter(is_shared).count();
+        let num_new = (columns - table.num_columns()) * self.groups.len() + num_copies;
         let from_promise = num_new.min(table.promised);
         if num_new - from_promise > self.num_available() {
             return false;
         }
         table.promised -= from_promise;
         self.promised -= from_promise;
+        if std::mem::take(&mut table.shares_tail) {
+            self.copy_tail(table);
+        }
         for _ in table.num_columns()..columns {
-            for columns in &mut table.groups {
-                let block = self
-                    .pool
-                    .allocate()
-                    .expect("invariant: available blocks are free");
-                self.prefix_cache.evict(block);
-                columns.blocks.push(block);
+            for group in 0..self.groups.len() {
+                let block = self.allocate();
+                table.groups[group].blocks.push(block);
             }
         }
         table.num_columns = columns;
         true
+    }
+
+    /// Others own the last column, too.
+    pub(crate) fn is_tail_shared(&self, table: &BlockTable) -> bool {
+        let mut tail = table.shared_tail();
+        tail.any(|block| self.pool.num_references(block) > 1)
+    }
+
+    /// Whoever owns the last column alone keeps it; until it is written again the cache does not know it.
+    fn copy_tail(&mut self, table: &mut BlockTable) {
+        for columns in &mut table.groups {
+            let tail = columns.blocks.last_mut();
+            let tail = tail.expect("invariant: a shared column is there");
+            if self.pool.num_references(*tail) > 1 {
+                let source = std::mem::replace(tail, NULL_BLOCK);
+                *tail = self.allocate();
+                self.copies.push((source, *tail));
+                self.pool.release(source, false);
+            } else {
+                self.prefix_cache.evict(*tail);
+            }
+        }
+    }
+
+    fn allocate(&mut self) -> BlockId {
+        let block = self.pool.allocate();
+        let block = block.expect("invariant: available blocks are free");
+        self.prefix_cache.evict(block);
+        block
+    }
+
+    /// The copies since the last call: source and target.
+    pub(crate) fn take_copies(&mut self) -> impl Iterator<Item = (BlockId, BlockId)> + '_ {
+        self.copies.drain(..)
     }
 
     /// Makes the full columns among the first `num_computed` tokens known to others.

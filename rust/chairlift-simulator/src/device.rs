@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use chairlift_core::{
     Config, KvGroup,
+    plan::PlanView,
     row_tables::{RowTables, StepInputs, StepShape, apply_plan},
 };
 
@@ -19,8 +20,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct RowRun {
     pub(crate) row: usize,
-    /// Request slot of the row, as the plans said.
+    /// Slot and answer of the row, as the plans said.
     pub(crate) slot: usize,
+    pub(crate) index: usize,
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// What its last token attended to in each KV group, itself included.
@@ -98,6 +100,7 @@ impl Device {
         writes: &mut Vec<Write>,
     ) -> Result<Vec<RowRun>, String> {
         let shape = self.derive(plan)?;
+        self.copy(plan)?;
         let mut samples = 0;
         let mut runs = Vec::with_capacity(shape.num_rows);
         for i in 0..shape.num_rows {
@@ -126,7 +129,11 @@ impl Device {
             let mut sampled_token = None;
             if is_sample {
                 samples += 1;
-                self.last_token[row] = sampled(seen.iter().copied(), self.vocab_size);
+                self.last_token[row] = sampled(
+                    seen.iter().copied(),
+                    self.row_index[row] as usize,
+                    self.vocab_size,
+                );
                 sampled_token = Some(self.last_token[row]);
             }
             let first_input = first as usize;
@@ -134,6 +141,7 @@ impl Device {
             runs.push(RowRun {
                 row,
                 slot,
+                index: self.row_index[row] as usize,
                 start,
                 end,
                 seen,
@@ -147,6 +155,21 @@ impl Device {
             return Err("a sample slot is not the last token of its row".into());
         }
         Ok(runs)
+    }
+
+    /// Copies whole blocks: all sources are read before a target is written.
+    fn copy(&mut self, plan: &[i32]) -> Result<(), String> {
+        let copies = PlanView::parse(plan).map_err(|error| error.0)?.copies;
+        let block =
+            |block: i32| block as usize * self.block_size..(block as usize + 1) * self.block_size;
+        let sources: Vec<_> = copies
+            .iter()
+            .map(|&[source, target]| (self.kv[block(source)].to_vec(), block(target)))
+            .collect();
+        for (values, target) in sources {
+            self.kv[target].copy_from_slice(&values);
+        }
+        Ok(())
     }
 
     /// The inputs of the last step.

@@ -24,9 +24,9 @@ pub(crate) fn absorb(seen: u64, token: i32, position: usize) -> u64 {
     mix(seen ^ ((token as u64) << 32) ^ position as u64)
 }
 
-/// The token that follows what the KV groups see.
-pub(crate) fn sampled(views: impl Iterator<Item = u64>, vocab_size: usize) -> i32 {
-    let mixed = views.fold(0, |all, view| mix(all ^ view));
+/// The token that follows what the KV groups see, in one of the answers.
+pub(crate) fn sampled(views: impl Iterator<Item = u64>, index: usize, vocab_size: usize) -> i32 {
+    let mixed = views.fold(index as u64, |all, view| mix(all ^ view));
     (mixed % vocab_size as u64) as i32
 }
 
@@ -44,6 +44,7 @@ pub(crate) struct Answer {
     /// Prompt and output; the output goes on to the length limit, past the end by a stop.
     pub(crate) tokens: Vec<i32>,
     root: u64,
+    index: usize,
     groups: Vec<KvGroup>,
     vocab_size: usize,
     /// `sums[group][p]`: all that the group writes before position `p`; one more than tokens.
@@ -60,11 +61,18 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// The chain of the prompt with `limit` more tokens; it ends by its length until [`Answer::stop`] says more.
-    pub(crate) fn new(root: u64, new: &NewRequest, limit: usize, config: &Config) -> Self {
+    pub(crate) fn new(
+        root: u64,
+        index: usize,
+        new: &NewRequest,
+        limit: usize,
+        config: &Config,
+    ) -> Self {
         let mut answer = Self {
             num_prompt: new.prompt.len(),
             tokens: new.prompt.clone(),
             root,
+            index,
             groups: config.kv_groups.clone(),
             vocab_size: config.vocab_size,
             sums: vec![vec![0]; config.kv_groups.len()],
@@ -83,7 +91,7 @@ impl Answer {
         for position in self.sums[0].len() - 1..self.num_prompt + limit {
             if position >= self.num_prompt {
                 let views = (0..self.groups.len()).map(|group| self.view(group, position));
-                let token = sampled(views, self.vocab_size);
+                let token = sampled(views, self.index, self.vocab_size);
                 self.tokens.push(token);
             }
             for group in 0..self.groups.len() {

@@ -39,6 +39,9 @@ pub(crate) struct Traffic {
     /// Requests with a credit limit, and with a priority.
     pub(crate) credits: Rate,
     pub(crate) priorities: Rate,
+    /// Requests with several answers.
+    pub(crate) answers: Rate,
+    pub(crate) max_answers: usize,
 }
 
 /// How often each fault strikes.
@@ -88,6 +91,8 @@ impl Scenario {
             uncached: sometimes(random, 256),
             credits: 0,
             priorities: 0,
+            answers: 0,
+            max_answers: config.max_answers().min(8),
         };
         let mut faults = Faults {
             abort: sometimes(random, 256),
@@ -110,6 +115,7 @@ impl Scenario {
         };
         traffic.credits = sometimes(random, 512);
         traffic.priorities = sometimes(random, 1024);
+        traffic.answers = sometimes(random, 1024);
         faults.change = sometimes(random, 256);
         Self {
             seed: None,

@@ -67,6 +67,11 @@ sights! {
     ForPolicy "told to wait for the policy",
     ForShare "told to wait for their share",
     ForParked "told to wait since they are parked",
+    Families "requests with several answers",
+    Forks "answers that took over a prompt",
+    Copies "blocks copied",
+    FamiliesBack "requests preempted before their answers forked",
+    Dealt "credit left to other answers",
     Idle "idle",
 }
 

@@ -93,14 +93,14 @@ impl Scheduler {
                     break true;
                 }
                 if let Some(parked) = self.youngest_idle() {
-                    self.unseat(parked);
-                    i -= usize::from(parked < i);
-                    end -= 1;
+                    let count = self.unseat(parked);
+                    i -= if parked < i { count } else { 0 };
+                    end -= count.min(end.saturating_sub(parked));
                     continue;
                 }
                 is_short = true;
-                if let Some(is_decode) = self.take_from_cheapest(i + 1, end) {
-                    end -= 1;
+                if let Some((is_decode, count)) = self.take_from_cheapest(i + 1, end) {
+                    end -= count;
                     if is_decode {
                         budget.give_back();
                     }
@@ -114,7 +114,7 @@ impl Scheduler {
                         budget.give_back();
                     }
                 } else if self.in_flight.is_empty() {
-                    self.running.remove(i);
+                    self.unlist(i);
                     self.preempt(slot);
                 }
                 break false;
@@ -154,8 +154,12 @@ impl Scheduler {
         }
         if request.account.first_scheduled.is_none() {
             self.book_wait(slot);
+            live(&mut self.requests, slot).account.first_scheduled = Some(now);
+            self.start_followers(now, slot);
             request = live(&mut self.requests, slot);
-            request.account.first_scheduled = Some(now);
+        }
+        for (source, target) in self.kv.take_copies() {
+            plan.copy(source, target);
         }
         request
             .table
@@ -182,6 +186,7 @@ impl Scheduler {
     /// found again.
     pub(super) fn preempt(&mut self, slot: Slot) {
         self.book_wait(slot);
+        self.unseat_followers(slot);
         let request = live(&mut self.requests, slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
@@ -212,12 +217,16 @@ impl Scheduler {
             Gate::Open { limit, whole_batch } => (limit, whole_batch, None),
             Gate::Closed { wake_at } => (0, false, wake_at),
         };
+        let batch_size = limit;
         let (mut cause, mut turn) = (Cause::Step, None);
         while let Some(head) = self.queue.front() {
             let slot = slot_of(&self.requests, head).expect("invariant: who is queued is live");
             let request = live(&mut self.requests, slot);
             let (rejoins, tenant) = (request.is_preempted(), request.tenant);
-            let joined = if limit == 0 && !rejoins {
+            // The first of a batch may be larger than the batch.
+            let num_rows = request.num_rows();
+            let is_full = limit == 0 || (num_rows > limit && limit < batch_size);
+            let joined = if is_full && !rejoins {
                 Err(Cause::Policy)
             } else if budget.is_spent(&self.costs) && !whole_batch {
                 Err(Cause::Budget)
@@ -230,7 +239,7 @@ impl Scheduler {
                 turn = (!rejoins && cause != Cause::Policy).then_some(tenant);
                 break;
             }
-            limit -= usize::from(!rejoins);
+            limit = limit.saturating_sub(if rejoins { 0 } else { num_rows });
             let request = live(&mut self.requests, slot);
             let start = request.num_computed;
             let count = budget.chunk(&self.costs, start, request.num_pending());
@@ -258,7 +267,7 @@ impl Scheduler {
         let mut moment = Moment {
             now,
             batch_is_open,
-            num_waiting: self.queue.len() - self.queue.num_preempted(),
+            num_waiting: 0,
             oldest: now,
             flushed: false,
         };
@@ -267,6 +276,7 @@ impl Scheduler {
             for id in self.queue.new_requests().take(self.config.max_num_seqs) {
                 let slot = slot_of(&self.requests, id).expect("invariant: who is queued is live");
                 let request = live(&mut self.requests, slot);
+                moment.num_waiting += request.num_rows();
                 moment.oldest = moment.oldest.min(request.account.arrival);
                 moment.flushed |= id < self.flushed_before;
             }
@@ -274,12 +284,13 @@ impl Scheduler {
         self.config.policy.gate(moment)
     }
 
-    /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest.
+    /// Gives the head of the queue a row, with those who follow it, the columns that the prefix cache knows, and the promise of the rest.
     ///
     /// # Errors
     /// What it lacks: a row, or blocks.
     fn join(&mut self, slot: Slot, plan: &mut Plan) -> Result<(), Cause> {
-        if !self.rows.has_free() && self.num_idle == 0 {
+        let missing_rows = self.missing_rows(slot);
+        if missing_rows > self.num_idle {
             return Err(Cause::Row);
         }
         let block_size = self.config.block_size;
@@ -299,7 +310,7 @@ impl Scheduler {
         } else {
             0
         };
-        let has_room = self.rows.has_free() && self.seat(slot, num_hits, headroom)
+        let has_room = missing_rows == 0 && self.seat(slot, num_hits, headroom)
             || self.win_room(slot, num_hits, headroom) && self.seat(slot, num_hits, headroom);
         if !has_room {
             return Err(Cause::Blocks);
@@ -324,12 +335,13 @@ impl Scheduler {
                 self.num_prefix_hits += num_hits as u64;
             }
         }
-        plan.assign(row, slot, start);
+        plan.assign(row, slot, request.index, start);
         request
             .table
             .tell(|group, column, block| plan.set_block(group, row, column, block));
         self.running.push(slot);
         self.begin_wait(slot);
+        self.seat_followers(slot, plan);
         Ok(())
     }
 
