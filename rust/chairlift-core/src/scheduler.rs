@@ -203,6 +203,10 @@ impl Scheduler {
     }
 
     /// Ends a request in any state; false if it has ended already.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "each answer ends for it, and the caller has no use for it after"
+    )]
     pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
         self.waits.pass(now);
         let answers = self.answers(request);

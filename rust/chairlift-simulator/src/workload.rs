@@ -173,7 +173,9 @@ impl Arrival {
         new.first_token_by = self.first_token_by(now);
         new.deadline = self.patience.map(|time| now.saturating_add(time));
         (new.credit, new.priority) = (self.credit, self.priority);
-        answers.iter_mut().for_each(|answer| answer.stop(&new));
+        for answer in &mut answers {
+            answer.stop(&new);
+        }
         self.spoil(&mut new, config);
         (new, answers)
     }

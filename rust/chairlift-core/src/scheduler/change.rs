@@ -51,6 +51,10 @@ impl Scheduler {
     ///
     /// # Errors
     /// If it has ended or never was; then nothing has changed.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "it holds for each answer, and the caller has no use for it after"
+    )]
     pub fn change(
         &mut self,
         now: Nanos,
