@@ -60,6 +60,7 @@ class AttentionBackend(Protocol):
             source: int32 `[C]`, blocks.
             target: int32 `[C]`, blocks, each of them once.
         """
+        source, target = source.to(cache.device), target.to(cache.device)
         cache.index_copy_(1, target.long(), cache.index_select(1, source))
 
     def attend(

@@ -137,7 +137,7 @@ class ModelRunner:
             block_tables=self._block_tables,
             block_size=self._block_size,
         )
-        copies = torch.from_numpy(block_copies(plan.numpy()))
+        copies = torch.from_numpy(block_copies(plan.numpy()).copy())
         samples = self._sample_rows[:num_samples]
         return StepInputs(self._input_ids[:num_tokens], metadata, samples, copies)
 

@@ -35,6 +35,8 @@ impl Columns {
 #[derive(Clone, Debug)]
 pub(crate) struct BlockTable {
     pub(crate) num_columns: usize,
+    /// The runner does not know all: a decode step asks every table, and touches few.
+    pub(crate) is_news: bool,
     /// Columns that the runner knows of.
     num_told: usize,
     pub(crate) groups: Vec<Columns>,
@@ -58,6 +60,7 @@ impl BlockTable {
         };
         Self {
             num_columns: 0,
+            is_news: false,
             num_told: 0,
             groups: (0..num_groups).map(|_| columns()).collect(),
             hashes: Vec::with_capacity(num_columns),
@@ -107,6 +110,9 @@ impl BlockTable {
 
     /// Calls `tell(group, column, block)` for all that has changed since the last time.
     pub(crate) fn tell(&mut self, mut tell: impl FnMut(usize, usize, BlockId)) {
+        if !std::mem::take(&mut self.is_news) {
+            return;
+        }
         for (group, columns) in self.groups.iter_mut().enumerate() {
             for column in columns.num_freed_told..columns.num_freed.min(self.num_told) {
                 tell(group, column, NULL_BLOCK);

@@ -161,6 +161,7 @@ impl KvCache {
             columns.blocks.push(block);
         }
         table.num_columns = num_hits;
+        table.is_news = true;
         table.num_published = num_hits;
         table.promised = promise;
         self.promised += promise;
@@ -299,6 +300,7 @@ impl KvCache {
             }
         }
         table.num_columns = columns;
+        table.is_news = true;
         true
     }
 
@@ -367,6 +369,7 @@ impl KvCache {
                 let column = &mut columns.blocks[columns.num_freed];
                 let block = std::mem::replace(column, NULL_BLOCK);
                 columns.num_freed += 1;
+                table.is_news = true;
                 self.pool
                     .release(block, !self.prefix_cache.is_published(block));
                 num_free += usize::from(self.pool.num_references(block) == 0);

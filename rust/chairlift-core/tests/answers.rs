@@ -133,6 +133,10 @@ impl World {
     }
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "to be compared with what World::step gives"
+)]
 fn step(num_tokens: &[i32], num_copies: usize, num_joined: usize) -> Option<Step> {
     Some(Step {
         num_tokens: num_tokens.to_vec(),
