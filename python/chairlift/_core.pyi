@@ -139,13 +139,13 @@ class Added:
     """A request is queued."""
 
     request_id: int
-    slot: int
-    """Dense index of the request until it ends: the runner keeps its sampling parameters there."""
+    slots: list[int]
+    """Dense index of each answer until it ends: the runner keeps its sampling parameters there."""
     queue_position: int
 
 @final
 class TokensEvent:
-    """New output of one request in one step."""
+    """New output of one answer in one step."""
 
     request_id: int
     index: int
@@ -174,7 +174,7 @@ class Account:
 
 @final
 class FinishedEvent:
-    """A request is complete; nothing follows for it."""
+    """An answer is complete; nothing follows for it."""
 
     request_id: int
     index: int
@@ -184,10 +184,13 @@ class FinishedEvent:
     """The stop string that matched."""
     stop_token_id: int | None
     account: Account
+    """Of the answer; what the prompt took is in that of the first."""
+    last: bool
+    """Nothing follows for the request."""
 
 @final
 class FailedEvent:
-    """A request ended by an error; nothing follows for it."""
+    """A request ended by an error, with all its answers; nothing follows for it."""
 
     request_id: int
     reason: str
@@ -255,6 +258,7 @@ class Outboxes:
         token_ids: bool,
         logprobs: bool,
         interval: int,
+        num_answers: int = 1,
     ) -> None:
         """Sends a request's first event to a stream, and its tokens from now on.
 
@@ -269,6 +273,7 @@ class Outboxes:
             token_ids: Whether token ids are.
             logprobs: Whether log probabilities and ranks are.
             interval: Tokens per event after the first; 0 is one event at the end.
+            num_answers: Each has events of its own.
 
         Raises:
             ValueError: The stream is closed.
@@ -277,10 +282,11 @@ class Outboxes:
     def put(self, stream: int, event: bytes) -> None:
         """Appends an encoded `Event` that belongs to no live request."""
 
-    def end(self, request: int, event: bytes | None) -> None:
-        """Ends a request: its tokens that wait, then an event if there is one.
+    def end(self, request: int, event: bytes | None, *, index: int = 0, last: bool = True) -> None:
+        """Ends an answer: its tokens that wait, then an event if there is one.
 
-        The event is an encoded `Event` without its sequence number.
+        With the last one the request ends: what waits of its other answers goes first. The event is
+        an encoded `Event` without its sequence number.
         """
 
     def forget(self, request: int) -> None:
@@ -398,6 +404,8 @@ class Scheduler:
             ConfigError: A setting is out of range.
         """
 
+    max_answers: int
+    """That a request may ask for."""
     max_context_len: int
     """Longest prompt plus answer this server can hold: `max_model_len`, or what the pool has."""
     plan_capacity: int
@@ -417,6 +425,7 @@ class Scheduler:
         prompt: Sequence[int],
         *,
         max_tokens: int,
+        num_answers: int = 1,
         min_tokens: int = 0,
         stop: Sequence[str] = ...,
         stop_token_ids: Sequence[int] = ...,

@@ -13,8 +13,13 @@ from numpy.typing import NDArray
 
 HEADER_LEN = 16
 _ASSIGNED_WIDTH = 6
+_UPDATE_WIDTH = 4
+_NUM_COPIES = 7
+"""Place in the header."""
 
 Int32Array = NDArray[np.int32]
+
+_NO_COPIES: Int32Array = np.empty((0, 2), dtype=np.int32)
 
 
 class PlanView(NamedTuple):
@@ -63,6 +68,16 @@ class PlanView(NamedTuple):
     def num_prefill_tokens(self) -> int:
         """Tokens that are known before the step; the others are last sampled ones."""
         return int(np.count_nonzero(self.input_ids >= 0))
+
+
+def block_copies(plan: Int32Array) -> Int32Array:
+    """Gives the blocks that are copied before the step writes anything, `[., 2]`: from, to."""
+    num_copies = int(plan[_NUM_COPIES])
+    if num_copies == 0:
+        return _NO_COPIES
+    num_freed, num_updates = int(plan[5]), int(plan[6])
+    start = plan_len(plan) + num_freed + _UPDATE_WIDTH * num_updates
+    return plan[start : start + 2 * num_copies].reshape(num_copies, 2)
 
 
 def plan_len(plan: Int32Array) -> int:

@@ -48,6 +48,8 @@ class Sampling:
     top_p: float | None = None
     min_p: float | None = None
     seed: int | None = None
+    n: int = 1
+    """Answers to one prompt, which is computed once. Answer i draws as one of any other number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class Request:
     truncate_prompt: int | None = None
     tenant: str = ""
     credit: int | None = None
-    """Output tokens that it may produce before `Change.credit` gives more; None is no limit."""
+    """Output tokens that all its answers may produce before `Change.credit` gives more; None is no
+    limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of an answer."""
+    """Token counts of an answer; the prompt counts for the first answer of a request alone."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -222,7 +225,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An answer is complete; nothing follows for this request."""
+    """An answer is complete; nothing follows for it."""
 
     request_id: int
     index: int
@@ -231,11 +234,13 @@ class Finished:
     stop_token_id: int | None
     usage: Usage
     timeline: Timeline
+    last: bool = True
+    """Nothing follows for the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request ended by an error, or was refused; nothing follows for it."""
+    """The request ended by an error with all its answers, or was refused; nothing follows."""
 
     request_id: int
     reason: Reason
@@ -259,3 +264,5 @@ class Answer:
     usage: Usage
     timeline: Timeline
     logprobs: list[float] | None = None
+    index: int = 0
+    """Which of the answers to its prompt."""

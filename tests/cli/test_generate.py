@@ -23,6 +23,17 @@ def test_lines_of_stdin_are_prompts(chairlift: Run, target: str) -> None:
     assert "[2] " in run.stdout
 
 
+def test_a_prompt_may_have_several_answers(chairlift: Run, target: str) -> None:
+    drawn = ("--temperature", "1", "--seed", "4", "--max-tokens", "8")
+    run = chairlift("generate", "one", "two", "-n", "2", "--target", target, *drawn)
+    assert run.returncode == 0, run
+    lines = [run.stdout.index(f"[{i}] ") for i in (1, 2, 3, 4)]
+    assert lines == sorted(lines)
+    refused = chairlift("generate", "one", "-n", "1000", "--target", target)
+    assert refused.returncode == 1
+    assert "sampling.n" in refused.stderr
+
+
 def test_no_prompt(chairlift: Run, target: str) -> None:
     run = chairlift("generate", "--target", target)
     assert (run.returncode, run.stderr.count("\n")) == (1, 1)

@@ -48,6 +48,32 @@ async def test_prompts_may_be_text_ids_or_chat(serve):
         assert by_chat == await client.generate(ids, max_tokens=8, **GREEDY).text()
 
 
+async def test_several_answers_are_told_apart(serve):
+    drawn = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    async with serve() as server, connect_async(server.address) as client:
+        one = await client.generate([1, 2, 3], token_ids=True, **drawn).all()
+        answers = await client.generate([1, 2, 3], token_ids=True, n=3, **drawn).all()
+        assert [answer.index for answer in answers] == [0, 1, 2]
+        assert answers[0].token_ids == one[0].token_ids
+        assert [answer.num_tokens for answer in answers] == [8, 8, 8]
+        assert len({answer.text for answer in answers}) == 3
+        assert all(answer.finished.reason == pb.FINISH_REASON_LENGTH for answer in answers)
+        assert await client.generate([1, 2, 3], n=3, **drawn).text() == answers[0].text
+
+
+async def test_several_answers_for_threads(serve):
+    drawn = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "ignore_eos": True, "n": 2}
+
+    def ask(address):
+        with connect(address) as client:
+            return client.generate([1, 2, 3], **drawn).all()
+
+    async with serve() as server:
+        answers = await asyncio.to_thread(ask, server.address)
+        assert [answer.num_tokens for answer in answers] == [8, 8]
+        assert answers[0].text != answers[1].text
+
+
 async def test_a_refusal_is_an_error_with_reason_and_field(serve):
     async with serve() as server, connect_async(server.address) as client:
         with pytest.raises(RequestError) as caught:

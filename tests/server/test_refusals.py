@@ -58,6 +58,7 @@ WRONG = {
     "nan top_p": (sampling(top_p=math.nan), "sampling.top_p"),
     "min_p 2": (sampling(min_p=2), "sampling.min_p"),
     "n 0": (sampling(n=0), "sampling.n"),
+    "n beyond the rows": (sampling(n=1000), "sampling.n"),
     "nan penalty": (sampling(repetition_penalty=math.nan), "sampling.repetition_penalty"),
     "max_tokens 0": (stopping(max_tokens=0), "stopping.max_tokens"),
     "min_tokens above max_tokens": (stopping(max_tokens=2, min_tokens=3), "stopping.min_tokens"),
@@ -95,7 +96,6 @@ WRONG = {
 }
 
 LATER = {
-    "sampling.n": sampling(n=2),
     "sampling.repetition_penalty": sampling(repetition_penalty=1.1),
     "sampling.presence_penalty": sampling(presence_penalty=0.5),
     "sampling.frequency_penalty": sampling(frequency_penalty=-0.5),

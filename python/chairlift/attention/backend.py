@@ -52,6 +52,17 @@ class AttentionBackend(Protocol):
         """Writes `key` and `value` `[T, num_kv_heads, head_dim]` to the slots `[T]`."""
         ...
 
+    def copy_blocks(self, cache: Tensor, source: Tensor, target: Tensor) -> None:
+        """Copies whole blocks of all layers; all sources are read before a target is written.
+
+        Args:
+            cache: From `allocate`.
+            source: int32 `[C]`, blocks.
+            target: int32 `[C]`, blocks, each of them once.
+        """
+        source, target = source.to(cache.device), target.to(cache.device)
+        cache.index_copy_(1, target.long(), cache.index_select(1, source))
+
     def attend(
         self,
         query: Tensor,

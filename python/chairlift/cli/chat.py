@@ -113,11 +113,10 @@ async def _answer(
 ) -> str:
     """Prints the answer as it comes; leaving early cancels it. Gives the error, if it was one."""
 
-    def on_text(text: str, _num_tokens: int) -> None:
+    def on_text(_index: int, text: str, _num_tokens: int) -> None:
         pieces.append(text)
         sys.stdout.write(text)
         sys.stdout.flush()
 
     generation = client.generate(Chat(messages), **options)
-    outcome, has_failed = await follow(generation, on_text)
-    return outcome if has_failed else ""
+    return await follow(generation, on_text)

@@ -12,6 +12,7 @@ from chairlift.cli.remote import (
     DEFAULT_TARGET,
     MaxTokens,
     MinP,
+    NumAnswers,
     Seed,
     Stop,
     Target,
@@ -49,8 +50,9 @@ def generate(
     min_p: MinP = None,
     seed: Seed = None,
     stop: Stop = None,
+    n: NumAnswers = 1,
 ) -> None:
-    """Answer one or many prompts at once, over one stream."""
+    """Answer one or many prompts at once, over one stream, each once or several times."""
     texts = prompts or _lines_of_stdin()
     options: dict[str, object] = {
         "max_tokens": max_tokens,
@@ -60,11 +62,13 @@ def generate(
         "min_p": min_p,
         "seed": seed,
         "stop": stop or (),
+        "n": n,
     }
-    board = Board(texts)
+    board = Board([text for text in texts for _ in range(n)])
     connection = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
-    asyncio.run(_answer(connection, board, options))
-    failed = [line for line in board.lines if line.has_failed]
+    asyncio.run(_answer(connection, texts, board, options))
+    # An error is that of all answers to a prompt.
+    failed = [line for line in board.lines[::n] if line.has_failed]
     for line in failed:
         complain(line.outcome)
     raise typer.Exit(1 if failed else 0)
@@ -80,6 +84,7 @@ def _lines_of_stdin() -> list[str]:
 
 async def _answer(
     connection: "AbstractAsyncContextManager[AsyncClient]",
+    texts: list[str],
     board: Board,
     options: dict[str, object],
 ) -> None:
@@ -89,7 +94,7 @@ async def _answer(
     from chairlift.client import new_start
 
     console = Console()
-    starts = [new_start(line.prompt, **options) for line in board.lines]  # type: ignore[arg-type]
+    starts = [new_start(text, **options) for text in texts]  # type: ignore[arg-type]
     async with connection as client:
         if len(board.lines) == 1:
             await answer_all(client, board, starts, on_piece=_print_now)

@@ -12,7 +12,7 @@ from chairlift.cli.board import Board, Line
 from chairlift.errors import ChairliftError, RequestError, ServerError
 
 if TYPE_CHECKING:
-    from chairlift.client import AsyncClient, AsyncGeneration
+    from chairlift.client import Answer, AsyncClient, AsyncGeneration
     from chairlift.v1 import generation_pb2
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -37,6 +37,9 @@ TopK = Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens
 TopP = Annotated[float | None, typer.Option(help="Draw from this share of the likelihood.")]
 MinP = Annotated[float | None, typer.Option(help="Leave out what is this much less likely.")]
 Seed = Annotated[int | None, typer.Option(help="The same draws again.", min=0)]
+NumAnswers = Annotated[
+    int, typer.Option("-n", "--n", help="Answers to each prompt, drawn apart.", min=1)
+]
 Stop = Annotated[list[str] | None, typer.Option(help="Ends the answer; may be repeated.")]
 
 
@@ -73,26 +76,29 @@ async def connected(
         yield client
 
 
-async def follow(
-    generation: "AsyncGeneration", on_text: Callable[[str, int], None]
-) -> tuple[str, bool]:
-    """Hands on an answer as it comes: text and how many tokens it is.
+async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int], None]) -> str:
+    """Hands on answers as they come: which one, text and how many tokens it is.
 
     Returns:
-        How it ended, for people, and whether that was an error.
+        The error, for people, if it was one.
     """
     try:
         async for event in generation.events():
             if event.HasField("tokens"):
-                on_text(event.tokens.text, event.tokens.num_tokens)
+                on_text(event.index, event.tokens.text, event.tokens.num_tokens)
     except RequestError as error:
         names_field = error.message.startswith(error.field)
-        return error.message if names_field else f"{error.field}: {error.message}", True
-    assert generation.finished is not None, "events ended without an error"
+        return error.message if names_field else f"{error.field}: {error.message}"
+    return ""
+
+
+def outcome(answer: "Answer") -> str:
+    """How an answer ended, for people."""
     from chairlift.v1 import generation_pb2
 
-    name = generation_pb2.FinishReason.Name(generation.finished.reason)
-    return name.removeprefix("FINISH_REASON_").lower(), False
+    assert answer.finished is not None, "events ended without an error"
+    name: str = generation_pb2.FinishReason.Name(answer.finished.reason)
+    return name.removeprefix("FINISH_REASON_").lower()
 
 
 async def answer_all(
@@ -105,7 +111,7 @@ async def answer_all(
 
     Args:
         client: From `connected`.
-        board: One line per request.
+        board: One line per answer of each request.
         starts: The requests, in the order of the lines.
         on_piece: Told the number of a line that has changed, and the text it gained.
     """
@@ -113,13 +119,18 @@ async def answer_all(
 
     tell = on_piece or (lambda _number, _text: None)
 
-    async def one(number: int, line: Line, generation: "AsyncGeneration") -> None:
-        def grow(text: str, num_tokens: int) -> None:
-            line.text += text
-            line.num_tokens += num_tokens
-            tell(number, text)
+    async def one(first: int, lines: list[Line], generation: "AsyncGeneration") -> None:
+        def grow(index: int, text: str, num_tokens: int) -> None:
+            lines[index].text += text
+            lines[index].num_tokens += num_tokens
+            tell(first + index, text)
 
-        line.outcome, line.has_failed = await follow(generation, grow)
-        tell(number, "")
+        error = await follow(generation, grow)
+        for line, answer in zip(lines, generation.answers, strict=True):
+            line.outcome, line.has_failed = error or outcome(answer), bool(error)
+            tell(first + answer.index, "")
 
-    await asyncio.gather(*map(one, range(len(starts)), board.lines, generations))
+    num_answers = len(board.lines) // len(starts)
+    firsts = range(0, len(board.lines), num_answers)
+    lines = [board.lines[first : first + num_answers] for first in firsts]
+    await asyncio.gather(*map(one, firsts, lines, generations))

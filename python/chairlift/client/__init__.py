@@ -12,11 +12,13 @@ Needs grpcio and protobuf alone: no torch, no server.
 """
 
 from chairlift.client.aio import AsyncClient, AsyncGeneration
+from chairlift.client.progress import Answer
 from chairlift.client.security import Security
 from chairlift.client.start import new_start
 from chairlift.client.sync import Client, Generation
 
 __all__ = [
+    "Answer",
     "AsyncClient",
     "AsyncGeneration",
     "Client",

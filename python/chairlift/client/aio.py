@@ -10,7 +10,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chairlift.client.failures import from_call, is_end
-from chairlift.client.progress import Progress
+from chairlift.client.progress import Answer, Progress
 from chairlift.client.security import Metadata, Security
 from chairlift.client.start import new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
@@ -32,21 +32,21 @@ class AsyncGeneration(Progress):
     """
 
     def __init__(self, client: "AsyncClient", start: pb.Start) -> None:
-        super().__init__(start.request_id)
+        super().__init__(start)
         self._client = client
         self._start = start
         self._stream: _Stream | None = None
         self._events: asyncio.Queue[pb.Event | ChairliftError] = asyncio.Queue()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Gives text, piece by piece.
+        """Gives the text of the first answer, piece by piece; `events` has all answers.
 
         Raises:
             RequestError: The request was refused or failed.
             ServerError: The connection was lost.
         """
         async for event in self.events():
-            if event.HasField("tokens"):
+            if event.HasField("tokens") and event.index == 0:
                 yield event.tokens.text
 
     async def events(self) -> AsyncIterator[pb.Event]:
@@ -74,6 +74,17 @@ class AsyncGeneration(Progress):
     async def text(self) -> str:
         """Waits for the end and gives the rest of the text."""
         return "".join([piece async for piece in self])
+
+    async def all(self) -> list[Answer]:
+        """Waits for the end and gives the answers, in order.
+
+        Raises:
+            RequestError: The request was refused or failed.
+            ServerError: The connection was lost.
+        """
+        async for _ in self.events():
+            pass
+        return self.answers
 
     async def cancel(self) -> None:
         """Ends the request early; its last event tells so."""

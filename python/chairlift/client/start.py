@@ -18,6 +18,7 @@ def new_start(
     top_p: float | None = None,
     min_p: float | None = None,
     seed: int | None = None,
+    n: int | None = None,
     stop: Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     ignore_eos: bool = False,
@@ -44,6 +45,7 @@ def new_start(
         top_p: In (0, 1].
         min_p: In [0, 1].
         seed: For the same draws again.
+        n: Answers; each draws for itself.
         stop: Texts that end the answer.
         stop_token_ids: Tokens that end the answer, beside the model's own.
         ignore_eos: Go on after the model's own end tokens.
@@ -63,7 +65,7 @@ def new_start(
         request_id=request_id,
         model=model,
         sampling=pb.Sampling(
-            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, n=n
         ),
         stopping=pb.Stopping(
             max_tokens=max_tokens,

@@ -11,7 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chairlift.client.failures import from_call, is_end
-from chairlift.client.progress import Progress
+from chairlift.client.progress import Answer, Progress
 from chairlift.client.security import Metadata, Security
 from chairlift.client.start import new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
@@ -32,19 +32,19 @@ class Generation(Progress):
     """One request and its answer; iterate it for the text as it comes."""
 
     def __init__(self, stream: "_Stream", start: pb.Start) -> None:
-        super().__init__(start.request_id)
+        super().__init__(start)
         self._stream = stream
         self._events: queue.SimpleQueue[pb.Event | ChairliftError] = queue.SimpleQueue()
 
     def __iter__(self) -> Iterator[str]:
-        """Gives text, piece by piece.
+        """Gives the text of the first answer, piece by piece; `events` has all answers.
 
         Raises:
             RequestError: The request was refused or failed.
             ServerError: The connection was lost.
         """
         for event in self.events():
-            if event.HasField("tokens"):
+            if event.HasField("tokens") and event.index == 0:
                 yield event.tokens.text
 
     def events(self) -> Iterator[pb.Event]:
@@ -64,6 +64,17 @@ class Generation(Progress):
     def text(self) -> str:
         """Waits for the end and gives the rest of the text."""
         return "".join(self)
+
+    def all(self) -> list[Answer]:
+        """Waits for the end and gives the answers, in order.
+
+        Raises:
+            RequestError: The request was refused or failed.
+            ServerError: The connection was lost.
+        """
+        for _ in self.events():
+            pass
+        return self.answers
 
     def cancel(self) -> None:
         """Ends the request early; its last event tells so."""

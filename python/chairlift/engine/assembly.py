@@ -59,6 +59,7 @@ def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Sch
         max_model_len=loaded.max_model_len,
         max_context_len=scheduler.max_context_len,
         eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
+        max_answers=scheduler.max_answers,
     )
     model = loaded.config.generation
     defaults = Sampling(model.temperature, model.top_k, model.top_p, model.min_p)

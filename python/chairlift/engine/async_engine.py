@@ -357,7 +357,7 @@ class AsyncEngine:
                 # `stop` did not wait for a thread that was stuck, and now it has come back.
                 continue
             event = to_event(core_event, handle.prepared.output, output.sampled)
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, Failed) or (isinstance(event, Finished) and event.last):
                 handle.ended = True
                 del self._live[core_event.request_id]
             events.append((handle, event))

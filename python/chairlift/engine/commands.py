@@ -22,6 +22,7 @@ def add_request(scheduler: _core.Scheduler, now: int, prepared: Prepared) -> _co
         now,
         prepared.prompt,
         max_tokens=prepared.max_tokens,
+        num_answers=prepared.num_answers,
         min_tokens=prepared.min_tokens,
         stop=prepared.stop,
         stop_token_ids=prepared.stop_token_ids,

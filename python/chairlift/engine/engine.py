@@ -123,8 +123,9 @@ class Engine(Stepper):
                 added = add_request(self.scheduler, self.clock(), prepared)
         except _core.Refused as error:
             raise core_refusal(error) from None
-        self._requests.add(added.slot, added.request_id)
-        self.runner.sampler.set(added.slot, prepared.drawing)
+        self._requests.add(added.slots, added.request_id)
+        for slot in added.slots:
+            self.runner.sampler.set(slot, prepared.drawing)
         return Accepted(
             added.request_id, len(prepared.prompt), added.queue_position, prepared.drawing.seed
         )
@@ -195,7 +196,7 @@ class Engine(Stepper):
             output: Of all prompts.
 
         Returns:
-            One answer per prompt, in their order.
+            One answer per prompt, in their order; with `sampling.n` so many per prompt.
 
         Raises:
             RequestError: A prompt is refused or fails; the others are cancelled.
@@ -214,9 +215,11 @@ class Engine(Stepper):
 
     def _event(self, event: CoreEvent, sampled: SampledLogprobs) -> Event:
         request_id = event.request_id
-        if isinstance(event, _core.TokensEvent):
-            return to_event(event, self._outputs[request_id], sampled)
-        return to_event(event, self._outputs.pop(request_id), sampled)
+        is_last = isinstance(event, _core.FailedEvent) or (
+            isinstance(event, _core.FinishedEvent) and event.last
+        )
+        output = self._outputs.pop(request_id) if is_last else self._outputs[request_id]
+        return to_event(event, output, sampled)
 
 
 def _as_many(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -91,6 +91,7 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         stop_token_id=event.stop_token_id,
         usage=usage,
         timeline=timeline,
+        last=event.last,
     )
 
 

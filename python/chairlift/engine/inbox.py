@@ -16,7 +16,7 @@ class Inbox:
         self._arrived = asyncio.Event()
 
     def deliver(self, events: list[tuple[Handle, Event]]) -> None:
-        """Keeps the events; a request has as many as its max_tokens at most."""
+        """Keeps the events; an answer has as many as its max_tokens at most."""
         self._events.extend(event for _, event in events)
         self._arrived.set()
 
@@ -26,5 +26,8 @@ class Inbox:
         self._arrived.clear()
         events = list(self._events)
         self._events.clear()
-        self.ended = any(isinstance(event, Finished | Failed) for event in events)
+        self.ended = any(
+            isinstance(event, Failed) or (isinstance(event, Finished) and event.last)
+            for event in events
+        )
         return events

@@ -10,6 +10,7 @@ from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.model.transformer import Transformer
+from chairlift.plan import block_copies
 
 
 class StepInputs(NamedTuple):
@@ -20,9 +21,11 @@ class StepInputs(NamedTuple):
     metadata: AttentionMetadata
     sample_rows: Tensor
     """int32 `[S]`: the tokens that sample, as indices into T."""
+    copies: Tensor
+    """int32 `[., 2]`: blocks that are copied before anything is written, from and to."""
 
     def part(self, start: int, end: int) -> "StepInputs":
-        """Gives the rows from `start` to before `end` as a step of their own."""
+        """Gives the rows from `start` to before `end` as a step of their own; blocks are copied."""
         whole = self.metadata
         bounds = whole.query_start_loc[start : end + 1]
         first, last = int(bounds[0]), int(bounds[-1])
@@ -36,7 +39,8 @@ class StepInputs(NamedTuple):
             block_size=whole.block_size,
         )
         is_inside = (self.sample_rows >= first) & (self.sample_rows < last)
-        return StepInputs(self.input_ids[first:last], metadata, self.sample_rows[is_inside] - first)
+        samples = self.sample_rows[is_inside] - first
+        return StepInputs(self.input_ids[first:last], metadata, samples, self.copies[:0])
 
 
 class RunnerShape(NamedTuple):
@@ -133,12 +137,16 @@ class ModelRunner:
             block_tables=self._block_tables,
             block_size=self._block_size,
         )
-        return StepInputs(self._input_ids[:num_tokens], metadata, self._sample_rows[:num_samples])
+        copies = torch.from_numpy(block_copies(plan.numpy()).copy())
+        samples = self._sample_rows[:num_samples]
+        return StepInputs(self._input_ids[:num_tokens], metadata, samples, copies)
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Sampled:
         """Computes a step: writes its keys and values, draws a token for each row that samples."""
-        input_ids, metadata, sample_rows = inputs
+        input_ids, metadata, sample_rows, copies = inputs
+        if len(copies) > 0:
+            self.model.backend.copy_blocks(self.kv_cache, copies[:, 0], copies[:, 1])
         hidden = self.model.forward(input_ids, metadata, self.kv_cache)
         if len(sample_rows) == 0:
             return Sampled.empty(0)

@@ -1,8 +1,8 @@
 """Answers to many requests at once, with no server."""
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from chairlift.errors import RequestError
@@ -17,7 +17,7 @@ class _Draft:
     """An answer that grows."""
 
     place: int
-    """In the list of answers."""
+    """Of the request among all."""
     wants_logprobs: bool
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -37,6 +37,7 @@ class _Draft:
             usage=event.usage,
             timeline=event.timeline,
             logprobs=self.logprobs if self.wants_logprobs else None,
+            index=event.index,
         )
 
 
@@ -44,7 +45,7 @@ def answer_all(engine: "Engine", requests: Iterable[Request]) -> list[Answer]:
     """Runs requests to their ends; takes the next ones as the queue has room.
 
     Returns:
-        One answer per request, in their order.
+        The answers of each request, in their order.
 
     Raises:
         RequestError: A request is refused or fails; the others are cancelled.
@@ -53,9 +54,9 @@ def answer_all(engine: "Engine", requests: Iterable[Request]) -> list[Answer]:
     if engine.has_work:
         message = "the engine has requests of its own; step it until has_work is False"
         raise RuntimeError(message)
-    drafts: dict[int, _Draft] = {}
-    answers: dict[int, Answer] = {}
-    incoming = enumerate(requests)
+    drafts: dict[tuple[int, int], _Draft] = {}
+    answers: dict[tuple[int, int], Answer] = {}
+    incoming = deque(enumerate(requests))
     idle_calls = 0
     try:
         while _fill_queue(engine, incoming, drafts):
@@ -71,32 +72,42 @@ def answer_all(engine: "Engine", requests: Iterable[Request]) -> list[Answer]:
                 engine.flush()
     finally:
         if drafts and not engine.down:
-            for request_id in drafts:
+            for request_id in {request_id for request_id, _ in drafts}:
                 engine.cancel(request_id)
             engine.step()
-    return [answers[place] for place in range(len(answers))]
+    return [answers[place] for place in sorted(answers)]
 
 
 def _fill_queue(
-    engine: "Engine", incoming: Iterator[tuple[int, Request]], drafts: dict[int, _Draft]
+    engine: "Engine", incoming: deque[tuple[int, Request]], drafts: dict[tuple[int, int], _Draft]
 ) -> bool:
     """Adds requests while the queue has room; gives whether any are live."""
     room = engine.config.max_queued_requests - engine.load().num_waiting
-    for place, request in islice(incoming, room):
+    # A request that asks for more answers than there can be is refused, not kept waiting.
+    while incoming and (room >= incoming[0][1].sampling.n or not drafts):
+        place, request = incoming.popleft()
         accepted = engine.add(request)
-        drafts[accepted.request_id] = _Draft(place, request.output.logprobs)
+        room -= request.sampling.n
+        for index in range(request.sampling.n):
+            draft = _Draft(place, request.output.logprobs)
+            drafts[accepted.request_id, index] = draft
     return bool(drafts)
 
 
-def _take(event: Event, drafts: dict[int, _Draft], answers: dict[int, Answer]) -> None:
+def _take(
+    event: Event,
+    drafts: dict[tuple[int, int], _Draft],
+    answers: dict[tuple[int, int], Answer],
+) -> None:
     match event:
         case Tokens():
-            drafts[event.request_id].add(event)
+            drafts[event.request_id, event.index].add(event)
         case Finished():
-            draft = drafts.pop(event.request_id)
-            answers[draft.place] = draft.finish(event)
+            draft = drafts.pop((event.request_id, event.index))
+            answers[draft.place, event.index] = draft.finish(event)
         case Failed():
-            del drafts[event.request_id]
+            for key in [key for key in drafts if key[0] == event.request_id]:
+                del drafts[key]
             raise RequestError(
                 event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
             )

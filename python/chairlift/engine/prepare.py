@@ -105,6 +105,7 @@ class Prepared:
     tenant: str
     credit: int | None = None
     """None is no limit."""
+    num_answers: int = 1
 
 
 _T = TypeVar("_T")
@@ -131,6 +132,8 @@ class Limits:
     max_context_len: int
     """The same for this server, whose KV cache may hold less."""
     eos_token_ids: tuple[int, ...]
+    max_answers: int
+    """Of one request."""
 
 
 class Preparer:
@@ -160,6 +163,7 @@ class Preparer:
         """
         cache = request.prefix_cache
         drawing = self._drawing(request.sampling)
+        num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
         stops = self._stops(request.stopping)
         times = self._times(request.schedule)
         credit = request.credit
@@ -183,6 +187,7 @@ class Preparer:
             prefix_cache=PrefixCache(bool(cache.read), bool(cache.write), cache.salt),
             tenant=request.tenant,
             credit=credit,
+            num_answers=num_answers,
         )
 
     def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:

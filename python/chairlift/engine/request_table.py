@@ -9,9 +9,9 @@ from chairlift.plan import PlanView
 class RequestTable:
     """Who is who: request ids of slots, slots of rows, and what happened to them so far.
 
-    A slot belongs to one request from `Scheduler.add` until it ends; then the scheduler hands it to
-    another. Entries of ended requests stay until that happens and are harmless: ids are never
-    reused, and every command on an ended id is a no-op.
+    A slot belongs to one answer of a request from `Scheduler.add` until it ends; then the scheduler
+    hands it to another. Entries of ended requests stay until that happens and are harmless: ids are
+    never reused, and every command on an ended id is a no-op.
     """
 
     def __init__(self, *, num_slots: int, num_rows: int) -> None:
@@ -19,10 +19,10 @@ class RequestTable:
         self._started = np.zeros(num_slots, dtype=np.bool_)
         self._slot_of_row = np.zeros(num_rows, dtype=np.int32)
 
-    def add(self, slot: int, request_id: int) -> None:
-        """Takes a new request into a free slot."""
-        self._id_of_slot[slot] = request_id
-        self._started[slot] = False
+    def add(self, slots: list[int], request_id: int) -> None:
+        """Takes the answers of a new request into free slots."""
+        self._id_of_slot[slots] = request_id
+        self._started[slots] = False
 
     def seat(self, plan: PlanView) -> None:
         """Follows the assignments of rows in a plan."""

@@ -46,6 +46,23 @@ def max_blocks_per_row(settings: EngineConfig, model: ModelConfig) -> int:
     return -(-max_len // settings.block_size)
 
 
+def max_blocks_held(settings: EngineConfig, model: ModelConfig) -> int:
+    """Gives the blocks that one sequence can hold at a time, over all groups.
+
+    A group with a window gives back what no later token sees: it holds what the first token of a
+    step sees and what two steps write (`Config::most_columns` of the core).
+    """
+    longest, block_size = max_blocks_per_row(settings, model), settings.block_size
+    written = 2 * settings.max_num_batched_tokens
+
+    def held(window: int | None) -> int:
+        if window is None:
+            return longest
+        return min(longest, (window - 1 + written + block_size - 2) // block_size + 1)
+
+    return sum(map(held, model.kv_windows))
+
+
 def plan_blocks(
     settings: EngineConfig,
     model: ModelConfig,
@@ -73,7 +90,7 @@ def plan_blocks(
         num_blocks = budget // block
     else:
         budget = int((memory_limit() if memory is None else memory) * MEMORY_FRACTION)
-        useful = settings.max_num_seqs * num_groups * max_blocks_per_row(settings, model) + 1
+        useful = settings.max_num_seqs * max_blocks_held(settings, model) + 1
         num_blocks = min(useful, budget // block)
     least = num_groups + 1
     if num_blocks < least:

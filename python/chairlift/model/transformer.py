@@ -30,6 +30,7 @@ class Transformer:
     def __init__(self, config: ModelConfig, weights: Weights, backend: AttentionBackend) -> None:
         self.config = config
         self.weights = weights
+        self.backend = backend
         cos_sin = cos_sin_table(config)
         slots = layer_slots(config)
         self.blocks = [

@@ -188,7 +188,7 @@ class _Replay:
             return
         room = self._core.max_context_len - request.num_prompt
         self._progress.target[index] = min(self._lengths[index], room)
-        self._index_of_slot[added.slot] = index
+        self._index_of_slot[added.slots] = index
         self._ids[index] = added.request_id
         self._index_of_id[added.request_id] = index
 

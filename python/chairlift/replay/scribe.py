@@ -121,7 +121,8 @@ class Scribe:
         self._start = start
         # Who has the file cannot try prompts: the key never leaves this process.
         self._key = secrets.token_bytes(32)
-        self._live: dict[int, _Live] = {}
+        self._live: dict[tuple[int, int], _Live] = {}
+        # By request and answer: a trace knows an answer as a request of its own.
         self._num_requests = 0
         self._tenants: dict[str, int] = {"": 0}
         self._rows = PlanRows(header.max_num_seqs)
@@ -134,11 +135,12 @@ class Scribe:
         """The lines of one entry, in the order of what happened."""
         match entry:
             case Added():
-                yield self._arrival(entry)
+                for index in range(entry.options.get("num_answers", 1)):
+                    yield self._arrival(entry, index)
             case Cancelled(now, request_id):
-                live = self._live[request_id]
                 t = now - self._start
-                yield dump(Cancel(t=t, request=live.number, tokens=live.num_output))
+                for live in self._answers(request_id):
+                    yield dump(Cancel(t=t, request=live.number, tokens=live.num_output))
             case Flushed(now):
                 yield dump(Flush(t=now - self._start))
             case Happened(events):
@@ -151,7 +153,10 @@ class Scribe:
                 yield self._step(entry, gaps)
                 yield from self._ends(entry.events)
 
-    def _arrival(self, entry: Added) -> str:
+    def _answers(self, request_id: int) -> list[_Live]:
+        return [live for (request, _), live in self._live.items() if request == request_id]
+
+    def _arrival(self, entry: Added, index: int) -> str:
         self._num_requests += 1
         options = entry.options
         tenant, salt = options.get("tenant", ""), options.get("salt", "")
@@ -159,7 +164,7 @@ class Scribe:
         chain = _Chain(self._key, self._header.block_size, root)
         chain.extend(entry.prompt)
         live = _Live(self._num_requests, chain, len(chain.names))
-        self._live[entry.request_id] = live
+        self._live[entry.request_id, index] = live
         return dump(
             Arrival(
                 t=entry.now - self._start,
@@ -182,7 +187,7 @@ class Scribe:
         gaps: Counter[int] = Counter()
         for event in entry.events:
             if isinstance(event, _core.TokensEvent) and event.token_ids:
-                live = self._live[event.request_id]
+                live = self._live[event.request_id, event.index]
                 live.chain.extend(event.token_ids)
                 if live.last_token is not None:
                     gaps[entry.updated - live.last_token] += 1
@@ -215,19 +220,27 @@ class Scribe:
         for event in events:
             if isinstance(event, _core.TokensEvent):
                 continue
-            live = self._live.pop(event.request_id)
-            account = event.account
-            first = account.first_token
-            yield dump(
-                End(
-                    t=account.finished - self._start,
-                    request=live.number,
-                    tokens=account.output_tokens,
-                    reason=event.reason,
-                    first_token=None if first is None else first - self._start,
-                    blocks="".join(live.chain.names[live.num_prompt_blocks :]),
-                )
+            if isinstance(event, _core.FinishedEvent):
+                ended = [event.index]
+            else:
+                ended = [index for request, index in self._live if request == event.request_id]
+            for index in ended:
+                live = self._live.pop((event.request_id, index))
+                yield self._end(live, event)
+
+    def _end(self, live: _Live, event: _core.FinishedEvent | _core.FailedEvent) -> str:
+        account = event.account
+        first = account.first_token
+        return dump(
+            End(
+                t=account.finished - self._start,
+                request=live.number,
+                tokens=live.num_output,
+                reason=event.reason,
+                first_token=None if first is None else first - self._start,
+                blocks="".join(live.chain.names[live.num_prompt_blocks :]),
             )
+        )
 
     def _lost(self, t: int) -> Iterator[str]:
         """The ends of the requests that a lost scheduler had, which tells them no more."""

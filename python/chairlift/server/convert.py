@@ -147,13 +147,10 @@ def to_change(update: pb.Update) -> types.Change:
 def _refuse_later_fields(start: pb.Start) -> None:
     """Names the first field that asks for something which this version does not do."""
     sampling, output = start.sampling, start.output
-    if sampling.HasField("n") and sampling.n == 0:
-        raise bad("sampling.n", "expected at least 1, got 0")
     asked = {
         "sampling.repetition_penalty": _differs(sampling, "repetition_penalty", 1.0),
         "sampling.presence_penalty": _differs(sampling, "presence_penalty", 0.0),
         "sampling.frequency_penalty": _differs(sampling, "frequency_penalty", 0.0),
-        "sampling.n": sampling.n > 1,
         "sampling.logit_bias": bool(sampling.logit_bias),
         "output.logprobs": output.logprobs > 0,
         "output.prompt_logprobs": output.HasField("prompt_logprobs"),
@@ -234,6 +231,7 @@ def _sampling(sampling: pb.Sampling) -> types.Sampling:
         top_p=_optional(sampling, "top_p", None),
         min_p=_optional(sampling, "min_p", None),
         seed=_optional(sampling, "seed", None),
+        n=_optional(sampling, "n", 1),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chairlift import types
 from chairlift.errors import Reason, RequestError
 from chairlift.server.backlog import Turn
 from chairlift.server.convert import Delivery
@@ -35,6 +36,17 @@ class LiveRequest:
     """Monotonic seconds."""
     is_accepted: bool = False
     has_started: bool = False
+    usage: types.Usage | None = None
+    """Of the answers that have ended."""
+
+    def use(self, usage: types.Usage) -> None:
+        """Adds the tokens of an answer that has ended."""
+        before = self.usage or types.Usage(0, 0, 0)
+        self.usage = types.Usage(
+            before.prompt_tokens + usage.prompt_tokens,
+            before.cached_tokens + usage.cached_tokens,
+            before.output_tokens + usage.output_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 gRPC does not slow a server down before megabytes of small messages are buffered, so the bound is
 here. Tokens go from a step's events into messages inside the core (`rust/chairlift-delivery`):
-those of a request that wait to be sent become one event. An event of any other kind comes at most
-twice per request, and commands are read only while there is room. A slow client hence gets fewer
-and larger events; where too many tokens wait, its requests stand still until it reads. Nobody else
-notices.
+those of an answer that wait to be sent become one event. An event of any other kind comes at most
+once per answer and once more per request, and commands are read only while there is room. A slow
+client hence gets fewer and larger events; where too many tokens wait, its requests stand still
+until it reads. Nobody else notices.
 """
 
 import asyncio
@@ -145,6 +145,7 @@ class Outbox:
         tenant_label: str,
         arrived_at: float,
         on_start: Callable[[], None],
+        num_answers: int = 1,
     ) -> None:
         """Takes a request's first event, and its tokens from now on.
 
@@ -156,6 +157,7 @@ class Outbox:
             tenant_label: Tokens are counted by it.
             arrived_at: Monotonic seconds.
             on_start: Called with the first tokens.
+            num_answers: Each has tokens and an end of its own.
         """
         event = pb.Event(request_id=request_id, accepted=accepted)
         self._core.track(
@@ -169,6 +171,7 @@ class Outbox:
             token_ids=delivery.token_ids,
             logprobs=delivery.logprobs,
             interval=delivery.interval,
+            num_answers=num_answers,
         )
         self._outboxes.starts[request] = on_start
         self._count()
@@ -178,14 +181,23 @@ class Outbox:
         request: int,
         request_id: str,
         *,
+        index: int = 0,
+        last: bool = True,
         finished: pb.Finished | None = None,
         failed: pb.Failed | None = None,
     ) -> None:
-        """Takes a request's last event, if any, after the tokens that still wait."""
-        event = pb.Event(request_id=request_id, last=True, finished=finished, failed=failed)
+        """Takes the last event of an answer, if any, after its tokens that still wait.
+
+        Where it is the last of the request, all that waits of the request goes before.
+        """
+        event = pb.Event(
+            request_id=request_id, index=index, last=last, finished=finished, failed=failed
+        )
         has_event = finished is not None or failed is not None
-        self._outboxes.starts.pop(request, None)
-        self._core.end(request, event.SerializeToString() if has_event else None)
+        encoded = event.SerializeToString() if has_event else None
+        if last:
+            self._outboxes.starts.pop(request, None)
+        self._core.end(request, encoded, index=index, last=last)
         self._count()
 
     def forget(self, request: int) -> None:

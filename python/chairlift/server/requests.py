@@ -197,8 +197,7 @@ class Requests:
                 case types.Accepted():
                     self._on_accepted(live, event)
                 case types.Finished():
-                    self._note_end(live, event.reason, "OK", event)
-                    self._on_end(live, finished=convert.from_finished(event, live.delivery))
+                    self._on_finished(live, event)
                 case types.Failed():
                     self._on_failed(live, event)
 
@@ -214,6 +213,7 @@ class Requests:
             tenant_label=self._desk.metrics.tenant_label(self._tenant),
             arrived_at=live.arrived_at,
             on_start=functools.partial(self._on_start, live),
+            num_answers=live.handle.prepared.num_answers,
         )
 
     def _on_start(self, live: LiveRequest) -> None:
@@ -222,6 +222,22 @@ class Requests:
         # `Accepted` may lie there unwritten, and an outbox that is not empty wakes nobody.
         self._outbox.wake()
 
+    def _on_finished(self, live: LiveRequest, event: types.Finished) -> None:
+        live.use(event.usage)
+        finished = convert.from_finished(event, live.delivery)
+        if event.last:
+            self._note_end(live, event.reason, "OK", event)
+            self._on_end(live, index=event.index, finished=finished)
+            return
+        assert live.handle.request_id is not None
+        self._outbox.end(
+            live.handle.request_id,
+            live.request_id,
+            index=event.index,
+            last=False,
+            finished=finished,
+        )
+
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
         if event.reason is Reason.ENGINE_DOWN:
             self._desk.gate.close()
@@ -229,6 +245,8 @@ class Requests:
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
         if live.is_accepted:
+            if event.usage is not None:
+                live.use(event.usage)
             self._note_end(live, event.reason, CODES[event.reason].name, event)
             if self._only_one:
                 self.error = error
@@ -240,10 +258,23 @@ class Requests:
             self._forget(live)
             self.refuse(live.request_id, pb.COMMAND_KIND_START, error)
 
-    def _on_end(self, live: LiveRequest, **end: pb.Finished | pb.Failed) -> None:
+    def _on_end(
+        self,
+        live: LiveRequest,
+        *,
+        index: int = 0,
+        finished: pb.Finished | None = None,
+        failed: pb.Failed | None = None,
+    ) -> None:
         self._forget(live)
         assert live.handle.request_id is not None
-        self._outbox.end(live.handle.request_id, live.request_id, **end)
+        self._outbox.end(
+            live.handle.request_id,
+            live.request_id,
+            index=index,
+            finished=finished,
+            failed=failed,
+        )
 
     def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
         """Answers a command that is refused; a live request of this label is untouched."""
@@ -272,7 +303,7 @@ class Requests:
         seconds = time.monotonic() - live.arrived_at
         timeline = None if end is None else end.timeline
         self._desk.metrics.ended(reason, seconds, timeline)
-        account = {} if end is None or end.usage is None else asdict(end.usage)
+        account = {} if live.usage is None else asdict(live.usage)
         times = {} if timeline is None else _fields_of(timeline)
         told = fields(
             handle=live.handle.name,

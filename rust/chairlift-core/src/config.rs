@@ -9,6 +9,18 @@ pub struct KvGroup {
     pub window: Option<u32>,
 }
 
+impl KvGroup {
+    /// Columns of the block table before this one hold nothing that the token at `position` sees, or a later one.
+    pub fn first_column(self, position: usize, block_size: usize) -> usize {
+        self.window.map_or(0, |window| {
+            (position + 1).saturating_sub(window as usize) / block_size
+        })
+    }
+}
+
+/// Answers of one request at most, however many rows there are.
+const MAX_ANSWERS: usize = 128;
+
 /// Settings of a [`crate::Scheduler`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -21,7 +33,7 @@ pub struct Config {
     pub step_budget: Option<Nanos>,
     /// Longest prompt plus answer that the model takes.
     pub max_model_len: usize,
-    /// Cap of the waiting queue.
+    /// Cap of the waiting queue; each answer of a request counts.
     pub max_queued_requests: usize,
     /// Width of the logits: every token id is below it.
     pub vocab_size: usize,
@@ -40,11 +52,46 @@ pub struct Config {
 impl Config {
     /// Longest prompt plus answer that this scheduler can hold: the model's limit or the pool's.
     pub fn max_context_len(&self) -> usize {
-        let columns = (self.num_blocks - 1) / self.kv_groups.len();
-        self.max_model_len.min(columns * self.block_size)
+        let mut most: Vec<_> = self
+            .kv_groups
+            .iter()
+            .map(|&kv| self.most_columns(kv))
+            .collect();
+        most.sort_unstable();
+        // Groups that hold few blocks leave theirs to the others.
+        let (mut blocks, mut columns) = (self.num_blocks - 1, usize::MAX);
+        for (i, &most) in most.iter().enumerate() {
+            let share = blocks / (self.kv_groups.len() - i);
+            if share < most {
+                columns = share;
+                break;
+            }
+            blocks -= most;
+        }
+        self.max_model_len
+            .min(columns.saturating_mul(self.block_size))
     }
 
-    /// Requests that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
+    /// Blocks of a group that a request holds at a time, however long it is: what the first token of the steps in flight
+    /// sees, and what they write.
+    pub fn most_columns(&self, group: KvGroup) -> usize {
+        let Some(window) = group.window else {
+            return usize::MAX;
+        };
+        let written = self.steps_in_flight * self.max_num_batched_tokens;
+        // So many tokens in a row begin anywhere in a block.
+        let tokens = written.saturating_add(window as usize - 1);
+        (tokens.saturating_add(self.block_size) - 2) / self.block_size + 1
+    }
+
+    /// Answers that a request may ask for: each takes a row, and a place in the queue before.
+    pub fn max_answers(&self) -> usize {
+        MAX_ANSWERS
+            .min(self.max_num_seqs)
+            .min(self.max_queued_requests)
+    }
+
+    /// Answers that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
     /// beyond its cap, but leaves a row; who has ended and is named by a step in flight keeps its row.
     pub fn num_slots(&self) -> usize {
         self.max_queued_requests + self.max_num_seqs
@@ -69,6 +116,10 @@ impl Config {
         at_least("vocab_size", self.vocab_size, 1, "1")?;
         at_least("block_size", self.block_size, 1, "1")?;
         at_least("kv_groups", self.kv_groups.len(), 1, "1")?;
+        let windows = self.kv_groups.iter().filter_map(|group| group.window);
+        for window in windows {
+            at_least("window", window as usize, 1, "1")?;
+        }
         at_least(
             "num_blocks",
             self.num_blocks,

@@ -54,10 +54,11 @@ pub enum EventKind {
         tokens: Range<usize>,
         sample_slot: usize,
     },
-    /// Nothing follows for the request.
+    /// Nothing follows for the answer, and if it is the last for the request; an error ends all answers.
     Ended {
         reason: EndReason,
         account: Box<Account>,
+        last: bool,
     },
 }
 
@@ -70,12 +71,22 @@ pub struct Events {
 }
 
 impl Events {
-    pub(crate) fn end(&mut self, request: RequestId, reason: EndReason, account: Account) {
+    pub(crate) fn end(
+        &mut self,
+        (request, index): (RequestId, u32),
+        reason: EndReason,
+        account: Account,
+        last: bool,
+    ) {
         let account = Box::new(account);
-        let kind = EventKind::Ended { reason, account };
+        let kind = EventKind::Ended {
+            reason,
+            account,
+            last,
+        };
         self.list.push(Event {
             request,
-            index: 0,
+            index,
             kind,
         });
     }
@@ -83,7 +94,7 @@ impl Events {
     /// Records new output whose text was appended to `self.text` from `text_start` on.
     pub(crate) fn tokens(
         &mut self,
-        request: RequestId,
+        (request, index): (RequestId, u32),
         text_start: usize,
         tokens: &[i32],
         sample_slot: usize,
@@ -102,7 +113,7 @@ impl Events {
         };
         self.list.push(Event {
             request,
-            index: 0,
+            index,
             kind,
         });
     }

@@ -10,56 +10,25 @@
 //!          full           or being
 //! ```
 //!
-//! Every KV group has a table with the same columns: column `c` holds tokens `[c * block_size, (c + 1) * block_size)`.
+//! A KV group with a window gives back what no later token sees, so that a request never holds more than
+//! [`Config::most_columns`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    block_pool::{BlockId, BlockPool},
-    config::Config,
+    block_pool::{BlockId, BlockPool, NULL_BLOCK},
+    block_table::BlockTable,
+    config::{Config, KvGroup},
     error::{Violation, ensure},
-    prefix_cache::{BlockHash, Namespace, PrefixCache},
+    prefix_cache::{Namespace, PrefixCache},
 };
 
-/// The blocks of one request.
-#[derive(Clone, Debug)]
-pub(crate) struct BlockTable {
-    num_columns: usize,
-    /// `[num_kv_groups][num_columns]`.
-    groups: Vec<Vec<BlockId>>,
-    /// Names of the full columns known so far; kept when the blocks are released, since tokens never change.
-    hashes: Vec<BlockHash>,
-    root: BlockHash,
-    /// Leading columns that were hits or have been published.
-    num_published: usize,
-    /// Blocks that this request may still allocate without asking.
-    promised: usize,
-}
-
-impl BlockTable {
-    pub(crate) fn num_columns(&self) -> usize {
-        self.num_columns
-    }
-
-    pub(crate) fn block(&self, group: usize, column: usize) -> BlockId {
-        self.groups[group][column]
-    }
-
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.groups.iter().flatten().copied()
-    }
-
-    pub(crate) fn promised(&self) -> usize {
-        self.promised
-    }
-
-    fn parent(&self, column: usize) -> BlockHash {
-        if column == 0 {
-            self.root
-        } else {
-            self.hashes[column - 1]
-        }
-    }
+/// A KV group as the cache knows it.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    kv: KvGroup,
+    /// Blocks that a request holds of it at a time.
+    most: usize,
 }
 
 /// The pool, what is known of its blocks, and what is promised.
@@ -68,35 +37,39 @@ pub(crate) struct KvCache {
     pub(crate) pool: BlockPool,
     prefix_cache: PrefixCache,
     block_size: usize,
-    num_groups: usize,
+    groups: Vec<Group>,
+    has_windows: bool,
     promised: usize,
+    /// Source and target of blocks that `grow` has copied.
+    copies: Vec<(BlockId, BlockId)>,
 }
 
 impl KvCache {
     pub(crate) fn new(config: &Config) -> Self {
+        let groups = config.kv_groups.iter().map(|&kv| Group {
+            kv,
+            most: config.most_columns(kv),
+        });
         let num_groups = config.kv_groups.len();
         Self {
             pool: BlockPool::new(config.num_blocks),
             prefix_cache: PrefixCache::new(config.hash_key, num_groups, config.num_blocks),
             block_size: config.block_size,
-            num_groups,
+            groups: groups.collect(),
+            has_windows: config.kv_groups.iter().any(|kv| kv.window.is_some()),
             promised: 0,
+            copies: Vec::new(),
         }
     }
 
     /// An empty table with memory for the columns of `num_tokens`.
     pub(crate) fn new_table(&self, namespace: &Namespace, num_tokens: usize) -> BlockTable {
-        let columns = num_tokens.div_ceil(self.block_size);
-        BlockTable {
-            num_columns: 0,
-            groups: (0..self.num_groups)
-                .map(|_| Vec::with_capacity(columns))
-                .collect(),
-            hashes: Vec::with_capacity(columns),
-            root: self.prefix_cache.root(namespace),
-            num_published: 0,
-            promised: 0,
-        }
+        let root = self.prefix_cache.root(namespace);
+        BlockTable::new(
+            self.groups.len(),
+            num_tokens.div_ceil(self.block_size),
+            root,
+        )
     }
 
     /// Blocks that nobody uses and nobody was promised.
@@ -104,17 +77,37 @@ impl KvCache {
         self.pool.num_free() - self.promised
     }
 
-    /// Leading columns of `tokens` that the cache knows. The last token is always computed: its logits are needed.
+    /// Leading columns of `tokens` that need not be computed: the cache knows all that later tokens see of them. The last
+    /// token is always computed: its logits are needed.
     pub(crate) fn lookup(&self, table: &mut BlockTable, tokens: &[i32]) -> usize {
         let most = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, most);
-        (0..most)
-            .take_while(|&column| self.known(table, tokens, column))
-            .count()
+        // Of each group: how many columns up to the one at hand are known without a gap.
+        let mut known = vec![0; self.groups.len()];
+        let mut num_hits = 0;
+        for column in 0..most {
+            let end = column + 1;
+            let (mut suffices, mut may_follow) = (true, true);
+            for (group, known) in known.iter_mut().enumerate() {
+                let is_hit = self.hit(table, tokens, group, column).is_some();
+                *known = if is_hit { *known + 1 } else { 0 };
+                suffices &= *known >= end - self.first_seen(group, end);
+                may_follow &= is_hit || self.groups[group].kv.window.is_some();
+            }
+            if !may_follow {
+                break;
+            }
+            if suffices {
+                num_hits = end;
+            }
+        }
+        num_hits
     }
 
-    fn known(&self, table: &BlockTable, tokens: &[i32], column: usize) -> bool {
-        (0..self.num_groups).all(|group| self.hit(table, tokens, group, column).is_some())
+    /// The first column of a group that tokens after `num_columns` columns see.
+    fn first_seen(&self, group: usize, num_columns: usize) -> usize {
+        let group = &self.groups[group].kv;
+        group.first_column(num_columns * self.block_size, self.block_size)
     }
 
     fn hit(
@@ -153,16 +146,22 @@ impl KvCache {
             "an admitted request starts without blocks"
         );
         let hits = self.hits(table, tokens, num_hits);
-        let promise = self.promise(tokens, num_hits);
+        let promise = self.promise(tokens.len(), num_hits);
         let num_revived = self.num_revived(&hits);
         if promise + num_revived + headroom > self.num_available() {
             return false;
         }
         for (i, &block) in hits.iter().enumerate() {
-            self.pool.share(block);
-            table.groups[i % self.num_groups].push(block);
+            let columns = &mut table.groups[i % self.groups.len()];
+            if block == NULL_BLOCK {
+                columns.num_freed += 1;
+            } else {
+                self.pool.share(block);
+            }
+            columns.blocks.push(block);
         }
         table.num_columns = num_hits;
+        table.is_news = true;
         table.num_published = num_hits;
         table.promised = promise;
         self.promised += promise;
@@ -179,11 +178,11 @@ impl KvCache {
         tables: impl Iterator<Item = &'a BlockTable>,
     ) -> Option<usize> {
         let hits = self.hits(table, tokens, num_hits);
-        let needed = self.promise(tokens, num_hits) + self.num_revived(&hits) + headroom;
+        let needed = self.promise(tokens.len(), num_hits) + self.num_revived(&hits) + headroom;
         let mut available = self.num_available();
         // Owners that stay. A hit has the one who asks, too: it cannot be had twice.
         let mut owners: BTreeMap<BlockId, u32> = BTreeMap::new();
-        for &block in &hits {
+        for &block in hits.iter().filter(|&&block| block != NULL_BLOCK) {
             owners.insert(block, self.pool.num_references(block) + 1);
         }
         let mut num_releases = 0;
@@ -204,55 +203,139 @@ impl KvCache {
         (available >= needed).then_some(num_releases)
     }
 
-    /// The blocks of the first `num_hits` columns, which were looked up before.
+    /// The blocks of the first `num_hits` columns, which were looked up before; the null block where no later token sees
+    /// the column.
     fn hits(&self, table: &BlockTable, tokens: &[i32], num_hits: usize) -> Vec<BlockId> {
-        let mut hits = Vec::with_capacity(num_hits * self.num_groups);
+        let mut hits = Vec::with_capacity(num_hits * self.groups.len());
         for column in 0..num_hits {
-            for group in 0..self.num_groups {
-                let block = self.hit(table, tokens, group, column);
-                hits.push(block.expect("invariant: a looked-up column is known"));
+            for group in 0..self.groups.len() {
+                let is_seen = column >= self.first_seen(group, num_hits);
+                let block = is_seen.then(|| {
+                    let block = self.hit(table, tokens, group, column);
+                    block.expect("invariant: a looked-up column is known")
+                });
+                hits.push(block.unwrap_or(NULL_BLOCK));
             }
         }
         hits
     }
 
-    /// Blocks that a request needs beside its hits.
-    fn promise(&self, tokens: &[i32], num_hits: usize) -> usize {
-        let columns = tokens.len().div_ceil(self.block_size);
-        (columns - num_hits) * self.num_groups
+    /// Blocks that a request of so many tokens needs beside its hits, at a time.
+    fn promise(&self, num_tokens: usize, num_hits: usize) -> usize {
+        let left = num_tokens.div_ceil(self.block_size) - num_hits;
+        let needed = |group: usize| {
+            let num_held = num_hits - self.first_seen(group, num_hits);
+            left.min(self.groups[group].most - num_held)
+        };
+        (0..self.groups.len()).map(needed).sum()
+    }
+
+    /// Blocks that one more token takes of a request without blocks that has so many.
+    pub(crate) fn room_for_next(&self, num_tokens: usize) -> usize {
+        self.promise(num_tokens + 1, 0) - self.promise(num_tokens, 0)
+    }
+
+    /// Blocks that a table may still need for so many tokens, at a time.
+    pub(crate) fn outstanding(&self, table: &BlockTable, num_tokens: usize) -> usize {
+        let left = num_tokens.div_ceil(self.block_size);
+        let left = left.saturating_sub(table.num_columns());
+        let groups = self.groups.iter().zip(&table.groups);
+        groups
+            .map(|(group, columns)| left.min(group.most - columns.num_held()))
+            .sum()
     }
 
     /// Hits that are free: they will not be.
     fn num_revived(&self, hits: &[BlockId]) -> usize {
-        let is_free = |&&block: &&BlockId| self.pool.num_references(block) == 0;
+        let is_free =
+            |&&block: &&BlockId| block != NULL_BLOCK && self.pool.num_references(block) == 0;
         hits.iter().filter(is_free).count()
     }
 
-    /// Allocates columns until `num_tokens` fit; false (and nothing changed) if there is no room.
+    /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;
+    /// a column that is not full is copied when it is first written.
+    pub(crate) fn fork(&mut self, from: &BlockTable, table: &mut BlockTable, num_tokens: usize) {
+        debug_assert_eq!(table.num_columns(), 0, "a follower starts without blocks");
+        let num_columns = num_tokens.div_ceil(self.block_size);
+        let groups = self.groups.iter().zip(&from.groups);
+        for (columns, (group, from)) in table.groups.iter_mut().zip(groups) {
+            columns.num_freed = group.kv.first_column(num_tokens, self.block_size);
+            columns.blocks.resize(columns.num_freed, NULL_BLOCK);
+            for &block in &from.blocks[columns.num_freed..num_columns] {
+                self.pool.share(block);
+                columns.blocks.push(block);
+            }
+        }
+        let num_full = num_tokens / self.block_size;
+        table.hashes.clone_from(&from.hashes);
+        table.num_columns = num_columns;
+        table.num_published = from.num_published.min(num_full);
+        table.shares_tail = num_columns > num_full;
+    }
+
+    /// Allocates columns until `num_tokens` fit, and the last column anew where others own it too; false (and nothing
+    /// changed) if there is no room.
     pub(crate) fn grow(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
-        if num_tokens <= table.num_columns * self.block_size {
+        let fits = num_tokens <= table.num_columns * self.block_size;
+        if fits && !table.shares_tail {
             return true;
         }
         let columns = num_tokens.div_ceil(self.block_size);
-        let num_new = (columns - table.num_columns()) * self.num_groups;
+        let is_shared = |block: &BlockId| self.pool.num_references(*block) > 1;
+        let num_copies = table.shared_tail().filter(is_shared).count();
+        let num_new = (columns - table.num_columns()) * self.groups.len() + num_copies;
         let from_promise = num_new.min(table.promised);
         if num_new - from_promise > self.num_available() {
             return false;
         }
         table.promised -= from_promise;
         self.promised -= from_promise;
+        if std::mem::take(&mut table.shares_tail) {
+            self.copy_tail(table);
+        }
         for _ in table.num_columns()..columns {
-            for group in 0..self.num_groups {
-                let block = self
-                    .pool
-                    .allocate()
-                    .expect("invariant: available blocks are free");
-                self.prefix_cache.evict(block);
-                table.groups[group].push(block);
+            for group in 0..self.groups.len() {
+                let block = self.allocate();
+                table.groups[group].blocks.push(block);
             }
         }
         table.num_columns = columns;
+        table.is_news = true;
         true
+    }
+
+    /// Others own the last column, too.
+    pub(crate) fn is_tail_shared(&self, table: &BlockTable) -> bool {
+        let mut tail = table.shared_tail();
+        tail.any(|block| self.pool.num_references(block) > 1)
+    }
+
+    /// Whoever owns the last column alone keeps it; until it is written again the cache does not know it.
+    fn copy_tail(&mut self, table: &mut BlockTable) {
+        for columns in &mut table.groups {
+            let tail = columns.blocks.last_mut();
+            let tail = tail.expect("invariant: a shared column is there");
+            if self.pool.num_references(*tail) > 1 {
+                let source = std::mem::replace(tail, NULL_BLOCK);
+                *tail = self.allocate();
+                self.copies.push((source, *tail));
+                self.pool.release(source, false);
+            } else {
+                self.prefix_cache.evict(*tail);
+            }
+        }
+    }
+
+    fn allocate(&mut self) -> BlockId {
+        let block = self.pool.allocate();
+        let block = block.expect("invariant: available blocks are free");
+        self.prefix_cache.evict(block);
+        block
+    }
+
+    /// The copies since the last call: source and target.
+    pub(crate) fn take_copies(&mut self) -> impl Iterator<Item = (BlockId, BlockId)> + '_ {
+        self.copies.drain(..)
     }
 
     /// Makes the full columns among the first `num_computed` tokens known to others.
@@ -265,7 +348,7 @@ impl KvCache {
         for column in table.num_published..num_full {
             let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
             let (hash, parent) = (table.hashes[column], table.parent(column));
-            for group in 0..self.num_groups {
+            for group in 0..self.groups.len() {
                 self.prefix_cache
                     .publish(group, table.block(group, column), hash, parent, tokens);
             }
@@ -273,18 +356,43 @@ impl KvCache {
         table.num_published = num_full;
     }
 
+    /// Gives back the columns that no token of `tokens` from `num_computed` on sees. What becomes free is promised again
+    /// as far as the request needs it.
+    pub(crate) fn trim(&mut self, table: &mut BlockTable, num_tokens: usize, num_computed: usize) {
+        if !self.has_windows {
+            return;
+        }
+        let mut num_free = 0;
+        for (group, columns) in self.groups.iter().zip(&mut table.groups) {
+            let first = group.kv.first_column(num_computed, self.block_size);
+            while columns.num_freed < first {
+                let column = &mut columns.blocks[columns.num_freed];
+                let block = std::mem::replace(column, NULL_BLOCK);
+                columns.num_freed += 1;
+                table.is_news = true;
+                self.pool
+                    .release(block, !self.prefix_cache.is_published(block));
+                num_free += usize::from(self.pool.num_references(block) == 0);
+            }
+        }
+        let missing = self.outstanding(table, num_tokens) - table.promised;
+        let promise = missing.min(num_free);
+        table.promised += promise;
+        self.promised += promise;
+    }
+
     /// Gives back all blocks and promises. The tail goes first, so that it is also evicted first.
     pub(crate) fn release(&mut self, table: &mut BlockTable) {
         for column in (0..table.num_columns()).rev() {
-            for group in 0..self.num_groups {
-                let block = table.block(group, column);
-                self.pool
-                    .release(block, !self.prefix_cache.is_published(block));
+            for columns in &table.groups {
+                if column >= columns.num_freed {
+                    let block = columns.blocks[column];
+                    self.pool
+                        .release(block, !self.prefix_cache.is_published(block));
+                }
             }
         }
-        table.groups.iter_mut().for_each(Vec::clear);
-        table.num_columns = 0;
-        table.num_published = 0;
+        table.clear();
         self.promised -= table.promised;
         table.promised = 0;
     }
@@ -304,7 +412,7 @@ impl KvCache {
     }
 
     pub(crate) fn num_groups(&self) -> usize {
-        self.num_groups
+        self.groups.len()
     }
 
     /// The pool, the cache and the tables agree.
@@ -321,11 +429,25 @@ impl KvCache {
                 .blocks()
                 .for_each(|block| references[block as usize] += 1);
             promised += table.promised;
-            let columns = table.num_columns();
-            ensure!(
-                table.groups.iter().all(|group| group.len() == columns),
-                "the KV groups of a request have different columns"
-            );
+            for (group, columns) in self.groups.iter().zip(&table.groups) {
+                ensure!(
+                    columns.blocks.len() == table.num_columns(),
+                    "the KV groups of a request have different columns"
+                );
+                let freed = columns.blocks.iter().map(|&block| block == NULL_BLOCK);
+                ensure!(
+                    freed
+                        .enumerate()
+                        .all(|(i, freed)| freed == (i < columns.num_freed)),
+                    "a request holds blocks behind its window, or lacks some before it"
+                );
+                ensure!(
+                    columns.num_held() <= group.most,
+                    "a request holds {} blocks of a window, at most {} can be in use",
+                    columns.num_held(),
+                    group.most
+                );
+            }
         }
         for (block, &owners) in references.iter().enumerate() {
             let counted = self.pool.num_references(block as BlockId);

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block_pool;
+mod block_table;
 mod config;
 pub mod cost_model;
 mod deadlines;

@@ -28,7 +28,7 @@ const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 2, 6, 1, 4, 2, 2, 2];
 /// Which length of the header counts each section's entries.
 const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9];
 
-/// A plan under construction. Sections that later features fill (drafts, scores, copies, swaps) are empty or zero.
+/// A plan under construction. Sections that later features fill (drafts, scores, swaps) are empty or zero.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     rows: Vec<i32>,
@@ -39,6 +39,7 @@ pub struct Plan {
     assigned: Vec<i32>,
     freed_rows: Vec<i32>,
     block_updates: Vec<i32>,
+    copies: Vec<i32>,
 }
 
 impl Plan {
@@ -46,7 +47,12 @@ impl Plan {
     pub fn capacity(config: &Config) -> usize {
         let rows = config.max_num_seqs;
         let block_updates = rows * config.max_blocks_per_row() * config.kv_groups.len();
-        HEADER + rows * (1 + 1 + 1 + 1 + 6 + 1) + config.max_num_batched_tokens + 4 * block_updates
+        let copies = rows * config.kv_groups.len();
+        HEADER
+            + rows * (1 + 1 + 1 + 1 + 6 + 1)
+            + config.max_num_batched_tokens
+            + 4 * block_updates
+            + 2 * copies
     }
 
     pub(crate) fn clear(&mut self) {
@@ -58,6 +64,7 @@ impl Plan {
         self.assigned.clear();
         self.freed_rows.clear();
         self.block_updates.clear();
+        self.copies.clear();
     }
 
     pub(crate) fn schedule(&mut self, row: Row, tokens: &[i32]) {
@@ -72,12 +79,12 @@ impl Plan {
         self.sample_rows.push(self.input_ids.len() as i32 - 1);
     }
 
-    pub(crate) fn assign(&mut self, row: Row, slot: Slot, start: usize) {
-        let (index, adapter_slot, grammar_slot) = (0, 0, 0);
+    pub(crate) fn assign(&mut self, row: Row, slot: Slot, index: u32, start: usize) {
+        let (adapter_slot, grammar_slot) = (0, 0);
         let entry = [
             row as i32,
             slot as i32,
-            index,
+            index as i32,
             start as i32,
             adapter_slot,
             grammar_slot,
@@ -92,6 +99,12 @@ impl Plan {
     pub(crate) fn set_block(&mut self, group: usize, row: Row, column: usize, block: BlockId) {
         let entry = [group as i32, row as i32, column as i32, block as i32];
         self.block_updates.extend_from_slice(&entry);
+    }
+
+    /// Before the step writes anything `target` becomes what `source` is, in all layers.
+    pub(crate) fn copy(&mut self, source: BlockId, target: BlockId) {
+        self.copies
+            .extend_from_slice(&[source as i32, target as i32]);
     }
 
     /// Writes the plan to the front of `out` and returns its length.
@@ -109,7 +122,7 @@ impl Plan {
             &self.assigned,
             &self.freed_rows,
             &self.block_updates,
-            &[],
+            &self.copies,
             &[],
             &[],
         ];
@@ -142,6 +155,8 @@ pub struct PlanView<'a> {
     pub freed_rows: &'a [i32],
     /// `[., 4]`: KV group, row, column, block.
     pub block_updates: &'a [[i32; 4]],
+    /// `[., 2]`: source and target, blocks. All sources are read before a target is written.
+    pub copies: &'a [[i32; 2]],
 }
 
 impl<'a> PlanView<'a> {
@@ -167,6 +182,7 @@ impl<'a> PlanView<'a> {
             assigned,
             freed_rows,
             block_updates,
+            copies,
             ..,
         ] = sections;
         Ok(Self {
@@ -178,6 +194,7 @@ impl<'a> PlanView<'a> {
             assigned: assigned.as_chunks().0,
             freed_rows,
             block_updates: block_updates.as_chunks().0,
+            copies: copies.as_chunks().0,
         })
     }
 }
@@ -189,7 +206,8 @@ mod tests {
     #[test]
     fn a_plan_reads_back_as_it_was_written() {
         let mut plan = Plan::default();
-        plan.assign(3, 9, 32);
+        plan.assign(3, 9, 2, 32);
+        plan.copy(5, 6);
         plan.set_block(0, 3, 2, 77);
         plan.schedule(3, &[5, 6, 7]);
         plan.schedule(1, &[LAST_SAMPLED]);
@@ -204,7 +222,8 @@ mod tests {
             (view.draft_counts, view.sample_rows),
             (&[0, 0][..], &[3][..])
         );
-        assert_eq!(view.assigned, [[3, 9, 0, 32, 0, 0]]);
+        assert_eq!(view.assigned, [[3, 9, 2, 32, 0, 0]]);
+        assert_eq!(view.copies, [[5, 6]]);
         assert_eq!(
             (view.freed_rows, view.block_updates),
             (&[2][..], &[[0, 3, 2, 77]][..])

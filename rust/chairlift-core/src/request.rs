@@ -2,8 +2,8 @@
 
 use crate::{
     Nanos,
+    block_table::BlockTable,
     events::EndReason,
-    kv_cache::BlockTable,
     prefix_cache::Namespace,
     queue::Place,
     shares::Tenant,
@@ -25,7 +25,9 @@ pub type Row = u32;
 #[derive(Clone, Debug)]
 pub struct NewRequest {
     pub prompt: Vec<i32>,
-    /// Output tokens, at most what the context leaves.
+    /// Answers, each with a row of its own and numbered from 0.
+    pub num_answers: usize,
+    /// Output tokens of an answer, at most what the context leaves.
     pub max_tokens: usize,
     /// No stop is looked for before this many output tokens.
     pub min_tokens: usize,
@@ -41,7 +43,7 @@ pub struct NewRequest {
     pub first_token_by: Option<Nanos>,
     /// Ends with what there is by then.
     pub deadline: Option<Nanos>,
-    /// Output tokens that it may produce before more is given; None is no limit.
+    /// Output tokens, over all answers, that it may produce before more is given; None is no limit.
     pub credit: Option<u64>,
     /// Higher joins first; see [`crate::PRIORITY_LEVEL`].
     pub priority: i32,
@@ -52,6 +54,7 @@ impl NewRequest {
     pub fn new(prompt: Vec<i32>, max_tokens: usize) -> Self {
         Self {
             prompt,
+            num_answers: 1,
             max_tokens,
             min_tokens: 0,
             stop_token_ids: Vec::new(),
@@ -83,6 +86,8 @@ pub(crate) enum State {
     Waiting,
     /// As one that waits, but outside the queue: it may not go on.
     Parked,
+    /// As one that waits, but behind another answer of its request, with which it joins.
+    Following,
     /// Holds a row, parked or not.
     Running { row: Row },
     /// Its last event is out; it keeps row and blocks until no step in flight names it.
@@ -110,6 +115,10 @@ pub(crate) struct Request {
     pub(crate) cache_write: bool,
     pub(crate) include_stop: bool,
     pub(crate) is_paused: bool,
+    /// Waits for another answer to compute the prompt, with a row or without.
+    pub(crate) leader: Option<Slot>,
+    /// Answers that wait for this one to compute the prompt.
+    pub(crate) num_followers: usize,
     /// Tokens, prompt and output, that its credit pays for; without a limit the largest number.
     pub(crate) credit_end: usize,
     /// Most tokens, prompt and output: `max_tokens` or the context.
@@ -120,6 +129,9 @@ pub(crate) struct Request {
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
     pub(crate) tenant: Tenant,
+    /// The name of the request of which this is an answer, and which one: of the first, its own.
+    pub(crate) owner: RequestId,
+    pub(crate) index: u32,
     pub(crate) account: Account,
     /// Computed tokens that a preemption threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
@@ -136,6 +148,7 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Account {
+    /// Counted for the first answer of a request.
     pub prompt_tokens: usize,
     /// Of the prompt, found in the prefix cache at the first admission.
     pub cached_tokens: usize,
@@ -177,6 +190,10 @@ impl Request {
             in_flight: 0,
             table,
             tenant,
+            owner: id,
+            index: 0,
+            leader: None,
+            num_followers: 0,
             is_paused: false,
             credit_end: new
                 .credit
@@ -209,7 +226,7 @@ impl Request {
     /// Tokens still to be computed before the next can be sampled; 1 is a decode. The last token that the limits allow
     /// is never computed: 0 once a step in flight samples it. 0 too while it is parked.
     pub(crate) fn num_pending(&self) -> usize {
-        if self.is_parked() {
+        if self.is_parked() || self.leader.is_some() {
             return 0;
         }
         // Limits that were lowered may lie behind what steps in flight compute.
@@ -224,7 +241,12 @@ impl Request {
 
     /// Holds its row for nothing: parked, and no step in flight names it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.num_pending() == 0
+        self.in_flight == 0 && self.is_parked() && self.leader.is_none()
+    }
+
+    /// Rows that it takes: its own, and those of who follows it.
+    pub(crate) fn num_rows(&self) -> usize {
+        1 + self.num_followers
     }
 
     /// Its place in the queue.
@@ -259,6 +281,21 @@ impl Request {
         (self.tokens.len() >= self.max_num_tokens).then_some(EndReason::Length)
     }
 
+    /// Request and index, as its events have them.
+    pub(crate) fn answer(&self) -> (RequestId, u32) {
+        (self.owner, self.index)
+    }
+
+    /// Output tokens that its credit still pays for; none where there is no limit.
+    pub(crate) fn unspent_credit(&self) -> u64 {
+        let left = self.credit_end.saturating_sub(self.tokens.len()) as u64;
+        if self.credit_end == usize::MAX {
+            0
+        } else {
+            left
+        }
+    }
+
     pub(crate) fn num_output(&self) -> usize {
         self.tokens.len() - self.num_prompt
     }
@@ -279,7 +316,7 @@ impl Request {
 
     pub(crate) fn row(&self) -> Option<Row> {
         match self.state {
-            State::Waiting | State::Parked => None,
+            State::Waiting | State::Parked | State::Following => None,
             State::Running { row } => Some(row),
             State::Ended { row } => row,
         }

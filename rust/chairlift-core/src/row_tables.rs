@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn positions_and_slots_follow_the_block_table() {
         let mut plan = Plan::default();
-        plan.assign(1, 0, 3);
+        plan.assign(1, 0, 0, 3);
         for (column, block) in [(0, 7), (1, 2)] {
             plan.set_block(0, 1, column, block);
         }
@@ -252,7 +252,7 @@ mod tests {
     /// Schedules `count` tokens of a row of two blocks of four, from `start` on, into buffers for `room` tokens.
     fn apply_one_row(start: usize, count: usize, room: usize) -> Result<StepShape, PlanError> {
         let mut plan = Plan::default();
-        plan.assign(0, 0, start);
+        plan.assign(0, 0, 0, start);
         plan.schedule(0, &vec![1; count]);
         let mut buffer = vec![0; 64];
         let length = plan.encode(&mut buffer);

@@ -31,10 +31,6 @@ impl Rows {
         self.free.pop().map(|Reverse(row)| row)
     }
 
-    pub(crate) fn has_free(&self) -> bool {
-        !self.free.is_empty()
-    }
-
     pub(crate) fn num_free(&self) -> usize {
         self.free.len()
     }

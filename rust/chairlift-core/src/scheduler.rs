@@ -21,6 +21,7 @@
 //! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
 
 mod add;
+mod answers;
 mod budget;
 mod change;
 mod check;
@@ -31,7 +32,10 @@ mod step;
 mod victim;
 mod waiting;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 pub use self::{
     add::Added,
@@ -51,7 +55,7 @@ use crate::{
     events::{EndReason, Events, Failure},
     kv_cache::KvCache,
     queue::Queue,
-    request::{Request, RequestId, Slot, State},
+    request::{Account, Request, RequestId, Slot, State},
     rows::Rows,
     text::TokenTable,
     waits::WaitClock,
@@ -115,13 +119,16 @@ pub struct Scheduler {
     free_slots: Vec<Slot>,
     num_added: u64,
     queue: Queue,
-    /// Requests that wait outside the queue.
+    /// Those who wait outside the queue, and those who do behind another answer.
     num_outside: usize,
+    num_following: usize,
+    /// The answers that have not ended of each request with several, in order.
+    families: HashMap<RequestId, Vec<Slot>>,
     num_waiting_tokens: usize,
     waits: WaitClock,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
-    /// While a step is planned: those on the running list that are parked and that no step in flight names.
+    /// While a step is planned: rows of those who are parked and whom no step in flight names.
     num_idle: usize,
     /// Somebody on the running list no longer runs, or a row was held.
     needs_sweep: bool,
@@ -166,6 +173,8 @@ impl Scheduler {
             num_added: 0,
             queue: Queue::default(),
             num_outside: 0,
+            num_following: 0,
+            families: HashMap::new(),
             num_waiting_tokens: 0,
             waits: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
@@ -196,14 +205,21 @@ impl Scheduler {
     }
 
     /// Ends a request in any state; false if it has ended already.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "each answer ends for it, and the caller has no use for it after"
+    )]
     pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
         self.waits.pass(now);
-        let Some(slot) = slot_of(&self.requests, request) else {
-            return false;
-        };
-        self.end_early(now, slot, reason);
+        let answers = self.answers(request);
+        for &slot in answers.iter().rev() {
+            // An error has ended all at once.
+            if self.is_answer(slot, request) {
+                self.end_early(now, slot, reason.clone());
+            }
+        }
         self.sweep();
-        true
+        !answers.is_empty()
     }
 
     /// What the steps so far say about the next.
@@ -238,6 +254,10 @@ impl Scheduler {
         let num_used = self.kv.pool.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
             let request = self.requests[slot as usize].as_ref();
+            // Of a column that others own, too, nothing is its own.
+            let request = request.filter(|request| {
+                request.leader.is_none() && !self.kv.is_tail_shared(&request.table)
+            });
             request.map_or(0, |request| {
                 request.table.num_columns() * block_size - request.num_computed
             })
@@ -268,19 +288,30 @@ impl Scheduler {
     /// Ends what is due: requests that waited too long to start, and requests out of time.
     fn expire(&mut self, now: Nanos) {
         while let Some(request) = self.deadlines.pop_due(now) {
-            let Some(slot) = slot_of(&self.requests, request) else {
-                continue;
-            };
-            let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
-            let request = live(&mut self.requests, slot);
-            let started = request.account.first_scheduled.is_some();
-            if due(request.deadline) {
-                self.end_early(now, slot, EndReason::TimeLimit);
-            } else if due(request.queue_deadline) && !started {
-                self.end_early(now, slot, EndReason::Failed(Failure::QueueTimeout));
+            for slot in self.answers(request).into_iter().rev() {
+                if self.is_answer(slot, request) {
+                    self.expire_answer(now, slot);
+                }
             }
         }
         self.sweep();
+    }
+
+    fn expire_answer(&mut self, now: Nanos, slot: Slot) {
+        let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
+        let request = live(&mut self.requests, slot);
+        let started = request.account.first_scheduled.is_some();
+        if due(request.deadline) {
+            self.end_early(now, slot, EndReason::TimeLimit);
+        } else if due(request.queue_deadline) && !started {
+            self.end_early(now, slot, EndReason::Failed(Failure::QueueTimeout));
+        }
+    }
+
+    /// The slot still has an answer of this request.
+    fn is_answer(&self, slot: Slot, owner: RequestId) -> bool {
+        let request = self.requests[slot as usize].as_ref();
+        request.is_some_and(|request| request.owner == owner && request.is_live())
     }
 
     /// Ends a request from outside a step: text that was held back is decided now, unless it failed.
@@ -291,24 +322,64 @@ impl Scheduler {
             request
                 .text
                 .finish(&self.token_table, &mut self.events.text);
-            self.events.tokens(request.id, start, &[], 0);
+            self.events.tokens(request.answer(), start, &[], 0);
         }
         self.end(now, slot, reason);
     }
 
-    /// The one way out: emits the last event and releases what no step in flight names.
+    /// The one way out: emits the last event of an answer. An error ends all answers of its request.
     fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
-        self.stop_waiting(slot);
         let request = live(&mut self.requests, slot);
+        let (owner, answer) = (request.owner, request.answer());
+        if !matches!(reason, EndReason::Failed(_)) {
+            let unspent = request.unspent_credit();
+            let ends_all = matches!(reason, EndReason::Cancelled | EndReason::TimeLimit);
+            let (account, last) = self.close(now, slot);
+            self.events.end(answer, reason, account, last);
+            if !last && !ends_all {
+                let others = self.answers(owner);
+                self.deal_credit(&others, unspent);
+            }
+            return;
+        }
+        let mut answers = self.answers(owner);
+        answers.retain(|&other| other != slot);
+        answers.push(slot);
+        // Whoever follows goes before the one that it follows.
+        answers.sort_by_key(|&slot| live(&mut self.requests, slot).leader.is_none());
+        let mut account = live(&mut self.requests, slot).account;
+        (account.prompt_tokens, account.cached_tokens) = (0, 0);
+        account.finished = now;
+        for other in answers {
+            let ended = self.close(now, other).0;
+            account.prompt_tokens += ended.prompt_tokens;
+            account.cached_tokens += ended.cached_tokens;
+            account.output_tokens += ended.output_tokens;
+            if other == slot {
+                account.waits = ended.waits;
+            }
+        }
+        self.events.end((owner, 0), reason, account, true);
+    }
+
+    /// Ends an answer without a word, and releases what no step in flight names; gives its account, and whether it is the
+    /// last of its request.
+    fn close(&mut self, now: Nanos, slot: Slot) -> (Account, bool) {
+        self.stop_waiting(slot);
+        self.share_wait(slot);
+        let last = self.leave_family(slot);
+        let request = live(&mut self.requests, slot);
+        self.num_following -= usize::from(request.state == State::Following);
         self.queue.shares.leave(now, request.tenant);
         request.state = State::Ended { row: request.row() };
         self.needs_sweep = true;
         request.account.finished = now;
         request.account.output_tokens = request.num_output();
-        self.events.end(request.id, reason, request.account);
+        let account = request.account;
         if request.in_flight == 0 {
             self.release(slot);
         }
+        (account, last)
     }
 
     /// The one place that frees: blocks, row and slot of an ended request that no step names.
@@ -349,9 +420,11 @@ impl Scheduler {
     /// Forgets deadlines that no longer hold, if they are many.
     fn compact_deadlines(&mut self) {
         let num_live = self.num_waiting() + self.running.len();
-        let requests = &self.requests;
+        let (requests, families) = (&self.requests, &self.families);
         self.deadlines.compact(num_live, |time, id| {
-            let request = slot_of(requests, id).and_then(|slot| requests[slot as usize].as_ref());
+            let answers = families.get(&id).and_then(|slots| slots.first().copied());
+            let slot = answers.or_else(|| slot_of(requests, id));
+            let request = slot.and_then(|slot| requests[slot as usize].as_ref());
             request.is_some_and(|request| {
                 [request.queue_deadline, request.deadline].contains(&Some(time))
             })

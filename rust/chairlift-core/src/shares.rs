@@ -71,6 +71,11 @@ impl Shares {
         tenant
     }
 
+    /// One more request of a tenant that has some.
+    pub(crate) fn enter_again(&mut self, tenant: Tenant) {
+        self.entries[tenant as usize].num_live += 1;
+    }
+
     /// A request of this tenant has ended.
     pub(crate) fn leave(&mut self, now: Nanos, tenant: Tenant) {
         let entry = &mut self.entries[tenant as usize];

@@ -7,7 +7,7 @@
 //!  #9 "c" ─────────────▶   #9: "c" ───────────────────────▶  B: [tokens #9] ──▶ message
 //! ```
 //!
-//! Tokens of a request that wait to be sent become one event. All that waits for a stream becomes one message, in the
+//! Tokens of an answer that wait to be sent become one event. All that waits for a stream becomes one message, in the
 //! encoding of `chairlift.v1.GenerateResponse`: there is no object per token on the way.
 #![forbid(unsafe_code)]
 

@@ -108,24 +108,32 @@ impl Outboxes {
         }
     }
 
-    /// Ends a request: its tokens that wait, then an event if there is one, then nothing.
+    /// Ends an answer: its tokens that wait, then an event if there is one. With the `last` one nothing follows for the
+    /// request: what waits of its other answers goes before the event.
     ///
     /// The event is an encoded `Event` without its sequence number.
-    pub fn end(&mut self, request: RequestId, event: Option<&[u8]>) {
-        let Some(mut track) = self.tracks.remove(&request) else {
+    pub fn end(&mut self, request: RequestId, index: usize, last: bool, event: Option<&[u8]>) {
+        let Some(track) = self.tracks.get_mut(&request) else {
             return;
         };
         if let Some(stream) = self.streams[track.stream.0].as_mut() {
-            if track.is_due {
-                stream.due.retain(|&due| due != request);
-            } else {
-                // Kept for an interval; they are sent now.
-                stream.num_token_bytes += track.tokens.len();
+            let all = 0..track.answers.len();
+            let ended = if last { all } else { index..index + 1 };
+            for index in ended {
+                if track.answers[index].is_due {
+                    stream.due.retain(|&due| due != (request, index));
+                } else {
+                    // Kept for an interval; they are sent now.
+                    stream.num_token_bytes += track.answers[index].tokens.len();
+                }
+                send(track, index, stream);
             }
-            send(&track, stream);
             if let Some(event) = event {
                 stream.put(&numbered(event, track.next_sequence()));
             }
+        }
+        if last {
+            self.tracks.remove(&request);
         }
     }
 
@@ -134,10 +142,12 @@ impl Outboxes {
         let Some(track) = self.tracks.remove(&request) else {
             return;
         };
-        if let (true, Some(stream)) = (track.is_due, self.streams[track.stream.0].as_mut()) {
-            stream.due.retain(|&due| due != request);
-            stream.num_token_bytes -= track.tokens.len();
-        }
+        let Some(stream) = self.streams[track.stream.0].as_mut() else {
+            return;
+        };
+        let due = track.answers.iter().filter(|answer| answer.is_due);
+        stream.num_token_bytes -= due.map(|answer| answer.tokens.len()).sum::<usize>();
+        stream.due.retain(|&(due, _)| due != request);
     }
 
     /// Takes the tokens of tracked requests out of a step's events.
@@ -154,35 +164,35 @@ impl Outboxes {
                 posted.rest.push(position);
                 continue;
             };
+            let index = event.index as usize;
             let num_tokens = output.token_ids.len() as u64;
             if num_tokens > 0 {
                 self.num_tokens[track.options.group] += num_tokens;
-                match track.last_token_at.replace(now) {
-                    None => {
-                        let waited = now.saturating_sub(track.arrived_at);
-                        self.first_token.add(waited as f64 * NS, 1);
-                        posted.started.push(event.request);
-                    }
-                    Some(last) => {
-                        let waited = now.saturating_sub(last) as f64 * NS;
-                        self.inter_token.add(waited / num_tokens as f64, num_tokens);
-                    }
+                if !std::mem::replace(&mut track.has_started, true) {
+                    let waited = now.saturating_sub(track.arrived_at);
+                    self.first_token.add(waited as f64 * NS, 1);
+                    posted.started.push(event.request);
+                }
+                if let Some(last) = track.answers[index].last_token_at.replace(now) {
+                    let waited = now.saturating_sub(last) as f64 * NS;
+                    self.inter_token.add(waited / num_tokens as f64, num_tokens);
                 }
             }
-            let kept = track.tokens.len();
-            let is_due = track.keep(output);
+            let kept = track.answers[index].tokens.len();
+            let is_due = track.keep(index, output);
+            let answer = &mut track.answers[index];
             let Some(stream) = self.streams[track.stream.0].as_mut() else {
                 continue;
             };
-            if track.is_due {
-                stream.num_token_bytes += track.tokens.len() - kept;
+            if answer.is_due {
+                stream.num_token_bytes += answer.tokens.len() - kept;
             } else if is_due {
                 if stream.is_empty() {
                     posted.woken.push(track.stream);
                 }
-                track.is_due = true;
-                stream.due.push(event.request);
-                stream.num_token_bytes += track.tokens.len();
+                answer.is_due = true;
+                stream.due.push((event.request, index));
+                stream.num_token_bytes += answer.tokens.len();
             }
             if !stream.is_full && stream.num_token_bytes > self.max_token_bytes {
                 stream.is_full = true;
@@ -198,11 +208,9 @@ impl Outboxes {
             return Vec::new();
         };
         let mut due = std::mem::take(&mut stream.due);
-        for request in due.drain(..) {
+        for (request, index) in due.drain(..) {
             if let Some(track) = self.tracks.get_mut(&request) {
-                send(track, stream);
-                track.sent();
-                track.is_due = false;
+                send(track, index, stream);
             }
         }
         stream.due = due;
@@ -273,16 +281,20 @@ fn output<'a>(
     })
 }
 
-/// Makes an event of the tokens that a request has kept, if there are any.
-fn send(track: &Track, stream: &mut Stream) {
-    let Track {
-        request_id,
-        sequence,
-        tokens,
-        ..
-    } = track;
-    if !tokens.is_empty() {
-        let len = wire::tokens_event_len(request_id, *sequence, tokens);
-        wire::put_tokens_event(stream.message(len), request_id, *sequence, tokens);
+/// Makes an event of the tokens that an answer has kept, if there are any.
+fn send(track: &mut Track, index: usize, stream: &mut Stream) {
+    if track.answers[index].tokens.is_empty() {
+        track.answers[index].is_due = false;
+        return;
     }
+    let sequence = track.tokens_sequence(index);
+    let head = wire::Head {
+        request_id: &track.request_id,
+        index: index as u32,
+        sequence,
+    };
+    let answer = &mut track.answers[index];
+    let len = wire::tokens_event_len(head, &answer.tokens);
+    wire::put_tokens_event(stream.message(len), head, &answer.tokens);
+    answer.sent();
 }

@@ -11,8 +11,8 @@ const MESSAGE_BYTES: usize = 1 << 20;
 pub(crate) struct Stream {
     /// Events that stand for themselves and tokens that came before them, as messages; the last one grows.
     pub(crate) messages: Vec<Vec<u8>>,
-    /// Requests with tokens that are due, in order.
-    pub(crate) due: Vec<RequestId>,
+    /// Answers with tokens that are due, in order: request and index.
+    pub(crate) due: Vec<(RequestId, usize)>,
     /// Memory of tokens that wait, those in `messages` included.
     pub(crate) num_token_bytes: usize,
     pub(crate) is_full: bool,

@@ -1,4 +1,4 @@
-//! Where one request's events stand: the last sequence number, and the tokens that were not sent yet.
+//! Where one request's events stand: the last sequence number, and of each answer the tokens that were not sent yet.
 
 use chairlift_core::Nanos;
 
@@ -17,9 +17,11 @@ pub struct Options {
     pub interval: u32,
     /// Tokens are counted by this small number.
     pub group: usize,
+    /// Answers of the request.
+    pub num_answers: usize,
 }
 
-/// Output of one request in one step.
+/// Output of one answer in one step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output<'a> {
     pub(crate) text: &'a str,
@@ -32,14 +34,25 @@ pub(crate) struct Output<'a> {
 pub(crate) struct Track {
     pub(crate) stream: StreamId,
     pub(crate) request_id: Vec<u8>,
-    pub(crate) sequence: u32,
+    sequence: u32,
+    /// The highest that was given out.
+    sent: u32,
+    pub(crate) arrived_at: Nanos,
+    pub(crate) has_started: bool,
+    pub(crate) options: Options,
+    pub(crate) answers: Vec<Answer>,
+}
+
+/// One answer of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
     /// Not sent yet; they may be kept for an interval.
     pub(crate) tokens: Tokens,
+    /// The sequence number of the last of them.
+    sequence: u32,
     /// Listed in the stream: what is kept makes an event.
     pub(crate) is_due: bool,
-    pub(crate) arrived_at: Nanos,
     pub(crate) last_token_at: Option<Nanos>,
-    pub(crate) options: Options,
     has_sent_tokens: bool,
 }
 
@@ -54,24 +67,37 @@ impl Track {
             stream,
             request_id: request_id.as_bytes().to_vec(),
             sequence: 0,
-            tokens: Tokens::default(),
-            is_due: false,
+            sent: 0,
             arrived_at,
-            last_token_at: None,
+            has_started: false,
             options,
-            has_sent_tokens: false,
+            answers: (0..options.num_answers)
+                .map(|_| Answer::default())
+                .collect(),
         }
     }
 
+    /// The number of an event of its own, which is the next to be sent.
     pub(crate) fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
+        self.sent = self.sequence;
         self.sequence
     }
 
+    /// The number of an event of what an answer has kept: it rises in the order in which they are sent.
+    pub(crate) fn tokens_sequence(&mut self, index: usize) -> u32 {
+        let last = self.answers[index].sequence;
+        self.sent = last.max(self.sent.saturating_add(1));
+        self.sequence = self.sequence.max(self.sent);
+        self.sent
+    }
+
     /// Keeps what a step produced; tells whether it makes an event now.
-    pub(crate) fn keep(&mut self, output: Output<'_>) -> bool {
-        self.next_sequence();
-        let tokens = &mut self.tokens;
+    pub(crate) fn keep(&mut self, index: usize, output: Output<'_>) -> bool {
+        self.sequence = self.sequence.wrapping_add(1);
+        let answer = &mut self.answers[index];
+        answer.sequence = self.sequence;
+        let tokens = &mut answer.tokens;
         tokens.num_tokens += output.token_ids.len() as u32;
         if self.options.text {
             tokens.text.extend_from_slice(output.text.as_bytes());
@@ -88,12 +114,15 @@ impl Track {
             }
         }
         let interval = self.options.interval;
-        interval != 0 && (!self.has_sent_tokens || tokens.num_tokens >= interval)
+        interval != 0 && (!answer.has_sent_tokens || tokens.num_tokens >= interval)
     }
+}
 
+impl Answer {
     /// What was kept is in a message.
     pub(crate) fn sent(&mut self) {
         self.tokens.clear();
         self.has_sent_tokens = true;
+        self.is_due = false;
     }
 }

@@ -9,6 +9,7 @@ const LENGTH_DELIMITED: u8 = 2;
 const EVENTS: u8 = tag(1, LENGTH_DELIMITED);
 
 const EVENT_REQUEST_ID: u8 = tag(1, LENGTH_DELIMITED);
+const EVENT_INDEX: u8 = tag(2, VARINT);
 const EVENT_SEQUENCE: u8 = tag(3, VARINT);
 const EVENT_TOKENS: u8 = tag(7, LENGTH_DELIMITED);
 
@@ -84,26 +85,33 @@ impl Tokens {
     }
 }
 
-/// Bytes that [`put_tokens_event`] appends.
-pub(crate) fn tokens_event_len(request_id: &[u8], sequence: u32, tokens: &Tokens) -> usize {
-    message_len(event_len(request_id, sequence, tokens))
+/// Whose tokens an event has, and its place among the events of the request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head<'a> {
+    pub(crate) request_id: &'a [u8],
+    pub(crate) index: u32,
+    pub(crate) sequence: u32,
 }
 
-fn event_len(request_id: &[u8], sequence: u32, tokens: &Tokens) -> usize {
-    bytes_len(request_id) + number_len(sequence) + message_len(tokens.encoded_len())
+/// Bytes that [`put_tokens_event`] appends.
+pub(crate) fn tokens_event_len(head: Head<'_>, tokens: &Tokens) -> usize {
+    message_len(event_len(head, tokens))
+}
+
+fn event_len(head: Head<'_>, tokens: &Tokens) -> usize {
+    bytes_len(head.request_id)
+        + number_len(head.index)
+        + number_len(head.sequence)
+        + message_len(tokens.encoded_len())
 }
 
 /// Appends an event with tokens to a message.
-pub(crate) fn put_tokens_event(
-    message: &mut Vec<u8>,
-    request_id: &[u8],
-    sequence: u32,
-    tokens: &Tokens,
-) {
+pub(crate) fn put_tokens_event(message: &mut Vec<u8>, head: Head<'_>, tokens: &Tokens) {
     message.push(EVENTS);
-    put_varint(message, event_len(request_id, sequence, tokens) as u64);
-    put_bytes(message, EVENT_REQUEST_ID, request_id);
-    put_number(message, EVENT_SEQUENCE, sequence);
+    put_varint(message, event_len(head, tokens) as u64);
+    put_bytes(message, EVENT_REQUEST_ID, head.request_id);
+    put_number(message, EVENT_INDEX, head.index);
+    put_number(message, EVENT_SEQUENCE, head.sequence);
     message.push(EVENT_TOKENS);
     put_varint(message, tokens.encoded_len() as u64);
     tokens.encode(message);

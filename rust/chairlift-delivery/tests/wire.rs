@@ -81,6 +81,7 @@ const OPTIONS: Options = Options {
     logprobs: true,
     interval: 1,
     group: 0,
+    num_answers: 1,
 };
 
 proptest! {

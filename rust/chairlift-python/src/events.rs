@@ -13,7 +13,7 @@ use pyo3::{
 
 use crate::waits;
 
-/// New output of one request in one step.
+/// New output of one answer in one step.
 #[pyclass(module = "chairlift._core", frozen, get_all)]
 pub(crate) struct TokensEvent {
     request_id: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Account {
     waits: Vec<(&'static str, u64)>,
 }
 
-/// A request is complete.
+/// An answer is complete.
 #[pyclass(module = "chairlift._core", frozen, get_all)]
 pub(crate) struct FinishedEvent {
     request_id: u64,
@@ -48,6 +48,7 @@ pub(crate) struct FinishedEvent {
     stop: Option<String>,
     stop_token_id: Option<i32>,
     account: Py<Account>,
+    last: bool,
 }
 
 /// A request ended by an error.
@@ -143,7 +144,11 @@ impl Events {
                 };
                 Ok(Py::new(py, event)?.into_any())
             }
-            EventKind::Ended { reason, account } => {
+            EventKind::Ended {
+                reason,
+                account,
+                last,
+            } => {
                 let account = Py::new(py, Account::from(&**account))?;
                 if let EndReason::Failed(failure) = reason {
                     let reason = failure_name(*failure);
@@ -168,6 +173,7 @@ impl Events {
                     stop,
                     stop_token_id,
                     account,
+                    last: *last,
                 };
                 Ok(Py::new(py, event)?.into_any())
             }

@@ -64,7 +64,7 @@ impl Outboxes {
         self.inner().close(StreamId(stream));
     }
 
-    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval))]
+    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval, num_answers = 1))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -81,6 +81,7 @@ impl Outboxes {
         token_ids: bool,
         logprobs: bool,
         interval: u32,
+        num_answers: usize,
     ) -> PyResult<()> {
         let options = Options {
             text,
@@ -88,6 +89,7 @@ impl Outboxes {
             logprobs,
             interval,
             group,
+            num_answers,
         };
         let (request, stream) = (RequestId(request), StreamId(stream));
         if self
@@ -105,9 +107,9 @@ impl Outboxes {
         self.inner().put(StreamId(stream), event);
     }
 
-    #[pyo3(signature = (request, event))]
-    fn end(&self, request: u64, event: Option<&[u8]>) {
-        self.inner().end(RequestId(request), event);
+    #[pyo3(signature = (request, event, *, index = 0, last = true))]
+    fn end(&self, request: u64, event: Option<&[u8]>, index: usize, last: bool) {
+        self.inner().end(RequestId(request), index, last, event);
     }
 
     fn forget(&self, request: u64) {

@@ -24,7 +24,7 @@ use crate::{
 #[pyclass(module = "chairlift._core", frozen, get_all)]
 pub(crate) struct Added {
     request_id: u64,
-    slot: u32,
+    slots: Vec<u32>,
     queue_position: usize,
 }
 
@@ -57,6 +57,8 @@ pub(crate) struct Scheduler {
     wake_at: Option<u64>,
     #[pyo3(get)]
     max_context_len: usize,
+    #[pyo3(get)]
+    max_answers: usize,
     #[pyo3(get)]
     plan_capacity: usize,
     #[pyo3(get)]
@@ -133,13 +135,14 @@ impl Scheduler {
             event_buffers: Buffers::default(),
             wake_at: None,
             max_context_len: config.max_context_len(),
+            max_answers: config.max_answers(),
             plan_capacity: Plan::capacity(config),
             num_slots: config.num_slots(),
             inner,
         })
     }
 
-    #[pyo3(signature = (now, prompt, *, max_tokens, min_tokens = 0, stop = vec![],
+    #[pyo3(signature = (now, prompt, *, max_tokens, num_answers = 1, min_tokens = 0, stop = vec![],
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
@@ -158,6 +161,7 @@ impl Scheduler {
         now: u64,
         prompt: Vec<i32>,
         max_tokens: usize,
+        num_answers: usize,
         min_tokens: usize,
         stop: Vec<String>,
         stop_token_ids: Vec<i32>,
@@ -182,6 +186,7 @@ impl Scheduler {
         };
         let new = NewRequest {
             prompt,
+            num_answers,
             max_tokens,
             min_tokens,
             stop_token_ids,
@@ -199,7 +204,7 @@ impl Scheduler {
         let added = added.map_err(|refusal| error::refused(py, refusal))?;
         Ok(Added {
             request_id: added.request.0,
-            slot: added.slot,
+            slots: added.slots,
             queue_position: added.queue_position,
         })
     }

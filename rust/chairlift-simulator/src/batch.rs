@@ -4,6 +4,7 @@ use chairlift_core::{plan::PlanView, policy::Policy};
 
 use crate::{
     client::{Client, State},
+    oracle::first_visible,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -28,18 +29,21 @@ impl World {
             "the step exceeds its budget"
         );
         ensure!(!view.rows.is_empty(), "the step is empty");
-        let is_idle = |index: &usize| {
-            let client = &self.clients[*index];
-            client.is_parked() && client.in_flight == 0
-        };
+        let is_idle = |index: &usize| self.clients[*index].is_idle();
         let parked: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
-        let (mut victims, mut gave_way) = (0, Vec::new());
+        let (mut victims, mut gave_way, mut followers) = (0, Vec::new(), Vec::new());
         for &row in view.freed_rows {
             let owner = self.rows[row as usize].take();
             let Some(owner) = owner else {
                 return Err(format!("row {row} is freed and was not used"));
             };
             let runs = self.clients[owner].state == State::Running;
+            if runs && self.clients[owner].follows {
+                self.clients[owner].roll_back();
+                self.running.retain(|&other| other != owner);
+                followers.push(owner);
+                continue;
+            }
             if runs && parked.contains(&owner) {
                 gave_way.push(owner);
                 self.tally.saw(Sight::GaveWay);
@@ -50,6 +54,15 @@ impl World {
                 self.preempt(owner)?;
             }
         }
+        for &index in &followers {
+            let leader = &self.clients[index - self.clients[index].index];
+            ensure!(
+                leader.state == State::Waiting,
+                "#{} loses the row of an answer that waits for its prompt",
+                leader.label
+            );
+        }
+        self.tally.add(Sight::FamiliesBack, followers.len() as u64);
         let before = Before {
             running: self.runnable().collect(),
             parked,
@@ -57,14 +70,17 @@ impl World {
             has_preempted: victims > 0,
         };
         let mut num_joining = 0;
-        for &[row, slot, _, start, ..] in view.assigned {
-            self.check_joining(
-                row as usize,
-                slot as usize,
-                start as usize,
-                &before,
-                &mut num_joining,
-            )?;
+        let mut joined = Vec::new();
+        for assigned in view.assigned {
+            joined.push(self.check_joining(assigned, &before, &mut num_joining)?);
+        }
+        for index in joined {
+            let waits = |other: &usize| self.clients[*other].state == State::Waiting;
+            ensure!(
+                !self.following(index).iter().any(waits),
+                "#{} joins, and not all of its answers have a row",
+                self.clients[index].label
+            );
         }
         let mut seen = vec![false; self.rows.len()];
         for &row in view.rows {
@@ -105,12 +121,11 @@ impl World {
 
     fn check_joining(
         &mut self,
-        row: usize,
-        slot: usize,
-        start: usize,
+        &[row, slot, answer, start, ..]: &[i32; 6],
         before: &Before,
         num_joining: &mut usize,
-    ) -> Checked {
+    ) -> Checked<usize> {
+        let (row, slot, start) = (row as usize, slot as usize, start as usize);
         let index = self.by_slot[slot];
         ensure!(index != usize::MAX, "slot {slot} joins and is nobody's");
         let label = self.clients[index].label;
@@ -122,6 +137,13 @@ impl World {
             self.clients[index].state == State::Waiting,
             "#{label} joins and does not wait"
         );
+        ensure!(
+            answer as usize == self.clients[index].index,
+            "answer {answer} of #{label} joins in the slot of another"
+        );
+        if self.clients[index].follows {
+            return self.check_follower(index, row, start);
+        }
         ensure!(
             !before.has_preempted || self.is_unsettled,
             "#{label} joins in a step that preempts"
@@ -136,12 +158,14 @@ impl World {
             self.clients[index].rejoined = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;
+            let num_rows = 1 + self.following(index).len();
             ensure!(
                 self.scenario.config.steps_in_flight > 1
-                    || !self.is_last_row_kept_from(self.clients[index].tenant),
-                "#{label} takes the last row, which is kept for tenants that have none"
+                    || !before.parked.is_empty()
+                    || !self.is_last_row_kept_from(self.clients[index].tenant, num_rows),
+                "#{label} takes the last row, which is kept for tenants below their share"
             );
-            *num_joining += 1;
+            *num_joining += num_rows;
             let is_earliest = self.first(Client::is_fresh) == Some(index);
             self.tally.add(Sight::Shares, u64::from(!is_earliest));
             self.shares.admit(&self.clients[index], start);
@@ -164,7 +188,22 @@ impl World {
         client.join(start);
         self.rows[row] = Some(index);
         self.running.push(index);
-        Ok(())
+        Ok(index)
+    }
+
+    /// An answer gets its row with the one that computes the prompt, whose last token it will compute again.
+    fn check_follower(&mut self, index: usize, row: usize, start: usize) -> Checked<usize> {
+        let client = &self.clients[index];
+        let (label, leader) = (client.label, &self.clients[index - client.index]);
+        ensure!(
+            leader.state == State::Running && start == client.answer.num_prompt - 1,
+            "an answer of #{label} joins at {start}, or without the one that computes its prompt"
+        );
+        let client = &mut self.clients[index];
+        (client.state, client.joined) = (State::Running, true);
+        self.rows[row] = Some(index);
+        self.running.push(index);
+        Ok(index)
     }
 
     fn count_prefix(&mut self, index: usize, start: usize) {
@@ -194,7 +233,11 @@ impl World {
         if let Policy::Static { batch_size, .. } | Policy::Dynamic { batch_size, .. } =
             self.scenario.config.policy
         {
-            ensure!(num_joining < batch_size, "more than a batch joins");
+            let num_rows = num_joining + 1 + self.following(index).len();
+            ensure!(
+                num_joining == 0 || num_rows <= batch_size,
+                "more than a batch joins"
+            );
         }
         ensure!(
             self.first_fresh() == Some(index),
@@ -274,7 +317,8 @@ impl World {
             } => (batch_size, timeout),
         };
         let was_flushed = fresh.iter().any(|&index| index < self.flushed_before);
-        let is_ready = fresh.len() >= batch_size || was_flushed;
+        let rows = fresh.iter().map(|&index| 1 + self.following(index).len());
+        let is_ready = rows.sum::<usize>() >= batch_size || was_flushed;
         let due = oldest.saturating_add(patience);
         (!batch_is_open).then_some(if is_ready { 0 } else { due })
     }
@@ -340,13 +384,13 @@ impl World {
         let is_kept = self.keeps_the_last_row(head);
         let config = &self.scenario.config;
         let load = self.scheduler.load();
-        let is_idle = |index: &usize| {
-            let client = &self.clients[*index];
-            client.is_parked() && client.in_flight == 0
-        };
+        let is_idle = |index: &usize| self.clients[*index].is_idle();
         let parked: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
+        let num_rows = |index: usize| 1 + self.following(index).len();
+        let num_idle: usize = parked.iter().map(|&index| num_rows(index)).sum();
+        let num_busy = load.num_rows_held - num_idle;
         let is_full = num_tokens == config.max_num_batched_tokens
-            || (load.num_rows_held == config.max_num_seqs && parked.is_empty());
+            || num_busy + num_rows(head) > config.max_num_seqs;
         if config.steps_in_flight > 1
             || config.policy != Policy::Continuous
             || before.has_preempted
@@ -356,30 +400,33 @@ impl World {
             return Ok(());
         }
         let columns = |tokens: usize| tokens.div_ceil(config.block_size);
-        let unwritten = |client: &Client| {
-            columns(client.num_tokens()).saturating_sub(columns(client.num_computed))
+        let left = |client: &Client| {
+            let written = columns(client.num_computed);
+            self.num_needed(columns(client.num_tokens()).saturating_sub(written))
         };
         // What the parked hold can be had, where it is known to be theirs alone.
         let mut given = 0;
         if !config.prefix_cache {
-            let computed = |&index: &usize| columns(self.clients[index].num_computed);
-            given = parked.iter().map(computed).sum();
+            let held = |&index: &usize| self.num_held(&self.clients[index]);
+            let alone = |index: &&usize| self.clients[**index].num_answers == 1;
+            given = parked.iter().filter(alone).map(held).sum();
         }
         let promised = self.running.iter().filter(|index| {
             // With a prefix cache promises of the parked count, too: whether they are enough alone is not known.
             config.prefix_cache || !parked.contains(index)
         });
-        let promised: usize = promised.map(|&index| unwritten(&self.clients[index])).sum();
-        let num_runnable = self.running.len() - parked.len();
+        let promised: usize = promised.map(|&index| left(&self.clients[index])).sum();
+        let num_runnable = self.running.len() - num_idle;
         let head = &self.clients[head];
         // Who was preempted comes back only if everyone who runs, itself included, could take one more token.
-        let headroom = if head.is_preempted() {
-            num_runnable + usize::from(head.num_tokens().is_multiple_of(config.block_size))
-        } else {
-            0
-        };
-        let needed = (columns(head.num_tokens()) + headroom + promised) * config.kv_groups.len();
-        let free = load.num_free_blocks + given * config.kv_groups.len();
+        let mut num_tokens = head.num_tokens();
+        let mut headroom = 0;
+        if head.is_preempted() {
+            num_tokens += 1;
+            headroom = num_runnable * config.kv_groups.len();
+        }
+        let needed = self.num_needed(columns(num_tokens)) + headroom + promised;
+        let free = load.num_free_blocks + given;
         let label = head.label;
         ensure!(
             needed > free,
@@ -390,10 +437,37 @@ impl World {
 
     /// Whether the head of the queue has to leave the last row to others.
     fn keeps_the_last_row(&mut self, head: usize) -> bool {
+        let num_rows = 1 + self.following(head).len();
         let head = &self.clients[head];
-        let is_kept = !head.is_preempted() && self.is_last_row_kept_from(head.tenant);
+        let is_kept = !head.is_preempted() && self.is_last_row_kept_from(head.tenant, num_rows);
         self.tally.add(Sight::LastRowKept, u64::from(is_kept));
         is_kept
+    }
+
+    /// Blocks that so many more columns take, in all KV groups: of a window never more than it sees and steps write.
+    fn num_needed(&self, columns: usize) -> usize {
+        let config = &self.scenario.config;
+        let written = config.max_num_batched_tokens * config.steps_in_flight;
+        let most = |window: u32| {
+            let tokens = window as usize - 1 + written;
+            1 + (tokens - 1).div_ceil(config.block_size)
+        };
+        let windows = config.kv_groups.iter().map(|group| group.window);
+        windows
+            .map(|window| window.map_or(columns, |window| columns.min(most(window))))
+            .sum()
+    }
+
+    /// Blocks of what a request has computed and may still see.
+    fn num_held(&self, client: &Client) -> usize {
+        let config = &self.scenario.config;
+        let first = |group| first_visible(group, client.num_computed) / config.block_size;
+        let end = client.num_computed.div_ceil(config.block_size);
+        config
+            .kv_groups
+            .iter()
+            .map(|&group| end - first(group))
+            .sum()
     }
 
     /// The head of the queue: who was preempted, then who never ran.

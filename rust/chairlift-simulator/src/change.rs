@@ -9,7 +9,7 @@ use chairlift_core::{
 };
 
 use crate::{
-    client::{Client, Due},
+    client::{Client, State},
     random::{Random, mix},
     tally::Sight,
     workload::{Label, Stop, find_stops},
@@ -127,8 +127,9 @@ impl World {
     /// Changes a request in any state; one that has ended or is unknown cannot be.
     pub(crate) fn change(&mut self, label: Label, alteration: &Alteration) -> Checked {
         let latest = self.tell_time();
-        let live = self.find(label);
-        let live = live.filter(|&index| self.clients[index].is_live());
+        let live = self
+            .find(label)
+            .and_then(|index| self.answers(index).next());
         let Some(index) = live else {
             let ended = self.find(label).map(|index| self.clients[index].id);
             let id = ended.unwrap_or(RequestId(mix(u64::from(label))));
@@ -143,21 +144,25 @@ impl World {
         };
         self.last_change = self.tally.steps();
         self.is_unsettled |= self.oldest.is_some();
-        let was_parked = self.clients[index].is_parked();
-        let change = self.altered(index, alteration);
-        let is_parked = self.clients[index].is_parked();
-        self.clients[index].wait.park(latest, is_parked);
-        if was_parked != is_parked {
-            self.tally
-                .saw(match (is_parked, self.clients[index].state) {
-                    (true, crate::client::State::Running) => Sight::ParkedInRow,
+        let answers: Vec<_> = self.answers(index).collect();
+        let is_parked = |world: &Self, index: &usize| world.clients[*index].is_parked();
+        let were: Vec<_> = answers.iter().map(|index| is_parked(self, index)).collect();
+        let change = self.altered(&answers, alteration);
+        for (&index, was_parked) in answers.iter().zip(were) {
+            let is_parked = self.clients[index].is_parked();
+            self.clients[index].wait.park(latest, is_parked);
+            if was_parked != is_parked {
+                let sight = match (is_parked, self.clients[index].state) {
+                    (true, State::Running) => Sight::ParkedInRow,
                     (true, _) => Sight::ParkedOutside,
-                    (false, crate::client::State::Running) => Sight::UnparkedInRow,
+                    (false, State::Running) => Sight::UnparkedInRow,
                     (false, _) => Sight::UnparkedOutside,
-                });
-        }
-        if was_parked {
-            self.lift(index);
+                };
+                self.tally.saw(sight);
+            }
+            if was_parked {
+                self.lift(index);
+            }
         }
         let id = self.clients[index].id;
         let changed = self.scheduler.change(self.now, id, change);
@@ -165,50 +170,61 @@ impl World {
         Ok(())
     }
 
-    /// The change as the scheduler takes it; the client has it already.
-    fn altered(&mut self, index: usize, alteration: &Alteration) -> Change {
-        let now = self.now;
+    /// The change as the scheduler takes it; the answers have it already.
+    fn altered(&mut self, answers: &[usize], alteration: &Alteration) -> Change {
         let mut change = Change::default();
-        let client = &mut self.clients[index];
         match alteration {
-            Alteration::Stopping { .. } => change.stopping = Some(self.restop(index, alteration)),
-            &Alteration::Schedule {
-                priority,
-                queue_patience,
-                first_token_patience,
-                patience,
-            } => {
-                client.priority = priority;
-                let arrival = client.arrival;
-                let age = now.saturating_sub(arrival);
-                let [queue_timeout, time_to_first_token, time_limit] =
-                    [queue_patience, first_token_patience, patience]
-                        .map(|time| time.map(|time| time + age));
-                let after = |time: Option<u64>| time.map(|time| arrival.saturating_add(time));
-                client.queue_deadline = after(queue_timeout);
-                client.deadline = after(time_limit);
-                client.aim(after(time_to_first_token), self.scheduler.costs());
-                change.schedule = Some(Schedule {
-                    priority,
-                    queue_timeout,
-                    time_to_first_token,
-                    time_limit,
-                });
+            Alteration::Stopping { .. } => change.stopping = Some(self.restop(answers, alteration)),
+            Alteration::Schedule { .. } => {
+                for &index in answers {
+                    change.schedule = Some(self.reschedule(index, alteration));
+                }
                 self.tally.saw(Sight::Rescheduled);
             }
             &Alteration::Credit(tokens) => {
-                client.credit = client.credit.map(|credit| credit.saturating_add(tokens));
+                self.deal(answers[0], tokens);
                 change.credit = tokens;
             }
             &Alteration::Pause(paused) => {
-                client.is_paused = paused;
+                for &index in answers {
+                    self.clients[index].is_paused = paused;
+                }
                 change.paused = Some(paused);
             }
         }
         change
     }
 
-    fn restop(&mut self, index: usize, alteration: &Alteration) -> Stopping {
+    fn reschedule(&mut self, index: usize, alteration: &Alteration) -> Schedule {
+        let &Alteration::Schedule {
+            priority,
+            queue_patience,
+            first_token_patience,
+            patience,
+        } = alteration
+        else {
+            unreachable!("asked for by its kind")
+        };
+        let client = &mut self.clients[index];
+        client.priority = priority;
+        let arrival = client.arrival;
+        let age = self.now.saturating_sub(arrival);
+        let [queue_timeout, time_to_first_token, time_limit] =
+            [queue_patience, first_token_patience, patience]
+                .map(|time| time.map(|time| time + age));
+        let after = |time: Option<u64>| time.map(|time| arrival.saturating_add(time));
+        client.queue_deadline = after(queue_timeout);
+        client.deadline = after(time_limit);
+        client.aim(after(time_to_first_token), self.scheduler.costs());
+        Schedule {
+            priority,
+            queue_timeout,
+            time_to_first_token,
+            time_limit,
+        }
+    }
+
+    fn restop(&mut self, answers: &[usize], alteration: &Alteration) -> Stopping {
         let Alteration::Stopping {
             max_tokens,
             min_tokens,
@@ -219,11 +235,12 @@ impl World {
             unreachable!("asked for by its kind")
         };
         let config = &self.scenario.config;
-        let client = &mut self.clients[index];
-        let room = config.max_context_len() - client.answer.num_prompt;
+        let room = config.max_context_len() - self.clients[answers[0]].answer.num_prompt;
         let limit = room.min(*max_tokens);
-        client.answer.extend(limit, config.vocab_size);
-        let (stop_token_ids, stop) = find_stops(stops, &client.answer);
+        for &index in answers {
+            self.clients[index].answer.extend(limit);
+        }
+        let (stop_token_ids, stop) = find_stops(stops, &self.clients[answers[0]].answer);
         let new = Stopping {
             max_tokens: *max_tokens,
             min_tokens: *min_tokens,
@@ -231,14 +248,16 @@ impl World {
             stop,
             include_stop: *include_stop,
         };
-        client
-            .answer
-            .change(&new, limit, client.num_output, client.text.len());
         self.tally.saw(Sight::Restopped);
-        if limit <= client.num_output {
-            self.tally.saw(Sight::EndedByChange);
-            let end = Some(EndReason::Length);
-            self.owe(index, Due { num_tokens: 0, end });
+        for &index in answers.iter().rev() {
+            let client = &mut self.clients[index];
+            let (num_output, text) = (client.num_output, client.text.len());
+            client.answer.change(&new, limit, num_output, text);
+            if limit <= num_output {
+                self.tally.saw(Sight::EndedByChange);
+                self.owe_end(index, &EndReason::Length);
+                self.deal_unspent(index);
+            }
         }
         new
     }

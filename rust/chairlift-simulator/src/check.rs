@@ -3,8 +3,9 @@
 use chairlift_core::{Account, Load};
 
 use crate::{
-    client::State,
+    client::{Client, State},
     device::RowRun,
+    oracle::first_visible,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -26,6 +27,12 @@ impl World {
             run.row
         );
         ensure!(
+            run.index == client.index,
+            "#{label} computes answer {} in the row of answer {}",
+            run.index,
+            client.index
+        );
+        ensure!(
             start == client.num_computed,
             "#{label} goes on at {start}, expected {}",
             client.num_computed
@@ -42,7 +49,7 @@ impl World {
             "#{label} computes tokens {inputs:?} at {start}, expected {expected:?}"
         );
         for (group, &seen) in run.seen.iter().enumerate() {
-            let is_own = seen == client.answer.seen[end];
+            let is_own = seen == client.answer.view(group, end);
             ensure!(
                 is_own,
                 "#{label} read KV that is not its own before position {end} (KV group {group})"
@@ -61,6 +68,11 @@ impl World {
         client.wait.start(self.latest);
         client.last_step = number;
         client.in_flight += 1;
+        let wait = client.wait;
+        for other in self.following(index) {
+            self.clients[other].started = true;
+            self.clients[other].wait = wait;
+        }
         Ok(index)
     }
 
@@ -138,6 +150,7 @@ impl World {
         for client in self.live.iter().map(|&index| &self.clients[index]) {
             match client.state {
                 _ if !client.is_parked() => {}
+                State::Waiting if client.follows => {}
                 State::Running => parked.1 += 1,
                 State::Waiting | State::Ended => parked.0 += 1,
             }
@@ -177,7 +190,7 @@ impl World {
     /// Counts that the world knows where no step is planned ahead.
     fn check_counts(&self, load: &Load) -> Checked {
         let waiting = self.live.iter().map(|&index| &self.clients[index]);
-        let waiting = waiting.filter(|client| client.state == State::Waiting);
+        let waiting = waiting.filter(|client| client.state == State::Waiting && !client.follows);
         let (tokens, expected) = (
             load.num_waiting_tokens,
             waiting
@@ -198,16 +211,31 @@ impl World {
         );
         if self.flights.is_empty() {
             let config = &self.scenario.config;
-            let computed = |&index: &usize| self.clients[index].num_computed;
-            let most: usize =
-                self.running.iter().map(computed).sum::<usize>() * config.kv_groups.len();
+            let running = self.running.iter().map(|&index| &self.clients[index]);
+            let most: usize = running.map(|client| self.num_kept(client)).sum();
             let written = load.num_kv_tokens;
+            // Answers share what they have of a prompt.
+            let mut running = self.running.iter().map(|&index| &self.clients[index]);
+            let is_known = running.all(|client| client.num_answers == 1);
             ensure!(
-                written <= most && (written == most || config.prefix_cache),
+                !is_known || (written <= most && (written == most || config.prefix_cache)),
                 "{written} KV slots are written, expected {most}"
             );
         }
         Ok(())
+    }
+
+    /// KV slots of what a request has computed and may still see, in whole blocks.
+    fn num_kept(&self, client: &Client) -> usize {
+        let block_size = self.scenario.config.block_size;
+        let groups = self.scenario.config.kv_groups.iter();
+        let behind = |group| {
+            let first = first_visible(group, client.num_computed);
+            first - first % block_size
+        };
+        groups
+            .map(|&group| client.num_computed - behind(group))
+            .sum()
     }
 
     pub(crate) fn check_deep(&mut self) -> Checked {
@@ -227,8 +255,13 @@ impl World {
             account.num_preemptions,
             account.num_recomputed_tokens,
         );
+        let num_prompt = if client.index == 0 {
+            client.answer.num_prompt
+        } else {
+            0
+        };
         let expected = (
-            client.answer.num_prompt,
+            num_prompt,
             client.num_output,
             client.num_preemptions,
             client.num_recomputed,
@@ -254,5 +287,34 @@ impl World {
             "#{label} started, its account differs"
         );
         self.check_waits(client, account)
+    }
+
+    /// The bill of answers that end together by an error.
+    pub(crate) fn check_failed_account(&self, ended: &[usize], account: &Account) -> Checked {
+        if let &[index] = ended
+            && self.clients[index].num_answers == 1
+        {
+            return self.check_account(index, account);
+        }
+        let clients = || ended.iter().map(|&index| &self.clients[index]);
+        let firsts = clients().filter(|client| client.index == 0);
+        let num_prompt: usize = firsts.map(|client| client.answer.num_prompt).sum();
+        let num_output: usize = clients().map(|client| client.num_output).sum();
+        let counts = (account.prompt_tokens, account.output_tokens);
+        ensure!(
+            counts == (num_prompt, num_output),
+            "answers are billed (prompt, output) {counts:?}, expected {:?}",
+            (num_prompt, num_output)
+        );
+        Ok(())
+    }
+
+    /// The answers that wait for this one to compute the prompt.
+    pub(crate) fn following(&self, index: usize) -> Vec<usize> {
+        if self.clients[index].index > 0 {
+            return Vec::new();
+        }
+        let live = self.answers(index);
+        live.filter(|&other| self.clients[other].follows).collect()
     }
 }

@@ -32,6 +32,11 @@ pub(crate) struct Due {
 )]
 pub(crate) struct Client {
     pub(crate) label: Label,
+    /// Which answer of its request, and how many there are.
+    pub(crate) index: usize,
+    pub(crate) num_answers: usize,
+    /// Waits, with a row or without, for the first answer to compute the prompt.
+    pub(crate) follows: bool,
     pub(crate) id: RequestId,
     pub(crate) arrival: u64,
     pub(crate) queue_deadline: Option<u64>,
@@ -81,10 +86,19 @@ impl Client {
     }
 
     /// A request that was taken just now.
-    pub(crate) fn new(arrival: &Arrival, id: RequestId, now: u64, answer: Answer) -> Self {
+    pub(crate) fn new(
+        arrival: &Arrival,
+        index: usize,
+        id: RequestId,
+        now: u64,
+        answer: Answer,
+    ) -> Self {
         let after = |time: Option<u64>| time.map(|time| now.saturating_add(time));
         Self {
             label: arrival.label,
+            index,
+            num_answers: arrival.num_answers,
+            follows: index > 0,
             id,
             arrival: now,
             queue_deadline: after(arrival.queue_patience),
@@ -94,7 +108,7 @@ impl Client {
             root: root(arrival.tenant, arrival.salt),
             reads_cache: arrival.cache_read,
             priority: arrival.priority,
-            credit: arrival.credit,
+            credit: None,
             is_paused: false,
             answer,
             state: State::Waiting,
@@ -122,12 +136,12 @@ impl Client {
 
     /// Preempted and not back yet, and not parked.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.state == State::Waiting && self.joined && !self.is_parked()
+        self.state == State::Waiting && self.joined && !self.is_parked() && !self.follows
     }
 
     /// Never in the batch, and not parked.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.state == State::Waiting && !self.joined && !self.is_parked()
+        self.state == State::Waiting && !self.joined && !self.is_parked() && !self.follows
     }
 
     /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
@@ -164,13 +178,28 @@ impl Client {
 
     /// Tokens that the next step can compute. The last token that the limits allow is never computed.
     pub(crate) fn num_pending(&self) -> usize {
-        if self.is_parked() {
+        if self.is_parked() || self.follows {
             return 0;
         }
         let most = self.answer.num_prompt + self.answer.limit - 1;
         self.num_tokens()
             .min(most)
             .saturating_sub(self.num_computed)
+    }
+
+    /// Holds a row for nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_parked() && self.in_flight == 0 && !self.follows
+    }
+
+    /// It ends with the event at hand.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.due.as_ref().is_some_and(|due| due.end.is_some())
+    }
+
+    /// Output tokens that it has, or gets by the event at hand.
+    pub(crate) fn num_due(&self) -> usize {
+        self.num_output + self.due.as_ref().map_or(0, |due| due.num_tokens)
     }
 
     /// It joins the batch, with the KV of `start` tokens found in the cache.
@@ -187,6 +216,9 @@ impl Client {
     /// Row and blocks are gone; what was sampled in lost steps will be sampled again.
     pub(crate) fn roll_back(&mut self) {
         self.state = State::Waiting;
+        if self.follows {
+            return;
+        }
         self.num_preemptions += 1;
         self.num_lost += self.num_computed;
         self.num_computed = 0;

@@ -6,12 +6,13 @@
 use std::ops::Range;
 
 use chairlift_core::{
-    Config,
+    Config, KvGroup,
+    plan::PlanView,
     row_tables::{RowTables, StepInputs, StepShape, apply_plan},
 };
 
 use crate::{
-    oracle::{absorb, sampled},
+    oracle::{absorb, first_visible, sampled},
     random::mix,
 };
 
@@ -19,12 +20,15 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct RowRun {
     pub(crate) row: usize,
-    /// Request slot of the row, as the plans said.
+    /// Slot and answer of the row, as the plans said.
     pub(crate) slot: usize,
+    pub(crate) index: usize,
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// What was read up to `end`, by each KV group; they must agree.
+    /// What its last token attended to in each KV group, itself included.
     pub(crate) seen: Vec<u64>,
+    /// The blocks where that lies, KV group after KV group, if steps are planned ahead.
+    read: Vec<i32>,
     /// Where its inputs lie among those of the step.
     pub(crate) first_input: usize,
     /// Its part of what the step wrote.
@@ -38,8 +42,9 @@ pub(crate) type Write = (usize, u64);
 /// The runner's persistent tables, and KV memory.
 pub(crate) struct Device {
     block_size: usize,
-    num_groups: usize,
+    groups: Vec<KvGroup>,
     vocab_size: usize,
+    plans_ahead: bool,
     computed: Vec<i32>,
     last_token: Vec<i32>,
     row_slot: Vec<i32>,
@@ -66,8 +71,9 @@ impl Device {
         let tokens = config.max_num_batched_tokens;
         Self {
             block_size: config.block_size,
-            num_groups: groups,
+            groups: config.kv_groups.clone(),
             vocab_size: config.vocab_size,
+            plans_ahead: config.steps_in_flight > 1,
             computed: vec![0; rows],
             last_token: vec![0; rows],
             row_slot: vec![0; rows],
@@ -94,6 +100,7 @@ impl Device {
         writes: &mut Vec<Write>,
     ) -> Result<Vec<RowRun>, String> {
         let shape = self.derive(plan)?;
+        self.copy(plan)?;
         let mut samples = 0;
         let mut runs = Vec::with_capacity(shape.num_rows);
         for i in 0..shape.num_rows {
@@ -106,17 +113,27 @@ impl Device {
             let end = self.inputs.seq_lens[i] as usize;
             let start = end - (last - first) as usize;
             let first_write = writes.len();
-            let seen: Vec<_> = (0..self.num_groups)
+            let seen = (0..self.groups.len())
                 .map(|group| {
                     self.attend(group, row, first as usize, start..end, root(slot), writes)
                 })
-                .collect();
+                .collect::<Result<Vec<_>, _>>()?;
+            let mut read = Vec::new();
+            if self.plans_ahead {
+                for group in 0..self.groups.len() {
+                    read.extend_from_slice(&self.table(group, row)[self.columns(group, end)]);
+                }
+            }
             let is_sample =
                 samples < shape.num_samples && self.inputs.sample_rows[samples] == last - 1;
             let mut sampled_token = None;
             if is_sample {
                 samples += 1;
-                self.last_token[row] = sampled(seen[0], self.vocab_size);
+                self.last_token[row] = sampled(
+                    seen.iter().copied(),
+                    self.row_index[row] as usize,
+                    self.vocab_size,
+                );
                 sampled_token = Some(self.last_token[row]);
             }
             let first_input = first as usize;
@@ -124,9 +141,11 @@ impl Device {
             runs.push(RowRun {
                 row,
                 slot,
+                index: self.row_index[row] as usize,
                 start,
                 end,
                 seen,
+                read,
                 first_input,
                 writes,
                 sampled: sampled_token,
@@ -136,6 +155,21 @@ impl Device {
             return Err("a sample slot is not the last token of its row".into());
         }
         Ok(runs)
+    }
+
+    /// Copies whole blocks: all sources are read before a target is written.
+    fn copy(&mut self, plan: &[i32]) -> Result<(), String> {
+        let copies = PlanView::parse(plan).map_err(|error| error.0)?.copies;
+        let block =
+            |block: i32| block as usize * self.block_size..(block as usize + 1) * self.block_size;
+        let sources: Vec<_> = copies
+            .iter()
+            .map(|&[source, target]| (self.kv[block(source)].to_vec(), block(target)))
+            .collect();
+        for (values, target) in sources {
+            self.kv[target].copy_from_slice(&values);
+        }
+        Ok(())
     }
 
     /// The inputs of the last step.
@@ -171,7 +205,7 @@ impl Device {
             row_slot: &mut self.row_slot,
             row_index: &mut self.row_index,
             block_tables: &mut self.block_tables,
-            num_kv_groups: self.num_groups,
+            num_kv_groups: self.groups.len(),
         };
         let mut inputs = StepInputs {
             rows: &mut inputs.rows,
@@ -185,39 +219,100 @@ impl Device {
         apply_plan(plan, self.block_size, &mut tables, &mut inputs).map_err(|error| error.0)
     }
 
-    /// Reads all positions before `positions` through the block table, then writes and reads these one by one.
+    /// Reads what the first of `positions` sees of those before it through the block table, then writes these one by one,
+    /// each reading what comes into sight, and again what goes out of it.
     fn attend(
         &mut self,
         group: usize,
         row: usize,
-        first: usize,
+        first_input: usize,
         positions: Range<usize>,
         root: u64,
         writes: &mut Vec<Write>,
-    ) -> u64 {
+    ) -> Result<u64, String> {
         let mask = mix(group as u64);
-        let columns = self.block_tables.len() / (self.num_groups * self.computed.len());
-        let line = (group * self.computed.len() + row) * columns;
-        let mut seen = root;
-        let mut left = positions.start;
-        for &block in &self.block_tables[line..line + positions.start.div_ceil(self.block_size)] {
-            let at = block as usize * self.block_size;
-            let read = &self.kv[at..at + left.min(self.block_size)];
-            seen = read
-                .iter()
-                .fold(seen, |seen, value| seen.wrapping_add(value ^ mask));
-            left -= read.len();
+        let mut first = first_visible(self.groups[group], positions.start);
+        let behind = &self.table(group, row)[..first / self.block_size];
+        if !self.plans_ahead && behind.iter().any(|&block| block != 0) {
+            return Err(format!(
+                "row {row} of KV group {group} has blocks behind its window at {}",
+                positions.start
+            ));
         }
-        let mapping = group * (self.inputs.slot_mapping.len() / self.num_groups) + first;
+        let blocks = &self.table(group, row)[first / self.block_size..];
+        let mut seen = root.wrapping_add(self.sum(blocks, first..positions.start, mask));
+        let num_blocks = positions.end.div_ceil(self.block_size) - first / self.block_size;
+        if blocks[..num_blocks].contains(&0) {
+            return Err(format!(
+                "row {row} of KV group {group} needs the null block in {first}..{}",
+                positions.end
+            ));
+        }
+        let mapping = group * (self.inputs.slot_mapping.len() / self.groups.len()) + first_input;
         for (i, position) in positions.enumerate() {
-            let value = absorb(seen, self.inputs.input_ids[first + i], position) ^ mask;
+            while first < first_visible(self.groups[group], position) {
+                let value = self.kv[self.slot(group, row, first)];
+                seen = seen.wrapping_sub(value ^ mask);
+                first += 1;
+            }
+            let value = absorb(seen, self.inputs.input_ids[first_input + i], position) ^ mask;
             let slot = self.inputs.slot_mapping[mapping + i] as usize;
             self.kv[slot] = value;
             writes.push((slot, value));
-            let block = self.block_tables[line + position / self.block_size] as usize;
-            let read = self.kv[block * self.block_size + position % self.block_size];
+            let read = self.kv[self.slot(group, row, position)];
             seen = seen.wrapping_add(read ^ mask);
         }
-        seen
+        Ok(seen)
+    }
+
+    /// The block table of a row.
+    fn table(&self, group: usize, row: usize) -> &[i32] {
+        let rows = self.computed.len();
+        let columns = self.block_tables.len() / (self.groups.len() * rows);
+        &self.block_tables[(group * rows + row) * columns..][..columns]
+    }
+
+    /// Where a position of a row lies.
+    fn slot(&self, group: usize, row: usize, position: usize) -> usize {
+        let block = self.table(group, row)[position / self.block_size] as usize;
+        block * self.block_size + position % self.block_size
+    }
+
+    /// The columns of what the last token before `end` attends to.
+    fn columns(&self, group: usize, end: usize) -> Range<usize> {
+        let first = first_visible(self.groups[group], end - 1);
+        first / self.block_size..end.div_ceil(self.block_size)
+    }
+
+    /// What lies at `positions`, summed up; the first of them lies in the first of the blocks.
+    fn sum(&self, blocks: &[i32], positions: Range<usize>, mask: u64) -> u64 {
+        let (mut sum, mut left) = (0_u64, positions.len());
+        let mut offset = positions.start % self.block_size;
+        for &block in blocks {
+            let count = left.min(self.block_size - offset);
+            let at = block as usize * self.block_size + offset;
+            let values = self.kv[at..at + count].iter();
+            sum = values.fold(sum, |sum, value| sum.wrapping_add(value ^ mask));
+            (left, offset) = (left - count, 0);
+            if left == 0 {
+                break;
+            }
+        }
+        sum
+    }
+
+    /// Whether what a row of a step in flight read is still there.
+    pub(crate) fn still_sees(&self, run: &RowRun, root: u64) -> bool {
+        let mut blocks = &run.read[..];
+        if blocks.is_empty() {
+            return true;
+        }
+        run.seen.iter().enumerate().all(|(group, &seen)| {
+            let (mine, rest) = blocks.split_at(self.columns(group, run.end).len());
+            blocks = rest;
+            let first = first_visible(self.groups[group], run.end - 1);
+            let sum = self.sum(mine, first..run.end, mix(group as u64));
+            root.wrapping_add(sum) == seen
+        })
     }
 }

@@ -53,12 +53,16 @@ impl World {
         self.latest
     }
 
-    /// All rows are taken, or kept empty or for others, when `schedule` has decided who joins.
+    /// So many rows are taken, or kept empty or for others, that somebody's answers do not find one each, when `schedule` has
+    /// decided who joins.
     pub(crate) fn note_rows(&mut self) {
+        let waiting = self.live.iter().copied();
+        let waiting = waiting.filter(|&index| self.clients[index].state == State::Waiting);
+        let most = waiting.map(|index| 1 + self.following(index).len()).max();
         let num_rows = self.scenario.config.max_num_seqs;
         let may_keep_one = num_rows >= ROWS_TO_SPARE && self.has_tenants();
-        let num_held = self.scheduler.load().num_rows_held;
-        self.rows_are_taken = num_held + usize::from(may_keep_one) >= num_rows;
+        let num_held = self.scheduler.load().num_rows_held + usize::from(may_keep_one);
+        self.rows_are_taken = num_held + most.unwrap_or(1) > num_rows;
     }
 
     /// Everybody who is there is told how it stands, and nobody else.
@@ -68,13 +72,21 @@ impl World {
             self.scheduler.explain(unknown).is_none(),
             "an unknown request stands somewhere"
         );
-        let ended = self.clients.iter().rev().find(|client| !client.is_live());
+        let is_over = |index: &usize| {
+            let client = &self.clients[*index];
+            !client.is_live() && self.answers(*index).next().is_none()
+        };
+        let ended = (0..self.clients.len()).rev().find(is_over);
+        let ended = ended.map(|index| &self.clients[index]);
         ensure!(
             ended.is_none_or(|ended| self.scheduler.explain(ended.id).is_none()),
             "a request that has ended stands somewhere"
         );
         for &index in &self.live {
             let client = &self.clients[index];
+            if self.spokesman(index) != Some(index) {
+                continue;
+            }
             let label = client.label;
             let waiting = self.scheduler.explain(client.id);
             let waiting = waiting.ok_or_else(|| format!("#{label} lives and stands nowhere"))?;
@@ -88,6 +100,18 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The answer that a request is told of: one without a row if there is one. Which these are the world learns later
+    /// where steps are planned ahead.
+    fn spokesman(&self, index: usize) -> Option<usize> {
+        if self.clients[index].num_answers > 1 && self.scenario.config.steps_in_flight > 1 {
+            return None;
+        }
+        let leads = self
+            .answers(index)
+            .filter(|&index| !self.clients[index].follows);
+        leads.min_by_key(|&index| (self.clients[index].state == State::Running, index))
     }
 
     fn check_cause(&self, client: &Client, waiting: &Waiting) -> Checked {
@@ -159,7 +183,12 @@ impl World {
 
     /// The causes of a wait add up to it, and the times that the world can tell are right.
     pub(crate) fn check_waits(&self, client: &Client, account: &Account) -> Checked {
-        let (label, wait, waits) = (client.label, &client.wait, &account.waits);
+        // Whoever waits for another has waited as that one did.
+        let leader = self.live.iter().map(|&index| &self.clients[index]);
+        let mut leader = leader.filter(|other| other.id == client.id && other.index == 0);
+        let leader = leader.next().filter(|_| client.follows && !client.started);
+        let wait = &leader.unwrap_or(client).wait;
+        let (label, waits) = (client.label, &account.waits);
         let end = wait.start.unwrap_or(self.latest);
         let (total, expected) = (waits.total(), end - wait.arrival);
         ensure!(

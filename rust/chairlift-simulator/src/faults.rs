@@ -135,6 +135,7 @@ impl Chooser {
                 Flaw::UnknownToken,
                 Flaw::NoOutput,
                 Flaw::MinAboveMax,
+                Flaw::TooManyAnswers,
                 Flaw::TooLong,
             ];
             arrival.flaw = Some(random.pick(&flaws));

@@ -7,16 +7,15 @@ use chairlift_core::{ABSENCE, policy::Policy, scheduler::ROWS_TO_SPARE};
 use crate::{client::Client, world::World};
 
 impl World {
-    /// Whether a new request of this tenant may not have the only free row.
-    pub(crate) fn is_last_row_kept_from(&self, tenant: u8) -> bool {
+    /// Whether a new request of this tenant, which takes so many rows, may not have the last free one.
+    pub(crate) fn is_last_row_kept_from(&self, tenant: u8, num_wanted: usize) -> bool {
         let config = &self.scenario.config;
         let num_free = self.rows.iter().filter(|owner| owner.is_none()).count();
         let clients = self.running.iter().map(|&index| &self.clients[index]);
-        let is_idle = |client: &Client| client.is_parked() && client.in_flight == 0;
-        let has_idle = clients.clone().any(is_idle);
+        let has_idle = clients.clone().any(Client::is_idle);
         if config.policy != Policy::Continuous
             || config.max_num_seqs < ROWS_TO_SPARE
-            || num_free != 1
+            || num_free != num_wanted
             || has_idle
         {
             return false;

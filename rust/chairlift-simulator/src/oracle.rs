@@ -1,16 +1,16 @@
 //! What each request must answer, computed without any cache, and the arithmetic that the fake model shares.
 //!
 //! ```text
-//! seen(0)     = root(tenant, salt)
-//! kv(p)       = absorb(seen(p), token(p), p)             what the model writes for position p
-//! seen(p + 1) = seen(p) + kv(p)                          what position p attends to: a sum over all it reads
-//! token(p + 1) = sampled(seen(p + 1))                    where p is the last known token
+//! before(g, p) = root(tenant, salt) + kv(g, q) of the q < p that p sees in KV group g: a sum over all it reads
+//! kv(g, p)     = absorb(before(g, p), token(p), p)         what the model writes for position p
+//! view(g, p)   = before(g, p) + kv(g, p)                   what position p attends to, itself included
+//! token(p + 1) = sampled(view(., p))                       where p is the last known token
 //! ```
 //!
 //! A slot holds a hash of everything before it, so a wrong block, a stale hit, a lost, doubled or foreign token
 //! changes every later token.
 
-use chairlift_core::{NewRequest, events::EndReason, scheduler::Stopping};
+use chairlift_core::{Config, KvGroup, NewRequest, events::EndReason, scheduler::Stopping};
 
 use crate::{random::mix, text::Groups};
 
@@ -24,9 +24,17 @@ pub(crate) fn absorb(seen: u64, token: i32, position: usize) -> u64 {
     mix(seen ^ ((token as u64) << 32) ^ position as u64)
 }
 
-/// The token that follows.
-pub(crate) fn sampled(seen: u64, vocab_size: usize) -> i32 {
-    (mix(seen) % vocab_size as u64) as i32
+/// The token that follows what the KV groups see, in one of the answers.
+pub(crate) fn sampled(views: impl Iterator<Item = u64>, index: usize, vocab_size: usize) -> i32 {
+    let mixed = views.fold(index as u64, |all, view| mix(all ^ view));
+    (mixed % vocab_size as u64) as i32
+}
+
+/// The first position that a token sees in a KV group.
+pub(crate) fn first_visible(group: KvGroup, position: usize) -> usize {
+    group
+        .window
+        .map_or(0, |window| (position + 1).saturating_sub(window as usize))
 }
 
 /// The answer of one request if nothing cuts it short.
@@ -35,8 +43,12 @@ pub(crate) struct Answer {
     pub(crate) num_prompt: usize,
     /// Prompt and output; the output goes on to the length limit, past the end by a stop.
     pub(crate) tokens: Vec<i32>,
-    /// `seen[p]`: the sum before position `p`; one more than tokens.
-    pub(crate) seen: Vec<u64>,
+    root: u64,
+    index: usize,
+    groups: Vec<KvGroup>,
+    vocab_size: usize,
+    /// `sums[group][p]`: all that the group writes before position `p`; one more than tokens.
+    sums: Vec<Vec<u64>>,
     /// Most output tokens.
     pub(crate) limit: usize,
     detokenize: bool,
@@ -49,31 +61,57 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// The chain of the prompt with `limit` more tokens; it ends by its length until [`Answer::stop`] says more.
-    pub(crate) fn new(root: u64, new: &NewRequest, limit: usize, vocab_size: usize) -> Self {
+    pub(crate) fn new(
+        root: u64,
+        index: usize,
+        new: &NewRequest,
+        limit: usize,
+        config: &Config,
+    ) -> Self {
         let mut answer = Self {
             num_prompt: new.prompt.len(),
             tokens: new.prompt.clone(),
-            seen: vec![root],
+            root,
+            index,
+            groups: config.kv_groups.clone(),
+            vocab_size: config.vocab_size,
+            sums: vec![vec![0]; config.kv_groups.len()],
             limit,
             detokenize: false,
             phases: Vec::new(),
             num_output: limit,
             reason: EndReason::Length,
         };
-        answer.extend(limit, vocab_size);
+        answer.extend(limit);
         answer
     }
 
     /// Goes on to `limit` output tokens, if it is shorter.
-    pub(crate) fn extend(&mut self, limit: usize, vocab_size: usize) {
-        for position in self.seen.len() - 1..self.num_prompt + limit {
-            let seen = self.seen[position];
+    pub(crate) fn extend(&mut self, limit: usize) {
+        for position in self.sums[0].len() - 1..self.num_prompt + limit {
             if position >= self.num_prompt {
-                self.tokens.push(sampled(seen, vocab_size));
+                let views = (0..self.groups.len()).map(|group| self.view(group, position));
+                let token = sampled(views, self.index, self.vocab_size);
+                self.tokens.push(token);
             }
-            let kv = absorb(seen, self.tokens[position], position);
-            self.seen.push(seen.wrapping_add(kv));
+            for group in 0..self.groups.len() {
+                let first = first_visible(self.groups[group], position);
+                let before = self.sum(group, first, position);
+                let kv = absorb(before, self.tokens[position], position);
+                let sum = self.sums[group][position];
+                self.sums[group].push(sum.wrapping_add(kv));
+            }
         }
+    }
+
+    fn sum(&self, group: usize, first: usize, end: usize) -> u64 {
+        let sums = &self.sums[group];
+        self.root.wrapping_add(sums[end].wrapping_sub(sums[first]))
+    }
+
+    /// What the last token before `end` attends to in a KV group, itself included.
+    pub(crate) fn view(&self, group: usize, end: usize) -> u64 {
+        self.sum(group, first_visible(self.groups[group], end - 1), end)
     }
 
     /// Bytes of the text of the first `num_output` output tokens; none where no text is wanted.

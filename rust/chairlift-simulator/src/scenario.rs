@@ -39,6 +39,9 @@ pub(crate) struct Traffic {
     /// Requests with a credit limit, and with a priority.
     pub(crate) credits: Rate,
     pub(crate) priorities: Rate,
+    /// Requests with several answers.
+    pub(crate) answers: Rate,
+    pub(crate) max_answers: usize,
 }
 
 /// How often each fault strikes.
@@ -88,6 +91,8 @@ impl Scenario {
             uncached: sometimes(random, 256),
             credits: 0,
             priorities: 0,
+            answers: 0,
+            max_answers: config.max_answers().min(8),
         };
         let mut faults = Faults {
             abort: sometimes(random, 256),
@@ -110,6 +115,7 @@ impl Scenario {
         };
         traffic.credits = sometimes(random, 512);
         traffic.priorities = sometimes(random, 1024);
+        traffic.answers = sometimes(random, 1024);
         faults.change = sometimes(random, 256);
         Self {
             seed: None,
@@ -159,6 +165,7 @@ const BAD_SETTINGS: &[BadSetting] = &[
     ("vocab_size", |config| config.vocab_size = 1 << 31),
     ("block_size", |config| config.block_size = 0),
     ("kv_groups", |config| config.kv_groups.clear()),
+    ("window", |config| config.kv_groups[0].window = Some(0)),
     ("num_blocks", |config| {
         config.num_blocks = config.kv_groups.len();
     }),
@@ -193,6 +200,13 @@ fn draw_config(random: &mut Random) -> Config {
     let num_groups = random.pick(&[1, 1, 1, 2, 3]);
     let block_size = random.pick(&[1, 2, 3, 4, 4, 8, 16, 32]);
     let max_model_len = random.magnitude(2, 256);
+    let mut kv_groups = vec![KvGroup { window: None }; num_groups];
+    if random.chance(512) {
+        for group in &mut kv_groups {
+            let limited = random.chance(768);
+            group.window = limited.then(|| random.magnitude(1, 64) as u32);
+        }
+    }
     // Half of the pools hold a few long requests only, so that memory is what runs out.
     let num_blocks = if random.chance(512) {
         (max_model_len.div_ceil(block_size) * num_groups * random.between(1, 4)).clamp(4, 4096)
@@ -231,7 +245,7 @@ fn draw_config(random: &mut Random) -> Config {
         vocab_size: random.pick(&[3, 16, VOCAB, VOCAB]),
         block_size,
         num_blocks: 1 + num_blocks,
-        kv_groups: vec![KvGroup { window: None }; num_groups],
+        kv_groups,
         prefix_cache: random.chance(768),
         hash_key,
         steps_in_flight: random.between(1, 2),

@@ -131,6 +131,10 @@ const SETTINGS: &[fn(&mut Config)] = &[
     |config| config.prefix_cache = false,
     |config| config.steps_in_flight = 1,
     |config| config.kv_groups.truncate(1),
+    |config| {
+        let groups = config.kv_groups.iter_mut();
+        groups.for_each(|group| group.window = None);
+    },
     |config| config.max_model_len = config.max_model_len.div_ceil(2),
     |config| config.num_blocks = config.num_blocks.div_ceil(2),
     |config| config.num_blocks -= 1,
@@ -149,6 +153,8 @@ const CHANGES: &[fn(&mut Arrival)] = &[
     |arrival| arrival.patience = None,
     |arrival| arrival.credit = None,
     |arrival| arrival.priority = 0,
+    |arrival| arrival.num_answers = arrival.num_answers.div_ceil(2),
+    |arrival| arrival.num_answers = (arrival.num_answers - 1).max(1),
     |arrival| arrival.min_tokens = 0,
     |arrival| arrival.detokenize = false,
     |arrival| arrival.include_stop = false,

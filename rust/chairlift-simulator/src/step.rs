@@ -8,7 +8,7 @@ use chairlift_core::{
 };
 
 use crate::{
-    client::{Due, State},
+    client::State,
     device::RowRun,
     tally::Sight,
     workload::Label,
@@ -79,13 +79,7 @@ impl World {
         };
         let expired: Vec<_> = self.live.iter().filter_map(reason).collect();
         for (index, reason) in expired {
-            self.owe(
-                index,
-                Due {
-                    num_tokens: 0,
-                    end: Some(reason),
-                },
-            );
+            self.owe_end(index, &reason);
         }
     }
 
@@ -99,6 +93,9 @@ impl World {
         }
         let number = self.tally.steps();
         let view = PlanView::parse(plan).map_err(|error| error.0)?;
+        let freed = view.block_updates.iter().filter(|update| update[3] == 0);
+        self.tally.add(Sight::Trimmed, freed.count() as u64);
+        self.tally.add(Sight::Copies, view.copies.len() as u64);
         let before = self.check_rows(&view)?;
         let mut writes = Vec::new();
         let (clients, by_slot) = (&self.clients, &self.by_slot);
@@ -160,25 +157,36 @@ impl World {
             "KV slot {} is overwritten while its step is in flight",
             changed.unwrap_or(0)
         );
+        for (run, &index) in flight.runs.iter().zip(&flight.clients) {
+            let client = &self.clients[index];
+            ensure!(
+                !client.is_live() || self.device.still_sees(run, client.root),
+                "what #{} reads is overwritten while its step is in flight",
+                client.label
+            );
+        }
         let (mut tokens, mut counts) = (Vec::new(), Vec::new());
         for (run, &index) in flight.runs.iter().zip(&flight.clients) {
             let client = &mut self.clients[index];
             client.in_flight = client.in_flight.saturating_sub(1);
             let Some(sampled) = run.sampled else { continue };
+            let is_over = !client.is_live() || client.is_ending();
             tokens.push(sampled);
             counts.push(1);
-            if not_finite.contains(&client.label) {
+            // Of several answers some.
+            let is_chosen = client.num_answers == 1 || client.index % 2 == 1;
+            if not_finite.contains(&client.label) && is_chosen {
                 counts.pop();
                 counts.push(-1);
                 self.device.scribble(&flight.writes[run.writes.clone()]);
                 self.tally.saw(Sight::NotFinite);
             }
-            if !self.clients[index].is_live() {
+            if is_over {
                 self.tally.saw(Sight::Overshoots);
             } else if counts.last() == Some(&-1) {
-                let end = Some(EndReason::Failed(Failure::NumericFault));
-                self.owe(index, Due { num_tokens: 0, end });
+                self.owe_failure(index, Failure::NumericFault);
             } else {
+                self.fork(index);
                 let more = self.accept(index, run.row, accept);
                 *counts.last_mut().expect("just pushed") += more.len() as i32;
                 tokens.extend(more);
@@ -214,7 +222,20 @@ impl World {
         client.num_sampled = client.num_sampled + taken - 1;
         let due = client.due_after(taken);
         self.owe(index, due);
+        if self.clients[index].is_ending() {
+            self.deal_unspent(index);
+        }
         more
+    }
+
+    /// The prompt is computed: whoever waits for it goes on from its last token.
+    fn fork(&mut self, index: usize) {
+        for other in self.following(index) {
+            let client = &mut self.clients[other];
+            client.follows = false;
+            client.num_computed = client.answer.num_prompt - 1;
+            self.tally.saw(Sight::Forks);
+        }
     }
 
     /// The oldest step fails, and with it those behind it, which read what it wrote.
@@ -235,13 +256,17 @@ impl World {
                 if guilty.contains(&client.label) {
                     guilty_ids.push(client.id);
                     self.tally.saw(Sight::Guilty);
-                    let end = Some(EndReason::Failed(Failure::StepFailed));
-                    self.owe(index, Due { num_tokens: 0, end });
-                } else {
-                    client.roll_back();
-                    self.running.retain(|&other| other != index);
-                    self.tally.saw(Sight::RolledBack);
+                    self.owe_failure(index, Failure::StepFailed);
+                    continue;
                 }
+                client.roll_back();
+                self.tally.saw(Sight::RolledBack);
+                let mut back = self.following(index);
+                for &other in &back {
+                    self.clients[other].roll_back();
+                }
+                back.push(index);
+                self.running.retain(|other| !back.contains(other));
             }
         }
         self.scheduler

@@ -53,6 +53,7 @@ sights! {
     Overshoots "tokens discarded after the end",
     Preemptions "preemptions",
     CacheHits "prompts with cached tokens",
+    Trimmed "columns behind a window",
     Evicted "cached blocks evicted",
     Flushes "flushes",
     ClockForward "clock jumps forward",
@@ -67,6 +68,11 @@ sights! {
     ForPolicy "told to wait for the policy",
     ForShare "told to wait for their share",
     ForParked "told to wait since they are parked",
+    Families "requests with several answers",
+    Forks "answers that took over a prompt",
+    Copies "blocks copied",
+    FamiliesBack "requests preempted before their answers forked",
+    Dealt "credit left to other answers",
     Idle "idle",
 }
 

@@ -22,6 +22,7 @@ pub(crate) enum Flaw {
     UnknownToken,
     NoOutput,
     MinAboveMax,
+    TooManyAnswers,
     TooLong,
 }
 
@@ -43,6 +44,7 @@ pub(crate) struct Arrival {
     pub(crate) label: Label,
     pub(crate) flaw: Option<Flaw>,
     pub(crate) num_prompt: usize,
+    pub(crate) num_answers: usize,
     /// Requests of one family share beginnings: of their prompts the first `shared` tokens.
     pub(crate) family: u8,
     pub(crate) shared: usize,
@@ -108,6 +110,11 @@ impl Arrival {
             label,
             flaw: None,
             num_prompt: random.between(1, traffic.max_prompt),
+            num_answers: if random.chance(traffic.answers) {
+                random.between(1, traffic.max_answers)
+            } else {
+                1
+            },
             family: random.below(traffic.num_families) as u8,
             shared: random.between(0, traffic.max_shared),
             max_tokens,
@@ -137,14 +144,16 @@ impl Arrival {
         }
     }
 
-    /// The request and what it must answer.
-    pub(crate) fn build(&self, now: u64, config: &Config) -> (NewRequest, Answer) {
+    /// The request and what each of its answers must be.
+    pub(crate) fn build(&self, now: u64, config: &Config) -> (NewRequest, Vec<Answer>) {
         let prompt = self.prompt(config);
         let room = config.max_context_len().saturating_sub(prompt.len());
         let limit = room.min(self.max_tokens);
         let root = root(self.tenant, self.salt);
         let mut new = NewRequest::new(prompt, self.max_tokens);
-        let mut answer = Answer::new(root, &new, limit, config.vocab_size);
+        new.num_answers = self.num_answers;
+        let answer = |index| Answer::new(root, index, &new, limit, config);
+        let mut answers: Vec<_> = (0..self.num_answers).map(answer).collect();
         new.min_tokens = self.min_tokens;
         new.text = TextOptions {
             detokenize: self.detokenize,
@@ -152,7 +161,7 @@ impl Arrival {
             stop: Vec::new(),
             include_stop: self.include_stop,
         };
-        (new.stop_token_ids, new.text.stop) = find_stops(&self.stops, &answer);
+        (new.stop_token_ids, new.text.stop) = find_stops(&self.stops, &answers[0]);
         new.namespace = Namespace {
             // Names that run together are the same: only their lengths tell them apart.
             tenant: "x".repeat(usize::from(self.tenant)),
@@ -164,9 +173,11 @@ impl Arrival {
         new.first_token_by = self.first_token_by(now);
         new.deadline = self.patience.map(|time| now.saturating_add(time));
         (new.credit, new.priority) = (self.credit, self.priority);
-        answer.stop(&new);
+        for answer in &mut answers {
+            answer.stop(&new);
+        }
         self.spoil(&mut new, config);
-        (new, answer)
+        (new, answers)
     }
 
     pub(crate) fn first_token_by(&self, now: u64) -> Option<u64> {
@@ -195,6 +206,9 @@ impl Arrival {
                 new.prompt[self.num_prompt / 2] = unknown[self.label as usize % 4];
             }
             Some(Flaw::NoOutput) => new.max_tokens = 0,
+            Some(Flaw::TooManyAnswers) => {
+                new.num_answers = [0, config.max_answers() + 1][self.label as usize % 2];
+            }
             Some(Flaw::MinAboveMax) => new.min_tokens = new.max_tokens + 1,
             Some(Flaw::TooLong) => {
                 new.prompt = vec![0; config.max_context_len() + self.num_prompt - 1];
@@ -218,6 +232,9 @@ impl fmt::Display for Arrival {
             write!(f, " (first {} of family {family})", shared.min(num_prompt))?;
         }
         write!(f, ", max_tokens {max_tokens}")?;
+        if self.num_answers > 1 {
+            write!(f, ", {} answers", self.num_answers)?;
+        }
         if self.min_tokens > 0 {
             write!(f, ", min_tokens {}", self.min_tokens)?;
         }

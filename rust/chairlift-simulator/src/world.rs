@@ -10,7 +10,7 @@ use std::{
 };
 
 use chairlift_core::{
-    RefusalReason, RequestId, Scheduler,
+    Account, RefusalReason, RequestId, Scheduler,
     events::{EndReason, EventKind, Events, Failure},
     plan::Plan,
     scheduler::{Next, StepId},
@@ -193,7 +193,7 @@ impl World {
 
     fn add(&mut self, arrival: &Arrival) -> Checked {
         let latest = self.tell_time();
-        let (new, answer) = arrival.build(self.now, &self.scenario.config);
+        let (new, answers) = arrival.build(self.now, &self.scenario.config);
         let before = self.scheduler.load();
         let expected = self.expected_refusal(arrival, new.prompt.len(), before.num_waiting);
         match (self.scheduler.add(self.now, new), expected) {
@@ -221,19 +221,31 @@ impl World {
                     "{:?} is used again",
                     added.request
                 );
-                let owner = self.by_slot[added.slot as usize];
-                let is_free = owner == usize::MAX || !self.clients[owner].is_live();
-                ensure!(is_free, "slot {} belongs to two requests", added.slot);
-                self.by_slot[added.slot as usize] = index;
                 self.by_label.insert(arrival.label, index);
-                self.live.push(index);
                 self.tally.saw(Sight::Accepted);
-                let mut client = Client::new(arrival, added.request, self.now, answer);
-                client.reads_cache &= self.scenario.config.prefix_cache;
-                client.wait = Wait::new(latest, client.is_parked());
-                let first_token_by = arrival.first_token_by(self.now);
-                client.aim(first_token_by, self.scheduler.costs());
-                self.clients.push(client);
+                let is_one = arrival.num_answers == 1;
+                self.tally.add(Sight::Families, u64::from(!is_one));
+                ensure!(
+                    added.slots.len() == arrival.num_answers,
+                    "{} answers have {} slots",
+                    arrival.num_answers,
+                    added.slots.len()
+                );
+                for (answer, &slot) in answers.into_iter().zip(&added.slots) {
+                    self.take_slot(slot as usize)?;
+                    let place = self.clients.len() - index;
+                    let mut client = Client::new(arrival, place, added.request, self.now, answer);
+                    client.reads_cache &= self.scenario.config.prefix_cache;
+                    client.credit = arrival.credit.map(|_| 0);
+                    let first_token_by = arrival.first_token_by(self.now);
+                    client.aim(first_token_by, self.scheduler.costs());
+                    self.live.push(self.clients.len());
+                    self.clients.push(client);
+                }
+                self.deal(index, arrival.credit.unwrap_or(0));
+                for client in &mut self.clients[index..] {
+                    client.wait = Wait::new(latest, client.is_parked());
+                }
                 self.lift(index);
                 self.check_position(index, added.queue_position, before.num_waiting)?;
             }
@@ -255,16 +267,27 @@ impl World {
     ) -> Option<RefusalReason> {
         let config = &self.scenario.config;
         match arrival.flaw {
-            Some(Flaw::EmptyPrompt | Flaw::UnknownToken | Flaw::NoOutput | Flaw::MinAboveMax) => {
-                Some(RefusalReason::BadParameter)
-            }
+            Some(flaw) if flaw != Flaw::TooLong => Some(RefusalReason::BadParameter),
+            // Settings that shrinking has made so.
+            _ if arrival.num_answers > config.max_answers() => Some(RefusalReason::BadParameter),
             // Of a request that shrinking has made so.
             _ if arrival.min_tokens > arrival.max_tokens => Some(RefusalReason::BadParameter),
             _ if num_prompt >= config.max_model_len => Some(RefusalReason::PromptTooLong),
             _ if num_prompt >= config.max_context_len() => Some(RefusalReason::KvCapacity),
-            _ if num_waiting >= config.max_queued_requests => Some(RefusalReason::QueueFull),
+            _ if num_waiting + arrival.num_answers > config.max_queued_requests => {
+                Some(RefusalReason::QueueFull)
+            }
             _ => None,
         }
+    }
+
+    /// A slot goes to the client that comes next.
+    fn take_slot(&mut self, slot: usize) -> Checked {
+        let owner = self.by_slot[slot];
+        let is_free = owner == usize::MAX || !self.clients[owner].is_live();
+        ensure!(is_free, "slot {slot} belongs to two requests");
+        self.by_slot[slot] = self.clients.len();
+        Ok(())
     }
 
     fn abort(&mut self, label: Label, reason: &EndReason) -> Checked {
@@ -278,17 +301,12 @@ impl World {
             );
             return Ok(());
         };
-        let (id, is_live) = (self.clients[client].id, self.clients[client].is_live());
-        let sight = self.abort_sight(client);
+        let answers: Vec<_> = self.answers(client).collect();
+        let (id, is_live) = (self.clients[client].id, !answers.is_empty());
+        let sight = self.abort_sight(answers.first().copied().unwrap_or(client));
         self.tally.saw(sight);
-        if is_live {
-            self.owe(
-                client,
-                Due {
-                    num_tokens: 0,
-                    end: Some(reason.clone()),
-                },
-            );
+        for index in answers {
+            self.owe_end(index, reason);
         }
         let before = self.scheduler.load();
         let aborted = self.scheduler.abort(self.now, id, reason.clone());
@@ -324,6 +342,63 @@ impl World {
         self.by_label.get(&label).copied()
     }
 
+    /// The answers of a request that have not ended and do not end with the event at hand; `index` is any of them.
+    pub(crate) fn answers(&self, index: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
+        let client = &self.clients[index];
+        let first = index - client.index;
+        let answers = first..first + client.num_answers;
+        answers.filter(|&answer| {
+            let answer = &self.clients[answer];
+            answer.is_live() && !answer.is_ending()
+        })
+    }
+
+    /// Deals credit out to the answers of a request: evenly, what is over to those who have least left.
+    pub(crate) fn deal(&mut self, index: usize, credit: u64) {
+        let left = |index: &usize| {
+            let client = &self.clients[*index];
+            client.credit_left(client.num_due())
+        };
+        let mut answers: Vec<_> = self.answers(index).collect();
+        answers.sort_by_key(left);
+        let num_answers = answers.len() as u64;
+        for (i, answer) in (0..).zip(answers) {
+            let more = credit / num_answers + u64::from(i < credit % num_answers);
+            let credit = &mut self.clients[answer].credit;
+            *credit = credit.map(|credit| credit.saturating_add(more));
+        }
+    }
+
+    /// What an answer that ends by itself leaves of its credit goes to the others.
+    pub(crate) fn deal_unspent(&mut self, index: usize) {
+        let client = &self.clients[index];
+        if let Some(credit) = client.credit {
+            let unspent = credit.saturating_sub(client.num_due() as u64);
+            let others = self.answers(index).count();
+            self.tally
+                .add(Sight::Dealt, u64::from(unspent > 0 && others > 0));
+            self.deal(index, unspent);
+        }
+    }
+
+    /// Says that the event at hand ends an answer, whatever else it owes.
+    pub(crate) fn owe_end(&mut self, client: usize, reason: &EndReason) {
+        let num_tokens = self.clients[client].due.take().map(|due| due.num_tokens);
+        let due = Due {
+            num_tokens: num_tokens.unwrap_or(0),
+            end: Some(reason.clone()),
+        };
+        self.owe(client, due);
+    }
+
+    /// Says that the event at hand ends all answers of a request by an error.
+    pub(crate) fn owe_failure(&mut self, client: usize, failure: Failure) {
+        let answers: Vec<_> = self.answers(client).collect();
+        for index in answers {
+            self.owe_end(index, &EndReason::Failed(failure));
+        }
+    }
+
     /// Says what the event at hand owes a client.
     pub(crate) fn owe(&mut self, client: usize, due: Due) {
         self.clients[client].due = Some(due);
@@ -336,8 +411,15 @@ impl World {
         self.scheduler.take_events(&mut events);
         for event in &events.list {
             let index = self.by_id.get(&event.request).copied();
-            let index =
+            let first =
                 index.ok_or_else(|| format!("an event for the unknown {:?}", event.request))?;
+            let index = first + event.index as usize;
+            ensure!(
+                (event.index as usize) < self.clients[first].num_answers,
+                "an event for answer {} of #{}",
+                event.index,
+                self.clients[first].label
+            );
             self.hash(event.request.0);
             match &event.kind {
                 EventKind::Tokens { text, tokens, .. } => {
@@ -348,11 +430,11 @@ impl World {
                     self.clients[index].take(tokens, &events.text[text.clone()])?;
                     self.shares.answer(self.clients[index].tenant, tokens.len());
                 }
-                EventKind::Ended { reason, account } => {
-                    self.clients[index].end(reason)?;
-                    self.check_account(index, account)?;
-                    self.forget(index, reason);
-                }
+                EventKind::Ended {
+                    reason,
+                    account,
+                    last,
+                } => self.end(index, reason, account, *last)?,
             }
         }
         for index in self.owed.drain(..) {
@@ -370,6 +452,37 @@ impl World {
             );
         }
         self.events = events;
+        Ok(())
+    }
+
+    /// The last event of an answer; an error is that of all answers.
+    fn end(&mut self, index: usize, reason: &EndReason, account: &Account, last: bool) -> Checked {
+        let first = index - self.clients[index].index;
+        let family = first..first + self.clients[index].num_answers;
+        if matches!(reason, EndReason::Failed(_)) {
+            let live = family
+                .clone()
+                .filter(|&other| self.clients[other].is_live());
+            let live: Vec<_> = live.collect();
+            for &other in &live {
+                self.clients[other].end(reason)?;
+            }
+            self.check_failed_account(&live, account)?;
+            for other in live {
+                self.forget(other, reason);
+            }
+        } else {
+            self.clients[index].end(reason)?;
+            self.check_account(index, account)?;
+            self.forget(index, reason);
+        }
+        let is_over = family.clone().all(|other| !self.clients[other].is_live());
+        ensure!(
+            is_over == last,
+            "the end of #{}.{} says that it is the last: {last}",
+            self.clients[index].label,
+            self.clients[index].index
+        );
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::sync::{
 use bolero::{check, generator::*};
 use chairlift_core::{
     Config, KvGroup, NewRequest, RefusalReason, Scheduler,
-    events::{EndReason, EventKind, Events},
+    events::{Event, EventKind, Events},
     plan::Plan,
     policy::Policy,
     prefix_cache::Namespace,
@@ -77,6 +77,12 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
                 id => i32::from(id) % VOCAB as i32,
             })
             .collect(),
+        num_answers: match priority % 16 {
+            1 => 0,
+            2 => 2,
+            3 => 3,
+            _ => 1,
+        },
         max_tokens,
         min_tokens,
         stop_token_ids: stops.0,
@@ -118,37 +124,34 @@ fn scheduler() -> Scheduler {
     Scheduler::new(config, Arc::new(table)).expect("the settings are valid")
 }
 
-/// Runs until nothing waits; the reasons why requests ended.
-fn finish(scheduler: &mut Scheduler) -> Vec<EndReason> {
+/// Runs until nothing waits; how often a request came to its end.
+fn finish(scheduler: &mut Scheduler) -> usize {
     let (mut plan, mut events) = (Plan::default(), Events::default());
     let mut now = 0;
     while let Next::Run(step) = scheduler.schedule(now, &mut plan) {
         assert!(now < 64, "more steps than tokens");
-        // One row: it samples with the last chunk of what it has to compute.
-        let token = [(now % VOCAB as u64) as i32];
-        let [one, none] =
-            [(&token[..], &[1][..]), (&[], &[])].map(|(tokens, counts)| Sampled { tokens, counts });
-        scheduler
-            .update(now, step, one)
-            .or_else(|_| scheduler.update(now, step, none))
-            .expect("a step samples at most once");
+        // Each row samples with the last chunk of what it has to compute.
+        let token = (now % VOCAB as u64) as i32;
+        let took = [0, 1, 2].iter().any(|&num_samples: &usize| {
+            let (tokens, counts) = (vec![token; num_samples], vec![1; num_samples]);
+            let sampled = Sampled {
+                tokens: &tokens,
+                counts: &counts,
+            };
+            scheduler.update(now, step, sampled).is_ok()
+        });
+        assert!(took, "a row samples at most once in a step");
         now += 1;
     }
     scheduler.take_events(&mut events);
-    let reason = |kind| match kind {
-        EventKind::Ended { reason, .. } => Some(reason),
-        EventKind::Tokens { .. } => None,
-    };
-    events
-        .list
-        .into_iter()
-        .filter_map(|event| reason(event.kind))
-        .collect()
+    let is_last = |event: &&Event| matches!(event.kind, EventKind::Ended { last: true, .. });
+    events.list.iter().filter(is_last).count()
 }
 
 #[test]
 fn a_request_from_bytes_is_refused_by_field_or_answered() {
-    const FIELDS: [&str; 4] = [
+    const FIELDS: [&str; 5] = [
+        "sampling.n",
         "prompt",
         "token_ids",
         "stopping.max_tokens",
@@ -166,11 +169,8 @@ fn a_request_from_bytes_is_refused_by_field_or_answered() {
             match scheduler.add(0, request(draft)) {
                 Ok(_) => {
                     num_answered.fetch_add(1, Relaxed);
-                    assert_eq!(
-                        finish(&mut scheduler).len(),
-                        1,
-                        "an accepted request ends, once"
-                    );
+                    let num_ends = finish(&mut scheduler);
+                    assert_eq!(num_ends, 1, "an accepted request ends, once");
                     let load = scheduler.load();
                     assert_eq!((load.num_running, load.num_waiting), (0, 0));
                     assert_eq!(load.num_free_blocks, load.num_blocks);

@@ -5,14 +5,15 @@ use crate::{
     Nanos,
     cost_model::Work,
     error::{Refusal, RefusalReason},
-    request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot},
+    request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot, State, add_credit},
 };
 
 /// A request is queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
     pub request: RequestId,
-    pub slot: Slot,
+    /// Of its answers, in order.
+    pub slots: Vec<Slot>,
     /// Requests before it in the queue; with several tenants as if they took turns.
     pub queue_position: usize,
 }
@@ -25,9 +26,9 @@ impl Scheduler {
     pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
         self.waits.pass(now);
         self.check_request(&new)?;
-        let slot = self.free_slot()?;
-        self.num_added += 1;
-        let request = RequestId(self.num_added * self.requests.len() as u64 + u64::from(slot));
+        let slots = self.take_slots(new.num_answers)?;
+        let ids: Vec<_> = slots.iter().map(|&slot| self.new_id(slot)).collect();
+        let (request, slot) = (ids[0], slots[0]);
         for time in [new.queue_deadline, new.deadline].into_iter().flatten() {
             self.deadlines.push(time, request);
         }
@@ -35,20 +36,48 @@ impl Scheduler {
         let table = self.kv.new_table(&new.namespace, num_tokens);
         let tenant = self.queue.shares.enter(&new.namespace.tenant);
         let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
-        let mut new = Request::new(request, now, new, self.max_context_len, table, tenant);
-        new.start_by = start_by;
-        if !new.is_parked() {
+        let credit = new.credit;
+        let num_prompt = new.prompt.len();
+        let mut leader = Request::new(request, now, new, self.max_context_len, table, tenant);
+        leader.start_by = start_by;
+        leader.num_followers = slots.len() - 1;
+        let share = |index: usize| {
+            let num_answers = slots.len() as u64;
+            let over = |credit: u64| u64::from((index as u64) < credit % num_answers);
+            let share = credit.map(|credit| credit / num_answers + over(credit));
+            share.map_or(usize::MAX, |share| add_credit(num_prompt, share))
+        };
+        leader.credit_end = share(0);
+        for index in 1..slots.len() {
+            let mut follower = leader.clone();
+            (follower.id, follower.index) = (ids[index], index as u32);
+            (follower.leader, follower.num_followers) = (Some(slot), 0);
+            (follower.account.prompt_tokens, follower.credit_end) = (0, share(index));
+            follower.state = State::Following;
+            self.queue.shares.enter_again(tenant);
+            self.requests[slots[index] as usize] = Some(follower);
+        }
+        if slots.len() > 1 {
+            self.num_following += slots.len() - 1;
+            self.families.insert(request, slots.clone());
+        }
+        if !leader.is_parked() {
             self.queue.arrive(tenant);
         }
-        let queue_position = self.queue.num_before(tenant, new.place());
-        self.requests[slot as usize] = Some(new);
+        let queue_position = self.queue.num_before(tenant, leader.place());
+        self.requests[slot as usize] = Some(leader);
         self.wait(slot);
         self.compact_deadlines();
         Ok(Added {
             request,
-            slot,
+            slots,
             queue_position,
         })
+    }
+
+    fn new_id(&mut self, slot: Slot) -> RequestId {
+        self.num_added += 1;
+        RequestId(self.num_added * self.requests.len() as u64 + u64::from(slot))
     }
 
     /// When a request has to start, as far as is known now: its queue deadline, or early enough to compute its prompt.
@@ -76,6 +105,11 @@ impl Scheduler {
             })
         };
         let bad = |field, message| refuse(RefusalReason::BadParameter, field, message);
+        let most = self.config.max_answers();
+        if !(1..=most).contains(&new.num_answers) {
+            let got = new.num_answers;
+            return bad("sampling.n", format!("expected 1 to {most}, got {got}"));
+        }
         if num_prompt == 0 {
             return bad("prompt", "expected at least one token, got none".into());
         }
@@ -112,17 +146,21 @@ impl Scheduler {
         Ok(())
     }
 
-    fn free_slot(&mut self) -> Result<Slot, Refusal> {
+    /// Slots for so many answers; the cap of the queue counts them.
+    fn take_slots(&mut self, num_answers: usize) -> Result<Vec<Slot>, Refusal> {
         let most = self.config.max_queued_requests;
-        let slot = if self.num_waiting() < most {
-            self.free_slots.pop()
-        } else {
-            None
-        };
-        slot.ok_or_else(|| Refusal {
-            reason: RefusalReason::QueueFull,
-            field: "",
-            message: format!("{most} requests are waiting already"),
-        })
+        if self.num_waiting() + num_answers > most {
+            return Err(Refusal {
+                reason: RefusalReason::QueueFull,
+                field: "",
+                message: format!(
+                    "{} of {most} requests are waiting already",
+                    self.num_waiting()
+                ),
+            });
+        }
+        let slots = (0..num_answers).map(|_| self.free_slots.pop());
+        let slots = slots.collect::<Option<Vec<_>>>();
+        Ok(slots.expect("invariant: who waits or has a row has a slot"))
     }
 }

@@ -1,12 +1,12 @@
 //! Changes to a live request: they hold from the next step on.
 
-use super::{Scheduler, live, slot_of};
+use super::{Scheduler, live};
 use crate::{
     Nanos,
     config::after,
     error::UnknownRequest,
     events::EndReason,
-    request::{RequestId, Slot, add_credit},
+    request::{RequestId, Slot},
 };
 
 /// What `Scheduler::change` does to a request; what is not set stays as it is.
@@ -51,6 +51,10 @@ impl Scheduler {
     ///
     /// # Errors
     /// If it has ended or never was; then nothing has changed.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "it holds for each answer, and the caller has no use for it after"
+    )]
     pub fn change(
         &mut self,
         now: Nanos,
@@ -58,9 +62,25 @@ impl Scheduler {
         change: Change,
     ) -> Result<(), UnknownRequest> {
         self.waits.pass(now);
-        let Some(slot) = slot_of(&self.requests, request) else {
+        let answers = self.answers(request);
+        if answers.is_empty() {
             return Err(UnknownRequest(request.0));
-        };
+        }
+        for &slot in &answers {
+            self.change_answer(slot, &change);
+        }
+        self.deal_credit(&answers, change.credit);
+        for slot in answers.into_iter().rev() {
+            let request = live(&mut self.requests, slot);
+            if request.tokens.len() >= request.max_num_tokens {
+                self.end_early(now, slot, EndReason::Length);
+            }
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    fn change_answer(&mut self, slot: Slot, change: &Change) {
         // Its place in the queue depends on what changes, and whether it has one.
         let was_parked = live(&mut self.requests, slot).is_parked();
         let waits = self.stop_waiting(slot);
@@ -68,26 +88,11 @@ impl Scheduler {
             self.set_schedule(slot, schedule);
         }
         let request = live(&mut self.requests, slot);
-        request.credit_end = add_credit(request.credit_end, change.credit);
         request.is_paused = change.paused.unwrap_or(request.is_paused);
-        if let Some(stopping) = change.stopping {
-            self.set_stopping(slot, stopping);
+        if let Some(stopping) = &change.stopping {
+            self.set_stopping(slot, stopping.clone());
         }
-        if waits {
-            let request = live(&mut self.requests, slot);
-            if was_parked && !request.is_parked() && request.is_new() {
-                self.queue.arrive(request.tenant);
-            }
-            self.wait(slot);
-        } else {
-            self.begin_wait(slot);
-        }
-        let request = live(&mut self.requests, slot);
-        if request.tokens.len() >= request.max_num_tokens {
-            self.end_early(now, slot, EndReason::Length);
-            self.sweep();
-        }
-        Ok(())
+        self.wait_again(slot, was_parked, waits);
     }
 
     fn set_stopping(&mut self, slot: Slot, new: Stopping) {
@@ -118,7 +123,7 @@ impl Scheduler {
         ] {
             let time = delay.map(|delay| after(arrival, delay));
             if let Some(time) = time.filter(|_| time != *deadline) {
-                self.deadlines.push(time, request.id);
+                self.deadlines.push(time, request.owner);
             }
             *deadline = time;
         }

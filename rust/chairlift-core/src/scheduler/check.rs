@@ -18,10 +18,16 @@ impl Scheduler {
         self.rows
             .check_invariants(requests().filter_map(Request::row))?;
         self.check_slots()?;
+        self.check_families()?;
         self.check_queue()?;
         self.check_running()?;
+        // Owners that will copy a block before they write to it.
+        let mut copying = vec![0; self.kv.pool.num_blocks() + 1];
+        for block in requests().flat_map(|request| request.table.shared_tail()) {
+            copying[block as usize] += 1;
+        }
         for request in requests() {
-            self.check_request_state(request)?;
+            self.check_request_state(request, &copying)?;
         }
         Ok(())
     }
@@ -38,6 +44,50 @@ impl Scheduler {
                 "slot {slot} is free and used, or neither"
             );
         }
+        Ok(())
+    }
+
+    fn check_families(&self) -> Result<(), Violation> {
+        let answers = self.requests.iter().flatten().filter(|r| r.is_live());
+        for answer in answers {
+            let id = answer.id.0;
+            let family = self.families.get(&answer.owner);
+            let num_followers = family.into_iter().flatten().filter(|&&slot| {
+                let other = self.requests[slot as usize].as_ref();
+                let leader = other.and_then(|other| other.leader);
+                leader.is_some_and(|slot| {
+                    let leader = self.requests[slot as usize].as_ref();
+                    leader.is_some_and(|leader| leader.id == answer.id)
+                })
+            });
+            ensure!(
+                num_followers.count() == answer.num_followers,
+                "answer {id} counts those who follow it wrong"
+            );
+            ensure!(
+                answer.leader.is_none() || answer.in_flight == 0,
+                "answer {id} follows another and is in a step"
+            );
+            let is_alone = answer.owner == answer.id;
+            ensure!(
+                family.map_or(is_alone, |slots| {
+                    let mut slots = slots.iter();
+                    slots.any(|&slot| {
+                        let other = self.requests[slot as usize].as_ref();
+                        other.is_some_and(|other| other.id == answer.id)
+                    })
+                }),
+                "answer {id} is not listed among those of its request"
+            );
+        }
+        let listed: usize = self.families.values().map(Vec::len).sum();
+        let requests = self.requests.iter().flatten().filter(|r| r.is_live());
+        let of_many = requests.filter(|r| self.families.contains_key(&r.owner));
+        let num_answers = of_many.count();
+        ensure!(
+            listed == num_answers,
+            "{num_answers} answers of several live, {listed} are listed"
+        );
         Ok(())
     }
 
@@ -73,9 +123,12 @@ impl Scheduler {
             }) += 1;
             num_tokens += request.tokens.len();
         }
+        let follows = |request: &&Request| request.state == State::Following;
+        let num_following = self.requests.iter().flatten().filter(follows).count();
         for (what, counted, expected) in [
             ("are queued", self.queue.len(), num_queued),
             ("wait outside the queue", self.num_outside, num_outside),
+            ("follow another", self.num_following, num_following),
             ("are preempted", self.queue.num_preempted(), num_preempted),
             ("have a share", self.queue.shares.num_live(), num_live),
             ("tokens wait", self.num_waiting_tokens, num_tokens),
@@ -100,7 +153,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn check_request_state(&self, request: &Request) -> Result<(), Violation> {
+    fn check_request_state(&self, request: &Request, copying: &[u32]) -> Result<(), Violation> {
         let id = request.id.0;
         let named = self.in_flight.iter().flat_map(|step| &step.items);
         let named = named.filter(|item| {
@@ -125,6 +178,10 @@ impl Scheduler {
                 request.table.num_columns() == 0 && request.table.promised() == 0,
                 "request {id} waits and owns blocks"
             ),
+            State::Following => ensure!(
+                request.leader.is_some() && request.table.num_columns() == 0,
+                "request {id} follows nobody, or owns blocks"
+            ),
             State::Running { .. } => ensure!(
                 request.num_computed + usize::from(request.in_flight == 0) <= request.num_tokens()
                     && request.tokens.len() < request.max_num_tokens
@@ -144,15 +201,20 @@ impl Scheduler {
             columns * block_size >= request.num_computed,
             "request {id} has too few blocks"
         );
+        let outstanding = self.kv.outstanding(&request.table, request.tokens.len());
+        ensure!(
+            request.table.promised() <= outstanding,
+            "request {id} is promised {} blocks and needs {outstanding}",
+            request.table.promised()
+        );
         // Only full columns are shared: whoever writes a block is its only owner.
         for column in request.num_computed / block_size..columns {
             for group in 0..self.kv.num_groups() {
-                let owners = self
-                    .kv
-                    .pool
-                    .num_references(request.table.block(group, column));
+                let block = request.table.block(group, column);
+                let owners = self.kv.pool.num_references(block);
+                // Those who copy a column before they write to it read what is written already.
                 ensure!(
-                    owners == 1,
+                    request.table.shares_tail || owners == 1 + copying[block as usize],
                     "request {id} writes to a block with {owners} owners"
                 );
             }

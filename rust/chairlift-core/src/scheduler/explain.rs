@@ -1,6 +1,6 @@
 //! Why a request waits: what holds it up now, and for its last event where the time before its first step went.
 
-use super::{Scheduler, live, slot_of};
+use super::{Scheduler, live};
 use crate::{
     request::{Request, RequestId, Slot, State},
     waits::{Cause, Line},
@@ -34,12 +34,15 @@ pub struct Waiting {
 impl Scheduler {
     /// How a request stands; None if it has ended or never was. Takes time in the number of those who wait.
     pub fn explain(&self, request: RequestId) -> Option<Waiting> {
-        let slot = slot_of(&self.requests, request)?;
-        let request = self.requests[slot as usize].as_ref()?;
+        let answers = self.answers(request).into_iter();
+        let answers = answers.filter_map(|slot| self.requests[slot as usize].as_ref());
+        // Of several the one that is furthest from its end: whoever follows stands as the one that it follows.
+        let leads = answers.filter(|answer| answer.leader.is_none());
+        let request = leads.min_by_key(|answer| (answer.row().is_some(), answer.index))?;
         let standing = match request.state {
             _ if request.is_parked() => Standing::Parked,
             State::Running { .. } => Standing::Running,
-            State::Waiting | State::Parked | State::Ended { .. } => Standing::Waiting,
+            _ => Standing::Waiting,
         };
         let runs = standing == Standing::Running;
         let num_before = match request.row() {
@@ -59,7 +62,7 @@ impl Scheduler {
     /// Begins to book the wait of a request in the line that it is in now.
     pub(super) fn begin_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        if request.account.first_scheduled.is_none() {
+        if request.account.first_scheduled.is_none() && request.leader.is_none() {
             request.waits_before = self.waits.totals(line(request));
         }
     }
@@ -67,10 +70,24 @@ impl Scheduler {
     /// Books the wait of a request that is about to leave its line.
     pub(super) fn book_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        if request.account.first_scheduled.is_none() {
+        if request.account.first_scheduled.is_none() && request.leader.is_none() {
             let totals = self.waits.totals(line(request));
             let account = &mut request.account;
             account.waits.add_since(&totals, &request.waits_before);
+        }
+    }
+}
+
+impl Scheduler {
+    /// Whoever ends before the one that it follows has waited as that one did.
+    pub(super) fn share_wait(&mut self, slot: Slot) {
+        let request = live(&mut self.requests, slot);
+        let has_started = request.account.first_scheduled.is_some();
+        if let Some(leader) = request.leader.filter(|_| !has_started) {
+            self.book_wait(leader);
+            self.begin_wait(leader);
+            let waits = live(&mut self.requests, leader).account.waits;
+            live(&mut self.requests, slot).account.waits = waits;
         }
     }
 }
@@ -80,7 +97,7 @@ fn line(request: &Request) -> Line {
     match request.state {
         _ if request.is_parked() => Line::Parked,
         State::Waiting if request.is_new() => Line::Tenant(request.tenant),
-        State::Waiting | State::Parked => Line::Front,
+        State::Waiting | State::Parked | State::Following => Line::Front,
         State::Running { .. } | State::Ended { .. } => Line::Seated,
     }
 }

@@ -14,14 +14,19 @@ use crate::{Nanos, shares::Tenant};
 pub const ROWS_TO_SPARE: usize = 16;
 
 impl Scheduler {
-    /// Whether a new request of this tenant has to leave the only free row to others: it has its share of the rows (all,
-    /// by the number of tenants who are here or were lately), and one of them has not. Where somebody is parked, the
-    /// row of that one can be had instead.
-    pub(super) fn keeps_last_row_from(&self, now: Nanos, tenant: Tenant) -> bool {
+    /// Whether a new request of this tenant, which takes so many rows, has to leave the last free one to others: the tenant
+    /// has its share of the rows (all, by the number of tenants who are here or were lately), and one of them has not.
+    /// Where somebody is parked, the row of that one can be had instead.
+    pub(super) fn keeps_last_row_from(
+        &self,
+        now: Nanos,
+        tenant: Tenant,
+        num_wanted: usize,
+    ) -> bool {
         let num_rows = self.config.max_num_seqs;
         let can_spare =
             num_rows >= ROWS_TO_SPARE && !self.config.policy.holds_rows() && self.num_idle == 0;
-        if !can_spare || self.rows.num_free() != 1 || self.queue.shares.num_tenants() < 2 {
+        if !can_spare || self.rows.num_free() != num_wanted || self.queue.shares.num_tenants() < 2 {
             return false;
         }
         let running = self.running.iter();

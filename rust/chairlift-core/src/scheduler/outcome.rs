@@ -100,6 +100,13 @@ impl Scheduler {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
         }
+        if request.num_followers > 0 && item.end >= request.num_prompt {
+            self.fork(item.slot);
+        }
+        // A later step in flight begins where this one ended.
+        let request = live(&mut self.requests, item.slot);
+        self.kv
+            .trim(&mut request.table, request.tokens.len(), item.end);
         if item.samples {
             self.accept(now, item.slot, tokens, token_start);
         }
@@ -141,8 +148,12 @@ impl Scheduler {
         {
             end = Some(EndReason::StopString(request.text.stop(stop).to_owned()));
         }
-        self.events
-            .tokens(request.id, text_start, &tokens[..num_taken], token_start);
+        self.events.tokens(
+            request.answer(),
+            text_start,
+            &tokens[..num_taken],
+            token_start,
+        );
         if let Some(reason) = end {
             self.end(now, slot, reason);
         }
@@ -174,7 +185,12 @@ impl Scheduler {
         }
         // Youngest first, so that the oldest ends up at the front of the queue.
         for slot in named.into_iter().rev() {
-            if guilty.contains(&live(&mut self.requests, slot).id) {
+            let request = self.requests[slot as usize].as_ref();
+            let Some(request) = request.filter(|request| request.is_live()) else {
+                // It ended with another answer of its request.
+                continue;
+            };
+            if guilty.contains(&request.owner) {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
             } else {
                 self.preempt(slot);

@@ -93,14 +93,14 @@ impl Scheduler {
                     break true;
                 }
                 if let Some(parked) = self.youngest_idle() {
-                    self.unseat(parked);
-                    i -= usize::from(parked < i);
-                    end -= 1;
+                    let count = self.unseat(parked);
+                    i -= if parked < i { count } else { 0 };
+                    end -= count.min(end.saturating_sub(parked));
                     continue;
                 }
                 is_short = true;
-                if let Some(is_decode) = self.take_from_cheapest(i + 1, end) {
-                    end -= 1;
+                if let Some((is_decode, count)) = self.take_from_cheapest(i + 1, end) {
+                    end -= count;
                     if is_decode {
                         budget.give_back();
                     }
@@ -114,7 +114,7 @@ impl Scheduler {
                         budget.give_back();
                     }
                 } else if self.in_flight.is_empty() {
-                    self.running.remove(i);
+                    self.unlist(i);
                     self.preempt(slot);
                 }
                 break false;
@@ -149,20 +149,21 @@ impl Scheduler {
             .row()
             .expect("invariant: a running request has a row");
         let (start, end) = (request.num_computed, request.num_computed + count);
-        let num_columns = request.table.num_columns();
         if !self.kv.grow(&mut request.table, end) {
             return false;
         }
         if request.account.first_scheduled.is_none() {
             self.book_wait(slot);
+            live(&mut self.requests, slot).account.first_scheduled = Some(now);
+            self.start_followers(now, slot);
             request = live(&mut self.requests, slot);
-            request.account.first_scheduled = Some(now);
         }
-        for column in num_columns..request.table.num_columns() {
-            for group in 0..self.kv.num_groups() {
-                plan.set_block(group, row, column, request.table.block(group, column));
-            }
+        for (source, target) in self.kv.take_copies() {
+            plan.copy(source, target);
         }
+        request
+            .table
+            .tell(|group, column, block| plan.set_block(group, row, column, block));
         let samples = end == request.num_tokens();
         let is_last_sampled = request.num_unknown > 0 || request.last_token_is_sampled;
         if is_last_sampled && samples && count == 1 {
@@ -185,6 +186,7 @@ impl Scheduler {
     /// found again.
     pub(super) fn preempt(&mut self, slot: Slot) {
         self.book_wait(slot);
+        self.unseat_followers(slot);
         let request = live(&mut self.requests, slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
@@ -215,16 +217,20 @@ impl Scheduler {
             Gate::Open { limit, whole_batch } => (limit, whole_batch, None),
             Gate::Closed { wake_at } => (0, false, wake_at),
         };
+        let batch_size = limit;
         let (mut cause, mut turn) = (Cause::Step, None);
         while let Some(head) = self.queue.front() {
             let slot = slot_of(&self.requests, head).expect("invariant: who is queued is live");
             let request = live(&mut self.requests, slot);
             let (rejoins, tenant) = (request.is_preempted(), request.tenant);
-            let joined = if limit == 0 && !rejoins {
+            // The first of a batch may be larger than the batch.
+            let num_rows = request.num_rows();
+            let is_full = limit == 0 || (num_rows > limit && limit < batch_size);
+            let joined = if is_full && !rejoins {
                 Err(Cause::Policy)
             } else if budget.is_spent(&self.costs) && !whole_batch {
                 Err(Cause::Budget)
-            } else if !rejoins && self.keeps_last_row_from(now, tenant) {
+            } else if !rejoins && self.keeps_last_row_from(now, tenant, num_rows) {
                 Err(Cause::Row)
             } else {
                 self.join(slot, plan)
@@ -235,7 +241,7 @@ impl Scheduler {
                 turn = (!rejoins && cause != Cause::Policy).then_some(tenant);
                 break;
             }
-            limit -= usize::from(!rejoins);
+            limit = limit.saturating_sub(if rejoins { 0 } else { num_rows });
             let request = live(&mut self.requests, slot);
             let start = request.num_computed;
             let count = budget.chunk(&self.costs, start, request.num_pending());
@@ -263,7 +269,7 @@ impl Scheduler {
         let mut moment = Moment {
             now,
             batch_is_open,
-            num_waiting: self.queue.len() - self.queue.num_preempted(),
+            num_waiting: 0,
             oldest: now,
             flushed: false,
         };
@@ -272,6 +278,7 @@ impl Scheduler {
             for id in self.queue.new_requests().take(self.config.max_num_seqs) {
                 let slot = slot_of(&self.requests, id).expect("invariant: who is queued is live");
                 let request = live(&mut self.requests, slot);
+                moment.num_waiting += request.num_rows();
                 moment.oldest = moment.oldest.min(request.account.arrival);
                 moment.flushed |= id < self.flushed_before;
             }
@@ -279,12 +286,13 @@ impl Scheduler {
         self.config.policy.gate(moment)
     }
 
-    /// Gives the head of the queue a row, the columns that the prefix cache knows, and the promise of the rest.
+    /// Gives the head of the queue a row, with those who follow it, the columns that the prefix cache knows, and the promise of the rest.
     ///
     /// # Errors
     /// What it lacks: a row, or blocks.
     fn join(&mut self, slot: Slot, plan: &mut Plan) -> Result<(), Cause> {
-        if !self.rows.has_free() && self.num_idle == 0 {
+        let missing_rows = self.missing_rows(slot);
+        if missing_rows > self.num_idle {
             return Err(Cause::Row);
         }
         let block_size = self.config.block_size;
@@ -299,12 +307,12 @@ impl Scheduler {
         // Whoever was preempted comes back only when everyone who runs, itself included, could take one more token;
         // otherwise it would lose its row again at once and compute the same tokens over and over.
         let headroom = if rejoins {
-            let own = usize::from(request.tokens.len().is_multiple_of(block_size));
-            (self.running.len() - self.num_idle + own) * self.kv.num_groups()
+            let own = self.kv.room_for_next(request.tokens.len());
+            (self.running.len() - self.num_idle) * self.kv.num_groups() + own
         } else {
             0
         };
-        let has_room = self.rows.has_free() && self.seat(slot, num_hits, headroom)
+        let has_room = missing_rows == 0 && self.seat(slot, num_hits, headroom)
             || self.win_room(slot, num_hits, headroom) && self.seat(slot, num_hits, headroom);
         if !has_room {
             return Err(Cause::Blocks);
@@ -329,14 +337,13 @@ impl Scheduler {
                 self.num_prefix_hits += num_hits as u64;
             }
         }
-        plan.assign(row, slot, start);
-        for column in 0..num_hits {
-            for group in 0..self.kv.num_groups() {
-                plan.set_block(group, row, column, request.table.block(group, column));
-            }
-        }
+        plan.assign(row, slot, request.index, start);
+        request
+            .table
+            .tell(|group, column, block| plan.set_block(group, row, column, block));
         self.running.push(slot);
         self.begin_wait(slot);
+        self.seat_followers(slot, plan);
         Ok(())
     }
 

@@ -22,19 +22,20 @@ struct Loss {
 }
 
 impl Scheduler {
-    /// Preempts the cheapest of `running[from..to]`; gives whether it would have decoded, or None if steps in flight name
-    /// them all.
-    pub(super) fn take_from_cheapest(&mut self, from: usize, to: usize) -> Option<bool> {
+    /// Preempts the cheapest of `running[from..to]`; gives whether it would have decoded and how many entries of these are
+    /// gone, or None if steps in flight name them all.
+    pub(super) fn take_from_cheapest(&mut self, from: usize, to: usize) -> Option<(bool, usize)> {
         let candidates = (from..to).filter_map(|index| Some((self.loss(index)?, index)));
         // Of equals the youngest.
         let (_, index) = candidates.min_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)))?;
-        let slot: Slot = self.running.remove(index);
+        let slot: Slot = self.running[index];
+        let count = self.unlist(index).min(to - index);
         let is_decode = self.is_decode(slot);
         self.preempt(slot);
-        Some(is_decode)
+        Some((is_decode, count))
     }
 
-    /// What is lost with a running request; None while a step in flight names it.
+    /// What is lost with a running request; None while a step in flight names it, or while it follows another.
     fn loss(&self, index: usize) -> Option<Loss> {
         let request = self.requests[self.running[index] as usize].as_ref();
         let request = request.expect("invariant: a listed slot holds a request");
@@ -42,7 +43,8 @@ impl Scheduler {
         let num_private = request.table.blocks().filter(is_private).count();
         let num_freed = num_private + request.table.promised();
         let num_tokens = request.num_computed;
-        (request.in_flight == 0).then(|| Loss {
+        let may_go = request.in_flight == 0 && request.leader.is_none();
+        may_go.then(|| Loss {
             num_preemptions: request.account.num_preemptions,
             per_block: (num_tokens << 10)
                 .checked_div(num_freed)

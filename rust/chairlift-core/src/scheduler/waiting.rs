@@ -12,7 +12,7 @@
 use super::{Scheduler, live};
 use crate::{
     cost_model::Work,
-    request::{Slot, State},
+    request::{Request, Slot, State},
 };
 
 impl Scheduler {
@@ -41,7 +41,7 @@ impl Scheduler {
                     .remove(request.tenant, request.is_new(), request.place());
             }
             State::Parked => self.num_outside -= 1,
-            State::Running { .. } | State::Ended { .. } => return false,
+            State::Following | State::Running { .. } | State::Ended { .. } => return false,
         }
         self.num_waiting_tokens -= request.tokens.len();
         true
@@ -49,7 +49,7 @@ impl Scheduler {
 
     /// Requests without a row; the queue's cap counts them.
     pub fn num_waiting(&self) -> usize {
-        self.queue.len() + self.num_outside
+        self.queue.len() + self.num_outside + self.num_following
     }
 
     /// Looks over the running list at the begin of a step: notes how many are parked, and gives the work of the decodes.
@@ -58,13 +58,20 @@ impl Scheduler {
         for &slot in &self.running {
             let request = live(&mut self.requests, slot);
             match request.num_pending() {
-                0 => num_idle += usize::from(request.in_flight == 0),
+                0 if request.is_idle() => num_idle += request.num_rows(),
                 1 => decodes = decodes.and(Work::of(request.num_computed, 1)),
                 _ => {}
             }
         }
         self.num_idle = num_idle;
         decodes
+    }
+
+    /// Rows that the head of the queue lacks.
+    pub(super) fn missing_rows(&self, head: Slot) -> usize {
+        let head = self.requests[head as usize].as_ref();
+        let num_rows = head.map_or(0, Request::num_rows);
+        num_rows.saturating_sub(self.rows.num_free())
     }
 
     /// Where in the running list the youngest parked request is that no step names.
@@ -78,11 +85,13 @@ impl Scheduler {
             .rposition(|&slot| live(requests, slot).is_idle())
     }
 
-    /// Takes row and blocks of a parked request.
-    pub(super) fn unseat(&mut self, index: usize) {
-        let slot = self.running.remove(index);
+    /// Takes row and blocks of a parked request, and the rows of who follows it; gives how many these are.
+    pub(super) fn unseat(&mut self, index: usize) -> usize {
+        let slot = self.running[index];
+        let num_rows = self.unlist(index);
         self.preempt(slot);
-        self.num_idle -= 1;
+        self.num_idle -= num_rows;
+        num_rows
     }
 
     /// Preempts parked requests, as few as will do, so that the head of the queue can join; false (and nothing changed)
@@ -91,6 +100,7 @@ impl Scheduler {
         if self.num_idle == 0 {
             return false;
         }
+        let missing = self.missing_rows(head);
         let requests = &self.requests;
         let request = |slot: Slot| {
             requests[slot as usize]
@@ -99,13 +109,20 @@ impl Scheduler {
         };
         let head = request(head);
         let running = self.running.iter().rev().map(|&slot| request(slot));
-        let parked = running.filter(|request| request.is_idle());
-        let tables = parked.map(|request| &request.table);
+        let parked: Vec<_> = running.filter(|request| request.is_idle()).collect();
+        let tables = parked.iter().map(|request| &request.table);
         let needed = self
             .kv
             .num_releases(&head.table, &head.tokens, num_hits, headroom, tables);
         let Some(needed) = needed else { return false };
-        for _ in 0..needed.max(usize::from(!self.rows.has_free())) {
+        let mut num_rows = 0;
+        let gain = |request: &&Request| {
+            let is_short = num_rows < missing;
+            num_rows += request.num_rows();
+            is_short
+        };
+        let for_rows = parked.iter().copied().take_while(gain).count();
+        for _ in 0..needed.max(for_rows) {
             let index = self.youngest_idle();
             self.unseat(index.expect("invariant: so many are parked"));
         }

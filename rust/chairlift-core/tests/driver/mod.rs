@@ -230,7 +230,7 @@ impl Driver {
             .expect("the request is taken");
         self.outcomes.insert(added.request, Outcome::default());
         self.names.insert(added.request, name);
-        self.slot_names.insert(added.slot as i32, name);
+        self.slot_names.insert(added.slots[0] as i32, name);
         added.request
     }
 

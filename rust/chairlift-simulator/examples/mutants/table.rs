@@ -60,7 +60,7 @@ mutants! {
     revived_blocks_are_free, "-", "a cached free block is counted as free and as a hit", "kv_cache.rs":
         "promise + num_revived + headroom" => "promise + 0 * num_revived + headroom";
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
-        "                self.prefix_cache.evict(block);\n                table" => "                table";
+        "        self.prefix_cache.evict(block);\n        block\n" => "        block\n";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "prefix_cache.rs":
         "if self.by_hash[group].contains_key(&hash) || self.is_published(block) {" => "if self.is_published(block) {";
 
@@ -74,7 +74,7 @@ mutants! {
     preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
         "                    continue;\n                }\n                // What" => "                    break false;\n                }\n                // What";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/step.rs":
-        "            (self.running.len() - self.num_idle + own) * self.kv.num_groups()" => "            own * 0";
+        "            (self.running.len() - self.num_idle) * self.kv.num_groups() + own" => "            own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
     prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/budget.rs":
@@ -114,9 +114,9 @@ mutants! {
         "        hasher.update(&parent.0);\n" => "",
         "published.parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/step.rs":
-        "plan.assign(row, slot, start);" => "plan.assign(row, slot, 0);";
-    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "scheduler/step.rs":
-        "        for column in 0..num_hits {" => "        for column in 0..num_hits.min(1) {";
+        "plan.assign(row, slot, request.index, start);" => "plan.assign(row, slot, request.index, 0);";
+    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "block_table.rs":
+        "for column in self.num_told..self.num_columns {" => "for column in self.num_told..self.num_columns.min(self.num_told + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
         "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
     left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "scheduler/step.rs":
@@ -129,6 +129,62 @@ mutants! {
         "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if item.samples && (tokens.is_empty()";
     nan_becomes_a_token, "vllm#53029", "a row that was not finite goes on", "scheduler/outcome.rs":
         "if count < 0 { &[] } else { mine }" => "mine";
+
+    // Sliding windows.
+    window_is_cut_short, "-", "a block is freed while the next token still sees its end", "config.rs":
+        "(position + 1).saturating_sub" => "(position + 2).saturating_sub";
+    window_never_slides, "-", "blocks behind a window are kept", "kv_cache.rs":
+        "while columns.num_freed < first {" => "while columns.num_freed + 1 < first {";
+    window_slides_in_flight, "-", "a block is freed by a step planned ahead, while the step before it runs", "scheduler/outcome.rs":
+        ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), request.num_computed)";
+    freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "block_table.rs":
+        "                tell(group, column, NULL_BLOCK);" => "                let _ = column;";
+    shared_window_is_promised, "-", "a block that somebody else still holds is promised again", "kv_cache.rs":
+        "missing.min(num_free)" => "missing";
+    window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache.rs":
+        "                suffices &= *known >= end - self.first_seen(group, end);" => "                suffices &= *known >= (end - self.first_seen(group, end)).min(1);";
+    window_holds_everything, "-", "a request with a window waits until its whole prompt fits", "config.rs":
+        "let tokens = written.saturating_add(window as usize - 1);" => "let tokens = written.saturating_add(window as usize - 1).saturating_mul(9);";
+    step_ahead_is_not_promised, "-", "a window is promised the blocks of one step, and two are in flight", "config.rs":
+        "self.steps_in_flight * self.max_num_batched_tokens" => "self.max_num_batched_tokens";
+
+    // Several answers to a prompt.
+    shared_tail_is_not_copied, "-", "answers write to a block that they share", "kv_cache.rs":
+        "            if self.pool.num_references(*tail) > 1 {" => "            if self.pool.num_references(*tail) > 9999 {";
+    copy_is_not_told, "-", "the runner does not hear of a copy", "scheduler/step.rs":
+        "            plan.copy(source, target);" => "            let _ = (source, target);";
+    cache_knows_a_block_that_is_written, "-", "an answer writes to a block that the prefix cache knows, and the step fails", "kv_cache.rs":
+        "                self.prefix_cache.evict(*tail);" => "                let _ = tail;";
+    forks_too_early, "-", "answers go on from a prompt that is not computed", "scheduler/outcome.rs":
+        "item.end >= request.num_prompt" => "item.end > 0";
+    never_forks, "-", "answers wait for a prompt that is computed", "scheduler/outcome.rs":
+        "item.end >= request.num_prompt" => "item.end > request.num_prompt";
+    fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/answers.rs":
+        "follower.num_computed = follower.num_prompt - 1;" => "follower.num_computed = follower.num_prompt;";
+    fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache.rs":
+        "                self.pool.share(block);\n                columns.blocks.push(block);\n            }\n        }\n        let num_full" => "                columns.blocks.push(block);\n            }\n        }\n        let num_full";
+    answers_draw_alike, "-", "all answers have the index of the first", "scheduler/answers.rs":
+        "plan.assign(row, slot, request.index, request.num_prompt - 1);" => "plan.assign(row, slot, 0, request.num_prompt - 1);";
+    answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
+        "        1 + self.num_followers\n" => "        1\n";
+    followers_keep_their_rows, "-", "whoever gives way leaves those who wait for it in their rows", "scheduler/step.rs":
+        "        self.unseat_followers(slot);\n" => "";
+    followers_give_way_alone, "-", "an answer loses its row while another computes its prompt", "request.rs":
+        "self.in_flight == 0 && self.is_parked() && self.leader.is_none()" => "self.in_flight == 0 && self.is_parked()";
+    a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/step.rs":
+        "limit.saturating_sub(if rejoins { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!rejoins))";
+    each_answer_pays_the_prompt, "-", "the prompt is on the bill of every answer", "scheduler/add.rs":
+        "(follower.account.prompt_tokens, follower.credit_end) = (0, share(index));" => "follower.credit_end = share(index);";
+    last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/answers.rs":
+        "        is_last\n" => "        let _ = is_last;\n        true\n";
+    an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler.rs":
+        "        answers.retain(|&other| other != slot);\n        answers.push(slot);" => "        answers = vec![slot];";
+    abort_forgets_the_first, "-", "a cancel ends the first answer alone", "scheduler.rs":
+        "for &slot in answers.iter().rev() {" => "for &slot in answers.iter().take(1) {";
+    unspent_credit_is_lost, "-", "what an answer leaves of the credit is lost", "scheduler.rs":
+        "if !last && !ends_all {" => "if false && !last && !ends_all {";
+    credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/answers.rs":
+        "let num_answers = slots.len() as u64;" => "let num_answers = 1;";
 
     // Races between abort, end and step; names.
     freed_in_flight, "vllm#42157", "a request that a step names is released by its abort", "scheduler.rs":
@@ -143,7 +199,7 @@ mutants! {
     stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
     preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/victim.rs":
-        "(request.in_flight == 0).then(|| Loss {" => "(request.in_flight < 9).then(|| Loss {";
+        "let may_go = request.in_flight == 0 && request.leader.is_none();" => "let may_go = request.leader.is_none();";
     row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/step.rs":
         "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.running.len() - self.num_idle;";
 
@@ -153,7 +209,7 @@ mutants! {
     one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
         "let end = self.num_tokens().min(self.max_num_tokens - 1);" => "let end = self.num_tokens();";
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
-        "if self.num_waiting() < most {" => "if self.num_waiting() <= most {";
+        "if self.num_waiting() + num_answers > most {" => "if self.num_waiting() + num_answers > most + 1 {";
     queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler.rs":
         "due(request.queue_deadline) && !started" => "due(request.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
@@ -217,7 +273,7 @@ mutants! {
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
         "if request.tokens.len() >= request.max_num_tokens {" => "if request.tokens.len() > 2 * request.max_num_tokens {";
     moved_deadline_is_missed, "-", "a new deadline is not watched", "scheduler/change.rs":
-        "                self.deadlines.push(time, request.id);\n" => "                let _ = time;\n";
+        "                self.deadlines.push(time, request.owner);\n" => "                let _ = time;\n";
     held_text_is_lost, "-", "new stops throw away what the old ones held back", "text.rs":
         ".map_or(String::new(), |old| old.held)" => ".map_or(String::new(), |old| { drop(old.held); String::new() })";
     new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text.rs":

@@ -1,0 +1,139 @@
+//! The blocks of one request.
+//!
+//! Every KV group has the same columns: column `c` holds tokens `[c * block_size, (c + 1) * block_size)`. What is wholly
+//! behind the window of every later token is given back while the request runs:
+//!
+//! ```text
+//! columns              0      1      2      3      4      5
+//! group without      [ hit  | hit  | own  | own  |......|......]
+//! group with window  [ null | null | own  | own  |......|......]
+//!                      shared, full  written       promised
+//! ```
+
+use crate::{
+    block_pool::{BlockId, NULL_BLOCK},
+    prefix_cache::BlockHash,
+};
+
+/// The columns of one KV group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Columns {
+    pub(crate) blocks: Vec<BlockId>,
+    /// Leading columns that hold nothing any more: the null block.
+    pub(crate) num_freed: usize,
+    /// Of these, those that the runner knows of.
+    num_freed_told: usize,
+}
+
+impl Columns {
+    /// Blocks that the request owns in this group.
+    pub(crate) fn num_held(&self) -> usize {
+        self.blocks.len() - self.num_freed
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BlockTable {
+    pub(crate) num_columns: usize,
+    /// The runner does not know all: a decode step asks every table, and touches few.
+    pub(crate) is_news: bool,
+    /// Columns that the runner knows of.
+    num_told: usize,
+    pub(crate) groups: Vec<Columns>,
+    /// Names of the full columns known so far; kept when the blocks are released, since tokens never change.
+    pub(crate) hashes: Vec<BlockHash>,
+    root: BlockHash,
+    /// Leading columns that were hits or have been published.
+    pub(crate) num_published: usize,
+    /// Blocks that this request may still allocate without asking.
+    pub(crate) promised: usize,
+    /// Others own its last column, too: it is copied before this request writes to it.
+    pub(crate) shares_tail: bool,
+}
+
+impl BlockTable {
+    /// No blocks, and memory for so many columns.
+    pub(crate) fn new(num_groups: usize, num_columns: usize, root: BlockHash) -> Self {
+        let columns = || Columns {
+            blocks: Vec::with_capacity(num_columns),
+            ..Columns::default()
+        };
+        Self {
+            num_columns: 0,
+            is_news: false,
+            num_told: 0,
+            groups: (0..num_groups).map(|_| columns()).collect(),
+            hashes: Vec::with_capacity(num_columns),
+            root,
+            num_published: 0,
+            promised: 0,
+            shares_tail: false,
+        }
+    }
+
+    pub(crate) fn num_columns(&self) -> usize {
+        self.num_columns
+    }
+
+    /// The null block where the column holds nothing any more.
+    pub(crate) fn block(&self, group: usize, column: usize) -> BlockId {
+        self.groups[group].blocks[column]
+    }
+
+    /// What the request owns.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let groups = self.groups.iter();
+        groups.flat_map(|columns| columns.blocks[columns.num_freed..].iter().copied())
+    }
+
+    /// The blocks that are copied before this request writes to them, if others still own them.
+    pub(crate) fn shared_tail(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let tails = self
+            .groups
+            .iter()
+            .filter_map(|columns| columns.blocks.last());
+        tails.copied().filter(|_| self.shares_tail)
+    }
+
+    pub(crate) fn promised(&self) -> usize {
+        self.promised
+    }
+
+    /// The name of what comes before a column.
+    pub(crate) fn parent(&self, column: usize) -> BlockHash {
+        if column == 0 {
+            self.root
+        } else {
+            self.hashes[column - 1]
+        }
+    }
+
+    /// Calls `tell(group, column, block)` for all that has changed since the last time.
+    pub(crate) fn tell(&mut self, mut tell: impl FnMut(usize, usize, BlockId)) {
+        if !std::mem::take(&mut self.is_news) {
+            return;
+        }
+        for (group, columns) in self.groups.iter_mut().enumerate() {
+            for column in columns.num_freed_told..columns.num_freed.min(self.num_told) {
+                tell(group, column, NULL_BLOCK);
+            }
+            columns.num_freed_told = columns.num_freed;
+        }
+        for column in self.num_told..self.num_columns {
+            for (group, columns) in self.groups.iter().enumerate() {
+                tell(group, column, columns.blocks[column]);
+            }
+        }
+        self.num_told = self.num_columns;
+    }
+
+    /// Forgets all columns; what they held has been given back.
+    pub(crate) fn clear(&mut self) {
+        for columns in &mut self.groups {
+            columns.blocks.clear();
+            (columns.num_freed, columns.num_freed_told) = (0, 0);
+        }
+        (self.num_columns, self.num_told, self.num_published) = (0, 0, 0);
+        self.shares_tail = false;
+    }
+}
