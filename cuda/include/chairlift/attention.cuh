@@ -1,0 +1,105 @@
+// What decode and prefill share: which query sits in which row of a tile, and what it may see.
+#pragma once
+
+#include "chairlift/paged_kv.cuh"
+#include "chairlift/softmax.cuh"
+
+namespace chairlift {
+
+// The queries of one sequence that share a KV head, packed: row = query index * group + head.
+//
+//   row     0         1         2         3         4         5           group = 3 heads per KV head
+//   query   0         0         0         1         1         1
+//   head    3 h       3 h + 1   3 h + 2   3 h       3 h + 1   3 h + 2     h: the KV head
+//
+// So a key that is loaded serves `group` rows and more, and a few queries fill a tile.
+struct PackedQueries {
+  int begin;        // of the sequence's tokens in the flat batch
+  int num_queries;  // the last tokens of the sequence
+  int seq_len;
+  int kv_head;
+  int group;
+  int window;  // a token sees itself and the window - 1 before it; 0: all
+
+  __device__ __forceinline__ PackedQueries(const int* query_start_loc, const int* seq_lens,
+                                           int sequence, int head, int group, int window)
+      : begin(query_start_loc[sequence]),
+        num_queries(query_start_loc[sequence + 1] - begin),
+        seq_len(seq_lens[sequence]),
+        kv_head(head),
+        group(group),
+        window(window) {}
+
+  __device__ __forceinline__ int num_rows() const { return num_queries * group; }
+  __device__ __forceinline__ int head(int row) const { return kv_head * group + row % group; }
+
+  // The row's elements in a tensor of [tokens, heads, kHeadDim].
+  template <int kHeadDim>
+  __device__ __forceinline__ long long offset(int row, long long stride) const {
+    return (begin + row / group) * stride + head(row) * kHeadDim;
+  }
+
+  // The last token that the row sees: its own.
+  __device__ __forceinline__ int newest(int row) const {
+    return seq_len - num_queries + row / group;
+  }
+
+  // The first token that it sees.
+  __device__ __forceinline__ int oldest(int row) const {
+    return window == 0 ? 0 : max(0, newest(row) - window + 1);
+  }
+};
+
+// Scores as they come from the tensor cores become those of `update`; `factor` makes them base 2.
+struct Scoring {
+  float scale;    // of the product of query and key
+  float softcap;  // 0: none
+
+  __device__ __forceinline__ float factor() const {
+    return softcap > 0.0f ? kLog2E : scale * kLog2E;
+  }
+
+  template <int kTiles>
+  __device__ __forceinline__ void cap(float (&scores)[kTiles][4]) const {
+    if (softcap <= 0.0f) return;
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[j][i] = soft_cap(scores[j][i] * scale, softcap);
+  }
+};
+
+// Hides what the rows do not see. This lane's scores are of tokens first + 8 j + 2 t (+ 1); its
+// two rows see oldest[r] .. newest[r].
+template <int kTiles>
+__device__ __forceinline__ void hide(float (&scores)[kTiles][4], int first, const int (&oldest)[2],
+                                     const int (&newest)[2]) {
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = first + 8 * j + threadIdx.x % 4 * 2 + i % 2;
+      if (token < oldest[i / 2] || token > newest[i / 2]) scores[j][i] = minus_infinity();
+    }
+  }
+}
+
+// o += weights * values for 16 tokens of a tile in shared memory; weights are those of `update`.
+template <typename T, typename KV, int kHeadDim>
+__device__ __forceinline__ void add_values(SoftmaxFragment<kHeadDim>& state,
+                                           const float (&low)[4], const float (&high)[4],
+                                           const unsigned char* values, int first) {
+  using F = Fragments<T, KV, kHeadDim>;
+  const unsigned a[4] = {pack<T>(low[0], low[1]), pack<T>(low[2], low[3]),
+                         pack<T>(high[0], high[1]), pack<T>(high[2], high[3])};
+#pragma unroll
+  for (int pair = 0; pair < F::kPairs; ++pair) {
+    unsigned b[F::kTiles][2];
+    F::load_values(b, values, first, pair);
+#pragma unroll
+    for (int i = 0; i < F::kTiles; ++i)
+      mma<T>(state.o[pair * F::kTiles + i], a, b[i][0], b[i][1]);
+  }
+}
+
+}  // namespace chairlift

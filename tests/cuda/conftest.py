@@ -1,0 +1,26 @@
+"""Where the kernels of these tests run: emulated, and on a GPU where there is one."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.cuda.emulation import launch
+from tests.cuda.emulation.library import compiler
+
+Launch = Callable[..., None]
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+def run(request: pytest.FixtureRequest) -> Launch:
+    """Launches a kernel on tensors of the CPU: `run(name, grid, num_threads, shared_bytes, args)`."""
+    if request.param == "emulated":
+        if compiler() is None:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)("needs g++")
+        return launch
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    from tests.cuda.device import launch as launch_on_gpu
+
+    return launch_on_gpu

@@ -1,0 +1,14 @@
+"""Runs the CUDA kernels on the CPU: `launch` has the shape of a launch on a GPU.
+
+The sources under `cuda/` are compiled by g++ against the headers here, the wanted instantiations
+into one library, which is kept under `target/emulation` until a source or a name changes.
+"""
+
+from tests.cuda.emulation.library import (
+    EmulationError as EmulationError,
+    Library as Library,
+    build as build,
+    launch as launch,
+    reversed_turns as reversed_turns,
+)
+from tests.cuda.emulation.memory import guarded as guarded
