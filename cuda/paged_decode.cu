@@ -174,6 +174,24 @@ __device__ __forceinline__ void score(float (&scores)[2][4],
   }
 }
 
+// o += weights * values for 16 tokens of a slot; the weights are what `update` made of the scores.
+template <typename T, typename KV, int kHeadDim>
+__device__ __forceinline__ void add_values(SoftmaxFragment<kHeadDim>& state,
+                                           const float (&weights)[2][4],
+                                           const unsigned char* values, int first) {
+  using F = Fragments<T, KV, kHeadDim>;
+  unsigned a[4];
+  pack_weights<T>(a, weights[0], weights[1]);
+#pragma unroll
+  for (int pair = 0; pair < F::kPairs; ++pair) {
+    unsigned b[F::kTiles][2];
+    F::load_values(b, values, first, pair);
+#pragma unroll
+    for (int i = 0; i < F::kTiles; ++i)
+      mma<T>(state.o[pair * F::kTiles + i], a, b[i][0], b[i][1]);
+  }
+}
+
 // Attention of sequences with at most 16 rows (num_queries * group) over the cache.
 //
 // Grid: any number of blocks, best as many as fit the GPU at once. Threads and bytes of shared
@@ -250,7 +268,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
         scoring.cap(scores);
         hide(scores, first, oldest, newest);
         state.update(scores, scoring.factor());
-        add_values<T, KV>(state, scores[0], scores[1], keys + Shape::kSlotBytes / 2, part);
+        add_values<T, KV>(state, scores, keys + Shape::kSlotBytes / 2, part);
       }
       is_last = now.is_last_tile();
       if (!is_last) stage = (stage + 1) % Shape::kStages;

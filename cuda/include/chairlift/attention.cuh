@@ -84,22 +84,14 @@ __device__ __forceinline__ void hide(float (&scores)[kTiles][4], int first, cons
   }
 }
 
-// o += weights * values for 16 tokens of a tile in shared memory; weights are those of `update`.
-template <typename T, typename KV, int kHeadDim>
-__device__ __forceinline__ void add_values(SoftmaxFragment<kHeadDim>& state,
-                                           const float (&low)[4], const float (&high)[4],
-                                           const unsigned char* values, int first) {
-  using F = Fragments<T, KV, kHeadDim>;
-  const unsigned a[4] = {pack<T>(low[0], low[1]), pack<T>(low[2], low[3]),
-                         pack<T>(high[0], high[1]), pack<T>(high[2], high[3])};
-#pragma unroll
-  for (int pair = 0; pair < F::kPairs; ++pair) {
-    unsigned b[F::kTiles][2];
-    F::load_values(b, values, first, pair);
-#pragma unroll
-    for (int i = 0; i < F::kTiles; ++i)
-      mma<T>(state.o[pair * F::kTiles + i], a, b[i][0], b[i][1]);
-  }
+// Weights of 16 tokens as an operand: `mma` gives scores where it takes operands.
+template <typename T>
+__device__ __forceinline__ void pack_weights(unsigned (&a)[4], const float (&tokens_0_7)[4],
+                                             const float (&tokens_8_15)[4]) {
+  a[0] = pack<T>(tokens_0_7[0], tokens_0_7[1]);
+  a[1] = pack<T>(tokens_0_7[2], tokens_0_7[3]);
+  a[2] = pack<T>(tokens_8_15[0], tokens_8_15[1]);
+  a[3] = pack<T>(tokens_8_15[2], tokens_8_15[3]);
 }
 
 }  // namespace chairlift
