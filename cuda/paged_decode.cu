@@ -246,9 +246,6 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
     QueryOperand<T, KV, kHeadDim> operand;
     operand.shared = memory.query();
     operand.load(query, query_stride, packed);
-    const int g = threadIdx.x % 32 / 4;
-    const int oldest[2] = {packed.oldest(g), packed.oldest(g + 8)};
-    const int newest[2] = {packed.newest(g), packed.newest(g + 8)};
     const float key_scale = kv_scales == nullptr ? 1.0f : kv_scales[split.kv_head];
     const Scoring scoring{scale * key_scale, softcap};
     SoftmaxFragment<kHeadDim> state;
@@ -266,7 +263,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
         float scores[2][4];
         score(scores, operand, keys, part);
         scoring.cap(scores);
-        hide(scores, first, oldest, newest);
+        hide(scores, first, packed, 0);
         state.update(scores, scoring.factor());
         add_values<T, KV>(state, scores, keys + Shape::kSlotBytes / 2, part);
       }

@@ -54,7 +54,7 @@ struct TileReader {
   // be anything, and 0 * NaN is NaN.
   template <bool kIsValues>
   __device__ __forceinline__ void copy(unsigned char* to, int tile, int blocks) const {
-#pragma unroll
+#pragma unroll 2  // all turns at once would keep their addresses in registers that scores need
     for (int turn = 0; turn < kTokens * Tile::kChunks / 128; ++turn) {
       const int i = 128 * turn + threadIdx.x;
       const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
@@ -271,19 +271,9 @@ __global__ void __launch_bounds__(128)
   const QueryTile<T, KV, kHeadDim, kRows> queries{dynamic_shared()};
   queries.load(query, query_stride, packed, first_row);
 
-  int oldest[kFragments][2], newest[kFragments][2];
   SoftmaxFragment<kHeadDim> states[kFragments];
 #pragma unroll
-  for (int f = 0; f < kFragments; ++f) {
-    states[f].clear();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = first_row + threadIdx.x / 32 * (kRows / 4) + 16 * f + 8 * r +
-                      threadIdx.x % 32 / 4;
-      oldest[f][r] = packed.oldest(row);
-      newest[f][r] = packed.newest(row);
-    }
-  }
+  for (int f = 0; f < kFragments; ++f) states[f].clear();
   const Scoring scoring{scale * (kv_scales == nullptr ? 1.0f : kv_scales[kv_head]), softcap};
 
   for (; t <= last_tile; ++t) {
@@ -302,7 +292,8 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       scoring.cap(scores[f]);
-      if (!is_whole) hide(scores[f], t * kTokens, oldest[f], newest[f]);
+      if (!is_whole)
+        hide(scores[f], t * kTokens, packed, first_row + threadIdx.x / 32 * (kRows / 4) + 16 * f);
       states[f].update(scores[f], scoring.factor());
     }
     add_tile<T, KV, kHeadDim, kFragments, kTokens>(states, scores, values);

@@ -69,17 +69,22 @@ struct Scoring {
   }
 };
 
-// Hides what the rows do not see. This lane's scores are of tokens first + 8 j + 2 t (+ 1); its
-// two rows see oldest[r] .. newest[r].
+// Hides from 16 rows, `first_row` and on, what they do not see. This lane's scores are those of rows
+// g and g + 8 for tokens first + 8 j + 2 t (+ 1).
 template <int kTiles>
-__device__ __forceinline__ void hide(float (&scores)[kTiles][4], int first, const int (&oldest)[2],
-                                     const int (&newest)[2]) {
+__device__ __forceinline__ void hide(float (&scores)[kTiles][4], int first,
+                                     const PackedQueries& packed, int first_row) {
 #pragma unroll
-  for (int j = 0; j < kTiles; ++j) {
+  for (int r = 0; r < 2; ++r) {
+    const int row = first_row + threadIdx.x % 32 / 4 + 8 * r;
+    const int oldest = packed.oldest(row), newest = packed.newest(row);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = first + 8 * j + threadIdx.x % 4 * 2 + i % 2;
-      if (token < oldest[i / 2] || token > newest[i / 2]) scores[j][i] = minus_infinity();
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int token = first + 8 * j + threadIdx.x % 4 * 2 + i;
+        if (token < oldest || token > newest) scores[j][2 * r + i] = minus_infinity();
+      }
     }
   }
 }

@@ -32,6 +32,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
+// 1 / x within 1 unit in the last place; 0 for infinity.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 __device__ __forceinline__ float half_to_float(unsigned short bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -114,7 +114,7 @@ struct SoftmaxFragment {
 // softcap * tanh(score / softcap), where tanh z = 1 - 2 / (e^2z + 1).
 __device__ __forceinline__ float soft_cap(float score, float softcap) {
   const float e = exp2_approximate(score * (2.0f * kLog2E / softcap));
-  return softcap - 2.0f * softcap / (e + 1.0f);
+  return softcap - 2.0f * softcap * reciprocal_approximate(e + 1.0f);
 }
 
 }  // namespace chairlift

@@ -140,10 +140,9 @@ inline unsigned __float_as_uint(float value) { return bit_cast_to<unsigned>(valu
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32);
 }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
-}
 inline int __clzll(long long bits) { return bits == 0 ? 64 : __builtin_clzll(bits); }
+inline int __clz(unsigned bits) { return bits == 0 ? 32 : __builtin_clz(bits); }
+inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 // Bytes 0-3 are those of `low`, 4-7 those of `high`; each hex digit of `selector` names one.

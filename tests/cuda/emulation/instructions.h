@@ -54,6 +54,7 @@ float widen_bits(std::uint32_t bits) {
 
 inline unsigned char* dynamic_shared() { return emulation::dynamic_shared(); }
 inline float exp2_approximate(float x) { return std::exp2(x); }
+inline float reciprocal_approximate(float x) { return 1.0f / x; }
 inline float half_to_float(unsigned short bits) { return emulation::from_half(bits); }
 inline unsigned short float_to_half(float value) { return emulation::to_half(value); }
 

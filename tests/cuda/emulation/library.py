@@ -19,7 +19,7 @@ ROOT = HERE.parents[2]
 CUDA = ROOT / "cuda"
 BUILD = ROOT / "target" / "emulation"
 FLAGS = (
-    "-std=c++20 -O2 -fPIC -Wall -Wextra -Werror -Wno-unknown-pragmas -fno-strict-aliasing "
+    "-std=c++20 -fPIC -Wall -Wextra -Werror -Wno-unknown-pragmas -fno-strict-aliasing "
     "-fvisibility=hidden -fno-gnu-unique -DCHAIRLIFT_EMULATION"
 ).split()
 _KERNEL = re.compile(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
@@ -116,14 +116,14 @@ def build(names: Sequence[str], folder: Path = CUDA) -> Library:
         RuntimeError: There is no compiler, or it refused.
     """
     sources = kernels(folder)
-    units = [(path.read_text(), b"") for path in sorted(HERE.glob("*.cpp"))]
+    units = [(path.read_text(), b"", "-O3") for path in sorted(HERE.glob("*.cpp"))]
     for name in sorted(set(names)):
         kernel = re.match(r"chairlift::(\w+)", name)
         if kernel is None or kernel[1] not in sources:
             message = f"no kernel {name}"
             raise KeyError(message)
         source = sources[kernel[1]]
-        units.append((_unit(source, name), source.read_bytes()))
+        units.append((_unit(source, name), source.read_bytes(), "-O1"))
     headers = b"".join(path.read_bytes() for path in [*HERE.glob("*.h"), *CUDA.rglob("*.cuh")])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return Library(_link(list(pool.map(lambda unit: _compile(*unit, headers), units))))
@@ -137,12 +137,12 @@ static emulation::Registration registration("{name}", {caller}{{}});
 """
 
 
-def _compile(unit: str, source: bytes, headers: bytes) -> Path:
-    content = unit.encode() + source + headers + " ".join(FLAGS).encode()
+def _compile(unit: str, source: bytes, level: str, headers: bytes) -> Path:
+    content = unit.encode() + source + headers + " ".join([*FLAGS, level]).encode()
     path = BUILD / f"{hashlib.sha256(content).hexdigest()[:24]}.o"
     if not path.exists():
         include = ["-include", HERE / "cuda.h", f"-I{HERE}", f"-I{CUDA / 'include'}"]
-        _run([*FLAGS, *include, "-x", "c++", "-c", "-"], path, unit)
+        _run([*FLAGS, level, *include, "-x", "c++", "-c", "-"], path, unit)
     return path
 
 
