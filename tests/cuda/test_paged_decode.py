@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.cuda.conftest import Launch
-from tests.cuda.emulation import guarded, reversed_turns
+from tests.cuda.emulation import guarded, launch, reversed_turns
 from tests.cuda.instantiations import decode_launch, instance
 from tests.cuda.paged_batch import PagedBatch
 
@@ -60,3 +60,58 @@ def test_matches_the_twin_over_ragged_lengths(
 def test_float16_and_float8(run: Launch, kv_dtype: torch.dtype) -> None:
     batch = PagedBatch([33, 200], [1, 1], (8, 2), 64, torch.float16, kv_dtype)
     assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("group", [1, 3, 7, 16])
+def test_any_number_of_heads_shares_a_key(run: Launch, group: int) -> None:
+    batch = PagedBatch([5, 140], [1, 1], (2 * group, 2), 64)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("window", [1, 16, 20, 127, 128, 130])
+def test_a_window_hides_what_is_before_it(run: Launch, window: int) -> None:
+    batch = PagedBatch([1, 19, 128, 129, 260], [1, 1, 1, 1, 1], (4, 2), 64, window=window)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("window", [0, 30])
+def test_several_new_tokens_see_one_another_causally(run: Launch, window: int) -> None:
+    batch = PagedBatch([4, 131, 260, 50], [4, 3, 4, 1], (8, 2), 64, window=window)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, FLOAT8])
+def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
+    options = {"softcap": 2.5, "sinks": True, "window": 150}
+    batch = PagedBatch([3, 129, 300], [1, 1, 2], (8, 2), 128, torch.bfloat16, kv_dtype, **options)
+    assert batch.error(decode(run, batch)) < 1
+
+
+def test_bits_of_a_sequence_do_not_depend_on_the_batch(run: Launch) -> None:
+    batch = PagedBatch([300, 17, 129, 64], [1, 2, 1, 1], (4, 2), 128)
+    together = decode(run, batch)
+    assert torch.equal(decode(run, batch, num_ctas=40), together)
+    for index, part in enumerate(together.split(batch.num_queries)):
+        assert torch.equal(decode(run, batch.alone(index), num_ctas=2), part)
+
+
+def test_a_sequence_without_work_keeps_its_output(run: Launch) -> None:
+    batch = PagedBatch([40, 0, 20], [1, 1, 1], (2, 1), 64)
+    out = decode(run, batch)
+    assert out[1].isnan().all()
+    for index in (0, 2):
+        assert batch.alone(index).error(out[index : index + 1]) < 1
+
+
+def test_no_work_at_all_is_no_work(run: Launch) -> None:
+    batch = PagedBatch([0], [1], (2, 1), 64)
+    assert decode(run, batch).isnan().all()
+
+
+@pytest.mark.parametrize(("head_dim", "kv_dtype"), [(128, torch.bfloat16), (256, torch.bfloat16), (64, FLOAT8)])
+def test_turns_of_the_threads_change_nothing(head_dim: int, kv_dtype: torch.dtype) -> None:
+    dtype = torch.float16 if kv_dtype == FLOAT8 else kv_dtype
+    batch = PagedBatch([300, 31], [1, 3], (4, 2), head_dim, dtype, kv_dtype)
+    expected = decode(launch, batch)
+    with reversed_turns(instance("paged_decode", dtype, kv_dtype, head_dim)):
+        assert torch.equal(decode(launch, batch), expected)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.cuda.conftest import Launch
-from tests.cuda.emulation import guarded, reversed_turns
+from tests.cuda.emulation import guarded, launch, reversed_turns
 from tests.cuda.instantiations import instance, prefill_bytes
 from tests.cuda.paged_batch import PagedBatch
 
@@ -49,3 +49,44 @@ def test_matches_the_twin_over_ragged_chunks(
 def test_float16_and_float8(run: Launch, kv_dtype: torch.dtype) -> None:
     batch = PagedBatch([40, 100], [40, 9], (4, 2), 64, torch.float16, kv_dtype)
     assert batch.error(prefill(run, batch)) < 1
+
+
+@pytest.mark.parametrize("group", [1, 3, 5, 16])
+def test_any_number_of_heads_shares_a_key(run: Launch, group: int) -> None:
+    batch = PagedBatch([70, 30], [20, 30], (2 * group, 2), 64)
+    assert batch.error(prefill(run, batch)) < 1
+
+
+@pytest.mark.parametrize("window", [1, 16, 50, 64, 65])
+def test_a_window_hides_what_is_before_it(run: Launch, window: int) -> None:
+    batch = PagedBatch([150, 70, 64], [90, 10, 64], (2, 1), 64, window=window)
+    assert batch.error(prefill(run, batch)) < 1
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, FLOAT8])
+def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
+    options = {"softcap": 2.5, "sinks": True, "window": 40}
+    batch = PagedBatch([100, 9], [30, 9], (4, 1), 128, torch.bfloat16, kv_dtype, **options)
+    assert batch.error(prefill(run, batch, 128)) < 1
+
+
+def test_bits_do_not_depend_on_batch_tile_or_chunk(run: Launch) -> None:
+    batch = PagedBatch([200, 33, 90], [120, 33, 7], (4, 2), 128)
+    together = prefill(run, batch, 128)
+    assert torch.equal(prefill(run, batch, 64), together)
+    parts = together.split(batch.num_queries)
+    for index, part in enumerate(parts):
+        assert torch.equal(prefill(run, batch.alone(index), 128), part)
+    chunk = batch.alone(0)  # the same tokens, cut elsewhere
+    for first, last in ((0, 50), (50, 51), (51, 120)):
+        chunk.seq_lens, chunk.num_queries = [80 + last], [last - first]
+        chunk.query = [batch.query[0][first:last]]
+        assert torch.equal(prefill(run, chunk, 128), parts[0][first:last])
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float16, FLOAT8])
+def test_turns_of_the_threads_change_nothing(kv_dtype: torch.dtype) -> None:
+    batch = PagedBatch([150, 31], [60, 31], (4, 2), 64, torch.float16, kv_dtype)
+    expected = prefill(launch, batch)
+    with reversed_turns(instance("paged_prefill", torch.float16, kv_dtype, 64, 64)):
+        assert torch.equal(prefill(launch, batch), expected)

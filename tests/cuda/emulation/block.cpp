@@ -14,7 +14,7 @@ namespace emulation {
 namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
-constexpr std::size_t kPageBytes = 4096;
+constexpr std::uint64_t kCanary = 0x5ca1ab1ec0ffee00;
 constexpr int kMaxThreads = 1024;
 
 enum class State { ready, at_barrier, in_collective, done };
@@ -40,17 +40,16 @@ int current = -1;  // the thread that runs; -1: the scheduler
 int num_at_barrier;
 std::string message;
 
-// Stacks with a page before each that nobody may touch.
+// Stacks side by side; a canary at the far end of each must live.
 unsigned char* stack_of(int thread) {
-  static unsigned char* const stacks = [] {
-    const std::size_t num_bytes = kMaxThreads * kStackBytes;
-    void* memory = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    auto* bytes = static_cast<unsigned char*>(memory);
-    for (int i = 0; i < kMaxThreads; ++i) mprotect(bytes + i * kStackBytes, kPageBytes, PROT_NONE);
-    return bytes;
-  }();
+  static unsigned char* const stacks = static_cast<unsigned char*>(
+      mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   return stacks + thread * kStackBytes;
+}
+
+std::uint64_t& stack_canary(int thread) {
+  return *reinterpret_cast<std::uint64_t*>(stack_of(thread));
 }
 
 std::string where(int thread) {
@@ -187,9 +186,10 @@ bool run_block(const Launch& launch, bool is_reversed) {
   warps.assign((num_threads + 31) / 32, Warp{});
   begin_shared(launch.shared_bytes);
   begin_copies(num_threads);
-  for (int i = 0; i < num_threads; ++i)
-    threads[i] = {
-        prepare(stack_of(i) + kPageBytes, kStackBytes - kPageBytes, thread_main), State::ready};
+  for (int i = 0; i < num_threads; ++i) {
+    threads[i] = {prepare(stack_of(i), kStackBytes, thread_main), State::ready};
+    stack_canary(i) = kCanary;
+  }
   for (int num_done = 0; num_done < num_threads;) {
     bool has_run = false;
     num_done = 0;
@@ -207,6 +207,8 @@ bool run_block(const Launch& launch, bool is_reversed) {
       return false;
     }
   }
+  for (int i = 0; i < num_threads; ++i)
+    if (stack_canary(i) != kCanary) message = where(i) + " needs more stack than there is";
   if (!canaries_live()) message = "a write past the end of shared memory, " + where(0);
   return message.empty();
 }
