@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.cuda.emulation import launch
+from tests.cuda.emulation import launch, preload
 from tests.cuda.emulation.library import compiler
+from tests.cuda.instantiations import tested_instances
 
 Launch = Callable[..., None]
 
@@ -18,6 +19,7 @@ def run(request: pytest.FixtureRequest) -> Launch:
     if request.param == "emulated":
         if compiler() is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)("needs g++")
+        preload(tested_instances())
         return launch
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")

@@ -33,6 +33,20 @@ def every_instance() -> list[str]:
     return [*names, *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens"))]
 
 
+def tested_instances() -> list[str]:
+    """Those that the tests run: every kernel, head size and element type, not every pairing."""
+    bf16, f16, f8, f32 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float32
+    names = [instance(k, t) for k in ("rms_norm", "silu_mul", "sample") for t in (f32, bf16, f16)]
+    names += [instance("kv_write", t, t, d) for t in (bf16, f16) for d in HEAD_DIMS]
+    names += [instance("kv_write", bf16, f8, 128)]
+    same = [(t, t, d) for t, d in [(bf16, d) for d in HEAD_DIMS] + [(f16, 64)]]
+    kv = [*same, (f16, f8, 64), (bf16, f8, 96), (bf16, f8, 128), (bf16, f8, 256)]
+    names += [instance("paged_decode", *k) for k in kv]
+    names += [instance("paged_prefill", *k, 64) for k in kv]
+    names += [instance("paged_prefill", *k, 128) for k in kv if k[2] in (64, 128)]
+    return [*names, *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens"))]
+
+
 def decode_launch(head_dim: int) -> tuple[int, int]:
     """Threads and bytes of shared memory of `paged_decode`."""
     warps, stages = {64: (4, 4), 96: (4, 3), 128: (4, 3), 256: (2, 2)}[head_dim]

@@ -56,9 +56,20 @@ def test_matches_the_twin_over_ragged_lengths(
     assert batch.error(decode(run, batch)) < 1
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float16, FLOAT8])
-def test_float16_and_float8(run: Launch, kv_dtype: torch.dtype) -> None:
-    batch = PagedBatch([33, 200], [1, 1], (8, 2), 64, torch.float16, kv_dtype)
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "head_dim"),
+    [
+        (torch.float16, torch.float16, 64),
+        (torch.float16, FLOAT8, 64),
+        (torch.bfloat16, FLOAT8, 96),
+        (torch.bfloat16, FLOAT8, 128),
+        (torch.bfloat16, FLOAT8, 256),
+    ],
+)
+def test_float16_and_float8(
+    run: Launch, dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int
+) -> None:
+    batch = PagedBatch([33, 200], [1, 1], (8, 2), head_dim, dtype, kv_dtype)
     assert batch.error(decode(run, batch)) < 1
 
 

@@ -9,6 +9,7 @@ from tests.cuda.emulation.library import (
     Library as Library,
     build as build,
     launch as launch,
+    preload as preload,
     reversed_turns as reversed_turns,
 )
 from tests.cuda.emulation.memory import guarded as guarded

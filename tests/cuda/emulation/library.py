@@ -6,10 +6,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from torch import Tensor
@@ -109,32 +108,40 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
-def build(names: Sequence[str], folder: Path = CUDA) -> Library:
-    """Compiles instantiations of the kernels in a folder, each on its own, and links them.
+def build(names: Iterable[str], folder: Path = CUDA) -> Library:
+    """Compiles instantiations of the kernels in a folder, several at a time, and links them.
 
     Raises:
         RuntimeError: There is no compiler, or it refused.
     """
-    sources = kernels(folder)
     units = [(path.read_text(), b"", "-O3") for path in sorted(HERE.glob("*.cpp"))]
-    for name in sorted(set(names)):
-        kernel = re.match(r"chairlift::(\w+)", name)
-        if kernel is None or kernel[1] not in sources:
-            message = f"no kernel {name}"
-            raise KeyError(message)
-        source = sources[kernel[1]]
-        units.append((_unit(source, name), source.read_bytes(), "-O1"))
+    for source, wanted in _by_source(names, folder).items():
+        units += [
+            (_unit(source, wanted[i : i + 4]), source.read_bytes(), "-O1")
+            for i in range(0, len(wanted), 4)
+        ]
     headers = b"".join(path.read_bytes() for path in [*HERE.glob("*.h"), *CUDA.rglob("*.cuh")])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return Library(_link(list(pool.map(lambda unit: _compile(*unit, headers), units))))
 
 
-def _unit(source: Path, name: str) -> str:
-    caller = f"emulation::Caller<&{name}>"
-    return f"""#include "launch.h"
-#include "{source}"
-static emulation::Registration registration("{name}", {caller}{{}});
-"""
+def _by_source(names: Iterable[str], folder: Path) -> dict[Path, list[str]]:
+    sources, by_source = kernels(folder), dict[Path, list[str]]()
+    for name in sorted(set(names)):
+        kernel = re.match(r"chairlift::(\w+)", name)
+        if kernel is None or kernel[1] not in sources:
+            message = f"no kernel {name}"
+            raise KeyError(message)
+        by_source.setdefault(sources[kernel[1]], []).append(name)
+    return by_source
+
+
+def _unit(source: Path, names: Sequence[str]) -> str:
+    lines = ['#include "launch.h"', f'#include "{source}"']
+    for i, name in enumerate(names):
+        caller = f"emulation::Caller<&{name}>"
+        lines.append(f'static emulation::Registration kernel_{i}("{name}", {caller}{{}});')
+    return "\n".join(lines) + "\n"
 
 
 def _compile(unit: str, source: bytes, level: str, headers: bytes) -> Path:
@@ -171,9 +178,14 @@ def _run(arguments: Sequence[str | Path], out: Path, stdin: str = "") -> None:
     unfinished.replace(out)
 
 
-@cache
-def _library_of(name: str) -> Library:
-    return build([name])
+_built: dict[str, Library] = {}
+
+
+def preload(names: Iterable[str]) -> None:
+    """Builds the library of several instantiations that `launch` will be asked for."""
+    missing = [name for name in names if name not in _built]
+    if missing:
+        _built.update(dict.fromkeys(missing, build(missing)))
 
 
 def launch(
@@ -183,12 +195,14 @@ def launch(
     shared_bytes: int,
     args: Sequence[Argument],
 ) -> None:
-    """`Library.launch` of a kernel that is built at its first launch."""
-    _library_of(name).launch(name, grid, num_threads, shared_bytes, args)
+    """`Library.launch` of a kernel, which is built first if it was not preloaded."""
+    preload([name])
+    _built[name].launch(name, grid, num_threads, shared_bytes, args)
 
 
 @contextmanager
 def reversed_turns(name: str) -> Iterator[None]:
     """`Library.reversed_turns` for the launches of one kernel."""
-    with _library_of(name).reversed_turns():
+    preload([name])
+    with _built[name].reversed_turns():
         yield
