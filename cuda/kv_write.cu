@@ -19,9 +19,7 @@ struct RotaryHead {
   float b[kOwn];
 
   // Lanes beyond the head (of 96, say) hold zeros.
-  static __device__ __forceinline__ bool is_inside() {
-    return threadIdx.x % 32 * kOwn < kHalf;
-  }
+  static __device__ __forceinline__ bool is_inside() { return threadIdx.x % 32 * kOwn < kHalf; }
   static __device__ __forceinline__ int first() { return threadIdx.x % 32 * kOwn; }
 
   template <typename T>
@@ -124,7 +122,8 @@ __global__ void __launch_bounds__(128)
   if (slot < 0) return;
   const PagedKv<KV, kHeadDim> kv{cache, num_blocks, num_kv_heads};
   const int kv_head = is_value ? head - num_heads - num_kv_heads : head - num_heads;
-  KV* block = is_value ? kv.values(slot / kBlockSize, kv_head) : kv.keys(slot / kBlockSize, kv_head);
+  KV* block =
+      is_value ? kv.values(slot / kBlockSize, kv_head) : kv.keys(slot / kBlockSize, kv_head);
   const float scale = kv_scales == nullptr ? 1.0f : kv_scales[is_value * num_kv_heads + kv_head];
   if constexpr (sizeof(KV) < sizeof(T)) numbers.template round<T>();
   numbers.store(block + slot % kBlockSize * kHeadDim, 1.0f / scale);

@@ -187,8 +187,7 @@ __device__ __forceinline__ void add_values(SoftmaxFragment<kHeadDim>& state,
     unsigned b[F::kTiles][2];
     F::load_values(b, values, first, pair);
 #pragma unroll
-    for (int i = 0; i < F::kTiles; ++i)
-      mma<T>(state.o[pair * F::kTiles + i], a, b[i][0], b[i][1]);
+    for (int i = 0; i < F::kTiles; ++i) mma<T>(state.o[pair * F::kTiles + i], a, b[i][0], b[i][1]);
   }
 }
 
@@ -207,14 +206,14 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
                  const int* query_start_loc,  // [num_seqs + 1]
                  const int* seq_lens,         // [num_seqs]; the queries are the last tokens
                  const int* work,             // [num_work, 4]: sequence (index into rows), KV head,
-                                  // first token (a multiple of split_len), index among the splits
-                                  // that the sequence sees; those of a KV head are consecutive
-                 const int* num_work,      // on the device, so that a graph's grid is constant
-                 float* workspace,         // [num_work, workspace_rows, kHeadDim + 4]
-                 int* counters,            // [num_seqs, num_kv_heads]: zero, and zero again after
-                 const float* sinks,       // [num_heads] or null
-                 const float* kv_scales,   // [2, num_kv_heads] or null: 1
-                 long long out_stride,     // elements from token to token
+                                   // first token (a multiple of split_len), index among the splits
+                                   // that the sequence sees; those of a KV head are consecutive
+                 const int* num_work,     // on the device, so that a graph's grid is constant
+                 float* workspace,        // [num_work, workspace_rows, kHeadDim + 4]
+                 int* counters,           // [num_seqs, num_kv_heads]: zero, and zero again after
+                 const float* sinks,      // [num_heads] or null
+                 const float* kv_scales,  // [2, num_kv_heads] or null: 1
+                 long long out_stride,    // elements from token to token
                  long long query_stride, int num_heads, int num_kv_heads, int num_blocks,
                  int max_blocks_per_row,
                  int split_len,       // 128, 256 or 512
@@ -222,12 +221,12 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
                  int workspace_rows,  // at least the rows of any sequence
                  float scale, float softcap) {
   using Shape = DecodeShape<KV, kHeadDim>;
-  const DecodeBatch batch{block_table, rows,  query_start_loc, seq_lens,
-                          work,        *num_work, max_blocks_per_row, split_len,
-                          window,      num_heads / num_kv_heads};
+  const DecodeBatch batch{
+      block_table, rows,   query_start_loc,         seq_lens, work, *num_work, max_blocks_per_row,
+      split_len,   window, num_heads / num_kv_heads};
   const PagedKv<const KV, kHeadDim> kv{cache, num_blocks, num_kv_heads};
-  const SplitOutput<T> output{out, out_stride, workspace, workspace_rows, counters, sinks,
-                              kv_scales, num_kv_heads};
+  const SplitOutput<T> output{out,      out_stride, workspace, workspace_rows,
+                              counters, sinks,      kv_scales, num_kv_heads};
   const DecodeMemory<KV, kHeadDim> memory;
 
   // kStages - 1 tiles are in flight while one is in use.
@@ -238,8 +237,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
 
   int stage = 0;
   Cursor<KV, kHeadDim> now;
-  for (now.begin(batch, blockIdx.x); now.is_valid(batch);
-       now.begin(batch, now.index + gridDim.x)) {
+  for (now.begin(batch, blockIdx.x); now.is_valid(batch); now.begin(batch, now.index + gridDim.x)) {
     const Split split = now.split;
     const PackedQueries packed(query_start_loc, seq_lens, split.sequence, split.kv_head,
                                batch.group, window);

@@ -170,7 +170,8 @@ __device__ __forceinline__ void score(float (&scores)[kFragments][kTokens / 8][4
   }
 }
 
-// o += weights * values for a tile; the weights of all the warp's rows use a value once it is loaded.
+// o += weights * values for a tile; the weights of all the warp's rows use a value once it is
+// loaded.
 template <typename T, typename KV, int kHeadDim, int kFragments, int kTokens>
 __device__ __forceinline__ void add_tile(SoftmaxFragment<kHeadDim> (&states)[kFragments],
                                          const float (&weights)[kFragments][kTokens / 8][4],
@@ -180,7 +181,8 @@ __device__ __forceinline__ void add_tile(SoftmaxFragment<kHeadDim> (&states)[kFr
   for (int first = 0; first < kTokens; first += 16) {
     unsigned a[kFragments][4];
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) pack_weights<T>(a[f], weights[f][first / 8], weights[f][first / 8 + 1]);
+    for (int f = 0; f < kFragments; ++f)
+      pack_weights<T>(a[f], weights[f][first / 8], weights[f][first / 8 + 1]);
 #pragma unroll
     for (int pair = 0; pair < F::kPairs; ++pair) {
       unsigned b[F::kTiles][2];
@@ -287,8 +289,8 @@ __global__ void __launch_bounds__(128)
     __syncthreads();  // the values are there; nobody reads these keys any more
     if (t < last_tile) reader.template copy<false>(keys, t + 1, blocks);
 
-    const bool is_whole = (t + 1) * kTokens - 1 <= packed.newest(first_row) &&
-                          t * kTokens >= packed.oldest(last_row);
+    const bool is_whole =
+        (t + 1) * kTokens - 1 <= packed.newest(first_row) && t * kTokens >= packed.oldest(last_row);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       scoring.cap(scores[f]);

@@ -2,9 +2,9 @@
 //
 // Tokens are ordered by logit, the largest first, and among equals by id. Every filter keeps the
 // head of that order: top_k keeps k tokens, top_p (Holtzman et al., 2019) the fewest of these whose
-// share of their probability reaches p, min_p (Nguyen et al., 2024) those at least p times as likely
-// as the first. A draw inverts the cumulative distribution of what is kept, in order of ids, at a
-// number that depends on (seed, index, position) alone.
+// share of their probability reaches p, min_p (Nguyen et al., 2024) those at least p times as
+// likely as the first. A draw inverts the cumulative distribution of what is kept, in order of ids,
+// at a number that depends on (seed, index, position) alone.
 #include "chairlift/philox.cuh"
 #include "chairlift/select.cuh"
 
@@ -127,9 +127,8 @@ __device__ Key last_kept(SampleRow<L> row, SampleMemory& memory, const Weights& 
     total = block_reduce(sum, Add{}, memory);
   }
   const auto enough = static_cast<Fixed>(static_cast<double>(draw.top_p) * total);
-  return select(row, memory, largest.key, to, max(enough, Fixed{1}), [&](Key key) {
-    return key <= last ? weights.fixed(logit_of(key)) : Fixed{0};
-  });
+  return select(row, memory, largest.key, to, max(enough, Fixed{1}),
+                [&](Key key) { return key <= last ? weights.fixed(logit_of(key)) : Fixed{0}; });
 }
 
 // The token at which the running sum of weights, in order of ids, exceeds the drawn share.
@@ -181,8 +180,8 @@ __device__ int draw_token(const SampleRow<L>& row, SampleMemory& memory, const W
 
 // Draws one token per row.
 //
-// Grid (num_samples), 1024 threads, 40960 bytes of shared memory: a block draws for a row. The row is
-// read about four times, all but the first out of L2.
+// Grid (num_samples), 1024 threads, 40960 bytes of shared memory: a block draws for a row. The row
+// is read about four times, all but the first out of L2.
 template <typename L>
 __global__ void __launch_bounds__(1024)
     sample(const L* logits,           // [num_samples, vocab_size]

@@ -15,7 +15,7 @@ Launch = Callable[..., None]
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
 def run(request: pytest.FixtureRequest) -> Launch:
-    """Launches a kernel on tensors of the CPU: `run(name, grid, num_threads, shared_bytes, args)`."""
+    """Launches a kernel on tensors of the CPU: `run(name, grid, num_threads, bytes, args)`."""
     if request.param == "emulated":
         if compiler() is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)("needs g++")

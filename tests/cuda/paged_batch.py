@@ -107,7 +107,13 @@ class PagedBatch:
             key, value = kv.double() * scales.double()[:, None, :, None]
             out.append(
                 reference.attention(
-                    query.double(), key, value, self.scale, self.window or None, self.softcap, self.sinks
+                    query.double(),
+                    key,
+                    value,
+                    self.scale,
+                    self.window or None,
+                    self.softcap,
+                    self.sinks,
                 )
             )
         return torch.cat(out)

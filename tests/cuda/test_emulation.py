@@ -16,7 +16,11 @@ NAMES = [
     *(f"chairlift::{name}<{x}>" for name in ("reuse", "ring", "meet", "shuffle") for x in (0, 1)),
     *(f"chairlift::{name}" for name in ("mixed", "write_global", "read_global")),
     *(f"chairlift::{name}" for name in ("write_shared", "copy_to")),
-    *(f"chairlift::{k}<chairlift::{t}16>" for k in ("product", "convert") for t in ("bfloat", "float")),
+    *(
+        f"chairlift::{k}<chairlift::{t}16>"
+        for k in ("product", "convert")
+        for t in ("bfloat", "float")
+    ),
 ]
 ELEMENT = {torch.bfloat16: "chairlift::bfloat16", torch.float16: "chairlift::float16"}
 
@@ -79,7 +83,7 @@ def test_a_wait_that_leaves_too_many_groups_reads_nan(run: Run, numbers: Pair) -
 
 def test_a_divergent_barrier_is_an_error_and_no_hang(run: Run, numbers: Pair) -> None:
     run("meet<0>", numbers[0])
-    with pytest.raises(EmulationError, match="divergent __syncthreads: 40 of 64 .* 24 have ended"):
+    with pytest.raises(EmulationError, match=r"divergent __syncthreads: 40 of 64 .* 24 have ended"):
         run("meet<1>", numbers[0])
 
 
@@ -91,7 +95,7 @@ def test_a_shuffle_that_a_lane_misses_is_an_error(run: Run, numbers: Pair) -> No
 
 
 def test_lanes_at_different_collectives_are_an_error(run: Run, numbers: Pair) -> None:
-    with pytest.raises(EmulationError, match="is at __ballot_sync while .* at __shfl_xor_sync"):
+    with pytest.raises(EmulationError, match=r"is at __ballot_sync while .* at __shfl_xor_sync"):
         run("mixed", numbers[0])
 
 

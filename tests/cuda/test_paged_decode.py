@@ -13,7 +13,7 @@ FLOAT8 = torch.float8_e4m3fn
 
 
 def work_list(batch: PagedBatch, split_len: int) -> list[list[int]]:
-    """Sequence, KV head, first token and index of each split, as the scheduler's core lists them."""
+    """Sequence, KV head, first token and index of each split."""
     work = []
     for index, (length, count) in enumerate(zip(batch.seq_lens, batch.num_queries, strict=True)):
         oldest = max(0, length - count - batch.window + 1) if batch.window else 0
@@ -48,7 +48,9 @@ def decode(run: Launch, batch: PagedBatch, num_ctas: int = 3, split_len: int = 1
 RAGGED = [1, 15, 16, 17, 64, 128, 129, 300]
 
 
-@pytest.mark.parametrize(("head_dim", "heads"), [(64, (4, 2)), (96, (3, 1)), (128, (16, 1)), (256, (4, 2))])
+@pytest.mark.parametrize(
+    ("head_dim", "heads"), [(64, (4, 2)), (96, (3, 1)), (128, (16, 1)), (256, (4, 2))]
+)
 def test_matches_the_twin_over_ragged_lengths(
     run: Launch, head_dim: int, heads: tuple[int, int]
 ) -> None:
@@ -119,7 +121,9 @@ def test_no_work_at_all_is_no_work(run: Launch) -> None:
     assert decode(run, batch).isnan().all()
 
 
-@pytest.mark.parametrize(("head_dim", "kv_dtype"), [(128, torch.bfloat16), (256, torch.bfloat16), (64, FLOAT8)])
+@pytest.mark.parametrize(
+    ("head_dim", "kv_dtype"), [(128, torch.bfloat16), (256, torch.bfloat16), (64, FLOAT8)]
+)
 def test_turns_of_the_threads_change_nothing(head_dim: int, kv_dtype: torch.dtype) -> None:
     dtype = torch.float16 if kv_dtype == FLOAT8 else kv_dtype
     batch = PagedBatch([300, 31], [1, 3], (4, 2), head_dim, dtype, kv_dtype)

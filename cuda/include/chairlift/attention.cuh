@@ -8,9 +8,9 @@ namespace chairlift {
 
 // The queries of one sequence that share a KV head, packed: row = query index * group + head.
 //
-//   row     0         1         2         3         4         5           group = 3 heads per KV head
+//   row     0         1         2         3         4         5           3 heads per KV head h
 //   query   0         0         0         1         1         1
-//   head    3 h       3 h + 1   3 h + 2   3 h       3 h + 1   3 h + 2     h: the KV head
+//   head    3 h       3 h + 1   3 h + 2   3 h       3 h + 1   3 h + 2
 //
 // So a key that is loaded serves `group` rows and more, and a few queries fill a tile.
 struct PackedQueries {
@@ -69,8 +69,8 @@ struct Scoring {
   }
 };
 
-// Hides from 16 rows, `first_row` and on, what they do not see. This lane's scores are those of rows
-// g and g + 8 for tokens first + 8 j + 2 t (+ 1).
+// Hides from 16 rows, `first_row` and on, what they do not see. This lane's scores are those of
+// rows g and g + 8 for tokens first + 8 j + 2 t (+ 1).
 template <int kTiles>
 __device__ __forceinline__ void hide(float (&scores)[kTiles][4], int first,
                                      const PackedQueries& packed, int first_row) {

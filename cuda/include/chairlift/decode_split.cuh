@@ -49,9 +49,9 @@ struct Split {
   int kv_head;
   int begin;
   int end;
-  int oldest;       // not before begin
-  int work;         // place in the list
-  int index;        // among the splits of the sequence
+  int oldest;  // not before begin
+  int work;    // place in the list
+  int index;   // among the splits of the sequence
   int num_splits;
 
   Split() = default;
@@ -65,8 +65,7 @@ struct Split {
                                batch.group, batch.window);
     end = min(begin + batch.split_len, packed.seq_len);
     oldest = max(begin, packed.oldest(0));
-    num_splits =
-        (packed.seq_len - 1) / batch.split_len - packed.oldest(0) / batch.split_len + 1;
+    num_splits = (packed.seq_len - 1) / batch.split_len - packed.oldest(0) / batch.split_len + 1;
   }
 };
 
@@ -112,16 +111,14 @@ struct SplitOutput {
   // o [kHeadDim], m, d, and two floats that keep rows aligned.
   template <int kHeadDim>
   __device__ __forceinline__ float* partial(int item, int row) const {
-    return workspace +
-           (static_cast<long long>(item) * workspace_rows + row) * (kHeadDim + 4);
+    return workspace + (static_cast<long long>(item) * workspace_rows + row) * (kHeadDim + 4);
   }
 
   // Ends a row's attention at four coordinates.
   template <int kHeadDim>
   __device__ __forceinline__ void write(SoftmaxState<4> state, int row, int column,
                                         const PackedQueries& packed) const {
-    if (sinks != nullptr)
-      state.merge(SoftmaxState<4>::sink(sinks[packed.head(row)] * kLog2E));
+    if (sinks != nullptr) state.merge(SoftmaxState<4>::sink(sinks[packed.head(row)] * kLog2E));
     state.normalize();
     const float scale = kv_scales == nullptr ? 1.0f : kv_scales[num_kv_heads + packed.kv_head];
     uint2 words = {pack<T>(state.o[0] * scale, state.o[1] * scale),
@@ -173,8 +170,8 @@ __device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, con
 template <typename T, typename KV, int kHeadDim>
 __device__ __forceinline__ void write_split(const SplitOutput<T>& output,
                                             const DecodeMemory<KV, kHeadDim>& memory, int stage,
-                                            SoftmaxFragment<kHeadDim>& fragment,
-                                            const Split& split, const PackedQueries& packed) {
+                                            SoftmaxFragment<kHeadDim>& fragment, const Split& split,
+                                            const PackedQueries& packed) {
   using F = Fragments<T, KV, kHeadDim>;
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   fragment.share();
@@ -207,8 +204,7 @@ __device__ __forceinline__ void write_split(const SplitOutput<T>& output,
       continue;
     }
     float* partial = output.template partial<kHeadDim>(split.work, row);
-    *reinterpret_cast<float4*>(partial + column) = {state.o[0], state.o[1], state.o[2],
-                                                    state.o[3]};
+    *reinterpret_cast<float4*>(partial + column) = {state.o[0], state.o[1], state.o[2], state.o[3]};
     if (column == 0) partial[kHeadDim] = state.m, partial[kHeadDim + 1] = state.d;
   }
   // Either way the slot is free after a barrier.

@@ -98,10 +98,10 @@ __device__ __forceinline__ unsigned multiply_pairs<float16>(unsigned x, unsigned
 // Copies 16 bytes from global to shared memory past the registers and L1; zeros if not `is_valid`,
 // and then the source is not read.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool is_valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(is_valid ? 16 : 0)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+      "l"(global), "r"(is_valid ? 16 : 0)
+      : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() {
@@ -133,7 +133,8 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const
                : "memory");
 }
 
-// c += a b for a 16 x 16, b 16 x 8, c 16 x 8, spread over the warp. With g = lane / 4, t = lane % 4:
+// c += a b for a 16 x 16, b 16 x 8, c 16 x 8, spread over the warp. With g = lane / 4 and
+// t = lane % 4:
 //
 //   a[0]: row g,     columns 2 t, 2 t + 1      a[2]: row g,     columns 2 t + 8, 2 t + 9
 //   a[1]: row g + 8, columns 2 t, 2 t + 1      a[3]: row g + 8, columns 2 t + 8, 2 t + 9
@@ -146,8 +147,7 @@ __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsig
 template <>
 __device__ __forceinline__ void mma<bfloat16>(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                               unsigned b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -156,8 +156,7 @@ __device__ __forceinline__ void mma<bfloat16>(float (&c)[4], const unsigned (&a)
 template <>
 __device__ __forceinline__ void mma<float16>(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

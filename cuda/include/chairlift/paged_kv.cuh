@@ -63,15 +63,15 @@ using KvTile = Swizzled<kHeadDim * sizeof(KV)>;
 // the lane's in two steps or tiles, and query and result follow:
 //
 //   coordinate        0  1  2  3 | 4  5  6  7 | 8  9 10 11 | 12 13 14 15
-//   lane t, summed    `- t = 0 -'  `- t = 1 -'  `- t = 2 -'  `- t = 3 --'      first pair, last pair
-//   lane t, result    even ones: tile 2 n, odd ones: tile 2 n + 1
+//   summed by lane    t = 0        | t = 1      | t = 2      | t = 3         a[0] and a[2] of a step
+//   result of         tiles 2 n (even coordinates) and 2 n + 1 (odd ones) of the same lanes
 template <typename T, typename KV, int kHeadDim>
 struct Fragments {
   static constexpr bool kIsNarrow = sizeof(KV) == 1;
   using Tile = KvTile<KV, kHeadDim>;
-  static constexpr int kPairs = Tile::kChunks / 2;     // of chunks: what one ldmatrix takes
-  static constexpr int kSteps = kIsNarrow ? 2 : 1;     // of 16 coordinates in a pair of chunks
-  static constexpr int kTiles = kIsNarrow ? 4 : 2;     // of 8 coordinates in a pair of chunks
+  static constexpr int kPairs = Tile::kChunks / 2;  // of chunks: what one ldmatrix takes
+  static constexpr int kSteps = kIsNarrow ? 2 : 1;  // of 16 coordinates in a pair of chunks
+  static constexpr int kTiles = kIsNarrow ? 4 : 2;  // of 8 coordinates in a pair of chunks
 
   // The first of the two neighbouring coordinates that a[half] and a[half + 1] hold in a step.
   static __device__ __forceinline__ int query_coordinate(int step, int half) {

@@ -86,8 +86,8 @@ template <typename L>
 struct SampleRow {
   const L* logits;
   int vocab_size;
-  float bound;         // candidates have at least this logit
-  bool is_listed;      // the candidates are in shared memory
+  float bound;     // candidates have at least this logit
+  bool is_listed;  // the candidates are in shared memory
   int num_candidates;
 
   __device__ __forceinline__ float at(int id) const { return float(logits[id]); }

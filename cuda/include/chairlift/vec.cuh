@@ -11,9 +11,7 @@ namespace chairlift {
 struct bfloat16 {
   unsigned short bits;
 
-  __device__ operator float() const {
-    return __uint_as_float(static_cast<unsigned>(bits) << 16);
-  }
+  __device__ operator float() const { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
 
   // To the nearest, ties to even; NaN stays NaN.
   static __device__ bfloat16 from(float value) {

@@ -5,11 +5,21 @@ into one library, which is kept under `target/emulation` until a source or a nam
 """
 
 from tests.cuda.emulation.library import (
-    EmulationError as EmulationError,
-    Library as Library,
-    build as build,
-    launch as launch,
-    preload as preload,
-    reversed_turns as reversed_turns,
+    EmulationError,
+    Library,
+    build,
+    launch,
+    preload,
+    reversed_turns,
 )
-from tests.cuda.emulation.memory import guarded as guarded
+from tests.cuda.emulation.memory import guarded
+
+__all__ = [
+    "EmulationError",
+    "Library",
+    "build",
+    "guarded",
+    "launch",
+    "preload",
+    "reversed_turns",
+]

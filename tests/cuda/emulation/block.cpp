@@ -42,9 +42,9 @@ std::string message;
 
 // Stacks side by side; a canary at the far end of each must live.
 unsigned char* stack_of(int thread) {
-  static unsigned char* const stacks = static_cast<unsigned char*>(
-      mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  static unsigned char* const stacks =
+      static_cast<unsigned char*>(mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   return stacks + thread * kStackBytes;
 }
 

@@ -165,9 +165,8 @@ void load_matrices(std::uint32_t (&r)[4], const void* row, bool is_transposed) {
       }
     }
   };
-  const std::uint32_t* out = is_transposed
-                                 ? collective("ldmatrix.trans", ~0u, in, 4, transposed)
-                                 : collective("ldmatrix", ~0u, in, 4, plain);
+  const std::uint32_t* out = is_transposed ? collective("ldmatrix.trans", ~0u, in, 4, transposed)
+                                           : collective("ldmatrix", ~0u, in, 4, plain);
   std::copy(out, out + 4, r);
 }
 
@@ -196,8 +195,7 @@ void multiply(Exchange& e, std::uint32_t) {
       for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
   for (int lane = 0; lane < 32; ++lane)
     for (int i = 0; i < 4; ++i)
-      e.out[lane][i] =
-          bit_cast_to<std::uint32_t>(c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+      e.out[lane][i] = bit_cast_to<std::uint32_t>(c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
 }
 
 }  // namespace
@@ -206,9 +204,9 @@ void multiply_accumulate(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
                          std::uint32_t b1, Element element) {
   std::uint32_t in[10] = {a[0], a[1], a[2], a[3], b0, b1};
   memcpy(in + 6, c, sizeof(c));
-  const std::uint32_t* out =
-      element == Element::float16 ? collective("mma.f16", ~0u, in, 10, multiply<from_half>)
-                                  : collective("mma.bf16", ~0u, in, 10, multiply<from_bfloat>);
+  const std::uint32_t* out = element == Element::float16
+                                 ? collective("mma.f16", ~0u, in, 10, multiply<from_half>)
+                                 : collective("mma.bf16", ~0u, in, 10, multiply<from_bfloat>);
   memcpy(c, out, sizeof(c));
 }
 

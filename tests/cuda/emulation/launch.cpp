@@ -33,7 +33,7 @@ EXPORT void chairlift_reverse(int reversed) { is_reversed = reversed != 0; }
 
 // The shape of cuLaunchKernel; 0 if the kernel ran.
 EXPORT int chairlift_launch(const char* name, const int grid[3], int num_threads, int shared_bytes,
-                     void** arguments) {
+                            void** arguments) {
   const emulation::Kernel* kernel = find(name);
   if (kernel == nullptr || num_threads < 1 || num_threads > 1024 || shared_bytes < 0 ||
       shared_bytes > 227 * 1024) {

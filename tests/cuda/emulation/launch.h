@@ -19,9 +19,7 @@ struct Caller;
 // Calls a kernel with arguments as cuLaunchKernel gets them: pointers to the values.
 template <typename... Arguments, void (*kKernel)(Arguments...)>
 struct Caller<kKernel> {
-  static void call(void** arguments) {
-    spread(arguments, std::index_sequence_for<Arguments...>{});
-  }
+  static void call(void** arguments) { spread(arguments, std::index_sequence_for<Arguments...>{}); }
   // One letter per argument: pointer, int, long long, float.
   static const char* signature() {
     static constexpr char letters[] = {letter<Arguments>()..., 0};
@@ -33,10 +31,10 @@ struct Caller<kKernel> {
   static constexpr char letter() {
     static_assert(std::is_pointer_v<A> || std::is_same_v<A, int> || std::is_same_v<A, long long> ||
                   std::is_same_v<A, float>);
-    return std::is_pointer_v<A>            ? 'p'
-           : std::is_same_v<A, int>        ? 'i'
+    return std::is_pointer_v<A>           ? 'p'
+           : std::is_same_v<A, int>       ? 'i'
            : std::is_same_v<A, long long> ? 'l'
-                                           : 'f';
+                                          : 'f';
   }
   template <std::size_t... kIndex>
   static void spread(void** arguments, std::index_sequence<kIndex...>) {

@@ -17,10 +17,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CUDA = ROOT / "cuda"
 BUILD = ROOT / "target" / "emulation"
-FLAGS = (
-    "-std=c++20 -fPIC -Wall -Wextra -Werror -Wno-unknown-pragmas -fno-strict-aliasing "
-    "-fvisibility=hidden -fno-gnu-unique -DCHAIRLIFT_EMULATION"
-).split()
+FLAGS = ["-std=c++20", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+FLAGS += ["-fno-strict-aliasing", "-fvisibility=hidden", "-fno-gnu-unique"]
+FLAGS += ["-DCHAIRLIFT_EMULATION"]
 _KERNEL = re.compile(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
 
 Argument = Tensor | int | float | None
@@ -171,7 +170,10 @@ def _run(arguments: Sequence[str | Path], out: Path, stdin: str = "") -> None:
     unfinished = out.with_suffix(f".{os.getpid()}{out.suffix}")
     run = subprocess.run(
         [command, *arguments, "-o", unfinished],
-        input=stdin, capture_output=True, text=True, check=False,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if run.returncode != 0:
         raise RuntimeError(run.stderr)
