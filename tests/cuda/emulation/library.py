@@ -1,6 +1,7 @@
 """Builds the emulated kernels and launches them."""
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import re
@@ -58,11 +59,7 @@ class Library:
             EmulationError: The kernel broke a rule of the machine.
             TypeError: The arguments are not those of the kernel.
         """
-        signature = self._library.chairlift_signature(name.encode())
-        if signature is None:
-            message = f"no kernel {name}"
-            raise KeyError(message)
-        letters = signature.decode()
+        letters = self.signature(name)
         if len(letters) != len(args):
             message = f"{name} takes {len(letters)} arguments, not {len(args)}"
             raise TypeError(message)
@@ -74,6 +71,18 @@ class Library:
         ):
             message = f"{name}: {self._library.chairlift_error().decode()}"
             raise EmulationError(message)
+
+    def signature(self, name: str) -> str:
+        """A letter per argument: `p`ointer, `i`nt, `l`ong long, `f`loat.
+
+        Raises:
+            KeyError: The library has no such kernel.
+        """
+        signature = self._library.chairlift_signature(name.encode())
+        if signature is None:
+            message = f"no kernel {name}"
+            raise KeyError(message)
+        return signature.decode()
 
     @contextmanager
     def reversed_turns(self) -> Iterator[None]:
@@ -120,8 +129,17 @@ def build(names: Iterable[str], folder: Path = CUDA) -> Library:
             for i in range(0, len(wanted), 4)
         ]
     headers = b"".join(path.read_bytes() for path in [*HERE.glob("*.h"), *CUDA.rglob("*.cuh")])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with _alone(), ThreadPoolExecutor(os.cpu_count()) as pool:
         return Library(_link(list(pool.map(lambda unit: _compile(*unit, headers), units))))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process builds at a time: others wait, and find what it built."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _by_source(names: Iterable[str], folder: Path) -> dict[Path, list[str]]:
@@ -166,7 +184,6 @@ def _run(arguments: Sequence[str | Path], out: Path, stdin: str = "") -> None:
     if command is None:
         message = "emulation needs g++"
         raise RuntimeError(message)
-    out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_suffix(f".{os.getpid()}{out.suffix}")
     run = subprocess.run(
         [command, *arguments, "-o", unfinished],
@@ -200,6 +217,12 @@ def launch(
     """`Library.launch` of a kernel, which is built first if it was not preloaded."""
     preload([name])
     _built[name].launch(name, grid, num_threads, shared_bytes, args)
+
+
+def signature_of(name: str) -> str:
+    """`Library.signature` of a kernel."""
+    preload([name])
+    return _built[name].signature(name)
 
 
 @contextmanager
