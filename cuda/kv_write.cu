@@ -6,6 +6,12 @@ namespace chairlift {
 
 constexpr int kWriteHeads = 4;  // of a block: a warp each
 
+// Neighbouring elements that one instruction moves.
+template <typename E, int kCount>
+struct alignas(sizeof(E) * kCount) Run {
+  E elements[kCount];
+};
+
 // One head of one token, in the registers of a warp: lane l holds coordinates kOwn * l .. and the
 // ones half a head further, which RoPE pairs with them.
 //
@@ -24,10 +30,15 @@ struct RotaryHead {
 
   template <typename T>
   __device__ __forceinline__ void load(const T* head) {
+    Run<T, kOwn> runs[2] = {};
+    if (is_inside()) {
+      runs[0] = *reinterpret_cast<const Run<T, kOwn>*>(head + first());
+      runs[1] = *reinterpret_cast<const Run<T, kOwn>*>(head + first() + kHalf);
+    }
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      a[i] = is_inside() ? float(head[first() + i]) : 0.0f;
-      b[i] = is_inside() ? float(head[first() + i + kHalf]) : 0.0f;
+      a[i] = float(runs[0].elements[i]);
+      b[i] = float(runs[1].elements[i]);
     }
   }
 
@@ -35,11 +46,14 @@ struct RotaryHead {
   template <typename E>
   __device__ __forceinline__ void store(E* head, float factor) const {
     if (!is_inside()) return;
+    Run<E, kOwn> runs[2];
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      head[first() + i] = round_to<E>(a[i] * factor);
-      head[first() + i + kHalf] = round_to<E>(b[i] * factor);
+      runs[0].elements[i] = round_to<E>(a[i] * factor);
+      runs[1].elements[i] = round_to<E>(b[i] * factor);
     }
+    *reinterpret_cast<Run<E, kOwn>*>(head + first()) = runs[0];
+    *reinterpret_cast<Run<E, kOwn>*>(head + first() + kHalf) = runs[1];
   }
 
   // Rounds to T, as if the head had been stored.

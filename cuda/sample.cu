@@ -19,26 +19,6 @@ struct Draw {
   double uniform;
 };
 
-// Unnormalised probabilities of the tokens that the filters keep; 1 for the likeliest.
-struct Weights {
-  float largest;
-  float temperature;
-  float floor;  // min_p: lesser weights are dropped
-  Key last;     // top_k and top_p: tokens after this one are dropped
-
-  __device__ __forceinline__ float of(float logit) const {
-    return expf((logit - largest) / temperature);
-  }
-  __device__ __forceinline__ Fixed fixed(float logit) const {
-    return static_cast<Fixed>(of(logit) * kFixedUnit);
-  }
-  __device__ __forceinline__ Fixed kept(float logit, int id) const {
-    const float weight = of(logit);
-    const bool is_kept = weight >= floor && key_of(logit, id) <= last;
-    return is_kept ? static_cast<Fixed>(weight * kFixedUnit) : 0;
-  }
-};
-
 // The first pass: the earliest token in the order, or none if a logit is NaN or +inf, or all are
 // -inf; and this thread's largest logit.
 struct Largest {
@@ -74,8 +54,7 @@ __device__ float bound_of_top_k(const SampleRow<L>& row, SampleMemory& memory, i
   __syncthreads();
   memory.candidates[threadIdx.x] = key_of(largest.of_thread, threadIdx.x);
   const Key from = largest.key >> 32 << 32;  // ids are those of threads here
-  const Key bound = select(maxima, memory, from, ~Key{0}, top_k, [](Key) { return Fixed{1}; });
-  return logit_of(bound);
+  return logit_of(select(maxima, memory, from, ~Key{0}, top_k, Measure{true, {}}));
 }
 
 // A logit that all tokens reach which top_p may keep: those less likely have together less than
@@ -116,19 +95,17 @@ __device__ Key last_kept(SampleRow<L> row, SampleMemory& memory, const Weights& 
                         : bound_of_top_p(row, draw, weights.largest);
   Fixed total = list_candidates(row, memory, weights);
   const Key to = key_of(row.bound, 0xffffffffu);
-  Key last = to;
+  Measure kept{false, weights};
   if (has_top_k) {
-    last = select(row, memory, largest.key, to, draw.top_k, [](Key) { return Fixed{1}; });
-    if (draw.top_p >= 1.0f) return last;
+    const Measure count{true, weights};
+    kept.weights.last = select(row, memory, largest.key, to, draw.top_k, count);
+    if (draw.top_p >= 1.0f) return kept.weights.last;
     Fixed sum = 0;
-    row.for_each_candidate(memory, [&](Key key) {
-      if (key <= last) sum += weights.fixed(logit_of(key));
-    });
+    row.for_each_candidate(memory, [&](Key key) { sum += kept.of(key); });
     total = block_reduce(sum, Add{}, memory);
   }
   const auto enough = static_cast<Fixed>(static_cast<double>(draw.top_p) * total);
-  return select(row, memory, largest.key, to, max(enough, Fixed{1}),
-                [&](Key key) { return key <= last ? weights.fixed(logit_of(key)) : Fixed{0}; });
+  return select(row, memory, largest.key, to, max(enough, Fixed{1}), kept);
 }
 
 // The token at which the running sum of weights, in order of ids, exceeds the drawn share.
@@ -211,7 +188,8 @@ __global__ void __launch_bounds__(1024)
   if (temperature[s] > 0.0f) {
     const Draw draw{temperature[s], top_k[s], top_p[s], min_p[s],
                     uniform(seed[s], index[s], position[s])};
-    Weights weights{most, draw.temperature, 0.0f, ~Key{0}};
+    const float inverse = fminf(1.0f / draw.temperature, 3.4e38f);  // finite: 0 * inf is NaN
+    Weights weights{most, inverse, 0.0f, ~Key{0}};
     weights.last = last_kept(row, memory, weights, draw, largest);
     weights.floor = draw.min_p;
     token = draw_token(row, memory, weights, draw.uniform);

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda.conftest import Launch
-from tests.cuda.emulation import guarded, launch, reversed_turns
+from tests.cuda.conftest import Launch, launch_emulated
+from tests.cuda.emulation import guarded, reversed_turns
 from tests.cuda.instantiations import decode_launch, instance
 from tests.cuda.paged_batch import PagedBatch
 
@@ -127,6 +127,6 @@ def test_no_work_at_all_is_no_work(run: Launch) -> None:
 def test_turns_of_the_threads_change_nothing(head_dim: int, kv_dtype: torch.dtype) -> None:
     dtype = torch.float16 if kv_dtype == FLOAT8 else kv_dtype
     batch = PagedBatch([300, 31], [1, 3], (4, 2), head_dim, dtype, kv_dtype)
-    expected = decode(launch, batch)
+    expected = decode(launch_emulated, batch)
     with reversed_turns(instance("paged_decode", dtype, kv_dtype, head_dim)):
-        assert torch.equal(decode(launch, batch), expected)
+        assert torch.equal(decode(launch_emulated, batch), expected)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda.conftest import Launch
-from tests.cuda.emulation import guarded, launch, reversed_turns
+from tests.cuda.conftest import Launch, launch_emulated
+from tests.cuda.emulation import guarded, reversed_turns
 from tests.cuda.instantiations import instance, prefill_bytes
 from tests.cuda.paged_batch import PagedBatch
 
@@ -98,6 +98,6 @@ def test_bits_do_not_depend_on_batch_tile_or_chunk(run: Launch) -> None:
 @pytest.mark.parametrize("kv_dtype", [torch.float16, FLOAT8])
 def test_turns_of_the_threads_change_nothing(kv_dtype: torch.dtype) -> None:
     batch = PagedBatch([150, 31], [60, 31], (4, 2), 64, torch.float16, kv_dtype)
-    expected = prefill(launch, batch)
+    expected = prefill(launch_emulated, batch)
     with reversed_turns(instance("paged_prefill", torch.float16, kv_dtype, 64, 64)):
-        assert torch.equal(prefill(launch, batch), expected)
+        assert torch.equal(prefill(launch_emulated, batch), expected)

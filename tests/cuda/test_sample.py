@@ -7,8 +7,8 @@ import torch
 from chairlift import _core
 from torch import Tensor
 
-from tests.cuda.conftest import Launch
-from tests.cuda.emulation import guarded, launch, reversed_turns
+from tests.cuda.conftest import Launch, launch_emulated
+from tests.cuda.emulation import guarded, reversed_turns
 from tests.cuda.instantiations import instance
 
 SHARED_BYTES = 40960
@@ -78,6 +78,7 @@ FILTERS = [
     {"temperature": 0.0},
     {},
     {"temperature": 0.3},
+    {"temperature": 1e-40},
     {"top_k": 1},
     {"top_k": 50, "temperature": 1.7},
     {"top_p": 0.9},
@@ -144,7 +145,7 @@ def test_every_row_has_parameters_of_its_own(run: Launch) -> None:
 
 def test_turns_of_the_threads_change_nothing() -> None:
     draws = Draws(normal(3, 2000), top_k=100, top_p=0.9)
-    expected = draws.on_device(launch)
+    expected = draws.on_device(launch_emulated)
     with reversed_turns(instance("sample", torch.float32)):
-        found = draws.on_device(launch)
+        found = draws.on_device(launch_emulated)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))

@@ -63,8 +63,8 @@ using KvTile = Swizzled<kHeadDim * sizeof(KV)>;
 // the lane's in two steps or tiles, and query and result follow:
 //
 //   coordinate        0  1  2  3 | 4  5  6  7 | 8  9 10 11 | 12 13 14 15
-//   summed by lane    t = 0        | t = 1      | t = 2      | t = 3         a[0] and a[2] of a step
-//   result of         tiles 2 n (even coordinates) and 2 n + 1 (odd ones) of the same lanes
+//   summed by lane    t = 0        | t = 1      | t = 2      | t = 3         a[0] and a[2] of a
+//   step result of         tiles 2 n (even coordinates) and 2 n + 1 (odd ones) of the same lanes
 template <typename T, typename KV, int kHeadDim>
 struct Fragments {
   static constexpr bool kIsNarrow = sizeof(KV) == 1;

@@ -29,6 +29,37 @@ __device__ __forceinline__ float logit_of(Key key) {
   return __uint_as_float(ascending >> 31 ? ascending & 0x7fffffffu : ~ascending);
 }
 
+// Unnormalised probabilities of the tokens that the filters keep; 1 for the likeliest.
+struct Weights {
+  float largest;
+  float inverse_temperature;
+  float floor;  // min_p: lesser weights are dropped
+  Key last;     // top_k and top_p: tokens after this one are dropped
+
+  __device__ __forceinline__ float of(float logit) const {
+    return expf((logit - largest) * inverse_temperature);
+  }
+  __device__ __forceinline__ Fixed fixed(float logit) const {
+    return static_cast<Fixed>(of(logit) * kFixedUnit);
+  }
+  __device__ __forceinline__ Fixed kept(float logit, int id) const {
+    const float weight = of(logit);
+    const bool is_kept = weight >= floor && key_of(logit, id) <= last;
+    return is_kept ? static_cast<Fixed>(weight * kFixedUnit) : 0;
+  }
+};
+
+// What a selection sums up over candidates: 1 each, or their weights up to a last one.
+struct Measure {
+  bool is_count;
+  Weights weights;
+
+  __device__ __forceinline__ Fixed of(Key key) const {
+    if (is_count) return 1;
+    return key <= weights.last ? weights.fixed(logit_of(key)) : 0;
+  }
+};
+
 // The block's shared memory.
 struct SampleMemory {
   unsigned long long reduced[32];
@@ -150,15 +181,15 @@ __device__ __forceinline__ void find_bin(SampleMemory& memory, Fixed target) {
   memory.chosen[1] = before_last;
 }
 
-// The first candidate, in order of keys, at which the running sum of `weight_of(key)` reaches
-// `target`; the last one if none does.
+// The first candidate, in order of keys, at which the running sum of the measure reaches `target`;
+// the last one if none does.
 //
 // A radix selection: a histogram of eight bits of the keys tells in which bin the sum is reached,
 // the next eight bits are looked at in that bin alone, and so on until a bin holds one key.
 // `from` and `to` bound the keys: the bits that they share need no histogram.
-template <typename Row, typename WeightOf>
+template <typename Row>
 __device__ Key select(const Row& row, SampleMemory& memory, Key from, Key to, Fixed target,
-                      WeightOf weight_of) {
+                      const Measure& measure) {
   const int differing = 64 - __clzll(static_cast<long long>(from ^ to));
   int shift = max(differing - 8, 0);
   Key prefix = from;  // its bits from shift + 8 on are those of the key
@@ -173,7 +204,7 @@ __device__ Key select(const Row& row, SampleMemory& memory, Key from, Key to, Fi
       if (!is_in_play(key)) return;
       const int bin = static_cast<int>(key >> shift & 255);
       atomicAdd(&memory.counts[bin], 1u);
-      atomicAdd(&memory.sums[bin], weight_of(key));
+      atomicAdd(&memory.sums[bin], measure.of(key));
     });
     __syncthreads();
     if (threadIdx.x < 32) find_bin(memory, target);

@@ -35,10 +35,10 @@ struct SoftmaxState {
 
   // Adds all the keys of another state.
   __device__ __forceinline__ void merge(const SoftmaxState& other) {
-    if (other.d == 0.0f) return;  // 2^(-inf - -inf) would be NaN when both are empty
     const float m_new = fmaxf(m, other.m);
-    const float scale = exp2_approximate(m - m_new);
-    const float scale_other = exp2_approximate(other.m - m_new);
+    const float base = m_new == minus_infinity() ? 0.0f : m_new;  // -inf - -inf would be NaN
+    const float scale = exp2_approximate(m - base);
+    const float scale_other = exp2_approximate(other.m - base);
     m = m_new;
     d = d * scale + other.d * scale_other;
 #pragma unroll

@@ -98,6 +98,23 @@ void run_thread(int thread) {
   current = -1;
 }
 
+// Runs a warp as far as it comes without the others: warps drift as far apart as barriers let them,
+// so that a missing barrier shows. False if it could not move.
+bool run_warp(int warp, bool is_reversed) {
+  const int first = 32 * warp, count = std::min(32, static_cast<int>(threads.size()) - first);
+  bool has_run = false;
+  for (bool is_running = true; is_running && message.empty();) {
+    is_running = false;
+    for (int turn = 0; turn < count && message.empty(); ++turn) {
+      const int thread = first + (is_reversed ? count - 1 - turn : turn);
+      if (threads[thread].state != State::ready) continue;
+      run_thread(thread);
+      is_running = has_run = true;
+    }
+  }
+  return has_run;
+}
+
 void on_fault(int signal_number, siginfo_t* info, void*) {
   if (current < 0) {  // not a kernel's: as if nobody had caught it
     signal(signal_number, SIG_DFL);
@@ -190,23 +207,15 @@ bool run_block(const Launch& launch, bool is_reversed) {
     threads[i] = {prepare(stack_of(i), kStackBytes, thread_main), State::ready};
     stack_canary(i) = kCanary;
   }
-  for (int num_done = 0; num_done < num_threads;) {
-    bool has_run = false;
-    num_done = 0;
-    for (int turn = 0; turn < num_threads; ++turn) {
-      const int thread = is_reversed ? num_threads - 1 - turn : turn;
-      if (threads[thread].state == State::ready) {
-        run_thread(thread);
-        if (!message.empty()) return false;
-        has_run = true;
-      }
-      num_done += threads[thread].state == State::done;
-    }
-    if (!has_run && num_done < num_threads) {
-      message = describe_stall();
-      return false;
-    }
+  const int num_warps = static_cast<int>(warps.size());
+  for (bool has_run = true; has_run;) {
+    has_run = false;
+    for (int turn = 0; turn < num_warps; ++turn)
+      has_run |= run_warp(is_reversed ? num_warps - 1 - turn : turn, is_reversed);
+    if (!message.empty()) return false;
   }
+  for (const Thread& thread : threads)
+    if (thread.state != State::done) message = describe_stall();
   for (int i = 0; i < num_threads; ++i)
     if (stack_canary(i) != kCanary) message = where(i) + " needs more stack than there is";
   if (!canaries_live()) message = "a write past the end of shared memory, " + where(0);
