@@ -181,6 +181,10 @@ proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of prot
 	  buf lint proto && buf format --diff --exit-code proto; \
 	fi
 
+.PHONY: cuda-compile
+cuda-compile: setup ## Compile every CUDA kernel for every architecture, no GPU needed (ARCHITECTURES="sm_90a")
+	$(BIN)/python -m tests.cuda.nvrtc $(ARCHITECTURES)
+
 # --- more -------------------------------------------------------------------------------------
 
 .PHONY: wheel

@@ -90,8 +90,8 @@ def test_sdist_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
     (built,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(built) as archive:
         files = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
-    expected = {"Cargo.lock", "README.md", "cuda/paged_attention.cu", "pyproject.toml"}
+    expected = {"Cargo.lock", "README.md", "cuda/paged_decode.cu", "pyproject.toml"}
     expected |= {"proto/chairlift/v1/generation.proto", "rust/chairlift-core/src/lib.rs"}
     # A real file and not a link out of the package.
-    expected.add("python/chairlift/cuda/paged_attention.cu")
+    expected.add("python/chairlift/cuda/paged_decode.cu")
     assert expected <= files

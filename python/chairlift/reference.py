@@ -1,7 +1,8 @@
 """Plain PyTorch twins of the kernels, for tests and for reading: what is meant, not how it is fast.
 
 Each computes in the dtype of its input (give float64 for an oracle) and takes the same arguments
-as its kernel. The twin of attention is in `chairlift.attention.reference`.
+as its kernel. The twin of attention over the paged cache is in `chairlift.attention.reference`;
+the one here is dense, and knows what few models have.
 """
 
 import torch
@@ -89,6 +90,39 @@ def rope(
     cos, sin = cos_sin[positions].to(x.dtype).unsqueeze(1).chunk(2, dim=-1)
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Causal attention of the last tokens of one sequence, `[Q, num_heads, head_dim]`.
+
+    `key` and `value` are `[L, num_kv_heads, head_dim]`. A token sees itself and the `window - 1`
+    before it. `softcap` > 0 makes the scores `softcap * tanh(score / softcap)`. A sink
+    `[num_heads]` is the score of one more key, whose value is zero.
+    """
+    (num_queries, num_heads, _), length = query.shape, len(key)
+    key, value = (x.repeat_interleave(num_heads // x.shape[1], dim=1) for x in (key, value))
+    scores = torch.einsum("qhd,lhd->hql", query, key) * scale
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    position = torch.arange(length - num_queries, length).unsqueeze(-1)
+    token = torch.arange(length)
+    is_seen = token <= position
+    if window is not None:
+        is_seen &= token > position - window
+    scores = scores.masked_fill(~is_seen, -torch.inf)
+    if sinks is not None:
+        sink = sinks.to(scores.dtype).view(-1, 1, 1).expand(-1, num_queries, 1)
+        scores = torch.cat((scores, sink), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., :length]
+    return torch.einsum("hql,lhd->qhd", weights, value)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

@@ -1,0 +1,217 @@
+// The ends of a work item of paged_decode: what it is, and where its result goes.
+#pragma once
+
+#include "chairlift/attention.cuh"
+
+namespace chairlift {
+
+// The rows of a tensor-core tile: num_queries * group of a sequence.
+constexpr int kDecodeRows = 16;
+
+// How a block shares an item. A slot holds keys and values of 16 tokens of 16-bit elements or of
+// 32 tokens of float8, or a warp's o, [16, kHeadDim] in float32: the same bytes.
+template <typename KV, int kHeadDim>
+struct DecodeShape {
+  static constexpr int kWarps = kHeadDim > 128 ? 2 : 4;
+  static constexpr int kStages = kHeadDim > 128 ? 2 : kHeadDim > 64 ? 3 : 4;
+  static constexpr int kNumThreads = 32 * kWarps;
+  static constexpr int kSlotBytes = kDecodeRows * kHeadDim * 4;
+  static constexpr int kSlotTokens = 32 / sizeof(KV);
+  static constexpr int kTileTokens = kWarps * kSlotTokens;
+  // The queries stay in registers up to head_dim 128.
+  static constexpr int kQueryBytes = kHeadDim > 128 ? kDecodeRows * kHeadDim * 2 : 0;
+  static constexpr int kRingBytes = kWarps * kStages * kSlotBytes;
+  static constexpr int kStateBytes = kWarps * kDecodeRows * 2 * 4;  // m and d
+  static constexpr int kSharedBytes = kRingBytes + kQueryBytes + kStateBytes + 16;
+};
+
+// The step as the host describes it.
+struct DecodeBatch {
+  const int* block_table;
+  const int* rows;
+  const int* query_start_loc;
+  const int* seq_lens;
+  const int* work;
+  int num_work;
+  int max_blocks_per_row;
+  int split_len;
+  int window;
+  int group;
+
+  __device__ __forceinline__ int block_of(int sequence, int block) const {
+    return block_table[static_cast<long long>(rows[sequence]) * max_blocks_per_row + block];
+  }
+};
+
+// One item of the work list: the tokens oldest .. end - 1 of begin .. begin + split_len - 1.
+struct Split {
+  int sequence;
+  int kv_head;
+  int begin;
+  int end;
+  int oldest;  // not before begin
+  int work;    // place in the list
+  int index;   // among the splits of the sequence
+  int num_splits;
+
+  Split() = default;
+  __device__ __forceinline__ Split(const DecodeBatch& batch, int item) : work(item) {
+    const int4 entry = reinterpret_cast<const int4*>(batch.work)[item];
+    sequence = entry.x;
+    kv_head = entry.y;
+    begin = entry.z;
+    index = entry.w;
+    const PackedQueries packed(batch.query_start_loc, batch.seq_lens, sequence, kv_head,
+                               batch.group, batch.window);
+    end = min(begin + batch.split_len, packed.seq_len);
+    oldest = max(begin, packed.oldest(0));
+    num_splits = (packed.seq_len - 1) / batch.split_len - packed.oldest(0) / batch.split_len + 1;
+  }
+};
+
+// The block's shared memory:  slots [kWarps][kStages] | query | m and d [kWarps][16] | one flag
+template <typename KV, int kHeadDim>
+struct DecodeMemory {
+  using Shape = DecodeShape<KV, kHeadDim>;
+
+  // A slot of this warp, or of another.
+  __device__ __forceinline__ unsigned char* slot(int stage, int warp = threadIdx.x / 32) const {
+    return dynamic_shared() + (warp * Shape::kStages + stage) * Shape::kSlotBytes;
+  }
+  __device__ __forceinline__ uint4* query() const {
+    return reinterpret_cast<uint4*>(dynamic_shared() + Shape::kRingBytes);
+  }
+  // m and d of a warp's row.
+  __device__ __forceinline__ float* state(int warp, int row) const {
+    return reinterpret_cast<float*>(dynamic_shared() + Shape::kRingBytes + Shape::kQueryBytes) +
+           2 * (warp * kDecodeRows + row);
+  }
+  __device__ __forceinline__ int* flag() const {
+    return reinterpret_cast<int*>(state(Shape::kWarps, 0));
+  }
+  // o of a warp's row from a column on, in a slot. Rows are swizzled, so that the lanes of a
+  // fragment write to different banks.
+  __device__ __forceinline__ float* o(int stage, int warp, int row, int column) const {
+    return reinterpret_cast<float*>(slot(stage, warp)) + row * kHeadDim + (column ^ (row % 4 * 8));
+  }
+};
+
+// Where results go.
+template <typename T>
+struct SplitOutput {
+  T* out;
+  long long out_stride;
+  float* workspace;
+  int workspace_rows;
+  int* counters;
+  const float* sinks;
+  const float* kv_scales;
+  int num_kv_heads;
+
+  // o [kHeadDim], m, d, and two floats that keep rows aligned.
+  template <int kHeadDim>
+  __device__ __forceinline__ float* partial(int item, int row) const {
+    return workspace + (static_cast<long long>(item) * workspace_rows + row) * (kHeadDim + 4);
+  }
+
+  // Ends a row's attention at four coordinates.
+  template <int kHeadDim>
+  __device__ __forceinline__ void write(SoftmaxState<4> state, int row, int column,
+                                        const PackedQueries& packed) const {
+    if (sinks != nullptr) state.merge(SoftmaxState<4>::sink(sinks[packed.head(row)] * kLog2E));
+    state.normalize();
+    const float scale = kv_scales == nullptr ? 1.0f : kv_scales[num_kv_heads + packed.kv_head];
+    uint2 words = {pack<T>(state.o[0] * scale, state.o[1] * scale),
+                   pack<T>(state.o[2] * scale, state.o[3] * scale)};
+    T* to = out + packed.offset<kHeadDim>(row, out_stride) + column;
+    *reinterpret_cast<uint2*>(to) = words;
+  }
+};
+
+// True for every thread of the block that is the last to come with a split of this sequence and
+// KV head. What the other blocks wrote before is then visible.
+template <typename T>
+__device__ __forceinline__ bool is_last_split(const SplitOutput<T>& output, const Split& split,
+                                              int* flag) {
+  __threadfence();  // this thread's part of the partial result, before the count
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int* counter = output.counters + split.sequence * output.num_kv_heads + split.kv_head;
+    *flag = atomicAdd(counter, 1) == split.num_splits - 1;
+    if (*flag) *counter = 0;  // nobody else comes before the next launch
+    __threadfence();
+  }
+  __syncthreads();
+  return *flag;
+}
+
+// Merges the partial results of all splits, left to right, and writes the output.
+template <int kHeadDim, typename T>
+__device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, const Split& split,
+                                               const PackedQueries& packed) {
+  __threadfence();
+  for (int i = threadIdx.x; i < packed.num_rows() * (kHeadDim / 4); i += blockDim.x) {
+    const int row = i / (kHeadDim / 4), column = i % (kHeadDim / 4) * 4;
+    auto state = SoftmaxState<4>::empty();
+#pragma unroll 4
+    for (int s = 0; s < split.num_splits; ++s) {
+      const float* partial = output.template partial<kHeadDim>(split.work - split.index + s, row);
+      const float4 o = __ldcg(reinterpret_cast<const float4*>(partial + column));
+      const float2 md = __ldcg(reinterpret_cast<const float2*>(partial + kHeadDim));
+      state.merge({md.x, md.y, {o.x, o.y, o.z, o.w}});
+    }
+    output.template write<kHeadDim>(state, row, column, packed);
+  }
+}
+
+// Merges the states of the block's warps, which are those of tokens at fixed places of the split,
+// and writes the output, or what other splits will be merged with. `stage` is a slot of each warp
+// that nothing is copied to.
+template <typename T, typename KV, int kHeadDim>
+__device__ __forceinline__ void write_split(const SplitOutput<T>& output,
+                                            const DecodeMemory<KV, kHeadDim>& memory, int stage,
+                                            SoftmaxFragment<kHeadDim>& fragment, const Split& split,
+                                            const PackedQueries& packed) {
+  using F = Fragments<T, KV, kHeadDim>;
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+  fragment.share();
+  __syncwarp();  // all lanes have read their keys and values from the slot
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = g + 8 * r;
+    if (threadIdx.x % 4 == 0) {
+      memory.state(warp, row)[0] = fragment.m[r];
+      memory.state(warp, row)[1] = fragment.d[r];
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        *memory.o(stage, warp, row, F::result_coordinate(n, i)) = fragment.o[n][2 * r + i];
+  }
+  __syncthreads();
+
+  for (int i = threadIdx.x; i < packed.num_rows() * (kHeadDim / 4); i += blockDim.x) {
+    const int row = i / (kHeadDim / 4), column = i % (kHeadDim / 4) * 4;
+    auto state = SoftmaxState<4>::empty();
+#pragma unroll
+    for (int w = 0; w < DecodeShape<KV, kHeadDim>::kWarps; ++w) {
+      const float4 o = *reinterpret_cast<const float4*>(memory.o(stage, w, row, column));
+      state.merge({memory.state(w, row)[0], memory.state(w, row)[1], {o.x, o.y, o.z, o.w}});
+    }
+    if (split.num_splits == 1) {
+      output.template write<kHeadDim>(state, row, column, packed);
+      continue;
+    }
+    float* partial = output.template partial<kHeadDim>(split.work, row);
+    *reinterpret_cast<float4*>(partial + column) = {state.o[0], state.o[1], state.o[2], state.o[3]};
+    if (column == 0) partial[kHeadDim] = state.m, partial[kHeadDim + 1] = state.d;
+  }
+  // Either way the slot is free after a barrier.
+  if (split.num_splits == 1)
+    __syncthreads();
+  else if (is_last_split(output, split, memory.flag()))
+    combine_splits<kHeadDim>(output, split, packed);
+}
+
+}  // namespace chairlift

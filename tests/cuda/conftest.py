@@ -1,0 +1,34 @@
+"""Where the kernels of these tests run: emulated, and on a GPU where there is one."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.cuda.emulation import launch, preload
+from tests.cuda.emulation.library import compiler
+from tests.cuda.instantiations import tested_instances
+
+Launch = Callable[..., None]
+
+
+def launch_emulated(name: str, *args: object) -> None:
+    """Launches; at a kernel's first launch, all its tested instantiations are built at once."""
+    kernel = name.partition("<")[0]
+    preload(other for other in tested_instances() if other.partition("<")[0] == kernel)
+    launch(name, *args)
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+def run(request: pytest.FixtureRequest) -> Launch:
+    """Launches a kernel on tensors of the CPU: `run(name, grid, num_threads, bytes, args)`."""
+    if request.param == "emulated":
+        if compiler() is None:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)("needs g++")
+        return launch_emulated
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    from tests.cuda.device import launch as launch_on_gpu
+
+    return launch_on_gpu

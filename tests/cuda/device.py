@@ -1,0 +1,71 @@
+"""Launches a kernel on a GPU as the emulation does on the CPU: tensors go there and come back."""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.cuda.emulation.library import Argument, signature_of
+from tests.cuda.nvrtc import compile_cubin, source_of
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """The values of a driver call, or its error as an exception."""
+    status, *values = result
+    if int(status) != 0:
+        raise RuntimeError(str(status))
+    return values[0] if values else None
+
+
+@cache
+def _function(name: str, shared_bytes: int) -> Any:
+    from cuda.bindings import driver
+
+    torch.zeros(1, device="cuda")  # makes the context
+    major, minor = torch.cuda.get_device_capability()
+    architecture = f"sm_{major}{minor}" + ("a" if major == 9 else "")
+    cubin, (symbol,), _ = compile_cubin(source_of(name), [name], architecture)
+    module = _checked(driver.cuModuleLoadData(cubin))
+    function = _checked(driver.cuModuleGetFunction(module, symbol.encode()))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+    return function
+
+
+def launch(
+    name: str,
+    grid: Sequence[int],
+    num_threads: int,
+    shared_bytes: int,
+    args: Sequence[Argument],
+) -> None:
+    """Runs a kernel on copies of the tensors and brings what it changed back.
+
+    A tensor that stands for two arguments is copied once. Whether a number is an `int` or a
+    `long long` is the signature's to say, which the emulation of the same kernel knows.
+    """
+    from cuda.bindings import driver
+
+    copies = {id(arg): arg.cuda() for arg in args if isinstance(arg, Tensor)}
+    values, types = [], []
+    for letter, arg in zip(signature_of(name), args, strict=True):
+        kind = {"p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_longlong}.get(letter)
+        types.append(kind or ctypes.c_float)
+        is_tensor = isinstance(arg, Tensor)
+        values.append(copies[id(arg)].data_ptr() if is_tensor else 0 if arg is None else arg)
+    blocks = (*grid, *[1] * (3 - len(grid)))
+    stream = torch.cuda.current_stream().cuda_stream
+    function = _function(name, shared_bytes)
+    arguments = (tuple(values), tuple(types))
+    _checked(
+        driver.cuLaunchKernel(
+            function, *blocks, num_threads, 1, 1, shared_bytes, stream, arguments, 0
+        )
+    )
+    torch.cuda.synchronize()
+    for arg in args:
+        if isinstance(arg, Tensor):
+            arg.copy_(copies[id(arg)])

@@ -1,0 +1,132 @@
+"""Split-KV decode against the dense twin."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.cuda.conftest import Launch, launch_emulated
+from tests.cuda.emulation import guarded, reversed_turns
+from tests.cuda.instantiations import decode_launch, instance
+from tests.cuda.paged_batch import PagedBatch
+
+FLOAT8 = torch.float8_e4m3fn
+
+
+def work_list(batch: PagedBatch, split_len: int) -> list[list[int]]:
+    """Sequence, KV head, first token and index of each split."""
+    work = []
+    for index, (length, count) in enumerate(zip(batch.seq_lens, batch.num_queries, strict=True)):
+        oldest = max(0, length - count - batch.window + 1) if batch.window else 0
+        first = oldest // split_len
+        splits = range(first, (length - 1) // split_len + 1) if length else range(0)
+        for head in range(batch.num_kv_heads):
+            work += [[index, head, split * split_len, split - first] for split in splits]
+    return work
+
+
+def decode(run: Launch, batch: PagedBatch, num_ctas: int = 3, split_len: int = 128) -> Tensor:
+    work = work_list(batch, split_len)
+    query = guarded(torch.cat(batch.query))
+    out = guarded(torch.full_like(query, torch.nan))
+    most_rows = max(batch.num_queries) * batch.group
+    workspace = guarded(torch.full((len(work), most_rows, batch.head_dim + 4), torch.nan))
+    counters = guarded(torch.zeros(len(batch.seq_lens), batch.num_kv_heads, dtype=torch.int32))
+    int32 = {"dtype": torch.int32}
+    arguments = [out, query, batch.cache, guarded(batch.block_table), guarded(batch.rows)]
+    arguments += [guarded(batch.starts), guarded(torch.tensor(batch.seq_lens, **int32))]
+    arguments += [guarded(torch.tensor(work, **int32)), torch.tensor([len(work)], **int32)]
+    arguments += [workspace, counters, batch.sinks, batch.kv_scales, out.stride(0), query.stride(0)]
+    arguments += [batch.num_heads, batch.num_kv_heads, batch.num_blocks]
+    arguments += [batch.block_table.shape[1], split_len, batch.window, most_rows]
+    arguments += [batch.scale, batch.softcap]
+    name = instance("paged_decode", batch.dtype, batch.kv_dtype, batch.head_dim)
+    run(name, (num_ctas,), *decode_launch(batch.head_dim), arguments)
+    assert not counters.any(), "counters must be zero again"
+    return out
+
+
+RAGGED = [1, 15, 16, 17, 64, 128, 129, 300]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "heads"), [(64, (4, 2)), (96, (3, 1)), (128, (16, 1)), (256, (4, 2))]
+)
+def test_matches_the_twin_over_ragged_lengths(
+    run: Launch, head_dim: int, heads: tuple[int, int]
+) -> None:
+    batch = PagedBatch(RAGGED, [1] * len(RAGGED), heads, head_dim)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "head_dim"),
+    [
+        (torch.float16, torch.float16, 64),
+        (torch.float16, FLOAT8, 64),
+        (torch.bfloat16, FLOAT8, 96),
+        (torch.bfloat16, FLOAT8, 128),
+        (torch.bfloat16, FLOAT8, 256),
+    ],
+)
+def test_float16_and_float8(
+    run: Launch, dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int
+) -> None:
+    batch = PagedBatch([33, 200], [1, 1], (8, 2), head_dim, dtype, kv_dtype)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("group", [1, 3, 7, 16])
+def test_any_number_of_heads_shares_a_key(run: Launch, group: int) -> None:
+    batch = PagedBatch([5, 140], [1, 1], (2 * group, 2), 64)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("window", [1, 16, 20, 127, 128, 130])
+def test_a_window_hides_what_is_before_it(run: Launch, window: int) -> None:
+    batch = PagedBatch([1, 19, 128, 129, 260], [1, 1, 1, 1, 1], (4, 2), 64, window=window)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("window", [0, 30])
+def test_several_new_tokens_see_one_another_causally(run: Launch, window: int) -> None:
+    batch = PagedBatch([4, 131, 260, 50], [4, 3, 4, 1], (8, 2), 64, window=window)
+    assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, FLOAT8])
+def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
+    options = {"softcap": 2.5, "sinks": True, "window": 150}
+    batch = PagedBatch([3, 129, 300], [1, 1, 2], (8, 2), 128, torch.bfloat16, kv_dtype, **options)
+    assert batch.error(decode(run, batch)) < 1
+
+
+def test_bits_of_a_sequence_do_not_depend_on_the_batch(run: Launch) -> None:
+    batch = PagedBatch([300, 17, 129, 64], [1, 2, 1, 1], (4, 2), 128)
+    together = decode(run, batch)
+    assert torch.equal(decode(run, batch, num_ctas=40), together)
+    for index, part in enumerate(together.split(batch.num_queries)):
+        assert torch.equal(decode(run, batch.alone(index), num_ctas=2), part)
+
+
+def test_a_sequence_without_work_keeps_its_output(run: Launch) -> None:
+    batch = PagedBatch([40, 0, 20], [1, 1, 1], (2, 1), 64)
+    out = decode(run, batch)
+    assert out[1].isnan().all()
+    for index in (0, 2):
+        assert batch.alone(index).error(out[index : index + 1]) < 1
+
+
+def test_no_work_at_all_is_no_work(run: Launch) -> None:
+    batch = PagedBatch([0], [1], (2, 1), 64)
+    assert decode(run, batch).isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "kv_dtype"), [(128, torch.bfloat16), (256, torch.bfloat16), (64, FLOAT8)]
+)
+def test_turns_of_the_threads_change_nothing(head_dim: int, kv_dtype: torch.dtype) -> None:
+    dtype = torch.float16 if kv_dtype == FLOAT8 else kv_dtype
+    batch = PagedBatch([300, 31], [1, 3], (4, 2), head_dim, dtype, kv_dtype)
+    expected = decode(launch_emulated, batch)
+    with reversed_turns(instance("paged_decode", dtype, kv_dtype, head_dim)):
+        assert torch.equal(decode(launch_emulated, batch), expected)
