@@ -73,7 +73,8 @@ def answer_all(engine: "Engine", requests: Iterable[Request]) -> list[Answer]:
         if drafts and not engine.down:
             for request_id in drafts:
                 engine.cancel(request_id)
-            engine.step()
+            while engine.step() or engine.num_in_flight:
+                pass
     return [answers[place] for place in range(len(answers))]
 
 
