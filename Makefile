@@ -208,6 +208,15 @@ bench-offline: setup ## Tokens per second on a fixed workload (MODEL=demo WORKLO
 bench-peers: setup ## Chairlift beside other engines, in turns (PEERS="openvino llamacpp" MODEL=folder ARGS="--requests 16")
 	$(BIN)/python -m benchmarks.peers $(PEERS) $(if $(filter-out demo,$(MODEL)),--model $(MODEL)) --into docs/benchmarks.md $(ARGS)
 
+# No set-up: a machine with a GPU has PyTorch and cuda.core, and gets nothing else but the wheel.
+WHEEL ?= $(firstword $(wildcard dist/chairlift-*.whl))
+
+.PHONY: bench-cuda
+bench-cuda: ## Check and measure the CUDA kernels on this machine's GPU (WHEEL=dist/..., from `make wheel`; PYTHON=python3)
+	@test -n '$(WHEEL)' || { echo 'bench-cuda: no wheel: run `make wheel` and bring dist/ along'; exit 1; }
+	@rm -rf target/bench-cuda && $(PYTHON) -m zipfile -e '$(WHEEL)' target/bench-cuda
+	@PYTHONPATH=target/bench-cuda:. $(PYTHON) -m benchmarks.cuda
+
 .PHONY: train-demo
 train-demo: setup ## Train the model that ships with the package again
 	$(BIN)/python -m chairlift.demo.train

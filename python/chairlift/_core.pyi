@@ -39,6 +39,7 @@ __all__ = [
     "Waiting",
     "__version__",
     "apply_plan",
+    "attention_work",
     "cpu_features",
     "kv_write",
     "linear_bytes",
@@ -587,6 +588,40 @@ def apply_plan(
 
     Returns:
         R, T, S.
+    """
+
+def attention_work(
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    work: Tensor,
+    tiles: Tensor,
+    *,
+    num_kv_heads: int,
+    group: int,
+    split_len: int,
+    decode_rows: int,
+    tile_rows: int,
+    window: int,
+) -> tuple[int, int]:
+    """Cuts the attention of a step into work for a GPU; see `attention_work.rs`.
+
+    All tensors are int32. A row with few queries is cut into splits of its tokens, one with many
+    into tiles of its queries; a row that `work` has no room for becomes tiles too.
+
+    Args:
+        query_start_loc: `[R + 1]`: where each row's tokens start.
+        seq_lens: `[R]`: tokens of each row after this step; a row without queries is padding.
+        work: Out, entries of 4: row, KV head, first token of the split, index of the split.
+        tiles: Out, entries of 3: row, KV head, first packed row.
+        num_kv_heads: Of the layer.
+        group: Query heads of a KV head; a query is as many packed rows.
+        split_len: Tokens of a split.
+        decode_rows: A row goes to decode if it has at most so many packed rows.
+        tile_rows: Packed rows of a tile.
+        window: A token sees itself and the `window - 1` before it; 0 sees all.
+
+    Returns:
+        Entries of `work` and of `tiles`.
     """
 
 # --- kernels --------------------------------------------------------------------------------

@@ -1,39 +1,24 @@
 """The engine's settings: frozen, validated once, never changed after."""
 
-import os
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from chairlift.choices import Batching, Device, Dtype, Quantize
 from chairlift.errors import ConfigError
 
+__all__ = [
+    "Batching",
+    "Config",
+    "Device",
+    "Dtype",
+    "EngineConfig",
+    "Quantize",
+    "checked",
+    "engine_config",
+]
+
 Config = TypeVar("Config", bound=BaseModel)
-
-
-class Batching(StrEnum):
-    """When a waiting request may first join the batch."""
-
-    CONTINUOUS = "continuous"
-    DYNAMIC = "dynamic"
-    STATIC = "static"
-
-
-class Dtype(StrEnum):
-    """Element type of weights, activations and KV cache; auto is the checkpoint's."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-
-class Quantize(StrEnum):
-    """How the weights of linear layers are stored; none is as the element type."""
-
-    NONE = "none"
-    INT8 = "int8"
-    INT4 = "int4"
 
 
 class EngineConfig(BaseModel):
@@ -50,12 +35,16 @@ class EngineConfig(BaseModel):
     batch_timeout_s: Annotated[float, Field(ge=0)] = 5.0
     """Static: the same, for streams that stay open."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Rows of the batch."""
+    """Rows of the batch; 256 on a GPU where nobody says otherwise."""
     max_num_batched_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token budget of a step; longer prompts are computed in chunks of what is left of it."""
+    """Token budget of a step; longer prompts are computed in chunks of what is left of it. 2,048 on
+    a GPU where nobody says otherwise."""
     step_budget_s: Annotated[float, Field(gt=0)] | None = None
     """How long a step should take: prompts are cut into chunks that fit, by a cost model that
     learns while serving; None leaves it to max_num_batched_tokens alone."""
+    steps_in_flight: Annotated[int, Field(ge=1, le=2)] | None = None
+    """With 2 a step is planned while the one before runs, which gains where the model does not run
+    on the cores of the engine; None is 1 on a CPU and 2 on a GPU."""
     max_model_len: Annotated[int, Field(ge=2)] | None = None
     """Longest prompt plus answer; None is the model's own."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
@@ -63,9 +52,12 @@ class EngineConfig(BaseModel):
     block_size: Annotated[int, Field(ge=16, le=16)] = 16
     """Tokens of a KV block."""
     kv_cache_memory: Annotated[int, Field(ge=1)] | None = None
-    """Bytes of the KV cache; None is what the model can use, at most a quarter of the memory."""
+    """Bytes of the KV cache; None is what the model can use, at most a quarter of the memory, or
+    what the weights leave of a GPU's."""
     prefix_cache: bool = True
     """Share the KV blocks of equal prompt beginnings within a tenant."""
+    device: Device = Device.AUTO
+    """Where the model runs."""
     dtype: Dtype = Dtype.AUTO
     """Element type."""
     quantize: Quantize = Quantize.NONE
@@ -94,28 +86,3 @@ def checked(config: type[Config], **settings: object) -> Config:
         name = ".".join(str(part) for part in first["loc"])
         message = f"{name}: {first['msg'].lower()}, got {first['input']!r}"
         raise ConfigError(message) from None
-
-
-def memory_limit() -> int:
-    """Bytes this process may use: the cgroup's limit where there is one, else the machine's."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            return min(physical, int(text))
-    return physical
-
-
-def available_cores() -> int:
-    """Cores this process may use: its affinity, cut by the cgroup's quota where there is one."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

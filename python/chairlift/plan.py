@@ -85,3 +85,10 @@ def plan_len(plan: Int32Array) -> int:
     num_rows, num_tokens, num_samples, num_ranges, num_assigned = map(int, plan[:5])
     fixed = HEADER_LEN + 3 * num_rows + num_tokens + num_samples + 2 * num_ranges
     return fixed + _ASSIGNED_WIDTH * num_assigned
+
+
+def block_updates(plan: Int32Array) -> Int32Array:
+    """Gives the blocks that a plan puts into tables, `[., 4]`: KV group, row, column, block."""
+    num_freed, num_updates = map(int, plan[5:7])
+    start = plan_len(plan) + num_freed
+    return plan[start : start + 4 * num_updates].reshape(num_updates, 4)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from chairlift import _core
-from chairlift.config import Batching
+from chairlift.choices import Batching
 from chairlift.errors import ConfigError
 
 _NS_PER_S = 1_000_000_000
@@ -68,6 +68,7 @@ def new_scheduler(
     kv_windows: Sequence[int | None],
     hash_key: bytes,
     token_table: _core.TokenTable,
+    steps_in_flight: int = 1,
 ) -> _core.Scheduler:
     """Builds an idle scheduler.
 
@@ -79,6 +80,7 @@ def new_scheduler(
         kv_windows: Sliding window of each KV group.
         hash_key: 32 bytes that name the blocks of the prefix cache.
         token_table: What each token id contributes to text.
+        steps_in_flight: Steps that may be planned and not yet ended, 1 or 2.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -100,6 +102,7 @@ def new_scheduler(
             prefix_cache=settings.prefix_cache,
             hash_key=hash_key,
             token_table=token_table,
+            steps_in_flight=steps_in_flight,
             step_budget=nanoseconds(settings.step_budget_s),
         )
     except _core.ConfigError as error:

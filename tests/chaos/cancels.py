@@ -23,7 +23,9 @@ async def run(scale, lab):
         for i in range(50):
             await cancelled_alone(lab, stub, history, i)
     load = await server.until_idle()
-    records = history.check(lab.traffic.answers, may_fail={"WOULD_MISS"}, may_end=MAY_END)
+    records = history.check(
+        lab.traffic.answers, may_fail={"WOULD_MISS", "QUEUE_TIMEOUT"}, may_end=MAY_END
+    )
     lengths = {len(record.tokens) for record in records if record.end == "CANCELLED"}
     assert min(lengths) == 0
     assert max(lengths) > 10

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from chairlift import _core, reference
-from chairlift.config import available_cores
 from chairlift.kernels import Linear
+from chairlift.machine import available_cores
 from torch import Tensor
 
 TWINS = {"int8": reference.linear_int8, "int4": reference.linear_int4}

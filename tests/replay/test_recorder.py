@@ -13,6 +13,7 @@ from chairlift.server.recording import record
 from chairlift.types import PrefixCache, Request, Schedule, Stopping
 
 from tests.engine.drive import drain, end, greedy
+from tests.engine.test_steps_in_flight import fail_on_the_device
 
 
 def lines(path):
@@ -176,3 +177,14 @@ def test_a_recording_without_requests_says_so(recorded, tmp_path):
     assert lines(tmp_path / "trace.jsonl")[0]["version"] == 1
     with pytest.raises(ConfigError, match="cannot read trace"):
         read_trace(tmp_path / "missing.jsonl")
+
+
+def test_of_two_steps_in_flight_both_are_told_to_have_failed(recorded):
+    def course(engine):
+        fail_on_the_device(engine, lambda call: call == 2)
+        engine.add(greedy([1, 2, 3], 4, ignore_eos=True))
+        drain(engine)
+
+    trace, _, _, _ = recorded(course, steps_in_flight=2)
+    assert [step.failed for step in trace.steps] == [False, True, True, False, False, False]
+    assert [step.tokens for step in trace.steps] == [3, 1, 1, 4, 1, 1]

@@ -1,12 +1,47 @@
 """The interface of an attention backend, which alone knows the inside of a KV block."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.kernels import Kernels, cpu
+
+
+class Projections(NamedTuple):
+    """Queries, keys and values of T tokens, side by side in one buffer."""
+
+    qkv: Tensor
+    """`[T, (num_heads + 2 * num_kv_heads) * head_dim]`"""
+    query: Tensor
+    """`[T, num_heads, head_dim]`, a view of `qkv` as the next three."""
+    key: Tensor
+    """`[T, num_kv_heads, head_dim]`"""
+    query_key: Tensor
+    """`[T, num_heads + num_kv_heads, head_dim]`"""
+    value: Tensor
+    """`[T, num_kv_heads, head_dim]`"""
+
+    @classmethod
+    def of(cls, qkv: Tensor, num_heads: int, num_kv_heads: int, head_dim: int) -> "Projections":
+        """Cuts a contiguous buffer into its parts."""
+        parts = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
+        query, key, value = torch.split(parts, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+        return cls(qkv, query, key, parts[:, : num_heads + num_kv_heads], value)
+
+
+class Rotation(NamedTuple):
+    """What a layer does to queries and keys before they meet."""
+
+    cos_sin: Tensor
+    """float32 `[max_position, head_dim]`: cosines, then sines."""
+    query_norm: Tensor | None
+    """`[head_dim]`: weight of an RMS norm of each head, before it is turned."""
+    key_norm: Tensor | None
+    eps: float
+    """Of those norms."""
 
 
 class AttentionBackend(Protocol):
@@ -17,6 +52,8 @@ class AttentionBackend(Protocol):
 
     layout: str
     """Names the inside of a block; blocks move only between caches of equal layout."""
+    kernels: Kernels
+    """Those of the device that its blocks are on."""
 
     def allocate(
         self,
@@ -29,8 +66,9 @@ class AttentionBackend(Protocol):
     ) -> Tensor:
         """Gives `[num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim]` of zeros.
 
-        The system gives a page only when it is first written, so that a large pool costs neither
-        time at start nor memory before it is used; `torch.zeros` would write all of it.
+        What is inside a layer is the backend's alone. The system gives a page only when it is first
+        written, so that a large pool costs neither time at start nor memory before it is used;
+        `torch.zeros` would write all of it.
         """
         shape = (num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim * dtype.itemsize)
         return torch.from_numpy(np.zeros(shape, dtype=np.uint8)).view(dtype)
@@ -45,6 +83,33 @@ class AttentionBackend(Protocol):
     ) -> int:
         """Bytes that one block takes over all layers."""
         return num_layers * num_kv_heads * 2 * block_size * head_dim * dtype.itemsize
+
+    def rotate_and_write(
+        self,
+        projections: Projections,
+        rotation: Rotation,
+        cache: Tensor,
+        metadata: AttentionMetadata,
+        slot_mapping: Tensor,
+    ) -> None:
+        """Norms and turns queries and keys in place, and writes keys and values to the cache.
+
+        Where heads have no norms of their own, they are turned in one call.
+
+        Args:
+            projections: Of the T tokens of the step.
+            rotation: Of the layer.
+            cache: Of the layer.
+            metadata: Of the step.
+            slot_mapping: Of the layer's KV group, int32 `[T]`.
+        """
+        positions, (cos_sin, query_norm, key_norm, eps) = metadata.positions, rotation
+        if query_norm is None and key_norm is None:
+            cpu.rope_(projections.query_key, positions, cos_sin)
+        else:
+            cpu.rope_(projections.query, positions, cos_sin, query_norm, eps)
+            cpu.rope_(projections.key, positions, cos_sin, key_norm, eps)
+        self.write(cache, projections.key, projections.value, slot_mapping, metadata.block_size)
 
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
@@ -72,6 +137,7 @@ class AttentionBackend(Protocol):
         group: int,
         scale: float,
         window: int | None,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of each token to its row, this step's tokens included.
 
@@ -82,6 +148,7 @@ class AttentionBackend(Protocol):
             group: KV group of the layer.
             scale: Factor of the scores.
             window: A token sees itself and the `window - 1` before it; None sees all.
+            out: Where the result goes, contiguous; None allocates.
 
         Returns:
             `[T, num_heads, head_dim]`, contiguous.

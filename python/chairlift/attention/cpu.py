@@ -11,12 +11,14 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.attention.backend import AttentionBackend
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.kernels import cpu
 
 
 class CpuBackend(AttentionBackend):
     """Keys and values where the CPU kernels read them."""
 
     layout = "cpu-k_transposed-v_rows-16"
+    kernels = cpu
 
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
@@ -32,8 +34,10 @@ class CpuBackend(AttentionBackend):
         group: int,
         scale: float,
         window: int | None,
+        out: Tensor | None = None,
     ) -> Tensor:
-        out = torch.empty(query.shape, dtype=query.dtype)
+        if out is None:
+            out = torch.empty(query.shape, dtype=query.dtype)
         _core.paged_attention(
             query,
             cache,

@@ -6,10 +6,27 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionWork:
+    """How a GPU's attention over a step is cut, for the layers of a KV group.
+
+    See `_core.attention_work`; all tensors are int32.
+    """
+
+    splits: Tensor | None
+    """`[., 4]`: of rows with few queries; None where there are none."""
+    num_splits: Tensor
+    """`[1]`: how many of `splits` there are, which the device alone need know."""
+    tiles: Tensor
+    """`[num_tiles, 3]`: of rows with many queries."""
+    tile_rows: int
+    """Packed rows of a tile."""
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionMetadata:
     """A ragged batch: T tokens of R rows, each row's tokens adjacent, in G KV groups.
 
-    All tensors are int32 on the CPU.
+    All tensors are int32, on the device of the keys and values.
     """
 
     rows: Tensor
@@ -26,3 +43,5 @@ class AttentionMetadata:
     """`[G, max_num_seqs, max_blocks_per_row]`: the blocks of each row, in order."""
     block_size: int
     """Tokens of a block."""
+    work: tuple[AttentionWork, ...] = ()
+    """`[G]` on a GPU; a CPU needs none."""

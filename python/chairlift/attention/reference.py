@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chairlift.attention.backend import AttentionBackend
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.kernels import cpu
 
 
 @dataclass
@@ -62,6 +63,7 @@ class ReferenceBackend(AttentionBackend):
     """In a few lines: a block is keys, then values, token by token."""
 
     layout = "reference"
+    kernels = cpu
 
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
@@ -80,8 +82,10 @@ class ReferenceBackend(AttentionBackend):
         group: int,
         scale: float,
         window: int | None,
+        out: Tensor | None = None,
     ) -> Tensor:
-        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        if out is None:
+            out = torch.empty_like(query, memory_format=torch.contiguous_format)
         starts = metadata.query_start_loc.tolist()
         for index, row in enumerate(metadata.rows.tolist()):
             start, end = starts[index], starts[index + 1]

@@ -2,7 +2,7 @@
 
 import typer
 
-from chairlift.cli import bench, chat, demo, generate, plan, replay, serve, top
+from chairlift.cli import bench, chat, demo, generate, kernels, plan, replay, serve, top
 from chairlift.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -21,3 +21,4 @@ app.command("top")(top.top)
 app.command("plan")(plan.plan)
 app.command("replay")(replay.replay)
 app.add_typer(bench.app, name="bench")
+app.add_typer(kernels.app, name="kernels")

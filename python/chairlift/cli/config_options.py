@@ -29,15 +29,18 @@ ENGINE_HELP = {
     "batch_size": "Requests of a full static or dynamic batch; default: max-num-seqs.",
     "batch_window_s": "dynamic: longest wait of the oldest request for a full batch.",
     "batch_timeout_s": "static: the same, while streams stay open.",
-    "max_num_seqs": "Rows of the batch.",
-    "max_num_batched_tokens": "Token budget of a step.",
+    "max_num_seqs": "Rows of the batch; default: 64, on a GPU 256.",
+    "max_num_batched_tokens": "Token budget of a step; default: 256, on a GPU 2048.",
     "step_budget_s": "Time of a step, such as 50ms: prompts are cut into chunks that fit, so that "
     "running answers go on; default: as long as its tokens take.",
+    "steps_in_flight": "Steps that are launched before the first of them has ended, 1 or 2; "
+    "default: 1 on a CPU, 2 on a GPU.",
     "max_model_len": "Longest prompt plus answer; default: the model's own.",
     "max_queued_requests": "Cap of the waiting queue.",
     "kv_cache_memory": "Memory of the KV cache, such as 2GiB; default: what the model can use, "
     "at most a quarter of the memory.",
     "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
+    "device": "Where the model runs; auto is a GPU if there is one that can run it.",
     "dtype": "Element type of weights and KV cache.",
     "quantize": "Weights of linear layers in 8 or 4 bits.",
     "num_threads": "Threads of the kernels; default: the cores this process may use.",
@@ -46,6 +49,10 @@ ENGINE_HELP = {
     "time_limit_s": "A request that has not ended by then ends with what there is.",
 }
 """Settings with an option, in the order of --help. `block_size` has one value so far and none."""
+
+
+OF_THE_DEVICE = ("max_num_seqs", "max_num_batched_tokens")
+"""Settings whose default is another on a GPU: who does not set them leaves them out."""
 
 
 def engine_options(
@@ -62,7 +69,8 @@ def engine_options(
         defaults: Settings whose default differs from that of `EngineConfig`.
     """
     texts = {name: text for name, text in ENGINE_HELP.items() if name in only - without}
-    return config_options(EngineConfig, texts, into="settings", panel="Engine", defaults=defaults)
+    values = {**dict.fromkeys(OF_THE_DEVICE), **(defaults or {})}
+    return config_options(EngineConfig, texts, into="settings", panel="Engine", defaults=values)
 
 
 def config_options(
@@ -82,7 +90,8 @@ def config_options(
         panel: Heading in --help.
         defaults: Those that differ from `config`'s.
     """
-    values = {name: config.model_fields[name].default for name in texts} | dict(defaults or {})
+    given = {name: value for name, value in (defaults or {}).items() if name in texts}
+    values = {name: config.model_fields[name].default for name in texts} | given
     added = [
         _parameter(name, config.model_fields[name], values[name], text, panel)
         for name, text in texts.items()

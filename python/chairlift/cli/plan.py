@@ -10,7 +10,7 @@ from chairlift.cli.values import format_size
 
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
-    *("kv_cache_memory", "dtype", "quantize"),
+    *("kv_cache_memory", "device", "dtype", "quantize"),
 )
 
 
@@ -39,20 +39,20 @@ def plan(
 
 
 def _figures(model: str, settings: dict[str, Any]) -> Result:
-    from chairlift.attention.cpu import CpuBackend
-    from chairlift.config import engine_config, memory_limit
+    from chairlift.config import engine_config
+    from chairlift.engine.loading import replan_memory
+    from chairlift.machine import memory_limit
     from chairlift.model.config import ModelConfig, resolve_model
-    from chairlift.model.memory_plan import plan_memory
 
     config = engine_config(**settings)
-    memory = plan_memory(config, ModelConfig.load(resolve_model(model), config.dtype), CpuBackend())
+    memory, free = replan_memory(config, ModelConfig.load(resolve_model(model), config.dtype))
     return {
         "model": model,
         "weight_bytes": memory.weight_bytes,
         "kv_cache_bytes": memory.kv_cache_bytes,
         "activation_bytes": memory.activation_bytes,
         "total_bytes": memory.total_bytes,
-        "limit_bytes": memory_limit(),
+        "limit_bytes": memory_limit() if free is None else free,
         "block_bytes": memory.block_bytes,
         "num_blocks": memory.num_blocks - 1,
         "num_kv_tokens": (memory.num_blocks - 1) * config.block_size,

@@ -111,10 +111,10 @@ def serve(
             _log.info("setting", extra=told)
     from chairlift.server.server import run_server
 
-    typer.echo(
-        f"loading {model}: {engine.batching} batching, {engine.max_num_seqs} rows, "
-        f"{engine.max_num_batched_tokens} tokens a step"
-    )
+    # What nobody has set is the device's to say.
+    units = {"max_num_seqs": "rows", "max_num_batched_tokens": "tokens a step"}
+    sizes = [f"{settings[name]} {unit}" for name, unit in units.items() if name in settings]
+    typer.echo(f"loading {model}: {', '.join([f'{engine.batching} batching', *sizes])}")
 
     def on_ready(address: str) -> None:
         # First, so that whoever reads the line may count on being started again.

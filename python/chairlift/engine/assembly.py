@@ -1,14 +1,18 @@
 """Puts the parts of an engine together, each with the sizes that the others need."""
 
 import secrets
+from collections.abc import Callable
 
 import torch
 
 from chairlift import _core
-from chairlift.config import EngineConfig, available_cores
+from chairlift.attention.cuda import CudaBackend
+from chairlift.config import EngineConfig
+from chairlift.engine.device_runner import Captured, DeviceRunner
 from chairlift.engine.loading import LoadedModel
-from chairlift.engine.model_runner import RunnerShape
+from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.prepare import Limits, Preparer
+from chairlift.machine import available_cores
 from chairlift.scheduler import new_scheduler
 from chairlift.types import Sampling
 
@@ -19,6 +23,28 @@ def set_threads(config: EngineConfig) -> None:
     # here is gather and add.
     torch.set_num_threads(1)
     _core.set_num_threads(config.num_threads or available_cores())
+
+
+def steps_in_flight(config: EngineConfig) -> int:
+    """Gives how many steps may run before the first of them has ended.
+
+    A CPU computes a step on the thread that plans it: there is nothing to overlap. For a GPU the
+    settings say 2 (`devices.py`).
+    """
+    return config.steps_in_flight or 1
+
+
+def new_runner(
+    loaded: LoadedModel, shape: RunnerShape, clock: Callable[[], int], on_capture: Captured | None
+) -> ModelRunner:
+    """Builds the runner of a model, with empty tables."""
+    model, place = loaded.transformer, loaded.place
+    if place.accelerator is None:
+        return ModelRunner(model, loaded.kv_cache, shape, clock)
+    assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
+    return DeviceRunner(
+        model, place.backend, loaded.kv_cache, shape, clock, place.accelerator, on_capture
+    )
 
 
 def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
@@ -35,6 +61,7 @@ def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
         kv_windows=loaded.config.kv_windows,
         hash_key=secrets.token_bytes(32),
         token_table=loaded.tokenizer.token_table(loaded.config.vocab_size),
+        steps_in_flight=steps_in_flight(config),
     )
 
 
@@ -49,6 +76,7 @@ def runner_shape(
         max_blocks_per_row=-(-scheduler.max_context_len // config.block_size),
         block_size=config.block_size,
         num_slots=scheduler.num_slots,
+        steps_in_flight=steps_in_flight(config),
     )
 
 

@@ -43,6 +43,7 @@ class Engine(Stepper):
         model_name: As given.
         model_config: Of the model.
         tokenizer: Of the model.
+        place: Where the model runs.
         num_kv_blocks: Of the KV cache, the null block included.
         max_model_len: Longest prompt plus answer of the model, or less where the settings say so.
         max_context_len: The same for this server, whose KV cache may hold less.
@@ -71,14 +72,15 @@ class Engine(Stepper):
         config = engine_config(**settings)
         set_threads(config)
         loaded = self.load_model(model, config, on_progress)
-        super().__init__(config, loaded, clock)
+        super().__init__(loaded.place.settings, loaded, clock)
         self.model_name = str(model)
         self.model_config = loaded.config
         self.tokenizer = loaded.tokenizer
+        self.place = loaded.place
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
         self.max_context_len = self.scheduler.max_context_len
-        self._preparer = new_preparer(config, loaded, self.scheduler)
+        self._preparer = new_preparer(self.config, loaded, self.scheduler)
 
     def restart(self) -> None:
         """As `Stepper.restart`; requests that came through `add` are forgotten too."""
@@ -162,8 +164,8 @@ class Engine(Stepper):
 
     @property
     def has_work(self) -> bool:
-        """Whether the end of some request that was added has not come from `step` yet."""
-        return bool(self._outputs)
+        """Whether a step is in flight, or `step` owes the end of some request that was added."""
+        return bool(self._outputs) or self.num_in_flight > 0
 
     def step(self) -> list[Event]:
         """Runs one step if there is work.

@@ -183,6 +183,7 @@ class EngineLoop:
         try:
             while not self._stopping:
                 self._turn()
+            self.engine.settle()
         except BaseException:
             # A panic in the core is no Exception. Whatever it is, nobody may wait for this thread.
             logger.critical("the engine is down", exc_info=True)

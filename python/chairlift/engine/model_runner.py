@@ -1,7 +1,8 @@
 """Runs one plan: tables in, forward pass, one draw per row that samples."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from chairlift.plan import block_copies
 
 
 class StepInputs(NamedTuple):
-    """What one forward pass takes; views into the runner's buffers, valid until the next plan."""
+    """What one forward pass takes; views into buffers of the runner, valid until the step ends."""
 
     input_ids: Tensor
     """int32 `[T]`"""
@@ -43,6 +44,27 @@ class StepInputs(NamedTuple):
         return StepInputs(self.input_ids[first:last], metadata, samples, self.copies[:0])
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What decides each of the S draws of a step, int32 `[S]` each."""
+
+    rows: Tensor
+    """Of the batch; -1 is nobody's."""
+    slots: Tensor
+    """Of the requests."""
+    index: Tensor
+    """Which of the request's answers."""
+    position: Tensor
+    """Of the token that is drawn."""
+
+
+class Launched(Protocol):
+    """A step whose draws are known, or will be."""
+
+    def wait(self) -> Sampled:
+        """Gives the draws; raises what the step failed with."""
+
+
 class RunnerShape(NamedTuple):
     """Sizes of the runner's tables and of the largest step."""
 
@@ -52,6 +74,22 @@ class RunnerShape(NamedTuple):
     max_blocks_per_row: int
     block_size: int
     num_slots: int
+    steps_in_flight: int = 1
+    """Steps that need their inputs at once."""
+
+
+class InputBuffers:
+    """Where the inputs of a step are written; nothing is allocated per step."""
+
+    def __init__(self, shape: RunnerShape) -> None:
+        rows, tokens = shape.max_num_seqs, shape.max_num_batched_tokens
+        self.rows = _int32(rows)
+        self.input_ids = _int32(tokens)
+        self.positions = _int32(tokens)
+        self.slot_mapping = _int32(shape.num_kv_groups, tokens)
+        self.query_start_loc = _int32(rows + 1)
+        self.seq_lens = _int32(rows)
+        self.sample_rows = _int32(rows)
 
 
 class ModelRunner:
@@ -91,20 +129,14 @@ class ModelRunner:
         self.sampler = Sampler(shape.num_slots + 1)
         self._probe_slot = torch.tensor([shape.num_slots], dtype=torch.int32)
         self._block_size = shape.block_size
-        rows, tokens, groups = shape.max_num_seqs, shape.max_num_batched_tokens, shape.num_kv_groups
+        rows = shape.max_num_seqs
         self._computed = _int32(rows)
         self._last_token = _int32(rows)
         self._row_slot = _int32(rows)
         self._row_index = _int32(rows)
-        self._block_tables = _int32(groups, rows, shape.max_blocks_per_row)
-        # Inputs of the forward pass, written anew by each plan.
-        self._rows = _int32(rows)
-        self._input_ids = _int32(tokens)
-        self._positions = _int32(tokens)
-        self._slot_mapping = _int32(groups, tokens)
-        self._query_start_loc = _int32(rows + 1)
-        self._seq_lens = _int32(rows)
-        self._sample_rows = _int32(rows)
+        self._block_tables = _int32(shape.num_kv_groups, rows, shape.max_blocks_per_row)
+        self._buffers = [InputBuffers(shape) for _ in range(shape.steps_in_flight)]
+        self._num_applied = 0
 
     def apply(self, plan: Tensor) -> StepInputs:
         """Changes the tables as a plan says and derives the inputs of its step.
@@ -112,6 +144,8 @@ class ModelRunner:
         Args:
             plan: int32, from `Scheduler.schedule`.
         """
+        buffers = self._buffers[self._num_applied % len(self._buffers)]
+        self._num_applied += 1
         num_rows, num_tokens, num_samples = _core.apply_plan(
             plan,
             self._block_size,
@@ -120,55 +154,68 @@ class ModelRunner:
             row_slot=self._row_slot,
             row_index=self._row_index,
             block_tables=self._block_tables,
-            rows=self._rows,
-            input_ids=self._input_ids,
-            positions=self._positions,
-            slot_mapping=self._slot_mapping,
-            query_start_loc=self._query_start_loc,
-            seq_lens=self._seq_lens,
-            sample_rows=self._sample_rows,
+            rows=buffers.rows,
+            input_ids=buffers.input_ids,
+            positions=buffers.positions,
+            slot_mapping=buffers.slot_mapping,
+            query_start_loc=buffers.query_start_loc,
+            seq_lens=buffers.seq_lens,
+            sample_rows=buffers.sample_rows,
         )
         metadata = AttentionMetadata(
-            rows=self._rows[:num_rows],
-            query_start_loc=self._query_start_loc[: num_rows + 1],
-            seq_lens=self._seq_lens[:num_rows],
-            positions=self._positions[:num_tokens],
-            slot_mapping=self._slot_mapping[:, :num_tokens],
+            rows=buffers.rows[:num_rows],
+            query_start_loc=buffers.query_start_loc[: num_rows + 1],
+            seq_lens=buffers.seq_lens[:num_rows],
+            positions=buffers.positions[:num_tokens],
+            slot_mapping=buffers.slot_mapping[:, :num_tokens],
             block_tables=self._block_tables,
             block_size=self._block_size,
         )
         copies = torch.from_numpy(block_copies(plan.numpy()).copy())
-        samples = self._sample_rows[:num_samples]
-        return StepInputs(self._input_ids[:num_tokens], metadata, samples, copies)
+        samples = buffers.sample_rows[:num_samples]
+        return StepInputs(buffers.input_ids[:num_tokens], metadata, samples, copies)
 
     @torch.inference_mode()
-    def run(self, inputs: StepInputs) -> Sampled:
+    def run(self, inputs: StepInputs) -> Launched:
         """Computes a step: writes its keys and values, draws a token for each row that samples."""
-        input_ids, metadata, sample_rows, copies = inputs
-        if len(copies) > 0:
-            self.model.backend.copy_blocks(self.kv_cache, copies[:, 0], copies[:, 1])
+        input_ids, metadata, sample_rows, _ = inputs
+        self.copy_blocks(inputs)
         hidden = self.model.forward(input_ids, metadata, self.kv_cache)
         if len(sample_rows) == 0:
             return Sampled.empty(0)
         logits = self.model.logits(hidden.index_select(0, sample_rows))
         began = self._clock()
         try:
-            return self._sample(logits, metadata, sample_rows)
+            draws = self.draws(inputs)
+            sampled = self._sample(logits, draws)
+            self._last_token.index_copy_(0, draws.rows.long(), sampled.tokens)
+            return sampled
         finally:
             self.sample_ns += self._clock() - began
 
-    def _sample(self, logits: Tensor, metadata: AttentionMetadata, sample_rows: Tensor) -> Sampled:
+    def copy_blocks(self, inputs: StepInputs) -> None:
+        """Copies the blocks that a step is about to write and others still read."""
+        if len(inputs.copies) > 0:
+            source, target = inputs.copies.T
+            self.model.backend.copy_blocks(self.kv_cache, source, target)
+
+    def draws(self, inputs: StepInputs) -> Draws:
+        """Gives whose draws a step makes."""
+        metadata, sample_rows = inputs.metadata, inputs.sample_rows
         # A token at index i belongs to the row whose range of query_start_loc holds i.
         row_of_sample = torch.searchsorted(metadata.query_start_loc[1:], sample_rows, right=True)
         rows = metadata.rows.index_select(0, row_of_sample)
-        sampled = self.sampler.sample(
-            logits,
+        return Draws(
+            rows=rows,
             slots=self._row_slot.index_select(0, rows),
             index=self._row_index.index_select(0, rows),
             position=metadata.positions.index_select(0, sample_rows) + 1,
         )
-        self._last_token.index_copy_(0, rows.long(), sampled.tokens)
-        return sampled
+
+    def _sample(self, logits: Tensor, draws: Draws) -> Sampled:
+        return self.sampler.sample(
+            logits, slots=draws.slots, index=draws.index, position=draws.position
+        )
 
     @torch.inference_mode()
     def probe(self) -> None:
@@ -177,18 +224,28 @@ class ModelRunner:
         Raises:
             ArithmeticError: The logits are not finite.
         """
+        inputs, draws = self.probe_inputs()
+        hidden = self.model.forward(inputs.input_ids, inputs.metadata, self.kv_cache)
+        self.check_probe(self._sample(self.model.logits(hidden), draws))
+
+    def probe_inputs(self) -> tuple[StepInputs, Draws]:
+        """Gives a step of one token that belongs to nobody."""
         one, zero = torch.ones(1, dtype=torch.int32), _int32(1)
         metadata = AttentionMetadata(
             rows=zero,
             query_start_loc=torch.cat((zero, one)),
             seq_lens=one,
             positions=zero,
-            slot_mapping=torch.zeros_like(self._slot_mapping[:, :1]),
+            slot_mapping=_int32(len(self._block_tables), 1),
             block_tables=torch.zeros_like(self._block_tables[:, :1]),
             block_size=self._block_size,
         )
-        logits = self.model.logits(self.model.forward(zero, metadata, self.kv_cache))
-        sampled = self.sampler.sample(logits, slots=self._probe_slot, index=zero, position=one)
+        return StepInputs(zero, metadata, zero, _int32(0, 2)), Draws(
+            -one, self._probe_slot, zero, one
+        )
+
+    def check_probe(self, sampled: Sampled) -> None:
+        """Raises ArithmeticError if the probe's logits were not finite."""
         if int(sampled.counts[0]) < 0:
             message = "the logits are not finite"
             raise ArithmeticError(message)

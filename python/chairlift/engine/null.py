@@ -13,6 +13,7 @@ import torch
 from chairlift.attention.cpu import CpuBackend
 from chairlift.config import EngineConfig
 from chairlift.engine.assembly import runner_shape
+from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
 from chairlift.engine.loading import LoadedModel, Progress
 from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
@@ -50,14 +51,16 @@ class NullEngine(Engine):
         folder = resolve_model(str(model))
         model_config = ModelConfig.load(folder, config.dtype)
         weights = load_weights(folder, model_config, on_progress)
+        backend = CpuBackend()
         max_model_len = config.max_model_len or _MAX_MODEL_LEN
         return LoadedModel(
             config=model_config,
             tokenizer=Tokenizer.load(folder),
-            transformer=Transformer(model_config, weights, CpuBackend()),
+            transformer=Transformer(model_config, weights, backend),
             kv_cache=torch.empty(0),
             num_blocks=1 + config.max_num_seqs * -(-max_model_len // config.block_size),
             max_model_len=max_model_len,
+            place=Place(config, backend, None),
         )
 
     def new_runner(self) -> ModelRunner:

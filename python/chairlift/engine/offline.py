@@ -74,7 +74,8 @@ def answer_all(engine: "Engine", requests: Iterable[Request]) -> list[Answer]:
         if drafts and not engine.down:
             for request_id in {request_id for request_id, _ in drafts}:
                 engine.cancel(request_id)
-            engine.step()
+            while engine.step() or engine.num_in_flight:
+                pass
     return [answers[place] for place in sorted(answers)]
 
 

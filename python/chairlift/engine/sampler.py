@@ -1,12 +1,15 @@
 """How the next token is drawn: one table of parameters, one kernel call per step."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.engine.prepare import Drawing
+
+if TYPE_CHECKING:
+    from chairlift.engine.prepare import Drawing
 
 _SEED_MODULUS = 1 << 64
 _SEED_SIGN = 1 << 63
@@ -14,7 +17,7 @@ _SEED_SIGN = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What one step drew; S sample slots."""
+    """What one step drew, or will have drawn when `wait` returns; S sample slots."""
 
     tokens: Tensor
     """int32 `[S]`"""
@@ -24,6 +27,10 @@ class Sampled:
     """float32 `[S]`: log softmax of the raw logits at the token."""
     ranks: Tensor
     """int32 `[S]`: 1 is the likeliest."""
+
+    def wait(self) -> "Sampled":
+        """Gives the same once it is known, which on the CPU it is at once."""
+        return self
 
     @classmethod
     def empty(cls, num_samples: int) -> "Sampled":
@@ -47,7 +54,7 @@ class Sampler:
         self.seed = torch.zeros(num_slots, dtype=torch.int64)
         """`[num_slots]`, the 64 bits of each request's seed."""
 
-    def set(self, slot: int, drawing: Drawing) -> None:
+    def set(self, slot: int, drawing: "Drawing") -> None:
         """Writes a new request's parameters to its slot."""
         self._temperature[slot] = drawing.temperature
         self._top_k[slot] = drawing.top_k
@@ -67,11 +74,7 @@ class Sampler:
         sampled = Sampled.empty(len(slots))
         _core.sample(
             logits,
-            self._temperature.index_select(0, slots),
-            self._top_k.index_select(0, slots),
-            self._top_p.index_select(0, slots),
-            self._min_p.index_select(0, slots),
-            self.seed.index_select(0, slots),
+            *(table.index_select(0, slots) for table in self._tables()),  # type: ignore[call-arg]
             index,
             position,
             sampled.tokens,
@@ -80,6 +83,14 @@ class Sampler:
             sampled.ranks,
         )
         return sampled
+
+    def gather(self, slots: Tensor, *out: Tensor) -> None:
+        """Writes temperature, top_k, top_p, min_p and seed of some slots to the front of `out`."""
+        for table, parameter in zip(self._tables(), out, strict=True):
+            torch.index_select(table, 0, slots, out=parameter[: len(slots)])
+
+    def _tables(self) -> tuple[Tensor, ...]:
+        return self._temperature, self._top_k, self._top_p, self._min_p, self.seed
 
 
 def signed_seed(seed: int) -> int:

@@ -1,25 +1,32 @@
 """The step: a scheduler says what to compute, a runner computes it, the scheduler hears of it.
 
-schedule -> Plan -> apply -> forward -> sample -> update -> events
+    launch   schedule -> Plan -> apply -> forward, sample
+    finish   wait for the tokens -> update -> events
+
+Where the model runs beside this thread (on a GPU), two steps are in flight: the later one is
+planned and launched before the tokens of the earlier one are known, and goes on from them where
+they are, on the device. A step that fails takes the later one with it.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
 
 from chairlift import _core
 from chairlift.config import EngineConfig
-from chairlift.engine.assembly import runner_shape, scheduler_of
+from chairlift.engine.assembly import new_runner, runner_shape, scheduler_of, steps_in_flight
 from chairlift.engine.events import NO_LOGPROBS, SampledLogprobs
+from chairlift.engine.flight import Flight
 from chairlift.engine.loading import LoadedModel
-from chairlift.engine.model_runner import ModelRunner, StepInputs
+from chairlift.engine.model_runner import Launched, ModelRunner, StepInputs
 from chairlift.engine.quarantine import judge
 from chairlift.engine.request_table import RequestTable
 from chairlift.engine.sampler import Sampled
-from chairlift.engine.step_record import StepRecord, StepTimes
+from chairlift.engine.step_record import StepRecord
 from chairlift.errors import EngineDownError
 from chairlift.plan import PlanView
 
@@ -67,8 +74,11 @@ class Stepper:
         self._watchers: list[Callable[[StepRecord], None]] = []
         self._num_steps = 0
         self._between: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
+        self._max_flights = steps_in_flight(config)
         self.restart()
-        self._plan = torch.zeros(self.scheduler.plan_capacity, dtype=torch.int32)
+        capacity = self.scheduler.plan_capacity
+        # A step keeps its plan until it ends: as many as there may be steps, in turn.
+        self._plans = [torch.zeros(capacity, dtype=torch.int32) for _ in range(self._max_flights)]
 
     def restart(self) -> None:
         """Begins anew, idle and with an empty prefix cache; the weights and the KV memory stay.
@@ -77,6 +87,9 @@ class Stepper:
         """
         self.down = False
         self.num_waiting = 0
+        self._flights: deque[Flight] = deque()
+        self._num_launched = 0
+        self._last_end_ns = self.clock()
         self.scheduler = self._between(scheduler_of(self.config, self._loaded))
         self.runner = self.new_runner()
         self._requests = RequestTable(
@@ -86,7 +99,7 @@ class Stepper:
     def new_runner(self) -> ModelRunner:
         """Builds the runner of the scheduler's plans, with empty tables."""
         shape = runner_shape(self.config, self._loaded, self.scheduler)
-        return ModelRunner(self._loaded.transformer, self._loaded.kv_cache, shape, self.clock)
+        return new_runner(self._loaded, shape, self.clock, self._loaded.on_capture)
 
     def intercept(self, wrap: Callable[[_core.Scheduler], _core.Scheduler]) -> None:
         """Puts something between this and its scheduler, now and after each restart.
@@ -106,8 +119,13 @@ class Stepper:
         """Gives a snapshot of queue, batch and KV cache."""
         return self.scheduler.load()
 
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that were launched and have not ended; 0 between two steps of a CPU."""
+        return len(self._flights)
+
     def advance(self) -> StepOutput:
-        """Runs one step if there is work, and leaves what it gave as it is.
+        """Launches what there is to run, ends the oldest step, and leaves what it gave as it is.
 
         A step that fails is run again in parts. Requests that fail alone fail, and the others of
         the step are computed again from their start: what such a step wrote is not trusted.
@@ -118,24 +136,22 @@ class Stepper:
         if self.down:
             message = "the engine is down"
             raise EngineDownError(message)
-        started = self.alive_ns = self.clock()
+        while len(self._flights) < self._max_flights and self._launch():
+            pass
+        if self._flights:
+            return self._finish(self._flights[0])
         with self.trusted_core():
-            step = self.scheduler.schedule(started, self._plan)
-            self.num_waiting = self.scheduler.num_waiting
-            if step is None:
-                events = self.scheduler.take_events()
-                return StepOutput(events, NO_LOGPROBS, self.scheduler.load(), None)
-            planned = self.clock()
-            plan = PlanView.of(self._plan.numpy())
-            self._requests.seat(plan)
-            inputs = self.runner.apply(self._plan)
-        ready = self.clock()
-        events, sampled, computed = self._run(step, plan, inputs)
-        load = self.scheduler.load()
-        record = self._record((started, planned, ready, computed, self.clock()), plan, load)
-        for watcher in self._watchers:
-            watcher(record)
-        return StepOutput(events, sampled, load, record)
+            events = self.scheduler.take_events()
+            return StepOutput(events, NO_LOGPROBS, self.scheduler.load(), None)
+
+    def settle(self) -> None:
+        """Ends the steps in flight and launches none; nobody hears of what they brought.
+
+        Raises:
+            EngineDownError: As `advance`.
+        """
+        while self._flights:
+            self._finish(self._flights[0])
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
         """Calls back after every step, on the same thread; gives a function that ends this."""
@@ -155,72 +171,122 @@ class Stepper:
         """Gives the live requests that never ran; ids that have ended may be among them."""
         return self._requests.not_started()
 
-    def _run(
-        self, step: int, plan: PlanView, inputs: StepInputs
-    ) -> tuple[_core.Events, SampledLogprobs, int]:
-        """Gives what a planned step brought, and when the model was done with it."""
-        try:
-            sampled = self._sample(step, plan, inputs)
-        except BaseException:
-            with self.trusted_core():
-                self.scheduler.fail(self.clock(), step, [])
-            raise
-        computed = self.clock()
+    def _launch(self) -> bool:
+        """Plans a step and starts it; false where there is none to run now."""
+        if self._flights and self._flights[-1].sampled is None:
+            # Whoever goes on from that step must know first what came of it.
+            return False
+        started = self.alive_ns = self.clock()
+        buffer = self._plans[self._num_launched % self._max_flights]
         with self.trusted_core():
-            if isinstance(sampled, list):
-                return self.scheduler.fail(computed, step, sampled), NO_LOGPROBS, computed
-            events = self.scheduler.update(computed, step, sampled.tokens, sampled.counts)
-        return events, SampledLogprobs(sampled.logprobs, sampled.ranks), computed
-
-    def _sample(self, step: int, plan: PlanView, inputs: StepInputs) -> Sampled | list[int]:
-        """Gives what the step drew, or the requests for which it fails."""
+            step = self.scheduler.schedule(started, buffer)
+            self.num_waiting = self.scheduler.num_waiting
+            if step is None:
+                return False
+            planned = self.clock()
+            plan = PlanView.of(buffer.numpy())
+            self._requests.seat(plan)
+            inputs = self.runner.apply(buffer)
+        self._num_launched += 1
+        flight = Flight(step, plan, inputs, started, planned, ready_ns=self.clock())
+        self._flights.append(flight)
         try:
-            return self._pass(inputs)
+            flight.sampled = self._pass(inputs)
         except (KeyboardInterrupt, SystemExit):
+            self._roll_back()
             raise
         except BaseException as error:
             # A panic in a kernel is no Exception.
             logger.error("step %d failed and runs again in parts", step, exc_info=error)
+        flight.sample_ns, self.runner.sample_ns = self.runner.sample_ns, 0
+        return True
+
+    def _finish(self, flight: Flight) -> StepOutput:
+        """Waits for the oldest step and tells the scheduler what came of it."""
         try:
-            guilty, sampled = judge(inputs, self._pass, self.runner.probe)
+            outcome = self._outcome(flight)
+        except BaseException:
+            self._roll_back()
+            raise
+        computed = self.clock()
+        logprobs = NO_LOGPROBS
+        with self.trusted_core():
+            if isinstance(outcome, list):
+                events = self.scheduler.fail(computed, flight.step, outcome)
+                self._drop_flights()
+            else:
+                events = self.scheduler.update(
+                    computed, flight.step, outcome.tokens, outcome.counts
+                )
+                logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks)
+                self._flights.popleft()
+            load = self.scheduler.load()
+        record = self._record(flight, computed, load)
+        for watcher in self._watchers:
+            watcher(record)
+        return StepOutput(events, logprobs, load, record)
+
+    def _outcome(self, flight: Flight) -> Sampled | list[int]:
+        """Gives what a step drew, or the requests for which it and its successor fail."""
+        if flight.sampled is not None:
+            try:
+                return flight.sampled.wait()
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                text = "step %d failed on the device and runs again in parts"
+                logger.error(text, flight.step, exc_info=error)
+        try:
+            guilty, sampled = judge(
+                flight.inputs, lambda part: self._pass(part).wait(), self.runner.probe
+            )
         except EngineDownError:
             self.down = True
             raise
+        flight.sample_ns, self.runner.sample_ns = flight.sample_ns + self.runner.sample_ns, 0
         if not guilty:
-            logger.warning("step %d passed in parts: no request is to blame", step)
-            return sampled
-        ids: list[int] = self._requests.request_ids(plan)[guilty].tolist()
+            logger.warning("step %d passed in parts: no request is to blame", flight.step)
+            # A later step has read what this one wrote at first.
+            return sampled if len(self._flights) == 1 else []
+        ids: list[int] = self._requests.request_ids(flight.plan)[guilty].tolist()
         text = "%d of %d requests of step %d fail, the others are computed again"
-        logger.error(text, len(ids), len(plan.rows), step)
+        logger.error(text, len(ids), len(flight.plan.rows), flight.step)
         return ids
 
-    def _pass(self, inputs: StepInputs) -> Sampled:
+    def _pass(self, inputs: StepInputs) -> Launched:
         self.alive_ns = self.clock()
         return self.runner.run(inputs)
 
-    def _record(
-        self, marks: tuple[int, int, int, int, int], plan: PlanView, load: _core.Load
-    ) -> StepRecord:
-        """Notes a step; the marks are when it began, was planned, had inputs, tokens, its end."""
+    def _roll_back(self) -> None:
+        """Forgets the steps in flight; their requests are computed again."""
+        step = self._flights[0].step
+        self._drop_flights()
+        with self.trusted_core():
+            self.scheduler.fail(self.clock(), step, [])
+
+    def _drop_flights(self) -> None:
+        for flight in self._flights:
+            if flight.sampled is not None:
+                # Nobody wants what it drew, but its buffers are free only then.
+                with suppress(BaseException):
+                    flight.sampled.wait()
+        self._flights.clear()
+
+    def _record(self, flight: Flight, computed_ns: int, load: _core.Load) -> StepRecord:
+        """Notes a step that has ended."""
         self._num_steps += 1
-        started, planned, ready, computed, ended = marks
-        sample_ns, self.runner.sample_ns = self.runner.sample_ns, 0
+        previous, self._last_end_ns = self._last_end_ns, self.clock()
+        started = max(flight.started_ns, previous)
         return StepRecord(
             step=self._num_steps,
             started_ns=started,
-            duration_s=(ended - started) / _NS_PER_S,
-            times=StepTimes(
-                schedule_s=(planned - started) / _NS_PER_S,
-                inputs_s=(ready - planned) / _NS_PER_S,
-                forward_s=(computed - ready - sample_ns) / _NS_PER_S,
-                sample_s=sample_ns / _NS_PER_S,
-                update_s=(ended - computed) / _NS_PER_S,
-            ),
+            duration_s=(self._last_end_ns - started) / _NS_PER_S,
+            times=flight.times(previous, computed_ns, self._last_end_ns),
             num_waiting=load.num_waiting,
-            row_numbers=plan.rows.copy(),
-            request_ids=self._requests.request_ids(plan),
-            num_tokens=plan.num_tokens.copy(),
-            sampled=plan.sampled(),
+            row_numbers=flight.plan.rows.copy(),
+            request_ids=self._requests.request_ids(flight.plan),
+            num_tokens=flight.plan.num_tokens.copy(),
+            sampled=flight.plan.sampled(),
         )
 
     @contextmanager

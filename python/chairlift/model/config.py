@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from chairlift.config import Dtype
+from chairlift.choices import Dtype
 from chairlift.errors import ModelError
 from chairlift.model.fields import Fields, either, read_json
 
@@ -56,7 +56,7 @@ class ModelConfig:
     architecture: str
     """Name in `ARCHITECTURES`."""
     dtype: torch.dtype
-    """Of weights, activations and KV cache: float32 or bfloat16."""
+    """Of weights, activations and KV cache: float32, bfloat16 or float16."""
     vocab_size: int
     """Rows of the embedding table and width of the logits."""
     hidden_size: int
@@ -282,12 +282,14 @@ def _rope_scaling(rope: Fields, max_model_len: int) -> RopeScaling | None:
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
-    # The same memory, which the checkpoint's author chose; no kernel computes in float16.
+    # The same memory, which the checkpoint's author chose; no kernel of a CPU computes in float16.
     "float16": torch.bfloat16,
 }
 
 
 def _compute_dtype(fields: Fields, dtype: Dtype) -> torch.dtype:
+    if dtype is Dtype.FLOAT16:
+        return torch.float16
     if dtype is not Dtype.AUTO:
         return _DTYPES[dtype.value]
     key = "dtype" if "dtype" in fields.values else "torch_dtype"

@@ -6,13 +6,17 @@ largest group, and layer `l` of the model is layer `layer_slots(model)[l]` of it
 """
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from chairlift.attention.backend import AttentionBackend
-from chairlift.config import EngineConfig, memory_limit
 from chairlift.errors import ConfigError
+from chairlift.machine import memory_limit
 from chairlift.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from chairlift.config import EngineConfig
 
 MEMORY_FRACTION = 0.25
 """Of the memory this process may use, where no `kv_cache_memory` is set."""
@@ -40,13 +44,13 @@ def kv_bytes_per_block(model: ModelConfig, backend: AttentionBackend, block_size
     )
 
 
-def max_blocks_per_row(settings: EngineConfig, model: ModelConfig) -> int:
+def max_blocks_per_row(settings: "EngineConfig", model: ModelConfig) -> int:
     """Gives the blocks of the longest sequence in one group."""
     max_len = min(settings.max_model_len or model.max_model_len, model.max_model_len)
     return -(-max_len // settings.block_size)
 
 
-def max_blocks_held(settings: EngineConfig, model: ModelConfig) -> int:
+def max_blocks_held(settings: "EngineConfig", model: ModelConfig) -> int:
     """Gives the blocks that one sequence can hold at a time, over all groups.
 
     A group with a window gives back what no later token sees: it holds what the first token of a
@@ -64,21 +68,23 @@ def max_blocks_held(settings: EngineConfig, model: ModelConfig) -> int:
 
 
 def plan_blocks(
-    settings: EngineConfig,
+    settings: "EngineConfig",
     model: ModelConfig,
     backend: AttentionBackend,
     memory: int | None = None,
+    fraction: float = MEMORY_FRACTION,
 ) -> int:
     """Gives the number of blocks of the pool, the null block included.
 
     Without `kv_cache_memory` that is what `max_num_seqs` sequences of full length can fill, as far
-    as a quarter of the memory goes.
+    as a part of the memory goes.
 
     Args:
         settings: The engine's.
         model: The model's.
         backend: Knows the size of a block.
         memory: Bytes this process may use; None asks the system.
+        fraction: Of that memory which the cache may take.
 
     Raises:
         ConfigError: The memory does not hold one block per group beside the null block.
@@ -89,7 +95,7 @@ def plan_blocks(
         budget = settings.kv_cache_memory
         num_blocks = budget // block
     else:
-        budget = int((memory_limit() if memory is None else memory) * MEMORY_FRACTION)
+        budget = int((memory_limit() if memory is None else memory) * fraction)
         useful = settings.max_num_seqs * max_blocks_held(settings, model) + 1
         num_blocks = min(useful, budget // block)
     least = num_groups + 1

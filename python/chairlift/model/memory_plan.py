@@ -9,15 +9,19 @@ activations   the largest step: every token of the budget in its widest layer, e
 
 from dataclasses import dataclass
 
-from chairlift import _core
 from chairlift.attention.backend import AttentionBackend
-from chairlift.config import EngineConfig, Quantize, memory_limit
+from chairlift.choices import Quantize
+from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
+from chairlift.kernels import Kernels
+from chairlift.machine import memory_limit
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks
 from chairlift.model.weights import head_code, layer_code
 
 _FLOAT32 = 4
+_DEDICATED_FRACTION = 0.9
+"""What is left is the driver's, the libraries' and for recorded launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,12 @@ class MemoryPlan:
 
 
 def plan_memory(
-    settings: EngineConfig, model: ModelConfig, backend: AttentionBackend, memory: int | None = None
+    settings: EngineConfig,
+    model: ModelConfig,
+    backend: AttentionBackend,
+    memory: int | None = None,
+    *,
+    is_dedicated: bool = False,
 ) -> MemoryPlan:
     """Gives the plan of a model.
 
@@ -64,26 +73,34 @@ def plan_memory(
         model: The model's.
         backend: Knows the size of a block.
         memory: Bytes this process may use; None asks the system.
+        is_dedicated: The memory is for this model alone: the cache gets what the rest leaves of
+            nine tenths of it.
 
     Raises:
         ConfigError: The KV cache does not hold one block per group beside the null block.
     """
-    num_blocks = plan_blocks(settings, model, backend, memory)
+    weight_bytes = _weight_bytes(model, settings.quantize, backend.kernels)
+    activation_bytes = _activation_bytes(settings, model)
+    if is_dedicated and memory is not None:
+        left = max(0, int(memory * _DEDICATED_FRACTION) - weight_bytes - activation_bytes)
+        num_blocks = plan_blocks(settings, model, backend, left, fraction=1.0)
+    else:
+        num_blocks = plan_blocks(settings, model, backend, memory)
     block_bytes = kv_bytes_per_block(model, backend, settings.block_size)
     return MemoryPlan(
-        weight_bytes=_weight_bytes(model, settings.quantize),
+        weight_bytes=weight_bytes,
         kv_cache_bytes=num_blocks * block_bytes,
-        activation_bytes=_activation_bytes(settings, model),
+        activation_bytes=activation_bytes,
         block_bytes=block_bytes,
         num_blocks=num_blocks,
     )
 
 
-def _weight_bytes(model: ModelConfig, quantize: Quantize) -> int:
+def _weight_bytes(model: ModelConfig, quantize: Quantize, kernels: Kernels) -> int:
     item, hidden, inner = model.dtype.itemsize, model.hidden_size, model.intermediate_size
     heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     layer = sum(
-        _core.linear_bytes(outputs, inputs, item, layer_code(quantize))
+        kernels.linear_bytes(outputs, inputs, model.dtype, layer_code(quantize))
         for outputs, inputs in (
             (heads + 2 * kv_heads, hidden),
             (hidden, heads),
@@ -92,7 +109,8 @@ def _weight_bytes(model: ModelConfig, quantize: Quantize) -> int:
         )
     )
     norms = 2 * hidden + (2 * model.head_dim if model.qk_norm else 0)
-    ends = _core.linear_bytes(model.vocab_size, hidden, item, head_code(quantize))
+    head = head_code(quantize)
+    ends = kernels.linear_bytes(model.vocab_size, hidden, model.dtype, head)
     ends += (model.vocab_size + 1) * hidden * item
     rope = model.max_model_len * model.head_dim * _FLOAT32
     return model.num_layers * (layer + norms * item) + ends + rope

@@ -1,8 +1,8 @@
 """The forward pass of every model, top down; what differs between families is data.
 
-Each token is computed as if it were alone: sums go through `chairlift.kernels` and the attention
-backend, which fix their order; PyTorch only gathers rows and adds element by element. So the
-logits of a token have the same bits whatever else is in the batch.
+The pass is the same on every device: all sums go through the kernels of the attention backend and
+the backend itself; PyTorch only gathers rows. On a CPU they compute each token as if it were alone,
+so that its logits have the same bits whatever else is in the batch.
 
 Source of the method: Llama (Touvron et al., 2023).
 """
@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chairlift import kernels
-from chairlift.attention.backend import AttentionBackend
+from chairlift.attention.backend import AttentionBackend, Projections, Rotation
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.config import LinearScaling, Llama3Scaling, ModelConfig
 from chairlift.model.kv_cache import layer_slots
@@ -31,12 +30,20 @@ class Transformer:
         self.config = config
         self.weights = weights
         self.backend = backend
-        cos_sin = cos_sin_table(config)
+        cos_sin = cos_sin_table(config).to(weights.embedding.device)
         slots = layer_slots(config)
         self.blocks = [
             Block(config, weights.blocks[layer], backend, cos_sin, group, slots[layer])
             for layer, group in enumerate(config.layer_group)
         ]
+        # The norm that follows each block: that of the next one's attention, at last the model's.
+        norms = [block.attention_norm for block in weights.blocks] + [weights.norm]
+        self._first_norm, *self._next_norms = norms
+        self._reserved: Buffers | None = None
+
+    def reserve(self, max_tokens: int) -> None:
+        """Allocates for steps of so many tokens once and for all, where an allocation is dear."""
+        self._reserved = Buffers.empty(self.config, self.weights, max_tokens)
 
     def forward(self, input_ids: Tensor, metadata: AttentionMetadata, kv_cache: Tensor) -> Tensor:
         """Computes the hidden states of a ragged batch, and writes its keys and values.
@@ -47,21 +54,29 @@ class Transformer:
             kv_cache: From `allocate_kv_cache`.
 
         Returns:
-            `[T, H]`, after the last norm.
+            `[T, H]`, after the last norm; in a buffer of the next step, where `reserve` was called.
         """
-        x = torch.nn.functional.embedding(input_ids, self.weights.embedding)
-        buffers = Buffers.empty(self.config, self.weights.blocks[0], x)
+        buffers, eps = self._buffers(input_ids.shape[0]), self.config.rms_norm_eps
+        x, normed, kernels = buffers.x, buffers.normed, self.backend.kernels
+        torch.index_select(self.weights.embedding, 0, input_ids, out=x)
+        kernels.rms_norm(x, self._first_norm, eps, out=normed)
         # One view per layer and per KV group, taken here once.
         caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
-        for block in self.blocks:
-            cache, slot_mapping = caches[block.slot], slots[block.group]
-            x.add_(block.attention(x, metadata, cache, slot_mapping, buffers))
-            x.add_(block.feed_forward(x, buffers))
-        return kernels.rms_norm(x, self.weights.norm, self.config.rms_norm_eps)
+        for block, next_norm in zip(self.blocks, self._next_norms, strict=True):
+            update = block.attention(metadata, caches[block.slot], slots[block.group], buffers)
+            kernels.add_rms_norm(x, update, block.weights.feed_forward_norm, eps, out=normed)
+            update = block.feed_forward(buffers)
+            kernels.add_rms_norm(x, update, next_norm, eps, out=normed)
+        return normed
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Scores the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
-        return self.weights.lm_head(hidden, out_dtype=torch.float32)
+        return self.weights.lm_head(hidden, out_dtype=torch.float32, out=out)
+
+    def _buffers(self, num_tokens: int) -> "Buffers":
+        if self._reserved is None:
+            return Buffers.empty(self.config, self.weights, num_tokens)
+        return self._reserved.first(num_tokens)
 
 
 class Buffers(NamedTuple):
@@ -70,39 +85,47 @@ class Buffers(NamedTuple):
     Allocations and views cost as much as a small kernel, so they are made per step, not per layer.
     """
 
+    x: Tensor
+    """`[T, H]`, the residual stream."""
     normed: Tensor
-    """`[T, H]`, which also takes the result of the last linear layer of each half."""
-    qkv: Tensor
-    """`[T, (num_heads + 2 * num_kv_heads) * head_dim]`"""
-    query: Tensor
-    """`[T, num_heads, head_dim]`, a view of `qkv` as the next three."""
-    key: Tensor
-    """`[T, num_kv_heads, head_dim]`"""
-    query_key: Tensor
-    """`[T, num_heads + num_kv_heads, head_dim]`"""
-    value: Tensor
-    """`[T, num_kv_heads, head_dim]`"""
+    """`[T, H]`"""
+    update: Tensor
+    """`[T, H]`, what each half of a layer adds to the stream."""
+    projections: Projections
+    attended: Tensor
+    """`[T, num_heads, head_dim]`"""
     gate_up: Tensor
     """`[T, 2 I]`"""
     gated: Tensor
     """`[T, I]`"""
 
     @classmethod
-    def empty(cls, config: ModelConfig, weights: BlockWeights, x: Tensor) -> "Buffers":
-        """Allocates for the tokens of `x` `[T, H]`."""
-        num_tokens, heads, kv_heads = x.shape[0], config.num_heads, config.num_kv_heads
-        qkv = x.new_empty(num_tokens, weights.qkv.out_features)
-        parts = qkv.view(num_tokens, heads + 2 * kv_heads, config.head_dim)
-        query, key, value = torch.split(parts, [heads, kv_heads, kv_heads], dim=1)
+    def empty(cls, config: ModelConfig, weights: Weights, num_tokens: int) -> "Buffers":
+        """Allocates for so many tokens, where the weights are."""
+        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        new, hidden = weights.embedding.new_empty, config.hidden_size
+        qkv = new(num_tokens, (heads + 2 * kv_heads) * head_dim)
         return cls(
-            normed=torch.empty_like(x),
-            qkv=qkv,
-            query=query,
-            key=key,
-            query_key=parts[:, : heads + kv_heads],
-            value=value,
-            gate_up=x.new_empty(num_tokens, weights.gate_up.out_features),
-            gated=x.new_empty(num_tokens, weights.down.in_features),
+            x=new(num_tokens, hidden),
+            normed=new(num_tokens, hidden),
+            update=new(num_tokens, hidden),
+            projections=Projections.of(qkv, heads, kv_heads, head_dim),
+            attended=new(num_tokens, heads, head_dim),
+            gate_up=new(num_tokens, 2 * config.intermediate_size),
+            gated=new(num_tokens, config.intermediate_size),
+        )
+
+    def first(self, num_tokens: int) -> "Buffers":
+        """Gives the part of these that so many tokens need."""
+        x, normed, update, projections, attended, gate_up, gated = self
+        return Buffers(
+            x[:num_tokens],
+            normed[:num_tokens],
+            update[:num_tokens],
+            Projections._make(part[:num_tokens] for part in projections),
+            attended[:num_tokens],
+            gate_up[:num_tokens],
+            gated[:num_tokens],
         )
 
 
@@ -120,8 +143,7 @@ class Block:
     ) -> None:
         self.weights = weights
         self.backend = backend
-        self.cos_sin = cos_sin
-        self.eps = config.rms_norm_eps
+        self.rotation = Rotation(cos_sin, weights.query_norm, weights.key_norm, config.rms_norm_eps)
         self.scale = config.head_dim**-0.5
         self.window = config.kv_windows[group]
         self.group = group
@@ -129,53 +151,36 @@ class Block:
         """Where the layer's keys and values are inside the blocks of its KV group."""
 
     def attention(
-        self,
-        x: Tensor,
-        metadata: AttentionMetadata,
-        cache: Tensor,
-        slot_mapping: Tensor,
-        buffers: Buffers,
+        self, metadata: AttentionMetadata, cache: Tensor, slot_mapping: Tensor, buffers: Buffers
     ) -> Tensor:
-        """Lets each token of `x` `[T, H]` read the tokens up to itself in its row.
+        """Lets each normed token read the tokens up to itself in its row.
 
         Args:
-            x: The residual stream, which stays as it is.
             metadata: Of the batch.
             cache: Of this layer.
             slot_mapping: Of the layer's KV group, int32 `[T]`.
             buffers: Of the forward pass; the result is in one of them.
         """
-        weights = self.weights
-        kernels.rms_norm(x, weights.attention_norm, self.eps, out=buffers.normed)
-        weights.qkv(buffers.normed, out=buffers.qkv)
-        self._rotate(metadata.positions, buffers)
-        self.backend.write(cache, buffers.key, buffers.value, slot_mapping, metadata.block_size)
-        out = self.backend.attend(
-            buffers.query,
+        weights, projections = self.weights, buffers.projections
+        weights.qkv(buffers.normed, out=projections.qkv)
+        self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
+        self.backend.attend(
+            projections.query,
             cache,
             metadata,
             group=self.group,
             scale=self.scale,
             window=self.window,
+            out=buffers.attended,
         )
-        return weights.output(out.flatten(1), out=buffers.normed)
+        return weights.output(buffers.attended.flatten(1), out=buffers.update)
 
-    def _rotate(self, positions: Tensor, buffers: Buffers) -> None:
-        """Rotates queries and keys; where they have no norms of their own, in one call."""
+    def feed_forward(self, buffers: Buffers) -> Tensor:
+        """Maps each normed token through SwiGLU (Shazeer, 2020)."""
         weights = self.weights
-        if weights.query_norm is None and weights.key_norm is None:
-            kernels.rope_(buffers.query_key, positions, self.cos_sin)
-            return
-        kernels.rope_(buffers.query, positions, self.cos_sin, weights.query_norm, self.eps)
-        kernels.rope_(buffers.key, positions, self.cos_sin, weights.key_norm, self.eps)
-
-    def feed_forward(self, x: Tensor, buffers: Buffers) -> Tensor:
-        """Maps each token of `x` `[T, H]` through SwiGLU (Shazeer, 2020)."""
-        weights = self.weights
-        kernels.rms_norm(x, weights.feed_forward_norm, self.eps, out=buffers.normed)
         weights.gate_up(buffers.normed, out=buffers.gate_up)
-        kernels.silu_mul(buffers.gate_up, out=buffers.gated)
-        return weights.down(buffers.gated, out=buffers.normed)
+        self.backend.kernels.silu_mul(buffers.gate_up, out=buffers.gated)
+        return weights.down(buffers.gated, out=buffers.update)
 
 
 def cos_sin_table(config: ModelConfig) -> Tensor:

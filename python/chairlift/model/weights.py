@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from chairlift.config import Quantize
-from chairlift.kernels import Linear
+from chairlift.choices import Quantize
+from chairlift.kernels import Kernels, LinearLayer, cpu
 from chairlift.model.checkpoint import Checkpoint, Shape
 from chairlift.model.config import ModelConfig
 
@@ -25,17 +25,17 @@ class BlockWeights:
 
     attention_norm: Tensor
     """`[H]`."""
-    qkv: Linear
+    qkv: LinearLayer
     """H to query heads, key heads and value heads, side by side."""
     query_norm: Tensor | None
     """`[head_dim]`."""
     key_norm: Tensor | None
-    output: Linear
+    output: LinearLayer
     """Heads to H."""
     feed_forward_norm: Tensor
-    gate_up: Linear
+    gate_up: LinearLayer
     """H to gate and up, side by side."""
-    down: Linear
+    down: LinearLayer
     """Intermediate to H."""
 
 
@@ -48,7 +48,7 @@ class Weights:
     blocks: tuple[BlockWeights, ...]
     norm: Tensor
     """`[H]`."""
-    lm_head: Linear
+    lm_head: LinearLayer
     """H to `vocab_size`."""
 
 
@@ -67,6 +67,9 @@ def load_weights(
     config: ModelConfig,
     on_progress: Callable[[int, int], None] | None = None,
     quantize: Quantize = Quantize.NONE,
+    *,
+    kernels: Kernels = cpu,
+    device: torch.device | None = None,
 ) -> Weights:
     """Loads a checkpoint, converted to `config.dtype`.
 
@@ -75,6 +78,8 @@ def load_weights(
         config: Of the same folder.
         on_progress: Called with the bytes done and the bytes in total after every tensor.
         quantize: How linear layers are stored; the embedding and the norms keep the dtype.
+        kernels: Make the linear layers.
+        device: Where the weights go; None is the CPU.
 
     Raises:
         ModelError: A file is missing, truncated or corrupt, or a tensor is missing, unexpected,
@@ -85,7 +90,14 @@ def load_weights(
         checkpoint.check(
             tensor_shapes(config), optional={"lm_head.weight"} if config.tie_word_embeddings else ()
         )
-        reader = _Reader(checkpoint, config.dtype, layer_code(quantize), on_progress)
+        reader = _Reader(
+            checkpoint,
+            config.dtype,
+            layer_code(quantize),
+            on_progress,
+            kernels,
+            device or torch.device("cpu"),
+        )
         head = head_code(quantize)
         embedding = reader.tensor("model.embed_tokens.weight")
         # With tied embeddings a checkpoint need not have a head; if it has one, that one counts.
@@ -97,7 +109,7 @@ def load_weights(
                 for layer in range(config.num_layers)
             ),
             norm=reader.tensor("model.norm.weight"),
-            lm_head=Linear(
+            lm_head=kernels.linear(
                 reader.tensor("lm_head.weight") if has_head else embedding, quantize=head
             ),
         )
@@ -175,7 +187,11 @@ class _Reader:
         dtype: torch.dtype,
         code: str | None,
         on_progress: Callable[[int, int], None] | None,
+        kernels: Kernels,
+        device: torch.device,
     ) -> None:
+        self.kernels = kernels
+        self.device = device
         self.checkpoint = checkpoint
         self.dtype = dtype
         self.code = code
@@ -183,11 +199,11 @@ class _Reader:
         self.done = 0
         self.total = checkpoint.num_bytes
 
-    def linear(self, *layers: str, bias: bool) -> Linear:
+    def linear(self, *layers: str, bias: bool) -> LinearLayer:
         """Packs layers that share their input into one, outputs side by side."""
         weight = self.tensor(*(f"{layer}.weight" for layer in layers))
         joined_bias = self.tensor(*(f"{layer}.bias" for layer in layers)) if bias else None
-        return Linear(weight, joined_bias, self.code)
+        return self.kernels.linear(weight, joined_bias, self.code)
 
     def tensor(self, *names: str) -> Tensor:
         """Joins tensors along their first axis."""
@@ -199,4 +215,4 @@ class _Reader:
             self.done += tensor.num_bytes
         if self.on_progress is not None:
             self.on_progress(self.done, self.total)
-        return joined
+        return joined.to(self.device)

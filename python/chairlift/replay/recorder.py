@@ -194,9 +194,11 @@ class RecordedScheduler:
         return events
 
     def fail(self, now: int, step: int, guilty: Sequence[int]) -> _core.Events:
-        """As `Scheduler.fail`."""
+        """As `Scheduler.fail`, which takes a later step in flight with it."""
         events = self._scheduler.fail(now, step, guilty)
         self._note_step(step, now, events, failed=True)
+        for later in list(self._planned):
+            self._note_step(later, now, self._scheduler.take_events(), failed=True)
         return events
 
     def take_events(self) -> _core.Events:

@@ -36,7 +36,9 @@ async def load_engine(
         from chairlift.engine.async_engine import AsyncEngine
         from chairlift.engine.engine import Engine
 
-        return AsyncEngine.of(Engine(model, on_progress=on_progress, **config.model_dump()))
+        # What nobody has set is the device's to say.
+        settings = config.model_dump(exclude_unset=True)
+        return AsyncEngine.of(Engine(model, on_progress=on_progress, **settings))
 
     return await _on_daemon_thread(load)
 

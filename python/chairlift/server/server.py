@@ -132,7 +132,7 @@ class Server:
 
     def _num_without_row(self) -> int:
         engine = self.gate.engine()
-        num_free_rows = self._engine_config.max_num_seqs - engine.load().num_running
+        num_free_rows = engine.config.max_num_seqs - engine.load().num_running
         return max(0, engine.num_waiting - num_free_rows)
 
     def _end_batch(self) -> None:

@@ -48,12 +48,13 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self, request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoResponse:
         """The process and its settings; answers while the model still loads."""
-        config, engine = self._config, self._desk.gate.loaded
+        engine = self._desk.gate.loaded
+        config = self._config if engine is None else engine.config
         return pb.GetServerInfoResponse(
             version=_core.__version__,
             state=_STATES[self._desk.gate.phase],
             start_time=self._started_at,
-            device="cpu",
+            device="cpu" if engine is None else engine.engine.place.device.type,
             kernels=_core.cpu_features(),
             batching=config.batching.value,
             max_num_seqs=config.max_num_seqs,
@@ -139,7 +140,8 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         changes = {field.name: value for field, value in request.ListFields()}
         changes.pop("model", None)
         try:
-            plan = replan_memory(self._config, engine.model_config, **changes)
+            free_bytes = engine.place.free_bytes
+            plan, _ = replan_memory(self._config, engine.model_config, free_bytes, **changes)
         except ConfigError as error:
             field, _, _ = str(error).partition(":")
             raise RequestError(Reason.BAD_PARAMETER, str(error), field=field) from None

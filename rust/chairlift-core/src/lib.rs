@@ -6,10 +6,12 @@
 //! | [`scheduler`] | which tokens each step computes |
 //! | [`policy`] | when a waiting request may first join: continuous, dynamic, static |
 //! | [`plan`], [`row_tables`] | the step as one flat buffer, and the runner's side of it |
+//! | [`attention_work`] | the attention of a step, cut for a GPU |
 //! | [`block_pool`], [`prefix_cache`] | KV memory: paging and sharing |
 //! | [`text`] | tokens to text, and stop strings |
 #![forbid(unsafe_code)]
 
+pub mod attention_work;
 pub mod block_pool;
 mod block_table;
 mod config;

@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod attention_work;
 mod detach;
 mod error;
 mod events;
@@ -23,6 +24,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::{
+        attention_work::attention_work,
         events::{Account, Events, FailedEvent, FinishedEvent, TokensEvent},
         outboxes::{Outboxes, Posted},
         plan::apply_plan,

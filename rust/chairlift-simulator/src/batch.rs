@@ -1,5 +1,7 @@
 //! Who is in the batch: rows change hands as the plan says, in turn, when the policy lets them, and nobody starves.
 
+use std::collections::HashSet;
+
 use chairlift_core::{plan::PlanView, policy::Policy};
 
 use crate::{
@@ -80,6 +82,13 @@ impl World {
                 !self.following(index).iter().any(waits),
                 "#{} joins, and not all of its answers have a row",
                 self.clients[index].label
+            );
+        }
+        let mut places = HashSet::new();
+        for &[group, row, column, _] in view.block_updates {
+            ensure!(
+                places.insert((group, row, column)),
+                "column {column} of row {row} is set twice (KV group {group})"
             );
         }
         let mut seen = vec![false; self.rows.len()];

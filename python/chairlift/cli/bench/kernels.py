@@ -1,13 +1,15 @@
-"""`chairlift bench kernels`: each CPU kernel beside what this machine can do at most."""
+"""`chairlift bench kernels`: each kernel beside what this machine can do at most."""
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chairlift.cli.bench import cuda
 from chairlift.cli.bench.report import Json, Result, report
 
 if TYPE_CHECKING:
@@ -23,6 +25,13 @@ CONTEXT = 4096
 BLOCK_SIZE = 16
 
 
+class BenchDevice(StrEnum):
+    """Whose kernels."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 def kernels(
     model: Annotated[str, typer.Argument(help="Whose shapes: demo, a folder or an id.")] = "demo",
     *,
@@ -32,9 +41,20 @@ def kernels(
     ] = None,
     repeat: Annotated[int, typer.Option(help="Measured calls; the median counts.", min=3)] = 15,
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1)] = None,
+    device: Annotated[
+        BenchDevice, typer.Option(help="cuda measures the attention alone.")
+    ] = BenchDevice.CPU,
     as_json: Json = False,
 ) -> None:
-    """Time of each CPU kernel, and its share of what memory and arithmetic allow."""
+    """Time of each kernel, and its share of what memory and arithmetic allow."""
+    if device is BenchDevice.CUDA:
+        report(
+            cuda.measure(model, repeat),
+            title=f"GPU, shapes of {model}",
+            as_json=as_json,
+            by_row=True,
+        )
+        return
     results = _measure(model, rows or [1, 8, 32, 256], repeat, threads)
     report(results, title=f"Kernels, shapes of {model}", as_json=as_json, by_row=True)
 
@@ -69,7 +89,7 @@ def _measure(model: str, rows: list[int], repeat: int, threads: int | None) -> I
     import torch
 
     from chairlift import _core
-    from chairlift.config import available_cores
+    from chairlift.machine import available_cores
     from chairlift.model.config import ModelConfig, resolve_model
 
     torch.set_num_threads(1)

@@ -22,7 +22,7 @@ async def serve(address: str, rows: int, step_time_s: float) -> None:
     config = engine_config(max_num_seqs=rows, max_queued_requests=rows, num_threads=1)
     server = Server(config, ServerConfig(listen=address))
     await server.bind()
-    engine = NullEngine(step_time_s=step_time_s, **config.model_dump())
+    engine = NullEngine(step_time_s=step_time_s, **config.model_dump(exclude_unset=True))
     await server.serve(AsyncEngine.of(engine))
     sys.stdout.write("serving\n")
     sys.stdout.flush()

@@ -59,12 +59,31 @@ class Linear:
         return out
 
 
+def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:
+    """Packs the weights of a layer; see `Linear`."""
+    return Linear(weight, bias, quantize)
+
+
+def linear_bytes(
+    out_features: int, in_features: int, dtype: torch.dtype, quantize: str | None
+) -> int:
+    """Gives what the packed weights of a layer take."""
+    return _core.linear_bytes(out_features, in_features, dtype.itemsize, quantize)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype)
     _core.rms_norm(x, weight, eps, out)
     return out
+
+
+def add_rms_norm(
+    x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+) -> Tensor:
+    """Adds `update` `[T, H]` to `x` in place, then gives the norm of the sum as `rms_norm`."""
+    return rms_norm(x.add_(update), weight, eps, out)
 
 
 def rope_(

@@ -1,0 +1,125 @@
+"""Each kernel against a few lines of PyTorch on the same GPU, before anything is measured."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from chairlift import _core
+from chairlift.attention.measure import Batch, PagedAttention
+from chairlift.kernels.cuda import ops
+from chairlift.kernels.cuda.device import Accelerator
+from torch import Tensor
+
+Check = Callable[[Accelerator], tuple[Tensor, Tensor]]
+"""Gives what a kernel computes, and what is expected."""
+
+TOLERANCE = 2e-2
+"""Of bfloat16, relative to the largest number."""
+
+
+def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
+    """Gives the name and the relative error of each check; the kernels of the case are loaded."""
+    for check in (rms_norm, silu_mul, kv_write, decode, prefill, mixed, sample):
+        got, expected = (t.double() for t in check(accelerator))
+        error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)
+        yield check.__name__, float(error.nan_to_num(torch.inf))
+
+
+def _random(accelerator: Accelerator, *shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16, device=accelerator.device)
+
+
+def rms_norm(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """With a residual that is added first."""
+    x, update = (_random(accelerator, 7, 1024) for _ in range(2))
+    weight = _random(accelerator, 1024)
+    total = x.double() + update.double()
+    scale = (total.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    return ops.add_rms_norm(x, update, weight, 1e-6), total * scale * weight.double()
+
+
+def silu_mul(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """Both halves side by side."""
+    gate_up = _random(accelerator, 7, 6144)
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    return ops.silu_mul(gate_up), torch.nn.functional.silu(gate) * up
+
+
+def kv_write(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """Norms, RoPE and the write to the cache."""
+    heads, kv_heads, dim, tokens = 16, 8, 128, 5
+    qkv = _random(accelerator, tokens, (heads + 2 * kv_heads) * dim)
+    parts = qkv.view(tokens, -1, dim).double()
+    cache = torch.zeros(2, 4, kv_heads, 16, dim, dtype=torch.bfloat16, device=qkv.device)
+    norm = _random(accelerator, dim)
+    positions = torch.arange(3, 3 + tokens, dtype=torch.int32, device=qkv.device)
+    angles = torch.rand(64, dim // 2, device=qkv.device)
+    cos_sin = torch.cat((angles.cos(), angles.sin()), -1)
+    ops.kv_write(qkv, cache, positions + 30, positions, cos_sin, norm, norm, heads, 1e-6)
+    normed = parts[:, : heads + kv_heads]
+    normed = normed * (normed.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.double()
+    cos, sin = cos_sin[positions.long()].double().chunk(2, dim=-1)
+    a, b = normed.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    slots = (positions + 30).long()
+    written = cache[:, slots // 16, :, slots % 16].transpose(0, 1)
+    got = torch.cat((qkv.view(tokens, -1, dim)[:, :heads], *written), 1)
+    return got, torch.cat((turned, parts[:, heads + kv_heads :]), 1)
+
+
+def decode(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """One query a row, over up to 17 splits."""
+    return _attention(accelerator, Batch("decode", (1, 700, 4097, 256), (1, 1, 1, 1)))
+
+
+def prefill(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """Whole prompts and a later chunk."""
+    return _attention(accelerator, Batch("prefill", (500, 77), (500, 33)))
+
+
+def mixed(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """Rows for either kernel in one step."""
+    return _attention(accelerator, Batch("mixed", (90, 600, 30), (1, 65, 3)))
+
+
+def _attention(accelerator: Accelerator, batch: Batch) -> tuple[Tensor, Tensor]:
+    attention = PagedAttention(batch, accelerator)
+    got, expected = attention.attend(), []
+    for row, length in enumerate(batch.seq_lens):
+        query, key, value = (part.double() for part in attention.gathered(row))
+        queries = query.shape[2]
+        mask = torch.ones(queries, length, dtype=torch.bool, device=query.device)
+        seen = mask.tril(length - queries)
+        group = batch.num_heads // batch.num_kv_heads
+        key, value = (part.repeat_interleave(group, 1) for part in (key, value))
+        scores = query @ key.transpose(2, 3) * batch.head_dim**-0.5
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        expected.append((weights @ value)[0].transpose(0, 1))
+    return got, torch.cat(expected)
+
+
+def sample(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """The same tokens as the CPU draws."""
+    rows, vocab_size = 64, 32_000
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(rows, vocab_size, generator=generator) * 4
+    each = torch.arange(rows)
+    parameters = (
+        (each % 3 * 0.7).float(),
+        (each % 5 * 20).int(),
+        (1 - each % 4 * 0.1).float(),
+        (each % 2 * 0.05).float(),
+        each.long() * 7919,
+        (each % 3).int(),
+        (each * 5).int(),
+    )
+    results = [torch.empty(rows, dtype=torch.int32) for _ in range(4)]
+    results[2] = results[2].float()
+    on_device = [result.to(accelerator.device) for result in results]
+    _core.sample(logits, *parameters, *results)
+    ops.sample(
+        logits.to(accelerator.device),
+        *on_device,
+        *(parameter.to(accelerator.device) for parameter in parameters),
+    )
+    return on_device[0].cpu() == results[0], torch.ones(rows)

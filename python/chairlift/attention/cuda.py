@@ -1,0 +1,177 @@
+"""Attention on a GPU, by the kernels of `cuda/`.
+
+A layer's cache is `[2, num_blocks, num_kv_heads, block_size, head_dim]`: keys, then values, so that
+what one head has in one block is one run of memory, and a block of all layers moves in one launch.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from chairlift.attention.backend import AttentionBackend, Projections, Rotation
+from chairlift.attention.metadata import AttentionMetadata
+from chairlift.kernels import Kernels
+from chairlift.kernels.cuda import ops
+
+
+class WorkLimits(NamedTuple):
+    """Sizes of what the attention of the largest step needs."""
+
+    split_len: int
+    """Tokens of a split; a shorter one is more to merge, a longer one is less to share out."""
+    max_splits: int
+    """Room for splits; a row that does not fit is computed in tiles."""
+    max_tiles: int
+    """Of any step, of the smaller size."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_context_len: int,
+        num_pool_tokens: int,
+        num_kv_heads: int,
+        group: int,
+    ) -> "WorkLimits":
+        """Gives the limits of a server.
+
+        Args:
+            max_num_seqs: Rows of a step.
+            max_num_batched_tokens: Tokens of a step.
+            max_context_len: Of a row.
+            num_pool_tokens: Of all blocks; rows may share some, and then see more.
+            num_kv_heads: Of a layer.
+            group: Query heads of a KV head.
+        """
+        split_len = 256 if max_context_len <= _LONG_CONTEXT else 512
+        most = max_num_seqs * -(-max_context_len // split_len)
+        likely = num_pool_tokens // split_len + 2 * max_num_seqs
+        tiles = -(-max_num_batched_tokens * group // min(TILE_ROWS)) + max_num_seqs
+        return cls(split_len, num_kv_heads * min(most, likely), num_kv_heads * tiles)
+
+
+TILE_ROWS = (64, 128)
+"""Packed rows of a prefill tile: the larger reads less, the smaller can be shared out earlier."""
+
+_LONG_CONTEXT = 16_384
+
+
+class CudaBackend(AttentionBackend):
+    """Keys and values where the CUDA kernels read them.
+
+    Attributes:
+        device: Where tensors are: a GPU, or the CPU under emulation.
+    """
+
+    layout = "cuda-k-v-16"
+    kernels: Kernels = ops
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._split_len = 0
+        self._workspace = torch.empty(0)
+        self._counters = torch.empty(0)
+
+    def reserve(
+        self, limits: WorkLimits, max_num_seqs: int, num_kv_heads: int, head_dim: int
+    ) -> None:
+        """Allocates for partial results once and for all; the layers of a step share it."""
+        self._split_len = limits.split_len
+        self._workspace = torch.empty(
+            *(limits.max_splits, ops.MAX_DECODE_ROWS, head_dim + 2),
+            dtype=torch.float32,
+            device=self.device,
+        )
+        self._counters = torch.zeros(
+            max_num_seqs * num_kv_heads, dtype=torch.int32, device=self.device
+        )
+
+    def allocate(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        num_kv_heads: int,
+        block_size: int,
+        head_dim: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Gives `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]` of zeros."""
+        shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def rotate_and_write(
+        self,
+        projections: Projections,
+        rotation: Rotation,
+        cache: Tensor,
+        metadata: AttentionMetadata,
+        slot_mapping: Tensor,
+    ) -> None:
+        """As `AttentionBackend.rotate_and_write`, in one kernel; keys change in the cache alone."""
+        ops.kv_write(
+            projections.qkv,
+            cache,
+            slot_mapping,
+            metadata.positions,
+            rotation.cos_sin,
+            rotation.query_norm,
+            rotation.key_norm,
+            projections.query.shape[1],
+            rotation.eps,
+        )
+
+    def write(
+        self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
+    ) -> None:
+        block, offset = slot_mapping.long() // block_size, slot_mapping.long() % block_size
+        cache[0][block, :, offset] = key
+        cache[1][block, :, offset] = value
+
+    def copy_blocks(self, cache: Tensor, source: Tensor, target: Tensor) -> None:
+        """Copies whole blocks of all layers; no block is both a source and a target.
+
+        Args:
+            cache: From `allocate`.
+            source: int32 `[C]`, blocks.
+            target: int32 `[C]`, blocks.
+        """
+        ops.copy_blocks(cache, cache, torch.stack((source, target), dim=1).to(self.device))
+
+    def attend(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        metadata: AttentionMetadata,
+        *,
+        group: int,
+        scale: float,
+        window: int | None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        if out is None:
+            out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        work, table = metadata.work[group], metadata.block_tables[group]
+        rows = metadata.rows, metadata.query_start_loc, metadata.seq_lens
+        if work.splits is not None:
+            ops.paged_decode(
+                *(out, query, cache, table, *rows, work.splits, work.num_splits),
+                *(self._workspace, self._counters, self._split_len, window or 0, scale),
+            )
+        if len(work.tiles):
+            ops.paged_prefill(
+                *(out, query, cache, table, *rows, work.tiles, work.tile_rows, window or 0, scale)
+            )
+        return out
+
+    def pack(self, key: Tensor, value: Tensor) -> Tensor:
+        """Gives `[2, num_kv_heads, block_size, head_dim]`, which is `cache[:, block]`."""
+        return torch.stack((key, value)).transpose(1, 2).contiguous()
+
+    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+        """Gives the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
+        key, value = block.transpose(1, 2)
+        assert key.shape[0] == block_size, "a block is whole"
+        return key, value

@@ -1,0 +1,39 @@
+"""Settings that have a few values, apart from `config`: whoever computes needs no more of it."""
+
+from enum import StrEnum
+
+
+class Batching(StrEnum):
+    """When a waiting request may first join the batch."""
+
+    CONTINUOUS = "continuous"
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
+class Dtype(StrEnum):
+    """Element type of weights, activations and KV cache; auto is the checkpoint's.
+
+    float32 is a CPU's alone, float16 a GPU's.
+    """
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Device(StrEnum):
+    """Where the model runs; auto is a GPU if there is one that can run it."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Quantize(StrEnum):
+    """How the weights of linear layers are stored; none is as the element type."""
+
+    NONE = "none"
+    INT8 = "int8"
+    INT4 = "int4"

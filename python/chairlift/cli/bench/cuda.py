@@ -1,0 +1,63 @@
+"""`chairlift bench kernels --device cuda`: the attention of a model's shape on a GPU."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from chairlift.cli.bench.report import Result
+
+if TYPE_CHECKING:
+    from chairlift.attention.measure import Batch
+    from chairlift.model.config import ModelConfig
+
+_SIDE = 8192
+"""Of the square matrices that tell what the arithmetic can do at most."""
+
+
+def measure(model: str, repeat: int) -> Iterator[Result]:
+    """Gives one result for each batch, beside what memory and arithmetic allow.
+
+    Raises:
+        ConfigError: There is no GPU, or its kernels have not the model's shape.
+    """
+    import torch
+
+    from chairlift.attention.measure import attention_seconds, copy_bytes_per_s, seconds_of
+    from chairlift.choices import Device, Dtype
+    from chairlift.config import EngineConfig
+    from chairlift.engine.devices import choose_place
+    from chairlift.kernels.cuda.sources import ModelKernels
+    from chairlift.model.config import ModelConfig, resolve_model
+
+    settings = EngineConfig(device=Device.CUDA, dtype=Dtype.BFLOAT16)
+    config = ModelConfig.load(resolve_model(model), settings.dtype)
+    gpu = choose_place(settings, config).accelerator
+    assert gpu is not None, "the settings ask for one"
+    gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.head_dim))
+    with torch.inference_mode():
+        a = torch.randn(_SIDE, _SIDE, dtype=torch.bfloat16, device=gpu.device)
+        out = torch.empty_like(a)
+        bandwidth = copy_bytes_per_s(gpu, repeat)
+        rate = 2 * _SIDE**3 / seconds_of(lambda: torch.mm(a, a, out=out), repeat)
+        for batch in _batches(config):
+            seconds = attention_seconds(batch, gpu, repeat)
+            fastest = max(batch.kv_bytes / bandwidth, batch.num_operations / rate)
+            yield {
+                "name": batch.name,
+                "shape": f"{batch.num_heads}/{batch.num_kv_heads} x {batch.head_dim}",
+                "seconds": seconds,
+                "gb_per_s": batch.kv_bytes / seconds / 1e9,
+                "gflop_per_s": batch.num_operations / seconds / 1e9,
+                "fraction_of_roofline": fastest / seconds,
+            }
+
+
+def _batches(config: "ModelConfig") -> list["Batch"]:
+    from chairlift.attention.measure import Batch
+
+    heads = (config.num_heads, config.num_kv_heads, config.head_dim)
+    return [
+        Batch("decode 1 x 1k", [1024], [1], *heads),
+        Batch("decode 32 x 4k", [4096] * 32, [1] * 32, *heads),
+        Batch("decode 64k + 15 x 4k", [65_536, *[4096] * 15], [1] * 16, *heads),
+        Batch("prefill 8k", [8192], [8192], *heads),
+    ]

@@ -1,0 +1,66 @@
+"""`chairlift kernels`: the CUDA kernels, compiled ahead of time and listed."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The CUDA kernels: compile them ahead of time, list them.")
+
+Model = Annotated[
+    str | None,
+    typer.Argument(help="Only what this model needs: demo, a folder or an id. Default: all."),
+]
+
+
+@app.command("build")
+def build(
+    model: Model = None,
+    *,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Such as sm_90a; may be repeated. Default: this machine's GPU, or all supported."
+        ),
+    ] = None,
+) -> None:
+    """Compile the kernels into the cache on disk; neither a GPU nor nvcc is needed."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from chairlift.kernels.cuda.build import ARCHITECTURES, cache_folder, local_architectures
+    from chairlift.kernels.cuda.build import build as compile_kernels
+
+    names, architectures = _names(model), arch or local_architectures() or list(ARCHITECTURES)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns) as progress:
+        for architecture in architectures:
+            task = progress.add_task(architecture, total=len(names))
+            compile_kernels(
+                names,
+                architecture,
+                lambda done, _, __: progress.update(task, completed=done),  # noqa: B023, at once
+            )
+    typer.echo(f"{len(names)} kernels for {', '.join(architectures)} in {cache_folder()}")
+
+
+@app.command("list")
+def list_kernels(model: Model = None) -> None:
+    """Name the instantiations, one a line, as C++ and the launcher call them."""
+    for name in _names(model):
+        typer.echo(name)
+
+
+def _names(model: str | None) -> list[str]:
+    from chairlift.kernels.cuda.sources import ModelKernels, all_kernels
+
+    if model is None:
+        return all_kernels()
+    from chairlift.config import EngineConfig
+    from chairlift.engine.devices import compute_dtype, gpu_obstacle
+    from chairlift.errors import ConfigError
+    from chairlift.model.config import ModelConfig, resolve_model
+
+    settings, config = EngineConfig(), ModelConfig.load(resolve_model(model))
+    if (obstacle := gpu_obstacle(settings, config)) is not None:
+        raise ConfigError(obstacle)
+    dtype = compute_dtype(settings, config)
+    return ModelKernels(dtype, dtype, config.head_dim).names()

@@ -1,0 +1,330 @@
+"""Runs plans on a device that works beside the engine thread.
+
+    apply   host tables and inputs, as on a CPU; new blocks also to the device's block tables
+    run     inputs to the device, launches (recorded ones for a batch of decodes), tokens back
+    wait    until the tokens are there
+
+The token that a row drew last stays on the device: the next step is launched before the host knows
+it. The host waits for nothing else.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from chairlift import _core
+from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
+from chairlift.attention.metadata import AttentionMetadata, AttentionWork
+from chairlift.engine.model_runner import Draws, ModelRunner, RunnerShape, StepInputs
+from chairlift.engine.sampler import Sampled
+from chairlift.engine.staging import Inputs, Staging
+from chairlift.kernels.cuda import ops
+from chairlift.kernels.cuda.device import Accelerator, Event
+from chairlift.kernels.cuda.sources import HEAD_DIMS
+from chairlift.model.transformer import Transformer
+from chairlift.plan import block_updates
+
+Captured = Callable[[int, int], None]
+"""Told how many batch sizes are recorded, and how many there are."""
+
+
+class Pending(NamedTuple):
+    """What a step will have drawn."""
+
+    event: Event
+    results: Tensor
+    """int32 `[4, S]` on the host: tokens, counts, log probabilities (float32 bits), ranks."""
+
+    def wait(self) -> Sampled:
+        """Waits for the step, and copies its results: a later step writes over them."""
+        self.event.synchronize()
+        tokens, counts, logprobs, ranks = self.results.clone()
+        return Sampled(tokens, counts, logprobs.view(torch.float32), ranks)
+
+
+class _Pass(NamedTuple):
+    """What decides the launches of a forward pass; its inputs are on the device."""
+
+    num_rows: int
+    num_tokens: int
+    num_samples: int
+    num_splits: list[int]
+    """Of each KV group."""
+    num_tiles: list[int]
+    tile_rows: int
+
+
+class DeviceRunner(ModelRunner):
+    """A `ModelRunner` whose tables of blocks and last tokens are on a device."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        backend: CudaBackend,
+        kv_cache: Tensor,
+        shape: RunnerShape,
+        clock: Callable[[], int],
+        accelerator: Accelerator,
+        on_capture: Captured | None = None,
+    ) -> None:
+        """Allocates all that a step takes, and records the launches of decodes.
+
+        Args:
+            model: With its weights on the device.
+            backend: Of the model.
+            kv_cache: On the device.
+            shape: Sizes.
+            clock: Gives nanoseconds.
+            accelerator: The device.
+            on_capture: Told how far the recording is.
+        """
+        super().__init__(model, kv_cache, shape, clock)
+        # What the host does not know: `apply_plan` leaves -1 in the place of such a token.
+        self._last_token.fill_(-1)
+        self._accelerator = accelerator
+        self._shape = shape
+        self._num_runs = 0
+        config, device, rows = model.config, accelerator.device, shape.max_num_seqs
+        self._group = config.num_heads // config.num_kv_heads
+        self._limits = WorkLimits.of(
+            max_num_seqs=rows,
+            max_num_batched_tokens=shape.max_num_batched_tokens,
+            max_context_len=shape.max_blocks_per_row * shape.block_size,
+            num_pool_tokens=kv_cache.shape[2] * shape.block_size,
+            num_kv_heads=config.num_kv_heads,
+            group=self._group,
+        )
+        backend.reserve(self._limits, rows, config.num_kv_heads, config.head_dim)
+        model.reserve(shape.max_num_batched_tokens)
+        self._staging = Staging(
+            accelerator,
+            max_num_seqs=rows,
+            max_num_tokens=shape.max_num_batched_tokens,
+            num_groups=shape.num_kv_groups,
+            max_tiles=self._limits.max_tiles,
+            max_splits=self._limits.max_splits,
+            num_hosts=shape.steps_in_flight,
+        )
+        # One line more than there are rows: the probe's, whose blocks are the null block.
+        tables = (shape.num_kv_groups, rows + 1, shape.max_blocks_per_row)
+        self._device_tables = torch.zeros(tables, dtype=torch.int32, device=device)
+        self._device_last_token = torch.zeros(rows + 1, dtype=torch.int32, device=device)
+        updates = (self._block_tables.numel(), 2)
+        self._host_updates = [
+            accelerator.host_buffer(*updates, dtype=torch.int32) for _ in self._buffers
+        ]
+        self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
+        weights = model.weights.embedding
+        self._selected = weights.new_empty(rows, config.hidden_size)
+        self._logits = weights.new_empty(rows, config.vocab_size, dtype=torch.float32)
+        self._results = torch.zeros(4, rows, dtype=torch.int32, device=device)
+        self._host_results = [
+            accelerator.host_buffer(4, rows, dtype=torch.int32) for _ in self._buffers
+        ]
+        self._recorded: dict[int, Callable[[], None]] = {}
+        self._record_decodes(on_capture)
+
+    def apply(self, plan: Tensor) -> StepInputs:
+        """As `ModelRunner.apply`; sends new blocks to the device's tables too."""
+        host = self._host_updates[self._num_applied % len(self._buffers)]
+        inputs = super().apply(plan)
+        updates = block_updates(plan.numpy())
+        if len(updates):
+            group, row, column, block = updates.T
+            _, num_lines, num_columns = self._device_tables.shape
+            entries, count = host.numpy(), len(updates)
+            entries[:count, 0] = (group * num_lines + row) * num_columns + column
+            entries[:count, 1] = block
+            sent = self._device_updates[:count]
+            sent.copy_(host[:count], non_blocking=True)
+            self._device_tables.view(-1).index_put_((sent[:, 0],), sent[:, 1])
+        return inputs
+
+    @torch.inference_mode()
+    def run(self, inputs: StepInputs) -> Pending:
+        """Launches a step; gives where its tokens will be."""
+        self.copy_blocks(inputs)
+        return self._launch(inputs, self.draws(inputs))
+
+    def replay(self, num_rows: int) -> None:
+        """Does the recorded launches of so many decodes again, over the last step's inputs."""
+        self._recorded[next(size for size in self._recorded if size >= num_rows)]()
+
+    @torch.inference_mode()
+    def probe(self) -> None:
+        """As `ModelRunner.probe`."""
+        inputs, draws = self.probe_inputs()
+        null_row = torch.full_like(inputs.metadata.rows, self._shape.max_num_seqs)
+        metadata = replace(inputs.metadata, rows=null_row)
+        self.check_probe(self._launch(inputs._replace(metadata=metadata), draws).wait())
+
+    def _launch(self, inputs: StepInputs, draws: Draws) -> Pending:
+        turn = self._num_runs % len(self._staging.hosts)
+        self._num_runs += 1
+        host = self._staging.hosts[turn]
+        num_rows, num_samples = len(inputs.metadata.rows), len(inputs.sample_rows)
+        padded = self._padded_size(inputs)
+        self._fill(host, inputs, draws, padded)
+        step = self._cut(host, num_rows, padded, len(inputs.input_ids), num_samples)
+        self._staging.upload(turn, host.end_of_splits(step.num_splits))
+        replay = self._recorded.get(padded) if not any(step.num_tiles) else None
+        if replay is not None:
+            replay()
+        else:
+            self._compute(step)
+        results = self._host_results[turn]
+        results.copy_(self._results, non_blocking=True)
+        return Pending(self._accelerator.record(), results[:, :num_samples])
+
+    def _padded_size(self, inputs: StepInputs) -> int:
+        """Gives the number of rows to launch for, if each has one token and samples; else 0."""
+        num_rows = len(inputs.metadata.rows)
+        if num_rows == len(inputs.input_ids) == len(inputs.sample_rows):
+            return next((size for size in self._recorded if size >= num_rows), 0)
+        return 0
+
+    def _fill(self, host: Inputs, inputs: StepInputs, draws: Draws, padded: int) -> None:
+        """Writes the inputs of a step to the host's side, and padding up to a number of rows."""
+        ids, metadata, sample_rows, _ = inputs
+        num_rows, num_tokens, num_samples = len(metadata.rows), len(ids), len(sample_rows)
+        host.input_ids[:num_tokens] = ids
+        host.positions[:num_tokens] = metadata.positions
+        host.slot_mapping[:, :num_tokens] = metadata.slot_mapping
+        host.rows[:num_rows] = metadata.rows
+        host.query_start_loc[: num_rows + 1] = metadata.query_start_loc
+        host.seq_lens[:num_rows] = metadata.seq_lens
+        host.sample_rows[:num_samples] = sample_rows
+        host.drawn_rows[:num_samples] = draws.rows
+        host.index[:num_samples] = draws.index
+        host.position[:num_samples] = draws.position
+        self.sampler.gather(
+            draws.slots, host.temperature, host.top_k, host.top_p, host.min_p, host.seed
+        )
+        if padded > num_rows:
+            rest = slice(num_rows, padded)
+            host.query_start_loc[num_rows + 1 : padded + 1] = num_rows
+            host.slot_mapping[:, rest] = -1
+            host.drawn_rows[rest] = -1
+            for part in (host.rows, host.seq_lens, host.input_ids, host.positions):
+                part[rest] = 0
+            for part in (host.sample_rows, host.temperature, host.top_k, host.min_p):
+                part[rest] = 0
+            for part in (host.seed, host.index, host.position):
+                part[rest] = 0
+            host.top_p[rest] = 1
+
+    def _cut(
+        self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
+    ) -> _Pass:
+        """Cuts the attention of each KV group into work."""
+        config = self.model.config
+        counts: tuple[list[int], list[int]] = [], []
+        tile_rows = self._tile_rows(num_tokens)
+        for group, window in enumerate(config.kv_windows):
+            num_splits, num_tiles = _core.attention_work(
+                host.query_start_loc[: num_rows + 1],
+                host.seq_lens[:num_rows],
+                host.splits[group],
+                host.tiles[group],
+                num_kv_heads=config.num_kv_heads,
+                group=self._group,
+                split_len=self._limits.split_len,
+                decode_rows=ops.MAX_DECODE_ROWS,
+                tile_rows=tile_rows,
+                window=window or 0,
+            )
+            host.num_splits[group] = num_splits
+            counts[0].append(num_splits)
+            counts[1].append(num_tiles)
+        if padded:
+            num_rows = num_tokens = num_samples = padded
+        return _Pass(num_rows, num_tokens, num_samples, *counts, tile_rows)
+
+    def _tile_rows(self, num_tokens: int) -> int:
+        """Large tiles where there are enough for every processor; which one changes no bits."""
+        small, large = TILE_ROWS
+        config = self.model.config
+        num_large = num_tokens * self._group * config.num_kv_heads // large
+        return large if config.head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
+
+    def _compute(self, step: _Pass) -> None:
+        """Launches a forward pass and its draws over the inputs on the device."""
+        num_rows, num_tokens, num_samples, *_ = step
+        device = self._staging.device
+        input_ids, rows = device.input_ids[:num_tokens], device.rows[:num_rows]
+        query_start_loc = device.query_start_loc[: num_rows + 1]
+        ops.gather_tokens(input_ids, self._device_last_token, rows, query_start_loc)
+        metadata = AttentionMetadata(
+            rows=rows,
+            query_start_loc=query_start_loc,
+            seq_lens=device.seq_lens[:num_rows],
+            positions=device.positions[:num_tokens],
+            slot_mapping=device.slot_mapping[:, :num_tokens],
+            block_tables=self._device_tables,
+            block_size=self._block_size,
+            work=tuple(
+                AttentionWork(
+                    splits=device.splits[group] if num_splits else None,
+                    num_splits=device.num_splits[group],
+                    tiles=device.tiles[group, :num_tiles],
+                    tile_rows=step.tile_rows,
+                )
+                for group, (num_splits, num_tiles) in enumerate(
+                    zip(step.num_splits, step.num_tiles, strict=True)
+                )
+            ),
+        )
+        hidden = self.model.forward(input_ids, metadata, self.kv_cache)
+        if num_samples:
+            self._draw(hidden, num_samples)
+
+    def _draw(self, hidden: Tensor, num_samples: int) -> None:
+        device, selected = self._staging.device, self._selected[:num_samples]
+        torch.index_select(hidden, 0, device.sample_rows[:num_samples], out=selected)
+        logits = self.model.logits(selected, out=self._logits[:num_samples])
+        tokens, counts, logprobs, ranks = self._results[:, :num_samples]
+        parameters = (
+            *(device.temperature, device.top_k, device.top_p, device.min_p),
+            *(device.seed, device.index, device.position),
+        )
+        ops.sample(
+            logits,
+            *(tokens, counts, logprobs.view(torch.float32), ranks),
+            *(parameter[:num_samples] for parameter in parameters),
+        )
+        drawn_rows = device.drawn_rows[:num_samples]
+        ops.scatter_tokens(self._device_last_token, tokens, counts, drawn_rows)
+
+    @torch.inference_mode()
+    def _record_decodes(self, on_capture: Captured | None) -> None:
+        """Records the launches of each padded batch of decodes, the largest first."""
+        sizes = padded_sizes(self._shape.max_num_seqs)
+        # Recording may run the launches: over padding, which writes nothing.
+        host = self._staging.hosts[0]
+        host.slot_mapping.fill_(-1)
+        host.drawn_rows.fill_(-1)
+        host.top_p.fill_(1)
+        self._staging.upload(0, host.end_of_splits([0] * self._shape.num_kv_groups))
+        some = [1] * self._shape.num_kv_groups
+        none = [0] * self._shape.num_kv_groups
+        captured = {}
+        for done, size in enumerate(reversed(sizes), start=1):
+            step = _Pass(size, size, size, some, none, min(TILE_ROWS))
+            captured[size] = self._accelerator.capture(partial(self._compute, step))
+            if on_capture is not None:
+                on_capture(done, len(sizes))
+        self._recorded = {size: captured[size] for size in sizes}
+
+
+_MANY_TILES = 256
+"""About two for each processor of a large GPU."""
+
+
+def padded_sizes(max_num_seqs: int) -> list[int]:
+    """Gives the batch sizes whose launches are recorded; a batch in between is padded."""
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32)]
+    return [size for size in sizes if size < min(max_num_seqs, 512)] + [min(max_num_seqs, 512)]

@@ -1,0 +1,115 @@
+"""Which device an engine runs on, and what its settings are there."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from chairlift.attention.backend import AttentionBackend
+from chairlift.attention.cpu import CpuBackend
+from chairlift.attention.cuda import CudaBackend
+from chairlift.config import Device, Dtype, EngineConfig, Quantize
+from chairlift.errors import ConfigError
+from chairlift.kernels.cuda.device import Accelerator, CudaDevice
+from chairlift.kernels.cuda.ops import MAX_DECODE_ROWS
+from chairlift.kernels.cuda.sources import HEAD_DIMS
+from chairlift.model.config import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+GPU_DEFAULTS = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "steps_in_flight": 2}
+"""In the place of those of `EngineConfig` where nobody has set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model runs."""
+
+    settings: EngineConfig
+    """With the defaults of the device."""
+    backend: AttentionBackend
+    accelerator: Accelerator | None
+    """None is the CPU."""
+    free_bytes: int | None = None
+    """Of the accelerator's memory before the model was read."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return torch.device("cpu") if self.accelerator is None else self.accelerator.device
+
+
+def choose_place(
+    settings: EngineConfig, model: ModelConfig, accelerator: Accelerator | None = None
+) -> Place:
+    """Gives the device of a model.
+
+    Args:
+        settings: `device` says which; auto is a GPU if there is one that can run the model.
+        model: Computes in what the settings say.
+        accelerator: What to take for the GPU; None looks for one.
+
+    Raises:
+        ConfigError: There is no GPU, or it cannot run the model, and the settings ask for one.
+    """
+    obstacle = None
+    if settings.device is Device.CPU:
+        obstacle = "device: the settings say cpu"
+    elif accelerator is None and not torch.cuda.is_available():
+        obstacle = "device: expected cpu or auto on a machine without a GPU, got cuda"
+    else:
+        obstacle = gpu_obstacle(settings, model)
+    if obstacle is None:
+        defaults = {
+            name: value
+            for name, value in GPU_DEFAULTS.items()
+            if name not in settings.model_fields_set
+        }
+        accelerator = accelerator or CudaDevice()
+        return Place(
+            settings.model_copy(update=defaults),
+            CudaBackend(accelerator.device),
+            accelerator,
+            accelerator.free_bytes(),
+        )
+    if settings.device is Device.CUDA:
+        raise ConfigError(obstacle)
+    if settings.dtype is Dtype.FLOAT16:
+        message = f"dtype: float16 is a GPU's alone ({obstacle})"
+        raise ConfigError(message)
+    if settings.device is Device.AUTO and torch.cuda.is_available():
+        logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
+    return Place(settings, CpuBackend(), None)
+
+
+def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
+    """Gives what a GPU computes in: auto has no float32 there."""
+    if settings.dtype is Dtype.AUTO and model.dtype == torch.float32:
+        return torch.bfloat16
+    return model.dtype
+
+
+def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
+    """Gives why the CUDA kernels cannot run a model, naming the field; None if they can."""
+    checks = (
+        ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
+        ("dtype", "bfloat16 or float16", settings.dtype.value, settings.dtype is not Dtype.FLOAT32),
+        ("head_dim", "64, 96, 128 or 256", model.head_dim, model.head_dim in HEAD_DIMS),
+        (
+            "num_attention_heads",
+            f"at most {MAX_DECODE_ROWS} for each KV head",
+            model.num_heads,
+            model.num_heads <= MAX_DECODE_ROWS * model.num_kv_heads,
+        ),
+        ("hidden_size", "a multiple of 8", model.hidden_size, model.hidden_size % 8 == 0),
+        (
+            "intermediate_size",
+            "a multiple of 8",
+            model.intermediate_size,
+            model.intermediate_size % 8 == 0,
+        ),
+    )
+    for name, expected, got, is_met in checks:
+        if not is_met:
+            return f"{name}: expected {expected} on a GPU, got {got}"
+    return None

@@ -1,0 +1,137 @@
+"""What a step sends to its device: one block of memory on each side, and one copy.
+
+```text
+host, step k      | small inputs | tiles | work lists ...   |   written by the engine thread
+host, step k + 1  | small inputs | tiles | work lists ...   |   while step k runs
+                           │ copied as far as it is used
+device            | small inputs | tiles | work lists ...   |   read by the kernels
+```
+
+The device's side never moves, so that recorded launches find it again. It is written only after the
+step before has read it: a device works in order.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from chairlift.kernels.cuda.device import Accelerator
+
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a step on one side; R rows, T tokens and S samples are the largest step's.
+
+    int32 unless something else is said. The order is that in memory; what varies most comes last.
+    """
+
+    rows: Tensor
+    """`[R]`"""
+    query_start_loc: Tensor
+    """`[R + 1]`"""
+    seq_lens: Tensor
+    """`[R]`"""
+    input_ids: Tensor
+    """`[T]`: -1 is the row's last sampled token."""
+    positions: Tensor
+    """`[T]`"""
+    slot_mapping: Tensor
+    """`[G, T]`: negative is padding."""
+    sample_rows: Tensor
+    """`[R]`: the tokens that sample."""
+    drawn_rows: Tensor
+    """`[R]`: the row of each; negative is padding."""
+    temperature: Tensor
+    """float32 `[R]`"""
+    top_k: Tensor
+    """`[R]`"""
+    top_p: Tensor
+    """float32 `[R]`"""
+    min_p: Tensor
+    """float32 `[R]`"""
+    seed: Tensor
+    """int64 `[R]`"""
+    index: Tensor
+    """`[R]`"""
+    position: Tensor
+    """`[R]`: of the tokens that are drawn."""
+    num_splits: Tensor
+    """`[G, 1]`"""
+    tiles: Tensor
+    """`[G, max_tiles, 3]`"""
+    splits: Tensor
+    """`[G, max_splits, 4]`"""
+
+    def end_of_splits(self, counts: list[int]) -> int:
+        """Gives the byte at which the memory ends that so many splits of each group take."""
+        group = max((g for g, count in enumerate(counts) if count), default=0)
+        return _offset(self.splits) + self.splits[:group].nbytes + 16 * counts[group]
+
+
+class Staging:
+    """The inputs on both sides."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        *,
+        max_num_seqs: int,
+        max_num_tokens: int,
+        num_groups: int,
+        max_tiles: int,
+        max_splits: int,
+        num_hosts: int,
+    ) -> None:
+        """Allocates; no step allocates more.
+
+        Args:
+            accelerator: Of the device.
+            max_num_seqs: R.
+            max_num_tokens: T.
+            num_groups: KV groups.
+            max_tiles: Of a group.
+            max_splits: Of a group.
+            num_hosts: Steps whose inputs must stay readable on the host at once.
+        """
+        r, t, groups = max_num_seqs, max_num_tokens, num_groups
+        int32, float32 = torch.int32, torch.float32
+        sections: list[tuple[tuple[int, ...], torch.dtype]] = [
+            *(((n,), int32) for n in (r, r + 1, r, t, t)),
+            ((groups, t), int32),
+            *(((r,), dtype) for dtype in (int32, int32, float32, int32, float32, float32)),
+            *(((r,), dtype) for dtype in (torch.int64, int32, int32)),
+            *(((groups, *rest), int32) for rest in ((1,), (max_tiles, 3), (max_splits, 4))),
+        ]
+        sizes = [_aligned(prod(shape) * dtype.itemsize) for shape, dtype in sections]
+        self._hosts = [
+            accelerator.host_buffer(sum(sizes), dtype=torch.uint8) for _ in range(num_hosts)
+        ]
+        self._device = torch.zeros(sum(sizes), dtype=torch.uint8, device=accelerator.device)
+
+        def cut(memory: Tensor) -> Inputs:
+            parts = torch.split(memory, sizes)
+            return Inputs(
+                *(
+                    part[: prod(shape) * dtype.itemsize].view(dtype).view(shape)
+                    for part, (shape, dtype) in zip(parts, sections, strict=True)
+                )
+            )
+
+        self.hosts = [cut(memory) for memory in self._hosts]
+        self.device = cut(self._device)
+
+    def upload(self, host: int, num_bytes: int) -> None:
+        """Copies the front of a host's memory to the device, after what the device does now."""
+        self._device[:num_bytes].copy_(self._hosts[host][:num_bytes], non_blocking=True)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _offset(part: Tensor) -> int:
+    return int(part.storage_offset()) * part.itemsize

@@ -1,0 +1,153 @@
+"""How a compiled kernel is started: on a GPU, or by whoever was put in its place.
+
+There is one interface with two launchers, so that all code above it runs in tests on a machine
+without a GPU: `CudaLauncher` here, and the emulation of `tests/cuda`, which executes the same
+sources on the CPU.
+"""
+
+import ctypes
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from chairlift.kernels.cuda.build import Binary
+
+Argument = Tensor | None | ctypes.c_int | ctypes.c_longlong | ctypes.c_float
+"""A pointer (None is null) or a number, of the type that the kernel declares."""
+
+Grid = tuple[int, int, int]
+
+
+class Launcher(Protocol):
+    """Starts kernels on one device."""
+
+    def launch(
+        self, name: str, grid: Grid, num_threads: int, shared_bytes: int, *arguments: Argument
+    ) -> None:
+        """Starts a kernel after what was started before; does not wait for it.
+
+        Args:
+            name: Its name expression.
+            grid: Blocks.
+            num_threads: Of a block.
+            shared_bytes: Dynamic shared memory of a block.
+            arguments: As the kernel declares them.
+        """
+
+    def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
+        """Gives how many blocks of a kernel the device runs at once."""
+
+
+_launchers: Final[dict[str, Launcher]] = {}
+
+
+def install(device: torch.device, launcher: Launcher) -> None:
+    """Makes a launcher that of the tensors of a device, from now on."""
+    _launchers[str(device)] = launcher
+
+
+def launcher_of(tensor: Tensor) -> Launcher:
+    """Gives the launcher of a tensor's device.
+
+    Raises:
+        RuntimeError: It has none.
+    """
+    launcher = _launchers.get(str(tensor.device))
+    if launcher is None:
+        message = f"no CUDA kernels are loaded for device {tensor.device}"
+        raise RuntimeError(message)
+    return launcher
+
+
+class _Stream(NamedTuple):
+    """PyTorch's stream as `cuda.core` takes it; not every PyTorch does this itself."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Gives the version of this protocol, and the stream."""
+        return 0, self.handle
+
+
+class CudaLauncher:
+    """Starts kernels on a GPU, on the current stream of PyTorch."""
+
+    def __init__(self, binaries: Mapping[str, Binary], device: torch.device) -> None:
+        """Loads machine code.
+
+        Args:
+            binaries: By name expression.
+            device: Of type `cuda`, with an index.
+        """
+        from cuda.core import Device, ObjectCode
+
+        self._device = device
+        self._cuda_device = Device(device.index)
+        self._cuda_device.set_current()
+        self._threads = threading.local()
+        # A module must outlive its kernels.
+        self._modules = {
+            name: ObjectCode.from_cubin(
+                binary.cubin.read_bytes(), symbol_mapping={name: binary.symbol}
+            )
+            for name, binary in binaries.items()
+        }
+        self._kernels: dict[tuple[str, int], Any] = {}
+        self._num_resident: dict[tuple[str, int, int], int] = {}
+        self._num_processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+
+    def launch(
+        self, name: str, grid: Grid, num_threads: int, shared_bytes: int, *arguments: Argument
+    ) -> None:
+        """As `Launcher.launch`."""
+        from cuda.core import LaunchConfig, launch
+
+        self._enter()
+        kernel = self._kernel(name, shared_bytes)
+        config = LaunchConfig(grid=grid, block=num_threads, shmem_size=shared_bytes)
+        stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
+        # A plain int is a pointer.
+        values = (
+            a.data_ptr() if isinstance(a, Tensor) else 0 if a is None else a for a in arguments
+        )
+        launch(stream, config, kernel, *values)
+
+    def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
+        """As `Launcher.num_resident`."""
+        key = name, num_threads, shared_bytes
+        if key not in self._num_resident:
+            self._enter()
+            occupancy = self._kernel(name, shared_bytes).occupancy
+            blocks = occupancy.max_active_blocks_per_multiprocessor(num_threads, shared_bytes)
+            self._num_resident[key] = self._num_processors * max(1, int(blocks))
+        return self._num_resident[key]
+
+    def _enter(self) -> None:
+        """The device is current for each thread by itself."""
+        if not getattr(self._threads, "entered", False):
+            self._cuda_device.set_current()
+            self._threads.entered = True
+
+    def _kernel(self, name: str, shared_bytes: int) -> Any:  # noqa: ANN401, cuda.core is optional
+        kernel = self._kernels.get((name, shared_bytes))
+        if kernel is None:
+            kernel = self._modules[name].get_kernel(name)
+            _allow_shared_bytes(kernel, shared_bytes, self._device.index)
+            self._kernels[name, shared_bytes] = kernel
+        return kernel
+
+
+def _allow_shared_bytes(kernel: Any, shared_bytes: int, device: int) -> None:  # noqa: ANN401
+    """A kernel may use more than 48 KiB of shared memory only if it is said beforehand."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    status, *_ = driver.cuKernelSetAttribute(
+        attribute, shared_bytes, kernel.handle, driver.CUdevice(device)
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        message = f"{shared_bytes} bytes of shared memory: {status!r}"
+        raise RuntimeError(message)

@@ -1,0 +1,371 @@
+"""Each kernel as an operation on tensors, and the `Kernels` of a GPU that a model is given.
+
+An operation checks nothing that its kernel's header promises; it knows grid, block and shared
+memory, and goes to the launcher of its tensors' device. All write to tensors that the caller gives,
+so that what PyTorch traces (`torch.library`) needs no more than to know which.
+"""
+
+from ctypes import c_float, c_int, c_longlong
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from chairlift.errors import ConfigError
+from chairlift.kernels.cuda.launch import launcher_of
+from chairlift.kernels.cuda.sources import kernel_name
+
+MAX_DECODE_ROWS: Final = 16
+"""Packed rows (queries times heads of a KV head) that a decode tile has room for."""
+
+_VECTOR_BYTES: Final = 16
+_DECODE_SHARED_BYTES: Final = {64: 66064, 96: 74256, 128: 98832, 256: 74000}
+_WIDEST: Final = 256
+"""Heads of this size have tiles of half the tokens."""
+
+_Device = ("cuda", "cpu")
+"""Tensors of a CPU go to the emulation, where one is installed."""
+
+
+class Linear:
+    """A linear layer by cuBLAS; the weights stay as they are."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = weight.t()
+        self._bias = bias
+        self.out_features, self.in_features = weight.shape
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weights."""
+        return self._weight.nbytes
+
+    def __call__(
+        self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Gives `x W^T + b`; see `LinearLayer`."""
+        if out_dtype in (None, x.dtype):
+            if self._bias is None:
+                return torch.mm(x, self._weight, out=out)
+            return torch.addmm(self._bias, x, self._weight, out=out)
+        assert self._bias is None, "only the head has logits of another type, and it has no bias"
+        if x.is_cuda:
+            return torch.mm(x, self._weight, out_dtype=out_dtype, out=out)
+        return torch.mm(x.to(out_dtype), self._weight.to(out_dtype), out=out)
+
+
+def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:
+    """Makes a layer.
+
+    Raises:
+        ConfigError: The weights are to be quantized.
+    """
+    if quantize is not None:
+        message = f"quantize: expected none on a GPU, got {quantize}"
+        raise ConfigError(message)
+    return Linear(weight, bias)
+
+
+def linear_bytes(
+    out_features: int,
+    in_features: int,
+    dtype: torch.dtype,
+    quantize: str | None,  # noqa: ARG001, none is
+) -> int:
+    """Gives what the weights of a layer take."""
+    return out_features * in_features * dtype.itemsize
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
+    """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+    out = torch.empty_like(x) if out is None else out
+    rms_norm_out(out, x, None, weight, eps)
+    return out
+
+
+def add_rms_norm(
+    x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+) -> Tensor:
+    """Adds `update` `[T, H]` to `x` in place, then gives the norm of the sum."""
+    out = torch.empty_like(x) if out is None else out
+    rms_norm_out(out, x, update, weight, eps)
+    return out
+
+
+def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """Gives `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
+    if out is None:
+        out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+    silu_mul_out(out, gate_up)
+    return out
+
+
+@torch.library.custom_op("chairlift::rms_norm", mutates_args=("out", "x"), device_types=_Device)
+def rms_norm_out(out: Tensor, x: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> None:
+    """Adds `update` to `x` in place if given, and writes the norm; all `[T, H]`."""
+    num_tokens, hidden = x.shape
+    launcher_of(x).launch(
+        kernel_name("rms_norm", x.dtype),
+        (num_tokens, 1, 1),
+        256,
+        hidden * x.itemsize + 64,
+        *(out, x, update, weight, c_int(hidden), c_float(eps)),
+    )
+
+
+@torch.library.custom_op("chairlift::silu_mul", mutates_args=("out",), device_types=_Device)
+def silu_mul_out(out: Tensor, gate_up: Tensor) -> None:
+    """As `silu_mul`."""
+    num_tokens, inner = out.shape
+    per_block = 256 * _VECTOR_BYTES // out.itemsize
+    launcher_of(out).launch(
+        kernel_name("silu_mul", out.dtype),
+        (num_tokens, -(-inner // per_block), 1),
+        256,
+        0,
+        *(out, gate_up, c_int(inner)),
+    )
+
+
+@torch.library.custom_op("chairlift::kv_write", mutates_args=("qkv", "cache"), device_types=_Device)
+def kv_write(
+    qkv: Tensor,
+    cache: Tensor,
+    slot_mapping: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
+    num_heads: int,
+    eps: float,
+) -> None:
+    """Norms and turns queries in place, and writes normed and turned keys, and values.
+
+    Args:
+        qkv: `[T, (num_heads + 2 * num_kv_heads) * head_dim]`; its keys stay as they were.
+        cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
+        slot_mapping: int32 `[T]`; negative is padding.
+        positions: int32 `[T]`.
+        cos_sin: float32 `[max_position, head_dim]`.
+        query_norm: `[head_dim]`, or None.
+        key_norm: `[head_dim]`, or None.
+        num_heads: Of queries.
+        eps: Of the norms.
+    """
+    _, num_blocks, num_kv_heads, _, head_dim = cache.shape
+    launcher_of(qkv).launch(
+        kernel_name("kv_write", qkv.dtype, cache.dtype, head_dim),
+        (qkv.shape[0], -(-(num_heads + 2 * num_kv_heads) // 4), 1),
+        128,
+        0,
+        *(qkv, cache, slot_mapping, positions, cos_sin, query_norm, key_norm, None),
+        *(c_longlong(qkv.stride(0)), c_int(num_heads), c_int(num_kv_heads)),
+        *(c_int(num_blocks), c_float(eps)),
+    )
+
+
+@torch.library.custom_op(
+    "chairlift::paged_decode",
+    mutates_args=("out", "workspace", "counters"),
+    device_types=_Device,
+)
+def paged_decode(
+    out: Tensor,
+    query: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    rows: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    work: Tensor,
+    num_work: Tensor,
+    workspace: Tensor,
+    counters: Tensor,
+    split_len: int,
+    window: int,
+    scale: float,
+) -> None:
+    """Attention of rows with few queries, split by split; see `_core.attention_work`.
+
+    Args:
+        out: `[T, num_heads, head_dim]`; rows without work are left alone.
+        query: The same shape; tokens may be strided.
+        cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
+        block_table: int32 `[max_num_seqs, max_blocks_per_row]`.
+        rows: int32 `[R]`: lines of the block table.
+        query_start_loc: int32 `[R + 1]`.
+        seq_lens: int32 `[R]`.
+        work: int32 `[., 4]`.
+        num_work: int32 `[1]`: how many of `work` there are.
+        workspace: float32 `[., workspace_rows, head_dim + 2]`: partial results.
+        counters: int32, at least `R * num_kv_heads`: zero, and zero again after.
+        split_len: Tokens of a split.
+        window: 0 sees all.
+        scale: Factor of the scores.
+    """
+    _, num_blocks, num_kv_heads, _, head_dim = cache.shape
+    name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim)
+    threads, shared_bytes = _decode_block(head_dim)
+    launcher = launcher_of(query)
+    launcher.launch(
+        name,
+        (launcher.num_resident(name, threads, shared_bytes), 1, 1),
+        threads,
+        shared_bytes,
+        *(out, query, cache, block_table, rows, query_start_loc, seq_lens, work, num_work),
+        *(workspace, counters, None, None, c_longlong(out.stride(0))),
+        *(c_longlong(query.stride(0)), c_int(query.shape[1]), c_int(num_kv_heads)),
+        *(c_int(num_blocks), c_int(block_table.shape[1]), c_int(split_len), c_int(window)),
+        *(c_int(workspace.shape[1]), c_float(scale), c_float(0.0)),
+    )
+
+
+@torch.library.custom_op("chairlift::paged_prefill", mutates_args=("out",), device_types=_Device)
+def paged_prefill(
+    out: Tensor,
+    query: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    rows: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    tiles: Tensor,
+    tile_rows: int,
+    window: int,
+    scale: float,
+) -> None:
+    """Attention of rows with many queries, tile by tile; arguments as of `paged_decode`.
+
+    Args:
+        out: Rows without tiles are left alone.
+        query: Of the step.
+        cache: Of a layer.
+        block_table: Of the layer's KV group.
+        rows: Lines of the block table.
+        query_start_loc: Where each row's queries start.
+        seq_lens: Of the rows.
+        tiles: int32 `[num_tiles, 3]`.
+        tile_rows: Packed rows of a tile, 64 or 128.
+        window: 0 sees all.
+        scale: Factor of the scores.
+    """
+    _, num_blocks, num_kv_heads, _, head_dim = cache.shape
+    tokens = 32 if head_dim == _WIDEST else 64
+    shared_bytes = tile_rows * head_dim * 2 + 2 * tokens * head_dim * cache.itemsize
+    launcher_of(query).launch(
+        kernel_name("paged_prefill", query.dtype, cache.dtype, head_dim, tile_rows),
+        (tiles.shape[0], 1, 1),
+        128,
+        shared_bytes,
+        *(out, query, cache, block_table, rows, query_start_loc, seq_lens, tiles, None, None),
+        *(c_longlong(out.stride(0)), c_longlong(query.stride(0)), c_int(query.shape[1])),
+        *(c_int(num_kv_heads), c_int(num_blocks), c_int(block_table.shape[1])),
+        *(c_int(window), c_float(scale), c_float(0.0)),
+    )
+
+
+@torch.library.custom_op(
+    "chairlift::sample",
+    mutates_args=("tokens", "counts", "logprobs", "ranks"),
+    device_types=_Device,
+)
+def sample(
+    logits: Tensor,
+    tokens: Tensor,
+    counts: Tensor,
+    logprobs: Tensor,
+    ranks: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seed: Tensor,
+    index: Tensor,
+    position: Tensor,
+) -> None:
+    """Draws one token per row of `logits` float32 `[S, vocab_size]`; as `_core.sample`."""
+    num_samples, vocab_size = logits.shape
+    launcher_of(logits).launch(
+        kernel_name("sample", logits.dtype),
+        (num_samples, 1, 1),
+        1024,
+        40960,
+        *(logits, tokens, counts, logprobs, ranks, temperature, top_k, top_p, min_p, seed),
+        *(index, position, c_int(vocab_size), c_longlong(logits.stride(0))),
+    )
+
+
+@torch.library.custom_op(
+    "chairlift::gather_tokens", mutates_args=("input_ids",), device_types=_Device
+)
+def gather_tokens(
+    input_ids: Tensor, last_token: Tensor, rows: Tensor, query_start_loc: Tensor
+) -> None:
+    """Puts the row's last sampled token in the place of each input id of -1.
+
+    Args:
+        input_ids: int32 `[T]`.
+        last_token: int32 `[max_num_seqs]`.
+        rows: int32 `[R]`.
+        query_start_loc: int32 `[R + 1]`.
+    """
+    num_rows = rows.shape[0]
+    launcher_of(input_ids).launch(
+        kernel_name("gather_tokens"),
+        (-(-num_rows // 4), 1, 1),
+        128,
+        0,
+        *(input_ids, last_token, rows, query_start_loc, c_int(num_rows)),
+    )
+
+
+@torch.library.custom_op(
+    "chairlift::scatter_tokens", mutates_args=("last_token",), device_types=_Device
+)
+def scatter_tokens(last_token: Tensor, tokens: Tensor, counts: Tensor, rows: Tensor) -> None:
+    """Notes what was drawn, `[S]`, as the last token of its row; -1 is nobody's row."""
+    num_samples = tokens.shape[0]
+    launcher_of(tokens).launch(
+        kernel_name("scatter_tokens"),
+        (-(-num_samples // 128), 1, 1),
+        128,
+        0,
+        *(last_token, tokens, counts, rows, c_int(num_samples)),
+    )
+
+
+@torch.library.custom_op(
+    "chairlift::copy_blocks", mutates_args=("destination",), device_types=_Device
+)
+def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
+    """Copies blocks of all layers from one pool to another, or within one.
+
+    Args:
+        destination: `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]`.
+        source: The same but for the number of blocks.
+        pairs: int32 `[., 2]`: source and destination; none is both within one pool.
+    """
+    num_layers = destination.shape[0]
+    launcher_of(destination).launch(
+        kernel_name("copy_blocks"),
+        (pairs.shape[0], 2 * num_layers, 1),
+        128,
+        0,
+        *(destination, source, pairs),
+        c_longlong(destination.stride(1) * destination.itemsize),
+        c_longlong(source.stride(1) * source.itemsize),
+        c_int(destination.stride(2) * destination.itemsize),
+    )
+
+
+def _decode_block(head_dim: int) -> tuple[int, int]:
+    """Gives threads and bytes of shared memory."""
+    return 64 if head_dim == _WIDEST else 128, _DECODE_SHARED_BYTES[head_dim]
+
+
+for _op in (
+    *(rms_norm_out, silu_mul_out, kv_write, paged_decode, paged_prefill),
+    *(sample, gather_tokens, scatter_tokens, copy_blocks),
+):
+    # What is traced has the shapes that its caller gave it.
+    _op.register_fake(lambda *_: None)

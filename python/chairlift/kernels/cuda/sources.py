@@ -1,0 +1,91 @@
+"""Where the device code is, and the names of the instantiations that a model needs.
+
+A kernel is named by its C++ name expression, such as
+`chairlift::paged_decode<chairlift::bfloat16, chairlift::bfloat16, 128>`: NVRTC compiles what it is
+asked for by that name, and a launch names it the same.
+"""
+
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import torch
+
+HEAD_DIMS: Final = (64, 96, 128, 256)
+"""Sizes of a head that the attention kernels come in."""
+
+ELEMENTS: Final = {
+    torch.float32: "float",
+    torch.bfloat16: "chairlift::bfloat16",
+    torch.float16: "chairlift::float16",
+    torch.float8_e4m3fn: "chairlift::float8_e4m3",
+}
+"""What an element type is called in C++."""
+
+_FILES: Final = {"gather_tokens": "tokens.cu", "scatter_tokens": "tokens.cu"}
+"""Of kernels whose file has another name."""
+
+
+def source_folder() -> Path:
+    """Gives the folder of the `.cu` files; headers are in its `include/`."""
+    return Path(str(files("chairlift"))) / "cuda"
+
+
+def kernel_name(kernel: str, *arguments: torch.dtype | int) -> str:
+    """Gives the name expression of an instantiation."""
+    if not arguments:
+        return f"chairlift::{kernel}"
+    parts = (ELEMENTS[a] if isinstance(a, torch.dtype) else str(a) for a in arguments)
+    return f"chairlift::{kernel}<{', '.join(parts)}>"
+
+
+def source_of(name: str) -> Path:
+    """Gives the file that defines a kernel."""
+    kernel = name.removeprefix("chairlift::").partition("<")[0]
+    return source_folder() / _FILES.get(kernel, f"{kernel}.cu")
+
+
+class ModelKernels(NamedTuple):
+    """What decides which instantiations a model needs."""
+
+    dtype: torch.dtype
+    """Of activations: bfloat16 or float16."""
+    kv_dtype: torch.dtype
+    """Of keys and values in the cache."""
+    head_dim: int
+
+    def names(self) -> list[str]:
+        """Gives the name of every kernel that a step of the model may launch."""
+        dtype, kv_dtype, head_dim = self
+        tiles = (64,) if head_dim == max(HEAD_DIMS) else (64, 128)
+        return [
+            *(kernel_name("paged_prefill", dtype, kv_dtype, head_dim, rows) for rows in tiles),
+            kernel_name("paged_decode", dtype, kv_dtype, head_dim),
+            kernel_name("kv_write", dtype, kv_dtype, head_dim),
+            kernel_name("sample", torch.float32),
+            kernel_name("rms_norm", dtype),
+            kernel_name("silu_mul", dtype),
+            kernel_name("copy_blocks"),
+            kernel_name("gather_tokens"),
+            kernel_name("scatter_tokens"),
+        ]
+
+
+def all_kernels() -> list[str]:
+    """Gives the name of every instantiation that some model needs."""
+    models = (
+        ModelKernels(dtype, dtype, head_dim)
+        for dtype in (torch.bfloat16, torch.float16)
+        for head_dim in HEAD_DIMS
+    )
+    return list(dict.fromkeys(name for model in models for name in model.names()))
+
+
+def digest() -> str:
+    """Gives a hash of all device code: a change of a header may change every kernel."""
+    folder, whole = source_folder(), sha256()
+    for path in sorted(folder.rglob("*.cu*")):
+        whole.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        whole.update(path.read_bytes() + b"\0")
+    return whole.hexdigest()

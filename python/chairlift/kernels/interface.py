@@ -1,0 +1,61 @@
+"""What a model asks of the kernels of a device."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class LinearLayer(Protocol):
+    """A linear layer whose weights are where its kernels want them."""
+
+    @property
+    def in_features(self) -> int:
+        """Inputs."""
+
+    @property
+    def out_features(self) -> int:
+        """Outputs."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weights as they are stored."""
+
+    def __call__(
+        self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Gives `x W^T + b`, `[T, out_features]`.
+
+        Args:
+            x: `[T, in_features]`.
+            out_dtype: float32 for the logits of a 16-bit model; else the dtype of `x`.
+            out: Where the result goes.
+        """
+
+
+class Kernels(Protocol):
+    """The kernels of a device; a module can be one. An output is allocated unless `out` is given.
+
+    Shapes: T tokens, H numbers of each.
+    """
+
+    def linear(
+        self, weight: Tensor, bias: Tensor | None = None, quantize: str | None = None
+    ) -> LinearLayer:
+        """Makes a layer of `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
+
+    def linear_bytes(
+        self, out_features: int, in_features: int, dtype: torch.dtype, quantize: str | None
+    ) -> int:
+        """Gives what such a layer takes."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
+        """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+
+    def add_rms_norm(
+        self, x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+    ) -> Tensor:
+        """Adds `update` `[T, H]` to `x` in place, then gives the norm of the sum."""
+
+    def silu_mul(self, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+        """Gives `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""

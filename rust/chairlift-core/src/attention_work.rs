@@ -1,0 +1,178 @@
+//! Cuts the attention of a step into work for a GPU, once per step for all layers of a KV group.
+//!
+//! ```text
+//! a row with few queries: whole splits of its tokens, at absolute positions, for each KV head
+//!
+//!   token      0        split_len   2 split_len   seq_len
+//!              |  split 0   |  split 1   | split 2 |           -> decode:  (row, head, first token, split)
+//!
+//! a row with many: tiles of its queries; `group` query heads share a KV head, so a query is `group` packed rows
+//!
+//!   packed row 0     tile_rows     2 tile_rows     num_queries * group
+//!              |   tile 0   |   tile 1   |   |                 -> prefill: (row, head, first packed row)
+//! ```
+//!
+//! Where a split begins depends on nothing but its row, so that its bits do not depend on the batch. The longest come
+//! first: whoever takes them in turn ends at about the same time.
+
+use std::cmp::Reverse;
+
+use thiserror::Error;
+
+/// Integers of a piece of decode work: batch index, KV head, first token of the split, index of the split in its row.
+pub const WORK_WIDTH: usize = 4;
+/// Integers of a tile: batch index, KV head, first packed row.
+pub const TILE_WIDTH: usize = 3;
+
+/// How the attention of a KV group is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    pub num_kv_heads: usize,
+    /// Query heads of a KV head.
+    pub group: usize,
+    /// Tokens of a split.
+    pub split_len: usize,
+    /// A row goes to decode if it has at most so many packed rows.
+    pub decode_rows: usize,
+    /// Packed rows of a prefill tile.
+    pub tile_rows: usize,
+    /// A token sees itself and the `window - 1` before it; 0 sees all.
+    pub window: usize,
+}
+
+/// How much there is of each; both lists are cut to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    pub num_work: usize,
+    pub num_tiles: usize,
+}
+
+/// A step does not fit the buffers, or is none.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct CutError(String);
+
+/// One row of the batch.
+#[derive(Clone, Copy)]
+struct Span {
+    index: i32,
+    num_queries: usize,
+    seq_len: usize,
+}
+
+impl Cut {
+    /// Writes the work of a step to the front of both lists.
+    ///
+    /// A row that `work` has no room for goes to `tiles`, which need no memory for partial results.
+    ///
+    /// # Errors
+    /// If the rows are not those of a step, or `tiles` is too short.
+    pub fn cut(
+        &self,
+        query_start_loc: &[i32],
+        seq_lens: &[i32],
+        work: &mut [i32],
+        tiles: &mut [i32],
+    ) -> Result<Pieces, CutError> {
+        let mut spans = spans(query_start_loc, seq_lens)?;
+        spans.sort_unstable_by_key(|span| (Reverse(self.num_splits(*span)), span.index));
+        let mut rest = work.chunks_exact_mut(WORK_WIDTH);
+        let mut num_work = 0;
+        let mut large = Vec::new();
+        for span in spans {
+            let count = self.num_splits(span) * self.num_kv_heads;
+            if span.num_queries * self.group > self.decode_rows || count > rest.len() {
+                large.push(span);
+                continue;
+            }
+            num_work += count;
+            let first = self.first_split(span);
+            for head in 0..self.num_kv_heads {
+                for (split, entry) in (0..self.num_splits(span)).zip(rest.by_ref()) {
+                    let token = (first + split) * self.split_len;
+                    entry.copy_from_slice(&[span.index, head as i32, token as i32, split as i32]);
+                }
+            }
+        }
+        let num_tiles = self.tile(&large, tiles)?;
+        Ok(Pieces {
+            num_work,
+            num_tiles,
+        })
+    }
+
+    /// The split with the oldest token that the row's first query sees.
+    fn first_split(&self, span: Span) -> usize {
+        self.oldest(span, 0) / self.split_len
+    }
+
+    /// 0 for a row without queries: the padding of a batch.
+    fn num_splits(&self, span: Span) -> usize {
+        if span.num_queries == 0 {
+            return 0;
+        }
+        span.seq_len.div_ceil(self.split_len) - self.first_split(span)
+    }
+
+    /// The oldest token that a query of the row sees.
+    fn oldest(&self, span: Span, query: usize) -> usize {
+        let position = span.seq_len - span.num_queries + query;
+        match self.window {
+            0 => 0,
+            window => (position + 1).saturating_sub(window),
+        }
+    }
+
+    fn tile(&self, spans: &[Span], tiles: &mut [i32]) -> Result<usize, CutError> {
+        let mut cut = Vec::new();
+        for &span in spans {
+            let num_packed = span.num_queries * self.group;
+            for first in (0..num_packed).step_by(self.tile_rows) {
+                let last = (first + self.tile_rows).min(num_packed) - 1;
+                let end = span.seq_len - span.num_queries + last / self.group + 1;
+                let num_tokens = end - self.oldest(span, first / self.group);
+                let entries =
+                    (0..self.num_kv_heads).map(|head| (num_tokens, span.index, head, first));
+                cut.extend(entries);
+            }
+        }
+        cut.sort_unstable_by_key(|&(num_tokens, index, head, first)| {
+            (Reverse(num_tokens), index, head, first)
+        });
+        let (expected, got) = (cut.len() * TILE_WIDTH, tiles.len());
+        if got < expected {
+            return Err(CutError(format!(
+                "tiles: expected at least {expected} integers, got {got}"
+            )));
+        }
+        for (entry, &(_, index, head, first)) in tiles.chunks_exact_mut(TILE_WIDTH).zip(&cut) {
+            entry.copy_from_slice(&[index, head as i32, first as i32]);
+        }
+        Ok(cut.len())
+    }
+}
+
+fn spans(query_start_loc: &[i32], seq_lens: &[i32]) -> Result<Vec<Span>, CutError> {
+    let (expected, got) = (seq_lens.len() + 1, query_start_loc.len());
+    if got != expected {
+        return Err(CutError(format!(
+            "query_start_loc: expected {expected} entries, got {got}"
+        )));
+    }
+    let span = |(index, (starts, &seq_len)): (usize, (&[i32], &i32))| {
+        let num_queries = usize::try_from(starts[1] - starts[0]).ok()?;
+        let seq_len = usize::try_from(seq_len).ok()?;
+        (num_queries <= seq_len).then_some(Span {
+            index: index as i32,
+            num_queries,
+            seq_len,
+        })
+    };
+    query_start_loc
+        .windows(2)
+        .zip(seq_lens)
+        .enumerate()
+        .map(span)
+        .collect::<Option<_>>()
+        .ok_or_else(|| CutError("seq_lens: a row has more queries than tokens".into()))
+}

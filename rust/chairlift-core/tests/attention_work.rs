@@ -1,0 +1,157 @@
+//! Every query sees every token that it may see exactly once, however the step is cut.
+
+use std::collections::BTreeMap;
+
+use chairlift_core::attention_work::{Cut, Pieces, TILE_WIDTH, WORK_WIDTH};
+use proptest::prelude::*;
+
+const CUT: Cut = Cut {
+    num_kv_heads: 2,
+    group: 4,
+    split_len: 128,
+    decode_rows: 16,
+    tile_rows: 64,
+    window: 0,
+};
+
+/// Rows as (queries, tokens); gives work and tiles as entries.
+fn cut(
+    how: &Cut,
+    rows: &[(usize, usize)],
+    work_room: usize,
+) -> (Vec<[i32; WORK_WIDTH]>, Vec<[i32; TILE_WIDTH]>) {
+    let (mut query_start_loc, mut at) = (vec![0], 0);
+    for (queries, _) in rows {
+        at += *queries as i32;
+        query_start_loc.push(at);
+    }
+    let seq_lens: Vec<_> = rows.iter().map(|row| row.1 as i32).collect();
+    let mut work = vec![-7; work_room * WORK_WIDTH];
+    let mut tiles = vec![-7; 4096 * TILE_WIDTH];
+    let pieces = how
+        .cut(&query_start_loc, &seq_lens, &mut work, &mut tiles)
+        .expect("a step");
+    let Pieces {
+        num_work,
+        num_tiles,
+    } = pieces;
+    assert!(work[num_work * WORK_WIDTH..].iter().all(|&n| n == -7));
+    (
+        work.as_chunks().0[..num_work].to_vec(),
+        tiles.as_chunks().0[..num_tiles].to_vec(),
+    )
+}
+
+#[test]
+fn a_decode_is_cut_into_splits_and_the_longest_row_comes_first() {
+    let (work, tiles) = cut(&CUT, &[(1, 5), (1, 300)], 64);
+    let of_long = |head| [[1, head, 0, 0], [1, head, 128, 1], [1, head, 256, 2]];
+    let expected = [of_long(0), of_long(1)].concat();
+    assert_eq!(work[..6], expected);
+    assert_eq!(work[6..], [[0, 0, 0, 0], [0, 1, 0, 0]]);
+    assert!(tiles.is_empty());
+}
+
+#[test]
+fn a_chunk_is_cut_into_tiles_and_the_one_that_sees_most_comes_first() {
+    let (work, tiles) = cut(&CUT, &[(20, 20), (4, 4)], 64);
+    assert_eq!(work, [[1, 0, 0, 0], [1, 1, 0, 0]], "16 packed rows");
+    assert_eq!(tiles, [[0, 0, 64], [0, 1, 64], [0, 0, 0], [0, 1, 0]]);
+}
+
+#[test]
+fn a_window_leaves_out_the_splits_before_it() {
+    let windowed = Cut { window: 10, ..CUT };
+    let (work, _) = cut(&windowed, &[(1, 400)], 64);
+    assert_eq!(work, [[0, 0, 384, 0], [0, 1, 384, 0]]);
+    let (work, _) = cut(&windowed, &[(1, 386)], 64);
+    assert_eq!(work[..2], [[0, 0, 256, 0], [0, 0, 384, 1]]);
+}
+
+#[test]
+fn a_row_that_the_work_list_has_no_room_for_becomes_tiles() {
+    let (work, tiles) = cut(&CUT, &[(1, 300), (1, 100)], 5);
+    assert_eq!(work, [[1, 0, 0, 0], [1, 1, 0, 0]]);
+    assert_eq!(tiles, [[0, 0, 0], [0, 1, 0]]);
+}
+
+#[test]
+fn padding_is_no_work() {
+    assert_eq!(cut(&CUT, &[(0, 0), (1, 3), (0, 0)], 8).0.len(), 2);
+}
+
+#[test]
+fn what_is_no_step_is_refused() {
+    let mut room = [0; 64];
+    let mut more = [0; 64];
+    let mut refuses =
+        |starts: &[i32], lens: &[i32]| CUT.cut(starts, lens, &mut room, &mut more).is_err();
+    assert!(refuses(&[0], &[1]));
+    assert!(refuses(&[0, 2], &[1]));
+    assert!(refuses(&[2, 0], &[3]));
+    assert!(refuses(&[0, 1], &[-1]));
+    let starts = [0, 100];
+    assert!(
+        CUT.cut(&starts, &[100], &mut [], &mut [0; 3]).is_err(),
+        "no room for its tiles"
+    );
+}
+
+fn step() -> impl Strategy<Value = (Cut, Vec<(usize, usize)>, usize)> {
+    let how = (1..4_usize, 1..9_usize, 0..2_usize, 0..300_usize).prop_map(
+        |(num_kv_heads, group, long, window)| Cut {
+            num_kv_heads,
+            group,
+            split_len: [128, 256][long],
+            tile_rows: [64, 128][long],
+            window,
+            ..CUT
+        },
+    );
+    let row = (0..40_usize, 0..700_usize).prop_map(|(queries, before)| (queries, queries + before));
+    (how, prop::collection::vec(row, 0..6), 0..60_usize)
+}
+
+proptest! {
+    #[test]
+    fn each_query_sees_each_of_its_tokens_once((how, rows, room) in step()) {
+        let (work, tiles) = cut(&how, &rows, room);
+        let mut of_row: BTreeMap<(i32, i32), Vec<(i32, i32)>> = BTreeMap::new();
+        for (place, [row, head, token, split]) in work.iter().enumerate() {
+            let list = of_row.entry((*row, *head)).or_default();
+            prop_assert_eq!(*split as usize, list.len(), "splits come in order");
+            let is_next = place == 0 || *split == 0 || work[place - 1][..2] == [*row, *head];
+            prop_assert!(is_next, "and one after the other");
+            list.push((*token, *split));
+        }
+        let tiled: Vec<_> = tiles.iter().map(|tile| (tile[0], tile[1], tile[2])).collect();
+        for (index, &(queries, seq_len)) in rows.iter().enumerate() {
+            for head in 0..how.num_kv_heads {
+                let splits = of_row.remove(&(index as i32, head as i32)).unwrap_or_default();
+                let mine: Vec<_> = tiled.iter()
+                    .filter(|tile| (tile.0, tile.1) == (index as i32, head as i32)).collect();
+                let expected = if splits.is_empty() { (queries * how.group).div_ceil(how.tile_rows) } else { 0 };
+                prop_assert_eq!(mine.len(), expected, "a row is cut one way");
+                if let (Some(first), Some(last)) = (splits.first(), splits.last()) {
+                    let seen = if how.window == 0 { 0 } else { (seq_len - queries + 1).saturating_sub(how.window) };
+                    prop_assert_eq!(first.0 as usize, seen / how.split_len * how.split_len);
+                    prop_assert!((last.0 as usize) < seq_len && last.0 as usize + how.split_len >= seq_len);
+                    prop_assert!(splits.windows(2).all(|pair| pair[1].0 == pair[0].0 + how.split_len as i32));
+                    prop_assert!(queries * how.group <= how.decode_rows);
+                }
+            }
+        }
+        prop_assert!(of_row.is_empty());
+    }
+
+    #[test]
+    fn where_a_row_is_cut_does_not_depend_on_the_others((how, rows, _) in step()) {
+        let (together, _) = cut(&how, &rows, 4096);
+        for (index, row) in rows.iter().enumerate() {
+            let (alone, _) = cut(&how, &[*row], 4096);
+            let mine: Vec<_> = together.iter().filter(|work| work[0] == index as i32)
+                .map(|work| [0, work[1], work[2], work[3]]).collect();
+            prop_assert_eq!(alone, mine);
+        }
+    }
+}

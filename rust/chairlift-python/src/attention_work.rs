@@ -1,0 +1,55 @@
+//! `attention_work`: the work lists of a step in the caller's buffers.
+
+use chairlift_core::attention_work::Cut;
+use chairlift_kernels::tensor::{Borrows, Tensor};
+use pyo3::{exceptions::PyValueError, prelude::*};
+
+/// Cuts the attention of a step for a GPU; returns how much decode work and how many prefill tiles there are.
+#[pyfunction]
+#[pyo3(signature = (query_start_loc, seq_lens, work, tiles, *, num_kv_heads, group, split_len, decode_rows, tile_rows,
+    window))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "keyword arguments of the Python function"
+)]
+pub(crate) fn attention_work(
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    work: Tensor,
+    tiles: Tensor,
+    num_kv_heads: usize,
+    group: usize,
+    split_len: usize,
+    decode_rows: usize,
+    tile_rows: usize,
+    window: usize,
+) -> PyResult<(usize, usize)> {
+    for (name, value) in [
+        ("num_kv_heads", num_kv_heads),
+        ("group", group),
+        ("split_len", split_len),
+        ("tile_rows", tile_rows),
+    ] {
+        if value == 0 {
+            let message = format!("{name}: expected at least 1, got 0");
+            return Err(PyValueError::new_err(message));
+        }
+    }
+    let cut = Cut {
+        num_kv_heads,
+        group,
+        split_len,
+        decode_rows,
+        tile_rows,
+        window,
+    };
+    let mut borrows = Borrows::default();
+    let pieces = cut.cut(
+        borrows.slice("query_start_loc", &query_start_loc)?,
+        borrows.slice("seq_lens", &seq_lens)?,
+        borrows.slice_mut("work", &work)?,
+        borrows.slice_mut("tiles", &tiles)?,
+    );
+    let pieces = pieces.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok((pieces.num_work, pieces.num_tiles))
+}

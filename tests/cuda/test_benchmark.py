@@ -1,0 +1,69 @@
+"""What `make bench-cuda` runs on a GPU, as far as it can run without one."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from chairlift.kernels.cuda.sources import ModelKernels
+
+from benchmarks.cuda.correctness import TOLERANCE, mistakes
+from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench
+from tests.cuda.emulated_device import EmulatedDevice
+
+pytestmark = pytest.mark.timeout(600)
+"""The first test compiles the emulation."""
+
+
+@pytest.fixture(scope="module")
+def device():
+    device = EmulatedDevice()
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128))
+    return device
+
+
+def test_its_checks_pass(device):
+    errors = dict(mistakes(device))
+    assert max(errors.values()) < TOLERANCE, errors
+    assert len(errors) == 7
+
+
+def test_its_model_answers_every_request_in_full(device):
+    small = replace(
+        QWEN3_0_6B,
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=64,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        layer_group=(0,),
+        max_model_len=64,
+    )
+    bench = Bench(small, device, max_num_seqs=3, max_num_batched_tokens=32)
+    lengths = [(20, 5), (3, 7), (40, 2), (1, 4)]
+    for prompt, output in lengths:
+        bench.add(prompt, output)
+    result = bench.run()
+    assert result.num_output_tokens == sum(output for _, output in lengths)
+    bench.runner.replay(3)
+    assert bench.weight_bytes() == 2 * (64 * 512 + 64 * 256 * 3 + 64 * 64 * 3)
+    assert bench.kv_bytes_per_token() == 2 * 128 * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_machine_without_a_gpu_gets_one_line():
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.cuda"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == "bench-cuda: no GPU: PyTorch finds no CUDA device on this machine\n"
+
+
+def test_it_needs_neither_a_server_nor_a_tokenizer():
+    blocked = ["grpc", "transformers", "pydantic", "tokenizers", "typer", "jinja2"]
+    code = f"""import sys
+sys.modules.update(dict.fromkeys({blocked}))
+import benchmarks.cuda.correctness, benchmarks.cuda.end_to_end, chairlift.kernels.cuda.device"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,271 @@
+"""The engine on an emulated GPU: the run-time is the real one, the kernels run on the CPU.
+
+Kernels of a GPU round otherwise than `transformers` in float32 does: a token passes if the
+reference finds hardly any other likelier.
+"""
+
+import pytest
+import torch
+from chairlift.engine.device_runner import padded_sizes
+from chairlift.engine.engine import Engine
+from chairlift.errors import ConfigError, EngineDownError, Reason
+from chairlift.types import FinishReason, Output, Request, Sampling, Stopping, Tokens
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from tests.cuda.emulated_device import EmulatedEngine
+from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
+from tests.engine.tiny_model import write_tokenizer
+
+pytestmark = pytest.mark.timeout(600)
+"""The first test compiles the emulation."""
+
+VOCAB_SIZE = 390
+NUM_TOKENS = 6
+GAPS = {"bfloat16": 0.05, "float16": 0.01}
+"""How far a token may be from the reference's choice, in standard deviations of the logits."""
+
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 512,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "attn_implementation": "eager",
+}
+LLAMA = (LlamaForCausalLM, LlamaConfig(**SIZES))
+# Two KV groups: its layers have work lists and tiles of their own.
+QWEN3 = (
+    Qwen3ForCausalLM,
+    Qwen3Config(
+        **SIZES,
+        use_sliding_window=True,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+)
+
+
+def write(folder, architecture):
+    torch.manual_seed(0)
+    model_class, config = architecture
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    write_tokenizer(folder, VOCAB_SIZE - 10)
+    # The same weights, but nothing else is rounded.
+    reference = model_class.from_pretrained(folder, dtype="float32", attn_implementation="eager")
+    reference.windows = set(getattr(config, "layer_types", ["full_attention"]))
+    return reference
+
+
+@pytest.fixture(scope="module", params=[LLAMA, QWEN3], ids=["llama", "qwen3"])
+def model(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    return folder, write(folder, request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    return folder, write(folder, LLAMA)
+
+
+def make(folder, **settings):
+    defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 400}
+    return EmulatedEngine(folder, **{**defaults, "kv_cache_memory": 1 << 24, **settings})
+
+
+def prompts(*lengths):
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randint(1, VOCAB_SIZE, (n,), generator=draw).tolist() for n in lengths]
+
+
+def requests(asked, **stopping):
+    return [greedy(p, NUM_TOKENS, ignore_eos=True, **stopping) for p in asked]
+
+
+def assert_likely(reference, prompt, answer, dtype="bfloat16"):
+    """No token of an answer is much less likely than the one that the reference takes."""
+    with torch.no_grad():
+        logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
+    gaps = (logits.amax(1) - chosen) / logits.std(1)
+    assert gaps.max() < GAPS[dtype], f"gaps {gaps.tolist()}"
+
+
+@pytest.mark.parametrize("dtype", GAPS)
+def test_answers_are_those_of_transformers(model, dtype):
+    folder, reference = model
+    engine = make(folder, dtype=dtype)
+    assert (engine.config.steps_in_flight, engine.accelerator.num_replays) == (2, 0)
+    # Chunks, decodes and both in one step; more requests than rows; more than one split.
+    asked = prompts(1, 17, 300, 40, 5, 90)
+    for prompt, events in zip(asked, run(engine, requests(asked)), strict=True):
+        assert len(token_ids(events)) == NUM_TOKENS
+        assert_likely(reference, prompt, token_ids(events), dtype)
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
+def test_preemption_and_the_prefix_cache_change_no_answer(model, batching):
+    folder, reference = model
+    block, num_groups = make(folder).runner.kv_cache[:, :, 0].nbytes, len(reference.windows)
+    num_blocks = 1 + num_groups * 7
+    engine = make(
+        folder, batching=batching, kv_cache_memory=num_blocks * block, max_num_batched_tokens=24
+    )
+    shared = prompts(32)[0]
+    asked = [[*shared, *prompt] for prompt in prompts(3, 6, 1, 9)]
+    for _ in range(2):
+        answers = run(engine, [greedy(prompt, 20, ignore_eos=True) for prompt in asked])
+        for prompt, events in zip(asked, answers, strict=True):
+            assert_likely(reference, prompt, token_ids(events))
+    assert engine.load().num_prefix_hits > 0
+    assert engine.load().num_preemptions > 0
+    assert_empty(engine)
+
+
+def test_one_step_in_flight_gives_the_same_answers_as_two(llama):
+    folder, _ = llama
+    asked = prompts(5, 30, 70)
+    one, two = (run(make(folder, steps_in_flight=n), requests(asked)) for n in (1, 2))
+    assert [token_ids(events) for events in one] == [token_ids(events) for events in two]
+
+
+def test_steps_of_decodes_alone_are_replayed(llama):
+    engine = make(llama[0])
+    run(engine, requests(prompts(9, 12, 4)))
+    # The prompts are one step of chunks, which gives the first token.
+    assert engine.accelerator.num_replays == NUM_TOKENS - 1
+
+
+def test_the_launches_of_a_batch_serve_all_smaller_ones():
+    assert padded_sizes(4) == [1, 2, 4]
+    assert padded_sizes(20) == [1, 2, 4, 8, 16, 20]
+    assert padded_sizes(2048)[-1] == 512
+
+
+def test_log_probabilities_are_those_of_the_reference(llama):
+    folder, reference = llama
+    (prompt,) = prompts(20)
+    wanted = greedy(prompt, NUM_TOKENS, ignore_eos=True, output=Output(logprobs=True))
+    events = run(make(folder, dtype="float16"), [wanted])[0]
+    got = [p for e in events if isinstance(e, Tokens) for p in e.logprobs.logprobs]
+    answer = token_ids(events)
+    logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(got), expected, atol=0.2, rtol=0)
+
+
+def test_draws_depend_on_the_seed_alone(llama):
+    def answers(*seeds):
+        engine = make(llama[0])
+        wanted = [
+            Request(prompts(12)[0], Sampling(1.5, seed=seed), Stopping(NUM_TOKENS, ignore_eos=True))
+            for seed in seeds
+        ]
+        return [token_ids(events) for events in run(engine, wanted)]
+
+    first, second = answers(1, 2)
+    assert first != second
+    assert answers(2) == [second]
+
+
+def test_a_stop_and_a_cancel_leave_nothing_behind(llama):
+    engine = make(llama[0])
+    (prompt,) = prompts(30)
+    whole = token_ids(run(engine, requests([prompt]))[0])
+    stopped = greedy(prompt, NUM_TOKENS, ignore_eos=True, stop_token_ids=[whole[2]])
+    events = run(engine, [stopped])[0]
+    assert token_ids(events) == whole[: whole.index(whole[2]) + 1]
+    assert end(events).reason is FinishReason.STOP
+    request_id = engine.add(greedy(prompt, 100, ignore_eos=True)).request_id
+    engine.step()
+    engine.cancel(request_id)
+    assert end(drain(engine)[request_id]).reason is FinishReason.CANCELLED
+    assert_empty(engine)
+
+
+def test_the_guilty_fail_alone(llama):
+    folder, reference = llama
+    asked = prompts(9, 30, 14)
+    poison = next(token for token in asked[1] if token not in asked[0] + asked[2])
+    engine = make(folder)
+    forward = engine.runner.model.forward
+
+    def poisoned(input_ids, *args):
+        if poison in input_ids.tolist():
+            raise MemoryError
+        return forward(input_ids, *args)
+
+    engine.runner.model.forward = poisoned
+    answers = run(engine, requests(asked))
+    assert end(answers[1]).reason is Reason.STEP_FAILED
+    for i in (0, 2):
+        assert_likely(reference, asked[i], token_ids(answers[i]))
+    assert_empty(engine)
+
+
+def test_a_device_that_fails_whatever_it_is_given_takes_the_engine_down(llama):
+    engine = make(llama[0])
+
+    def broken(*_):
+        raise RuntimeError
+
+    engine.runner.model.forward = broken
+    engine.add(greedy([1, 2, 3], 4))
+    with pytest.raises(EngineDownError):
+        engine.step()
+    engine.restart()
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"dtype": "float32"}, "dtype: expected bfloat16 or float16 on a GPU, got float32"),
+        ({"quantize": "int8"}, "quantize: expected none on a GPU, got int8"),
+    ],
+)
+def test_what_a_gpu_cannot_run_is_named(llama, setting, named):
+    with pytest.raises(ConfigError, match=named):
+        make(llama[0], device="cuda", **setting)
+    assert make(llama[0], **setting).config.steps_in_flight is None, "the CPU takes it"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_machine_without_a_gpu_says_so(llama):
+    for setting, named in (({"device": "cuda"}, "device"), ({"dtype": "float16"}, "dtype")):
+        with pytest.raises(ConfigError, match=f"^{named}: .*without a GPU"):
+            Engine(llama[0], **setting)
+    assert Engine(llama[0], max_model_len=32).place.device.type == "cpu"
+
+
+def test_the_defaults_are_those_of_a_gpu_where_nobody_says_otherwise(llama):
+    config = EmulatedEngine(llama[0], max_model_len=64, max_num_seqs=3).config
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 2048)
+
+
+@pytest.mark.parametrize("num_prompt", [21, 32])
+def test_answers_to_one_prompt_share_it_and_copy_its_last_block(llama, num_prompt):
+    (prompt,) = prompts(num_prompt)
+
+    def answers(n):
+        sampling = Sampling(temperature=1.0, seed=7, n=n)
+        stopping = Stopping(max_tokens=NUM_TOKENS, ignore_eos=True)
+        engine = make(llama[0])
+        (events,) = run(engine, [Request(prompt, sampling, stopping)])
+        assert_empty(engine)
+        return [token_ids([e for e in events if e.index == i]) for i in range(n)]
+
+    three = answers(3)
+    assert len({tuple(answer) for answer in three}) == 3
+    assert three[:1] == answers(1)
+    assert three[:2] == answers(2)
