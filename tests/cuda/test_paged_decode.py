@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.cuda.conftest import Launch, launch_emulated
-from tests.cuda.emulation import guarded, reversed_turns
+from tests.cuda.emulation import EmulationError, guarded, reversed_turns
 from tests.cuda.instantiations import decode_launch, instance
 from tests.cuda.paged_batch import PagedBatch
 
@@ -24,7 +24,13 @@ def work_list(batch: PagedBatch, split_len: int) -> list[list[int]]:
     return work
 
 
-def decode(run: Launch, batch: PagedBatch, num_ctas: int = 3, split_len: int = 128) -> Tensor:
+def decode(
+    run: Launch,
+    batch: PagedBatch,
+    num_ctas: int = 3,
+    split_len: int = 128,
+    fewer_bytes: int = 0,
+) -> Tensor:
     work = work_list(batch, split_len)
     query = guarded(torch.cat(batch.query))
     out = guarded(torch.full_like(query, torch.nan))
@@ -40,7 +46,8 @@ def decode(run: Launch, batch: PagedBatch, num_ctas: int = 3, split_len: int = 1
     arguments += [batch.block_table.shape[1], split_len, batch.window, most_rows]
     arguments += [batch.scale, batch.softcap]
     name = instance("paged_decode", batch.dtype, batch.kv_dtype, batch.head_dim)
-    run(name, (num_ctas,), *decode_launch(batch.head_dim), arguments)
+    num_threads, shared_bytes = decode_launch(batch.head_dim)
+    run(name, (num_ctas,), num_threads, shared_bytes - fewer_bytes, arguments)
     assert not counters.any(), "counters must be zero again"
     return out
 
@@ -98,6 +105,19 @@ def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
     options = {"softcap": 2.5, "sinks": True, "window": 150}
     batch = PagedBatch([3, 129, 300], [1, 1, 2], (8, 2), 128, torch.bfloat16, kv_dtype, **options)
     assert batch.error(decode(run, batch)) < 1
+
+
+@pytest.mark.parametrize(("split_len", "kv_dtype"), [(256, torch.bfloat16), (512, FLOAT8)])
+def test_longer_splits(run: Launch, split_len: int, kv_dtype: torch.dtype) -> None:
+    batch = PagedBatch([1040, 512, 513], [1, 1, 1], (2, 1), 128, torch.bfloat16, kv_dtype)
+    assert batch.error(decode(run, batch, split_len=split_len)) < 1
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_uses_all_the_shared_memory_that_it_asks_for(head_dim: int) -> None:
+    batch = PagedBatch([200], [1], (2, 1), head_dim)
+    with pytest.raises(EmulationError):
+        decode(launch_emulated, batch, fewer_bytes=16)
 
 
 def test_bits_of_a_sequence_do_not_depend_on_the_batch(run: Launch) -> None:
