@@ -105,7 +105,11 @@ BAD = {
     "max_tokens 0": ({"token_ids": IDS, "stopping": {"max_tokens": 0}}, "InvalidArgument"),
     "unknown adapter": ({"token_ids": IDS, "adapter": "x"}, "NotFound"),
     "unknown model": ({"token_ids": IDS, "model": "x"}, "NotFound"),
-    "a feature of later": ({"token_ids": IDS, "sampling": {"n": 4}}, "Unimplemented"),
+    "more answers than rows": ({"token_ids": IDS, "sampling": {"n": 999}}, "InvalidArgument"),
+    "a feature of later": (
+        {"token_ids": IDS, "adapter": "", "constraint": {"regex": "a"}},
+        "Unimplemented",
+    ),
 }
 
 

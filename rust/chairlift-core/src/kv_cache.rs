@@ -13,13 +13,15 @@
 //! A KV group with a window gives back what no later token sees, so that a request never holds more than
 //! [`Config::most_columns`] of it, however long it grows: no more is promised, and a hit needs no more.
 
+mod check;
+mod fork;
+
 use std::collections::BTreeMap;
 
 use crate::{
     block_pool::{BlockId, BlockPool, NULL_BLOCK},
     block_table::BlockTable,
     config::{Config, KvGroup},
-    error::{Violation, ensure},
     prefix_cache::{Namespace, PrefixCache},
 };
 
@@ -252,27 +254,6 @@ impl KvCache {
         hits.iter().filter(is_free).count()
     }
 
-    /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;
-    /// a column that is not full is copied when it is first written.
-    pub(crate) fn fork(&mut self, from: &BlockTable, table: &mut BlockTable, num_tokens: usize) {
-        debug_assert_eq!(table.num_columns(), 0, "a follower starts without blocks");
-        let num_columns = num_tokens.div_ceil(self.block_size);
-        let groups = self.groups.iter().zip(&from.groups);
-        for (columns, (group, from)) in table.groups.iter_mut().zip(groups) {
-            columns.num_freed = group.kv.first_column(num_tokens, self.block_size);
-            columns.blocks.resize(columns.num_freed, NULL_BLOCK);
-            for &block in &from.blocks[columns.num_freed..num_columns] {
-                self.pool.share(block);
-                columns.blocks.push(block);
-            }
-        }
-        let num_full = num_tokens / self.block_size;
-        table.hashes.clone_from(&from.hashes);
-        table.num_columns = num_columns;
-        table.num_published = from.num_published.min(num_full);
-        table.shares_tail = num_columns > num_full;
-    }
-
     /// Allocates columns until `num_tokens` fit, and the last column anew where others own it too; false (and nothing
     /// changed) if there is no room.
     pub(crate) fn grow(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
@@ -304,38 +285,11 @@ impl KvCache {
         true
     }
 
-    /// Others own the last column, too.
-    pub(crate) fn is_tail_shared(&self, table: &BlockTable) -> bool {
-        let mut tail = table.shared_tail();
-        tail.any(|block| self.pool.num_references(block) > 1)
-    }
-
-    /// Whoever owns the last column alone keeps it; until it is written again the cache does not know it.
-    fn copy_tail(&mut self, table: &mut BlockTable) {
-        for columns in &mut table.groups {
-            let tail = columns.blocks.last_mut();
-            let tail = tail.expect("invariant: a shared column is there");
-            if self.pool.num_references(*tail) > 1 {
-                let source = std::mem::replace(tail, NULL_BLOCK);
-                *tail = self.allocate();
-                self.copies.push((source, *tail));
-                self.pool.release(source, false);
-            } else {
-                self.prefix_cache.evict(*tail);
-            }
-        }
-    }
-
     fn allocate(&mut self) -> BlockId {
         let block = self.pool.allocate();
         let block = block.expect("invariant: available blocks are free");
         self.prefix_cache.evict(block);
         block
-    }
-
-    /// The copies since the last call: source and target.
-    pub(crate) fn take_copies(&mut self) -> impl Iterator<Item = (BlockId, BlockId)> + '_ {
-        self.copies.drain(..)
     }
 
     /// Makes the full columns among the first `num_computed` tokens known to others.
@@ -413,60 +367,5 @@ impl KvCache {
 
     pub(crate) fn num_groups(&self) -> usize {
         self.groups.len()
-    }
-
-    /// The pool, the cache and the tables agree.
-    pub(crate) fn check_invariants<'a>(
-        &self,
-        tables: impl Iterator<Item = &'a BlockTable>,
-    ) -> Result<(), Violation> {
-        self.pool.check_invariants()?;
-        self.prefix_cache.check_invariants()?;
-        let mut references = vec![0; self.pool.num_blocks() + 1];
-        let mut promised = 0;
-        for table in tables {
-            table
-                .blocks()
-                .for_each(|block| references[block as usize] += 1);
-            promised += table.promised;
-            for (group, columns) in self.groups.iter().zip(&table.groups) {
-                ensure!(
-                    columns.blocks.len() == table.num_columns(),
-                    "the KV groups of a request have different columns"
-                );
-                let freed = columns.blocks.iter().map(|&block| block == NULL_BLOCK);
-                ensure!(
-                    freed
-                        .enumerate()
-                        .all(|(i, freed)| freed == (i < columns.num_freed)),
-                    "a request holds blocks behind its window, or lacks some before it"
-                );
-                ensure!(
-                    columns.num_held() <= group.most,
-                    "a request holds {} blocks of a window, at most {} can be in use",
-                    columns.num_held(),
-                    group.most
-                );
-            }
-        }
-        for (block, &owners) in references.iter().enumerate() {
-            let counted = self.pool.num_references(block as BlockId);
-            ensure!(
-                counted == owners,
-                "block {block}: {counted} references, {owners} in tables"
-            );
-        }
-        ensure!(
-            promised == self.promised,
-            "{promised} blocks are promised, {} counted",
-            self.promised
-        );
-        ensure!(
-            self.promised <= self.pool.num_free(),
-            "{} blocks are promised, {} are free",
-            self.promised,
-            self.pool.num_free()
-        );
-        Ok(())
     }
 }

@@ -25,6 +25,7 @@ mod answers;
 mod budget;
 mod change;
 mod check;
+mod end;
 mod explain;
 mod last_row;
 mod outcome;
@@ -52,10 +53,10 @@ use crate::{
     cost_model::{CostModel, Work},
     deadlines::Deadlines,
     error::ConfigError,
-    events::{EndReason, Events, Failure},
+    events::{EndReason, Events},
     kv_cache::KvCache,
     queue::Queue,
-    request::{Account, Request, RequestId, Slot, State},
+    request::{Request, RequestId, Slot},
     rows::Rows,
     text::TokenTable,
     waits::WaitClock,
@@ -282,138 +283,6 @@ impl Scheduler {
             num_recomputed_tokens: self.num_recomputed_tokens,
             num_prefix_queries: self.num_prefix_queries,
             num_prefix_hits: self.num_prefix_hits,
-        }
-    }
-
-    /// Ends what is due: requests that waited too long to start, and requests out of time.
-    fn expire(&mut self, now: Nanos) {
-        while let Some(request) = self.deadlines.pop_due(now) {
-            for slot in self.answers(request).into_iter().rev() {
-                if self.is_answer(slot, request) {
-                    self.expire_answer(now, slot);
-                }
-            }
-        }
-        self.sweep();
-    }
-
-    fn expire_answer(&mut self, now: Nanos, slot: Slot) {
-        let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
-        let request = live(&mut self.requests, slot);
-        let started = request.account.first_scheduled.is_some();
-        if due(request.deadline) {
-            self.end_early(now, slot, EndReason::TimeLimit);
-        } else if due(request.queue_deadline) && !started {
-            self.end_early(now, slot, EndReason::Failed(Failure::QueueTimeout));
-        }
-    }
-
-    /// The slot still has an answer of this request.
-    fn is_answer(&self, slot: Slot, owner: RequestId) -> bool {
-        let request = self.requests[slot as usize].as_ref();
-        request.is_some_and(|request| request.owner == owner && request.is_live())
-    }
-
-    /// Ends a request from outside a step: text that was held back is decided now, unless it failed.
-    fn end_early(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
-        let request = live(&mut self.requests, slot);
-        if !matches!(reason, EndReason::Failed(_)) {
-            let start = self.events.text.len();
-            request
-                .text
-                .finish(&self.token_table, &mut self.events.text);
-            self.events.tokens(request.answer(), start, &[], 0);
-        }
-        self.end(now, slot, reason);
-    }
-
-    /// The one way out: emits the last event of an answer. An error ends all answers of its request.
-    fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
-        let request = live(&mut self.requests, slot);
-        let (owner, answer) = (request.owner, request.answer());
-        if !matches!(reason, EndReason::Failed(_)) {
-            let unspent = request.unspent_credit();
-            let ends_all = matches!(reason, EndReason::Cancelled | EndReason::TimeLimit);
-            let (account, last) = self.close(now, slot);
-            self.events.end(answer, reason, account, last);
-            if !last && !ends_all {
-                let others = self.answers(owner);
-                self.deal_credit(&others, unspent);
-            }
-            return;
-        }
-        let mut answers = self.answers(owner);
-        answers.retain(|&other| other != slot);
-        answers.push(slot);
-        // Whoever follows goes before the one that it follows.
-        answers.sort_by_key(|&slot| live(&mut self.requests, slot).leader.is_none());
-        let mut account = live(&mut self.requests, slot).account;
-        (account.prompt_tokens, account.cached_tokens) = (0, 0);
-        account.finished = now;
-        for other in answers {
-            let ended = self.close(now, other).0;
-            account.prompt_tokens += ended.prompt_tokens;
-            account.cached_tokens += ended.cached_tokens;
-            account.output_tokens += ended.output_tokens;
-            if other == slot {
-                account.waits = ended.waits;
-            }
-        }
-        self.events.end((owner, 0), reason, account, true);
-    }
-
-    /// Ends an answer without a word, and releases what no step in flight names; gives its account, and whether it is the
-    /// last of its request.
-    fn close(&mut self, now: Nanos, slot: Slot) -> (Account, bool) {
-        self.stop_waiting(slot);
-        self.share_wait(slot);
-        let last = self.leave_family(slot);
-        let request = live(&mut self.requests, slot);
-        self.num_following -= usize::from(request.state == State::Following);
-        self.queue.shares.leave(now, request.tenant);
-        request.state = State::Ended { row: request.row() };
-        self.needs_sweep = true;
-        request.account.finished = now;
-        request.account.output_tokens = request.num_output();
-        let account = request.account;
-        if request.in_flight == 0 {
-            self.release(slot);
-        }
-        (account, last)
-    }
-
-    /// The one place that frees: blocks, row and slot of an ended request that no step names.
-    fn release(&mut self, slot: Slot) {
-        let mut request = self.requests[slot as usize]
-            .take()
-            .expect("invariant: released once");
-        debug_assert!(!request.is_live() && request.in_flight == 0);
-        self.kv.release(&mut request.table);
-        match request.row() {
-            Some(row) if self.config.policy.holds_rows() => {
-                self.rows.hold(row);
-                self.needs_sweep = true;
-            }
-            Some(row) => self.rows.release(row),
-            None => {}
-        }
-        self.free_slots.push(slot);
-    }
-
-    /// Takes ended requests off the running list and ends the batch when it is empty. Every public call that may end
-    /// a request finishes with it.
-    fn sweep(&mut self) {
-        if !std::mem::take(&mut self.needs_sweep) {
-            return;
-        }
-        let requests = &self.requests;
-        self.running.retain(|&slot| {
-            requests[slot as usize]
-                .as_ref()
-                .is_some_and(|request| matches!(request.state, State::Running { .. }))
-        });
-        if self.running.is_empty() {
-            self.rows.release_held();
         }
     }
 

@@ -1,4 +1,4 @@
-//! Changes of live requests: drawn, carried out, and what they owe.
+//! Changes of live requests, their abort included: drawn, carried out, and what they owe.
 
 use std::fmt;
 
@@ -260,5 +260,53 @@ impl World {
             }
         }
         new
+    }
+
+    pub(crate) fn abort(&mut self, label: Label, reason: &EndReason) -> Checked {
+        self.tell_time();
+        let Some(client) = self.find(label) else {
+            self.tally.saw(Sight::AbortUnknown);
+            let unknown = RequestId(mix(u64::from(label)));
+            ensure!(
+                !self.scheduler.abort(self.now, unknown, reason.clone()),
+                "an unknown request is aborted"
+            );
+            return Ok(());
+        };
+        let answers: Vec<_> = self.answers(client).collect();
+        let (id, is_live) = (self.clients[client].id, !answers.is_empty());
+        let sight = self.abort_sight(answers.first().copied().unwrap_or(client));
+        self.tally.saw(sight);
+        for index in answers {
+            self.owe_end(index, reason);
+        }
+        let before = self.scheduler.load();
+        let aborted = self.scheduler.abort(self.now, id, reason.clone());
+        ensure!(aborted == is_live, "abort of #{label} says {aborted}");
+        let after = self.scheduler.load();
+        ensure!(
+            is_live || after == before,
+            "the abort of an ended request changes something"
+        );
+        Ok(())
+    }
+
+    fn abort_sight(&mut self, client: usize) -> Sight {
+        let client = &self.clients[client];
+        if client.in_flight > 0 {
+            self.tally.saw(Sight::AbortInFlight);
+        }
+        match client.state {
+            State::Ended => Sight::AbortEnded,
+            State::Waiting if client.joined => Sight::AbortPreempted,
+            State::Waiting => Sight::AbortWaiting,
+            State::Running
+                if client.in_flight > 0 && client.num_output + 1 == client.answer.num_output =>
+            {
+                Sight::AbortLastStep
+            }
+            State::Running if client.num_sampled == 0 => Sight::AbortMidChunk,
+            State::Running => Sight::AbortRunning,
+        }
     }
 }

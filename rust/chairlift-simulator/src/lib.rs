@@ -11,7 +11,8 @@
 //! | `change` | changes of live requests |
 //! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes whom |
 //! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
-//! | `batch`, `check` | the invariants, seen from outside |
+//! | `batch`, `conserve`, `check` | the invariants, seen from outside |
+//! | `family` | several answers to one prompt |
 //! | `explain` | why somebody waits, as told and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
 #![forbid(unsafe_code)]
@@ -20,9 +21,11 @@ mod batch;
 mod change;
 mod check;
 mod client;
+mod conserve;
 mod device;
 mod event;
 mod explain;
+mod family;
 mod faults;
 mod last_row;
 mod oracle;

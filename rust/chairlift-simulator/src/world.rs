@@ -10,7 +10,7 @@ use std::{
 };
 
 use chairlift_core::{
-    Account, RefusalReason, RequestId, Scheduler,
+    RefusalReason, RequestId, Scheduler,
     events::{EndReason, EventKind, Events, Failure},
     plan::Plan,
     scheduler::{Next, StepId},
@@ -18,7 +18,7 @@ use chairlift_core::{
 };
 
 use crate::{
-    client::{Client, Due, State},
+    client::{Client, Due},
     device::{Device, RowRun, Write},
     event::{Event, Outcome},
     explain::Wait,
@@ -290,113 +290,8 @@ impl World {
         Ok(())
     }
 
-    fn abort(&mut self, label: Label, reason: &EndReason) -> Checked {
-        self.tell_time();
-        let Some(client) = self.find(label) else {
-            self.tally.saw(Sight::AbortUnknown);
-            let unknown = RequestId(mix(u64::from(label)));
-            ensure!(
-                !self.scheduler.abort(self.now, unknown, reason.clone()),
-                "an unknown request is aborted"
-            );
-            return Ok(());
-        };
-        let answers: Vec<_> = self.answers(client).collect();
-        let (id, is_live) = (self.clients[client].id, !answers.is_empty());
-        let sight = self.abort_sight(answers.first().copied().unwrap_or(client));
-        self.tally.saw(sight);
-        for index in answers {
-            self.owe_end(index, reason);
-        }
-        let before = self.scheduler.load();
-        let aborted = self.scheduler.abort(self.now, id, reason.clone());
-        ensure!(aborted == is_live, "abort of #{label} says {aborted}");
-        let after = self.scheduler.load();
-        ensure!(
-            is_live || after == before,
-            "the abort of an ended request changes something"
-        );
-        Ok(())
-    }
-
-    fn abort_sight(&mut self, client: usize) -> Sight {
-        let client = &self.clients[client];
-        if client.in_flight > 0 {
-            self.tally.saw(Sight::AbortInFlight);
-        }
-        match client.state {
-            State::Ended => Sight::AbortEnded,
-            State::Waiting if client.joined => Sight::AbortPreempted,
-            State::Waiting => Sight::AbortWaiting,
-            State::Running
-                if client.in_flight > 0 && client.num_output + 1 == client.answer.num_output =>
-            {
-                Sight::AbortLastStep
-            }
-            State::Running if client.num_sampled == 0 => Sight::AbortMidChunk,
-            State::Running => Sight::AbortRunning,
-        }
-    }
-
     pub(crate) fn find(&self, label: Label) -> Option<usize> {
         self.by_label.get(&label).copied()
-    }
-
-    /// The answers of a request that have not ended and do not end with the event at hand; `index` is any of them.
-    pub(crate) fn answers(&self, index: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
-        let client = &self.clients[index];
-        let first = index - client.index;
-        let answers = first..first + client.num_answers;
-        answers.filter(|&answer| {
-            let answer = &self.clients[answer];
-            answer.is_live() && !answer.is_ending()
-        })
-    }
-
-    /// Deals credit out to the answers of a request: evenly, what is over to those who have least left.
-    pub(crate) fn deal(&mut self, index: usize, credit: u64) {
-        let left = |index: &usize| {
-            let client = &self.clients[*index];
-            client.credit_left(client.num_due())
-        };
-        let mut answers: Vec<_> = self.answers(index).collect();
-        answers.sort_by_key(left);
-        let num_answers = answers.len() as u64;
-        for (i, answer) in (0..).zip(answers) {
-            let more = credit / num_answers + u64::from(i < credit % num_answers);
-            let credit = &mut self.clients[answer].credit;
-            *credit = credit.map(|credit| credit.saturating_add(more));
-        }
-    }
-
-    /// What an answer that ends by itself leaves of its credit goes to the others.
-    pub(crate) fn deal_unspent(&mut self, index: usize) {
-        let client = &self.clients[index];
-        if let Some(credit) = client.credit {
-            let unspent = credit.saturating_sub(client.num_due() as u64);
-            let others = self.answers(index).count();
-            self.tally
-                .add(Sight::Dealt, u64::from(unspent > 0 && others > 0));
-            self.deal(index, unspent);
-        }
-    }
-
-    /// Says that the event at hand ends an answer, whatever else it owes.
-    pub(crate) fn owe_end(&mut self, client: usize, reason: &EndReason) {
-        let num_tokens = self.clients[client].due.take().map(|due| due.num_tokens);
-        let due = Due {
-            num_tokens: num_tokens.unwrap_or(0),
-            end: Some(reason.clone()),
-        };
-        self.owe(client, due);
-    }
-
-    /// Says that the event at hand ends all answers of a request by an error.
-    pub(crate) fn owe_failure(&mut self, client: usize, failure: Failure) {
-        let answers: Vec<_> = self.answers(client).collect();
-        for index in answers {
-            self.owe_end(index, &EndReason::Failed(failure));
-        }
     }
 
     /// Says what the event at hand owes a client.
@@ -455,39 +350,8 @@ impl World {
         Ok(())
     }
 
-    /// The last event of an answer; an error is that of all answers.
-    fn end(&mut self, index: usize, reason: &EndReason, account: &Account, last: bool) -> Checked {
-        let first = index - self.clients[index].index;
-        let family = first..first + self.clients[index].num_answers;
-        if matches!(reason, EndReason::Failed(_)) {
-            let live = family
-                .clone()
-                .filter(|&other| self.clients[other].is_live());
-            let live: Vec<_> = live.collect();
-            for &other in &live {
-                self.clients[other].end(reason)?;
-            }
-            self.check_failed_account(&live, account)?;
-            for other in live {
-                self.forget(other, reason);
-            }
-        } else {
-            self.clients[index].end(reason)?;
-            self.check_account(index, account)?;
-            self.forget(index, reason);
-        }
-        let is_over = family.clone().all(|other| !self.clients[other].is_live());
-        ensure!(
-            is_over == last,
-            "the end of #{}.{} says that it is the last: {last}",
-            self.clients[index].label,
-            self.clients[index].index
-        );
-        Ok(())
-    }
-
     /// A client has ended.
-    fn forget(&mut self, index: usize, reason: &EndReason) {
+    pub(crate) fn forget(&mut self, index: usize, reason: &EndReason) {
         self.hash(index as u64);
         self.live.retain(|&other| other != index);
         self.running.retain(|&other| other != index);

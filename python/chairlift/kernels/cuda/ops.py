@@ -197,7 +197,7 @@ def paged_decode(
         seq_lens: int32 `[R]`.
         work: int32 `[., 4]`.
         num_work: int32 `[1]`: how many of `work` there are.
-        workspace: float32 `[., workspace_rows, head_dim + 2]`: partial results.
+        workspace: float32 `[., workspace_rows, head_dim + 4]`: partial results.
         counters: int32, at least `R * num_kv_heads`: zero, and zero again after.
         split_len: Tokens of a split.
         window: 0 sees all.

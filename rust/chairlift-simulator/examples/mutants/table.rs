@@ -27,25 +27,25 @@ macro_rules! mutants {
 
 mutants! {
     // Blocks, rows and slots that never come back.
-    end_keeps_blocks, "vllm#14326", "an ended request keeps its blocks", "scheduler.rs":
+    end_keeps_blocks, "vllm#14326", "an ended request keeps its blocks", "scheduler/end.rs":
         "        self.kv.release(&mut request.table);\n        match request.row()" => "        match request.row()";
     abort_in_flight_leaks, "vllm#46283", "an abort in flight waits for a signal that never comes", "scheduler/outcome.rs":
         "if !is_live && !is_named {" => "if false {";
     failed_step_forgets_the_ended, "vllm-ascend#16662", "a failed step skips requests that have ended", "scheduler/outcome.rs":
         "                self.leave_step(item);\n            }\n            self.recycle" =>
         "                if live(&mut self.requests, item.slot).is_live() { self.leave_step(item); }\n            }\n            self.recycle";
-    abort_before_first_schedule, "vllm#18485", "only preempted requests are taken off the queue", "scheduler.rs":
+    abort_before_first_schedule, "vllm#18485", "only preempted requests are taken off the queue", "scheduler/end.rs":
         "        self.stop_waiting(slot);\n" => "        if live(&mut self.requests, slot).is_preempted() { self.stop_waiting(slot); }\n";
-    normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler.rs":
+    normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler/end.rs":
         "        self.free_slots.push(slot);" => "        if request.account.num_preemptions > 0 { self.free_slots.push(slot); }";
     half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache.rs":
         "if promise + num_revived + headroom > self.num_available() {" =>
         "if promise + num_revived + headroom > self.num_available() { self.promised += promise.min(self.num_available());";
     shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "block_pool.rs":
         "        self.references[block as usize] += 1;" => "        self.references[block as usize] = 1;";
-    rows_are_held_for_ever, "vllm#45414", "held rows are not released when their batch ends", "scheduler.rs":
+    rows_are_held_for_ever, "vllm#45414", "held rows are not released when their batch ends", "scheduler/end.rs":
         "            self.rows.release_held();" => "";
-    held_row_is_forgotten, "-", "a row that a step kept past its batch stays held", "scheduler.rs":
+    held_row_is_forgotten, "-", "a row that a step kept past its batch stays held", "scheduler/end.rs":
         "                self.rows.hold(row);\n                self.needs_sweep = true;" => "                self.rows.hold(row);";
     preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "queue.rs":
         "self.preempted.remove(&place)," => "self.preempted.contains(&place),";
@@ -149,11 +149,11 @@ mutants! {
         "self.steps_in_flight * self.max_num_batched_tokens" => "self.max_num_batched_tokens";
 
     // Several answers to a prompt.
-    shared_tail_is_not_copied, "-", "answers write to a block that they share", "kv_cache.rs":
+    shared_tail_is_not_copied, "-", "answers write to a block that they share", "kv_cache/fork.rs":
         "            if self.pool.num_references(*tail) > 1 {" => "            if self.pool.num_references(*tail) > 9999 {";
     copy_is_not_told, "-", "the runner does not hear of a copy", "scheduler/step.rs":
         "            plan.copy(source, target);" => "            let _ = (source, target);";
-    cache_knows_a_block_that_is_written, "-", "an answer writes to a block that the prefix cache knows, and the step fails", "kv_cache.rs":
+    cache_knows_a_block_that_is_written, "-", "an answer writes to a block that the prefix cache knows, and the step fails", "kv_cache/fork.rs":
         "                self.prefix_cache.evict(*tail);" => "                let _ = tail;";
     forks_too_early, "-", "answers go on from a prompt that is not computed", "scheduler/outcome.rs":
         "item.end >= request.num_prompt" => "item.end > 0";
@@ -161,7 +161,7 @@ mutants! {
         "item.end >= request.num_prompt" => "item.end > request.num_prompt";
     fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/answers.rs":
         "follower.num_computed = follower.num_prompt - 1;" => "follower.num_computed = follower.num_prompt;";
-    fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache.rs":
+    fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache/fork.rs":
         "                self.pool.share(block);\n                columns.blocks.push(block);\n            }\n        }\n        let num_full" => "                columns.blocks.push(block);\n            }\n        }\n        let num_full";
     answers_draw_alike, "-", "all answers have the index of the first", "scheduler/answers.rs":
         "plan.assign(row, slot, request.index, request.num_prompt - 1);" => "plan.assign(row, slot, 0, request.num_prompt - 1);";
@@ -177,19 +177,19 @@ mutants! {
         "(follower.account.prompt_tokens, follower.credit_end) = (0, share(index));" => "follower.credit_end = share(index);";
     last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/answers.rs":
         "        is_last\n" => "        let _ = is_last;\n        true\n";
-    an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler.rs":
+    an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler/end.rs":
         "        answers.retain(|&other| other != slot);\n        answers.push(slot);" => "        answers = vec![slot];";
     abort_forgets_the_first, "-", "a cancel ends the first answer alone", "scheduler.rs":
         "for &slot in answers.iter().rev() {" => "for &slot in answers.iter().take(1) {";
-    unspent_credit_is_lost, "-", "what an answer leaves of the credit is lost", "scheduler.rs":
+    unspent_credit_is_lost, "-", "what an answer leaves of the credit is lost", "scheduler/end.rs":
         "if !last && !ends_all {" => "if false && !last && !ends_all {";
     credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/answers.rs":
         "let num_answers = slots.len() as u64;" => "let num_answers = 1;";
 
     // Races between abort, end and step; names.
-    freed_in_flight, "vllm#42157", "a request that a step names is released by its abort", "scheduler.rs":
+    freed_in_flight, "vllm#42157", "a request that a step names is released by its abort", "scheduler/end.rs":
         "        if request.in_flight == 0 {" => "        if request.in_flight <= 1 {";
-    ended_stays_queued, "vllm#52969", "an aborted request is still in the queue", "scheduler.rs":
+    ended_stays_queued, "vllm#52969", "an aborted request is still in the queue", "scheduler/end.rs":
         "        self.stop_waiting(slot);\n" => "";
     completes_the_ended, "vllm#43226", "a step completes a request that was aborted", "scheduler/outcome.rs":
         "        if !self.leave_step(item) {\n            return;\n        }" =>
@@ -210,7 +210,7 @@ mutants! {
         "let end = self.num_tokens().min(self.max_num_tokens - 1);" => "let end = self.num_tokens();";
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
         "if self.num_waiting() + num_answers > most {" => "if self.num_waiting() + num_answers > most + 1 {";
-    queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler.rs":
+    queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler/end.rs":
         "due(request.queue_deadline) && !started" => "due(request.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
         "if may_stop && self.stop_token_ids" => "if self.stop_token_ids";

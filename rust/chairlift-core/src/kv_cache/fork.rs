@@ -1,0 +1,57 @@
+//! Answers that share the blocks of their prompt, and copy the last of them before they write to it.
+
+use super::KvCache;
+use crate::{
+    block_pool::{BlockId, NULL_BLOCK},
+    block_table::BlockTable,
+};
+
+impl KvCache {
+    /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;
+    /// a column that is not full is copied when it is first written.
+    pub(crate) fn fork(&mut self, from: &BlockTable, table: &mut BlockTable, num_tokens: usize) {
+        debug_assert_eq!(table.num_columns(), 0, "a follower starts without blocks");
+        let num_columns = num_tokens.div_ceil(self.block_size);
+        let groups = self.groups.iter().zip(&from.groups);
+        for (columns, (group, from)) in table.groups.iter_mut().zip(groups) {
+            columns.num_freed = group.kv.first_column(num_tokens, self.block_size);
+            columns.blocks.resize(columns.num_freed, NULL_BLOCK);
+            for &block in &from.blocks[columns.num_freed..num_columns] {
+                self.pool.share(block);
+                columns.blocks.push(block);
+            }
+        }
+        let num_full = num_tokens / self.block_size;
+        table.hashes.clone_from(&from.hashes);
+        table.num_columns = num_columns;
+        table.num_published = from.num_published.min(num_full);
+        table.shares_tail = num_columns > num_full;
+    }
+
+    /// Others own the last column, too.
+    pub(crate) fn is_tail_shared(&self, table: &BlockTable) -> bool {
+        let mut tail = table.shared_tail();
+        tail.any(|block| self.pool.num_references(block) > 1)
+    }
+
+    /// Whoever owns the last column alone keeps it; until it is written again the cache does not know it.
+    pub(super) fn copy_tail(&mut self, table: &mut BlockTable) {
+        for columns in &mut table.groups {
+            let tail = columns.blocks.last_mut();
+            let tail = tail.expect("invariant: a shared column is there");
+            if self.pool.num_references(*tail) > 1 {
+                let source = std::mem::replace(tail, NULL_BLOCK);
+                *tail = self.allocate();
+                self.copies.push((source, *tail));
+                self.pool.release(source, false);
+            } else {
+                self.prefix_cache.evict(*tail);
+            }
+        }
+    }
+
+    /// The copies since the last call: source and target.
+    pub(crate) fn take_copies(&mut self) -> impl Iterator<Item = (BlockId, BlockId)> + '_ {
+        self.copies.drain(..)
+    }
+}

@@ -1,0 +1,117 @@
+//! Work is conserved: who fits beside what a step computes is in it.
+
+use chairlift_core::policy::Policy;
+
+use crate::{
+    batch::Before,
+    client::Client,
+    oracle::first_visible,
+    tally::Sight,
+    world::{Checked, World, ensure},
+};
+
+impl World {
+    /// If the head of the queue fits beside what the step computes, it is in the step.
+    pub(crate) fn check_work_is_conserved(
+        &mut self,
+        before: &Before,
+        num_tokens: usize,
+    ) -> Checked {
+        let Some(head) = self.head() else {
+            return Ok(());
+        };
+        let is_kept = self.keeps_the_last_row(head);
+        let config = &self.scenario.config;
+        let load = self.scheduler.load();
+        let is_idle = |index: &usize| self.clients[*index].is_idle();
+        let parked: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
+        let num_rows = |index: usize| 1 + self.following(index).len();
+        let num_idle: usize = parked.iter().map(|&index| num_rows(index)).sum();
+        let num_busy = load.num_rows_held - num_idle;
+        let is_full = num_tokens == config.max_num_batched_tokens
+            || num_busy + num_rows(head) > config.max_num_seqs;
+        if config.steps_in_flight > 1
+            || config.policy != Policy::Continuous
+            || before.has_preempted
+            || is_full
+            || is_kept
+        {
+            return Ok(());
+        }
+        let columns = |tokens: usize| tokens.div_ceil(config.block_size);
+        let left = |client: &Client| {
+            let written = columns(client.num_computed);
+            self.num_needed(columns(client.num_tokens()).saturating_sub(written))
+        };
+        // What the parked hold can be had, where it is known to be theirs alone.
+        let mut given = 0;
+        if !config.prefix_cache {
+            let held = |&index: &usize| self.num_held(&self.clients[index]);
+            let alone = |index: &&usize| self.clients[**index].num_answers == 1;
+            given = parked.iter().filter(alone).map(held).sum();
+        }
+        let promised = self.running.iter().filter(|index| {
+            // With a prefix cache promises of the parked count, too: whether they are enough alone is not known.
+            config.prefix_cache || !parked.contains(index)
+        });
+        let promised: usize = promised.map(|&index| left(&self.clients[index])).sum();
+        let num_runnable = self.running.len() - num_idle;
+        let head = &self.clients[head];
+        // Who was preempted comes back only if everyone who runs, itself included, could take one more token.
+        let mut num_tokens = head.num_tokens();
+        let mut headroom = 0;
+        if head.is_preempted() {
+            num_tokens += 1;
+            headroom = num_runnable * config.kv_groups.len();
+        }
+        let needed = self.num_needed(columns(num_tokens)) + headroom + promised;
+        let free = load.num_free_blocks + given;
+        let label = head.label;
+        ensure!(
+            needed > free,
+            "#{label} waits though a row is free and {needed} of {free} free blocks suffice"
+        );
+        Ok(())
+    }
+
+    /// Whether the head of the queue has to leave the last row to others.
+    fn keeps_the_last_row(&mut self, head: usize) -> bool {
+        let num_rows = 1 + self.following(head).len();
+        let head = &self.clients[head];
+        let is_kept = !head.is_preempted() && self.is_last_row_kept_from(head.tenant, num_rows);
+        self.tally.add(Sight::LastRowKept, u64::from(is_kept));
+        is_kept
+    }
+
+    /// Blocks that so many more columns take, in all KV groups: of a window never more than it sees and steps write.
+    fn num_needed(&self, columns: usize) -> usize {
+        let config = &self.scenario.config;
+        let written = config.max_num_batched_tokens * config.steps_in_flight;
+        let most = |window: u32| {
+            let tokens = window as usize - 1 + written;
+            1 + (tokens - 1).div_ceil(config.block_size)
+        };
+        let windows = config.kv_groups.iter().map(|group| group.window);
+        windows
+            .map(|window| window.map_or(columns, |window| columns.min(most(window))))
+            .sum()
+    }
+
+    /// Blocks of what a request has computed and may still see.
+    fn num_held(&self, client: &Client) -> usize {
+        let config = &self.scenario.config;
+        let first = |group| first_visible(group, client.num_computed) / config.block_size;
+        let end = client.num_computed.div_ceil(config.block_size);
+        config
+            .kv_groups
+            .iter()
+            .map(|&group| end - first(group))
+            .sum()
+    }
+
+    /// The head of the queue: who was preempted, then who never ran.
+    pub(crate) fn head(&self) -> Option<usize> {
+        let preempted = self.first(Client::is_preempted);
+        preempted.or_else(|| self.first_fresh())
+    }
+}
