@@ -76,14 +76,25 @@ async def _live(console: Console, state: TopState, frames: AsyncIterator[int]) -
             async for _ in frames:
                 live.refresh()
 
-        showing = asyncio.create_task(show())
-        with _keys(showing), suppress(asyncio.CancelledError):
-            await showing
+        showing, typed = asyncio.create_task(show()), asyncio.Event()
+        waiting = asyncio.create_task(typed.wait())
+        with _keys(typed), suppress(asyncio.CancelledError):
+            await asyncio.wait({showing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await _end(showing)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancels a task until that holds: a call may take the first time for a failure of its own."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=RETRY_S)
+    if not task.cancelled():
+        task.result()
 
 
 @contextmanager
-def _keys(task: asyncio.Task[None]) -> Iterator[None]:
-    """Ends the task when q is typed; a terminal otherwise waits for the end of a line."""
+def _keys(typed: asyncio.Event) -> Iterator[None]:
+    """Sets an event when q is typed; a terminal otherwise waits for the end of a line."""
     if not sys.stdin.isatty():
         yield
         return
@@ -95,7 +106,7 @@ def _keys(task: asyncio.Task[None]) -> Iterator[None]:
 
     def on_key() -> None:
         if os.read(fd, 1) in (b"q", b"Q", b""):
-            task.cancel()
+            typed.set()
 
     tty.setcbreak(fd)
     loop.add_reader(fd, on_key)
