@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 import torch
+from chairlift.kernels.cuda.build import architecture_of, compile_kernel
 from torch import Tensor
 
 from tests.cuda.emulation.library import Argument, signature_of
-from tests.cuda.nvrtc import compile_cubin, source_of
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
@@ -25,11 +25,9 @@ def _function(name: str, shared_bytes: int) -> Any:
     from cuda.bindings import driver
 
     torch.zeros(1, device="cuda")  # makes the context
-    major, minor = torch.cuda.get_device_capability()
-    architecture = f"sm_{major}{minor}" + ("a" if major == 9 else "")
-    cubin, (symbol,), _ = compile_cubin(source_of(name), [name], architecture)
-    module = _checked(driver.cuModuleLoadData(cubin))
-    function = _checked(driver.cuModuleGetFunction(module, symbol.encode()))
+    compiled = compile_kernel(name, architecture_of(*torch.cuda.get_device_capability()))
+    module = _checked(driver.cuModuleLoadData(compiled.code))
+    function = _checked(driver.cuModuleGetFunction(module, compiled.symbol))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     _checked(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
     return function

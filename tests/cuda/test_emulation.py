@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tests.cuda.emulation import EmulationError, Library, build, guarded
 from tests.cuda.emulation.library import compiler
+from tests.cuda.instantiations import instance
 
 PLANTED = Path(__file__).parent / "planted"
 NAMES = [
@@ -22,7 +23,6 @@ NAMES = [
         for t in ("bfloat", "float")
     ),
 ]
-ELEMENT = {torch.bfloat16: "chairlift::bfloat16", torch.float16: "chairlift::float16"}
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_tensor_cores_multiply_matrices(library: Library, dtype: torch.dtype) ->
     random = torch.Generator().manual_seed(0)
     a, b = (torch.randn(16, n, generator=random).to(dtype) for n in (16, 8))
     c = guarded(torch.full((16, 8), torch.nan))
-    name = f"chairlift::product<{ELEMENT[dtype]}>"
+    name = instance("product", dtype)
     library.launch(name, (1,), 32, 768, [c, guarded(a), guarded(b)])
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
@@ -150,7 +150,7 @@ def test_conversions_are_those_of_pytorch(library: Library, dtype: torch.dtype) 
     source[3:8] = torch.tensor([448.0, 2**-9 * 1.5, -(2**-10), 17.0, 19.0])  # ties and ends
     out, rounded = torch.empty(256), torch.empty(256)
     narrow = torch.empty(256, dtype=torch.uint8)
-    name = f"chairlift::convert<{ELEMENT[dtype]}>"
+    name = instance("convert", dtype)
     library.launch(name, (4,), 64, 0, [out, rounded, narrow, source])
     every = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float()
     is_number = ~every.isnan()

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from chairlift.kernels.cuda.ops import decode_block, partial_width
 from torch import Tensor
 
 from tests.cuda.conftest import Launch, launch_emulated
 from tests.cuda.emulation import EmulationError, guarded, reversed_turns
-from tests.cuda.instantiations import decode_launch, instance
+from tests.cuda.instantiations import F8, OTHER_TYPES, instance
 from tests.cuda.paged_batch import PagedBatch
-
-FLOAT8 = torch.float8_e4m3fn
 
 
 def work_list(batch: PagedBatch, split_len: int) -> list[list[int]]:
@@ -35,7 +34,8 @@ def decode(
     query = guarded(torch.cat(batch.query))
     out = guarded(torch.full_like(query, torch.nan))
     most_rows = max(batch.num_queries) * batch.group
-    workspace = guarded(torch.full((len(work), most_rows, batch.head_dim + 4), torch.nan))
+    width = partial_width(batch.head_dim)
+    workspace = guarded(torch.full((len(work), most_rows, width), torch.nan))
     counters = guarded(torch.zeros(len(batch.seq_lens), batch.num_kv_heads, dtype=torch.int32))
     int32 = {"dtype": torch.int32}
     arguments = [out, query, batch.cache, guarded(batch.block_table), guarded(batch.rows)]
@@ -46,7 +46,7 @@ def decode(
     arguments += [batch.block_table.shape[1], split_len, batch.window, most_rows]
     arguments += [batch.scale, batch.softcap]
     name = instance("paged_decode", batch.dtype, batch.kv_dtype, batch.head_dim)
-    num_threads, shared_bytes = decode_launch(batch.head_dim)
+    num_threads, shared_bytes = decode_block(batch.head_dim)
     run(name, (num_ctas,), num_threads, shared_bytes - fewer_bytes, arguments)
     assert not counters.any(), "counters must be zero again"
     return out
@@ -65,16 +65,7 @@ def test_matches_the_twin_over_ragged_lengths(
     assert batch.error(decode(run, batch)) < 1
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kv_dtype", "head_dim"),
-    [
-        (torch.float16, torch.float16, 64),
-        (torch.float16, FLOAT8, 64),
-        (torch.bfloat16, FLOAT8, 96),
-        (torch.bfloat16, FLOAT8, 128),
-        (torch.bfloat16, FLOAT8, 256),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "kv_dtype", "head_dim"), OTHER_TYPES)
 def test_float16_and_float8(
     run: Launch, dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int
 ) -> None:
@@ -100,14 +91,14 @@ def test_several_new_tokens_see_one_another_causally(run: Launch, window: int) -
     assert batch.error(decode(run, batch)) < 1
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, FLOAT8])
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, F8])
 def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
     options = {"softcap": 2.5, "sinks": True, "window": 150}
     batch = PagedBatch([3, 129, 300], [1, 1, 2], (8, 2), 128, torch.bfloat16, kv_dtype, **options)
     assert batch.error(decode(run, batch)) < 1
 
 
-@pytest.mark.parametrize(("split_len", "kv_dtype"), [(256, torch.bfloat16), (512, FLOAT8)])
+@pytest.mark.parametrize(("split_len", "kv_dtype"), [(256, torch.bfloat16), (512, F8)])
 def test_longer_splits(run: Launch, split_len: int, kv_dtype: torch.dtype) -> None:
     batch = PagedBatch([1040, 512, 513], [1, 1, 1], (2, 1), 128, torch.bfloat16, kv_dtype)
     assert batch.error(decode(run, batch, split_len=split_len)) < 1
@@ -142,10 +133,10 @@ def test_no_work_at_all_is_no_work(run: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "kv_dtype"), [(128, torch.bfloat16), (256, torch.bfloat16), (64, FLOAT8)]
+    ("head_dim", "kv_dtype"), [(128, torch.bfloat16), (256, torch.bfloat16), (64, F8)]
 )
 def test_turns_of_the_threads_change_nothing(head_dim: int, kv_dtype: torch.dtype) -> None:
-    dtype = torch.float16 if kv_dtype == FLOAT8 else kv_dtype
+    dtype = torch.float16 if kv_dtype == F8 else kv_dtype
     batch = PagedBatch([300, 31], [1, 3], (4, 2), head_dim, dtype, kv_dtype)
     expected = decode(launch_emulated, batch)
     with reversed_turns(instance("paged_decode", dtype, kv_dtype, head_dim)):

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from chairlift.kernels.cuda.ops import prefill_shared_bytes
 from torch import Tensor
 
 from tests.cuda.conftest import Launch, launch_emulated
 from tests.cuda.emulation import guarded, reversed_turns
-from tests.cuda.instantiations import instance, prefill_bytes
+from tests.cuda.instantiations import F8, OTHER_TYPES, instance
 from tests.cuda.paged_batch import PagedBatch
-
-FLOAT8 = torch.float8_e4m3fn
 
 
 def prefill(run: Launch, batch: PagedBatch, tile_rows: int = 64) -> Tensor:
@@ -29,7 +28,7 @@ def prefill(run: Launch, batch: PagedBatch, tile_rows: int = 64) -> Tensor:
     arguments += [batch.num_blocks, batch.block_table.shape[1], batch.window]
     arguments += [batch.scale, batch.softcap]
     name = instance("paged_prefill", batch.dtype, batch.kv_dtype, batch.head_dim, tile_rows)
-    shared = prefill_bytes(batch.head_dim, tile_rows, batch.kv_dtype)
+    shared = prefill_shared_bytes(batch.head_dim, tile_rows, batch.kv_dtype.itemsize)
     run(name, (len(tiles),), 128, shared, arguments)
     return out
 
@@ -45,16 +44,7 @@ def test_matches_the_twin_over_ragged_chunks(
     assert batch.error(prefill(run, batch, tile_rows)) < 1
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kv_dtype", "head_dim"),
-    [
-        (torch.float16, torch.float16, 64),
-        (torch.float16, FLOAT8, 64),
-        (torch.bfloat16, FLOAT8, 96),
-        (torch.bfloat16, FLOAT8, 128),
-        (torch.bfloat16, FLOAT8, 256),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "kv_dtype", "head_dim"), OTHER_TYPES)
 def test_float16_and_float8(
     run: Launch, dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int
 ) -> None:
@@ -74,7 +64,7 @@ def test_a_window_hides_what_is_before_it(run: Launch, window: int) -> None:
     assert batch.error(prefill(run, batch)) < 1
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, FLOAT8])
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, F8])
 def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
     options = {"softcap": 2.5, "sinks": True, "window": 40}
     batch = PagedBatch([100, 9], [30, 9], (4, 1), 128, torch.bfloat16, kv_dtype, **options)
@@ -95,7 +85,7 @@ def test_bits_do_not_depend_on_batch_tile_or_chunk(run: Launch) -> None:
         assert torch.equal(prefill(run, chunk, 128), parts[0][first:last])
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float16, FLOAT8])
+@pytest.mark.parametrize("kv_dtype", [torch.float16, F8])
 def test_turns_of_the_threads_change_nothing(kv_dtype: torch.dtype) -> None:
     batch = PagedBatch([150, 31], [60, 31], (4, 2), 64, torch.float16, kv_dtype)
     expected = prefill(launch_emulated, batch)

@@ -1,8 +1,18 @@
 """Steps engines, collects what they say, and looks into or bends what the sampler sees."""
 
+import random
 from collections import defaultdict
 
-from chairlift.types import Failed, Finished, Output, Request, Sampling, Stopping, Tokens
+from chairlift.types import (
+    Failed,
+    Finished,
+    FinishReason,
+    Output,
+    Request,
+    Sampling,
+    Stopping,
+    Tokens,
+)
 
 
 class Panic(BaseException):
@@ -65,6 +75,36 @@ def end(events):
     assert [isinstance(event, Finished | Failed) for event in events].count(True) == 1
     assert isinstance(events[-1], Finished | Failed)
     return events[-1]
+
+
+def cancel_at_random(engine, clock, prompts, answers, max_tokens):
+    """Adds and cancels requests between steps: whole answers are those, cut ones begin them."""
+    draw = random.Random(1)
+    live, ended, seen = {}, 0, {}
+    for _ in range(500):
+        clock.advance(0.02)
+        if draw.random() < 0.3 and len(live) < 30:
+            which = draw.randrange(len(prompts))
+            live[engine.add(greedy(prompts[which], max_tokens)).request_id] = which
+        if live and draw.random() < 0.15:
+            engine.cancel(draw.choice(list(live)))
+        for event in engine.step():
+            if isinstance(event, Tokens):
+                seen.setdefault(event.request_id, []).extend(event.token_ids)
+            else:
+                assert isinstance(event, Finished)
+                which = live.pop(event.request_id)
+                got = seen.pop(event.request_id, [])
+                assert got == answers[which][: len(got)]
+                if event.reason is not FinishReason.CANCELLED:
+                    assert got == answers[which]
+                ended += 1
+        engine.check_invariants()
+    for request_id in live:
+        engine.cancel(request_id)
+    drain(engine)
+    assert ended > 40
+    assert_empty(engine)
 
 
 def assert_empty(engine):

@@ -1,9 +1,7 @@
-import random
-
 import pytest
-from chairlift.types import Finished, FinishReason, Tokens
+from chairlift.types import FinishReason
 
-from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
+from tests.engine.drive import assert_empty, cancel_at_random, drain, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts
 
 
@@ -74,29 +72,4 @@ def test_random_cancels_leave_the_pool_full(make_engine, kv_blocks, clock, batch
     reference = [
         token_ids(events) for events in run(make_engine(), [greedy(p, 30) for p in prompts()])
     ]
-    draw = random.Random(1)
-    live, ended, seen = {}, 0, {}
-    for _ in range(500):
-        clock.advance(0.02)
-        if draw.random() < 0.3 and len(live) < 30:
-            which = draw.randrange(8)
-            live[engine.add(greedy(prompts()[which], 30)).request_id] = which
-        if live and draw.random() < 0.15:
-            engine.cancel(draw.choice(list(live)))
-        for event in engine.step():
-            if isinstance(event, Tokens):
-                seen.setdefault(event.request_id, []).extend(event.token_ids)
-            else:
-                assert isinstance(event, Finished)
-                which = live.pop(event.request_id)
-                got = seen.pop(event.request_id, [])
-                assert got == reference[which][: len(got)]
-                if event.reason is not FinishReason.CANCELLED:
-                    assert got == reference[which]
-                ended += 1
-        engine.check_invariants()
-    for request_id in live:
-        engine.cancel(request_id)
-    drain(engine)
-    assert ended > 40
-    assert_empty(engine)
+    cancel_at_random(engine, clock, prompts(), reference, 30)

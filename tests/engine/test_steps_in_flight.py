@@ -1,16 +1,25 @@
 """Two steps in flight: the next one is launched before the tokens of the one before are known."""
 
 import asyncio
-import random
 from dataclasses import replace
 
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.sampler import Sampled
 from chairlift.errors import EngineDownError, Reason
-from chairlift.types import Finished, FinishReason, Output, Tokens
+from chairlift.types import FinishReason, Output, Tokens
 
-from tests.engine.drive import Panic, assert_empty, drain, end, greedy, run, text, token_ids
+from tests.engine.drive import (
+    Panic,
+    assert_empty,
+    cancel_at_random,
+    drain,
+    end,
+    greedy,
+    run,
+    text,
+    token_ids,
+)
 from tests.engine.test_faults import POISON, break_forward, poison_draw, poison_prompt
 from tests.engine.tiny_model import prompts
 
@@ -106,31 +115,7 @@ def test_log_probabilities_stay_with_their_tokens(make_engine, make_pipelined):
 
 def test_random_cancels_leave_the_pool_full(make_pipelined, kv_blocks, clock, alone):
     engine = make_pipelined(kv_cache_memory=kv_blocks(30), max_num_batched_tokens=24)
-    draw = random.Random(1)
-    live, ended, seen = {}, 0, {}
-    for _ in range(400):
-        clock.advance(0.02)
-        if draw.random() < 0.3 and len(live) < 30:
-            which = draw.randrange(8)
-            live[engine.add(greedy(prompts()[which], NUM_TOKENS)).request_id] = which
-        if live and draw.random() < 0.15:
-            engine.cancel(draw.choice(list(live)))
-        for event in engine.step():
-            if isinstance(event, Tokens):
-                seen.setdefault(event.request_id, []).extend(event.token_ids)
-            else:
-                assert isinstance(event, Finished)
-                which = live.pop(event.request_id)
-                got = seen.pop(event.request_id, [])
-                is_whole = event.reason is not FinishReason.CANCELLED
-                assert got == alone[which] if is_whole else got == alone[which][: len(got)]
-                ended += 1
-        engine.check_invariants()
-    for request_id in live:
-        engine.cancel(request_id)
-    drain(engine)
-    assert ended > 40
-    assert_empty(engine)
+    cancel_at_random(engine, clock, prompts(), alone, NUM_TOKENS)
 
 
 def test_steps_that_fail_now_and_then_are_computed_again(make_pipelined, alone):

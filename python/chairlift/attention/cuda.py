@@ -81,7 +81,7 @@ class CudaBackend(AttentionBackend):
         """Allocates for partial results once and for all; the layers of a step share it."""
         self._split_len = limits.split_len
         self._workspace = torch.empty(
-            *(limits.max_splits, ops.MAX_DECODE_ROWS, head_dim + 4),
+            *(limits.max_splits, ops.MAX_DECODE_ROWS, ops.partial_width(head_dim)),
             dtype=torch.float32,
             device=self.device,
         )

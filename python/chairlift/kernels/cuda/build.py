@@ -4,6 +4,7 @@ No GPU is needed, nor nvcc: the compiler is a library (`pip install chairlift[cu
 is named by a hash of all that it depends on, so that nothing on disk is ever stale.
 """
 
+import io
 import json
 import os
 import tempfile
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -38,6 +39,15 @@ class Binary:
     symbol: bytes
     """What it is called inside."""
     cubin: Path
+
+
+class Compiled(NamedTuple):
+    """What the compiler made of a kernel."""
+
+    code: bytes
+    symbol: bytes
+    log: str
+    """Registers and spills, as the assembler tells them."""
 
 
 def cache_folder() -> Path:
@@ -94,17 +104,22 @@ def _binary(name: str, architecture: str, common: str, folder: Path) -> Binary:
     key = sha256(f"{common} {name}".encode()).hexdigest()[:32]
     cubin, about = folder / f"{key}.cubin", folder / f"{key}.json"
     if not about.exists():
-        code, symbol = _compile(name, architecture)
-        _write(cubin, code)
-        note = {"name": name, "architecture": architecture, "symbol": symbol.decode("ascii")}
+        compiled = compile_kernel(name, architecture)
+        _write(cubin, compiled.code)
+        symbol = compiled.symbol.decode("ascii")
+        note = {"name": name, "architecture": architecture, "symbol": symbol}
         # Last: who finds it finds the machine code too.
         _write(about, json.dumps(note).encode())
-    symbol = json.loads(about.read_bytes())["symbol"].encode("ascii")
-    return Binary(name, symbol, cubin)
+    noted = json.loads(about.read_bytes())
+    return Binary(name, noted["symbol"].encode("ascii"), cubin)
 
 
-def _compile(name: str, architecture: str) -> tuple[bytes, bytes]:
-    """Gives the machine code of a kernel and its symbol."""
+def compile_kernel(name: str, architecture: str) -> Compiled:
+    """Compiles a kernel, whatever is on disk.
+
+    Raises:
+        ConfigError: It does not compile; the message is the compiler's.
+    """
     from cuda.core import Program, ProgramOptions
 
     source = sources.source_of(name)
@@ -113,14 +128,16 @@ def _compile(name: str, architecture: str) -> tuple[bytes, bytes]:
         arch=architecture,
         std=STANDARD,
         include_path=str(sources.source_folder() / "include"),
+        ptxas_options=["-v"],
     )
+    log = io.StringIO()
     try:
         program = Program(source.read_text(encoding="utf-8"), "c++", options)
-        compiled = program.compile("cubin", name_expressions=(name,))
+        compiled = program.compile("cubin", name_expressions=(name,), logs=log)
     except Exception as error:  # each library has its own
         message = f"kernel {name} for {architecture}: {error}"
         raise ConfigError(message) from error
-    return bytes(compiled.code), compiled.symbol_mapping[name]
+    return Compiled(bytes(compiled.code), compiled.symbol_mapping[name], log.getvalue())
 
 
 def _compiler_version() -> str:

@@ -19,10 +19,6 @@ MAX_DECODE_ROWS: Final = 16
 """Packed rows (queries times heads of a KV head) that a decode tile has room for."""
 
 _VECTOR_BYTES: Final = 16
-_DECODE_SHARED_BYTES: Final = {64: 66064, 96: 74256, 128: 98832, 256: 74000}
-_WIDEST: Final = 256
-"""Heads of this size have tiles of half the tokens."""
-
 _Device = ("cuda", "cpu")
 """Tensors of a CPU go to the emulation, where one is installed."""
 
@@ -205,7 +201,7 @@ def paged_decode(
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
     name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim)
-    threads, shared_bytes = _decode_block(head_dim)
+    threads, shared_bytes = decode_block(head_dim)
     launcher = launcher_of(query)
     launcher.launch(
         name,
@@ -250,13 +246,11 @@ def paged_prefill(
         scale: Factor of the scores.
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
-    tokens = 32 if head_dim == _WIDEST else 64
-    shared_bytes = tile_rows * head_dim * 2 + 2 * tokens * head_dim * cache.itemsize
     launcher_of(query).launch(
         kernel_name("paged_prefill", query.dtype, cache.dtype, head_dim, tile_rows),
         (tiles.shape[0], 1, 1),
         128,
-        shared_bytes,
+        prefill_shared_bytes(head_dim, tile_rows, cache.itemsize),
         *(out, query, cache, block_table, rows, query_start_loc, seq_lens, tiles, None, None),
         *(c_longlong(out.stride(0)), c_longlong(query.stride(0)), c_int(query.shape[1])),
         *(c_int(num_kv_heads), c_int(num_blocks), c_int(block_table.shape[1])),
@@ -358,9 +352,22 @@ def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
     )
 
 
-def _decode_block(head_dim: int) -> tuple[int, int]:
-    """Gives threads and bytes of shared memory."""
-    return 64 if head_dim == _WIDEST else 128, _DECODE_SHARED_BYTES[head_dim]
+def decode_block(head_dim: int) -> tuple[int, int]:
+    """Gives threads and bytes of shared memory of `paged_decode` (`DecodeShape`)."""
+    warps, stages = {64: (4, 4), 96: (4, 3), 128: (4, 3), 256: (2, 2)}[head_dim]
+    queries = 32 * head_dim if head_dim > 128 else 0
+    return 32 * warps, warps * stages * 64 * head_dim + queries + 128 * warps + 16
+
+
+def partial_width(head_dim: int) -> int:
+    """Gives the numbers that `paged_decode` keeps of a row of a split: o, m, d and padding."""
+    return head_dim + 4
+
+
+def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
+    """Gives the shared memory of `paged_prefill` for keys of so many bytes a number."""
+    tokens = 32 if head_dim > 128 else 64
+    return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
 
 
 for _op in (
