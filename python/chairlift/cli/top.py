@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -78,7 +79,7 @@ async def _live(console: Console, state: TopState, frames: AsyncIterator[int]) -
 
         showing, typed = asyncio.create_task(show()), asyncio.Event()
         waiting = asyncio.create_task(typed.wait())
-        with _keys(typed), suppress(asyncio.CancelledError):
+        with _interrupts(typed), _keys(typed):
             await asyncio.wait({showing, waiting}, return_when=asyncio.FIRST_COMPLETED)
         await _end(showing)
 
@@ -90,6 +91,17 @@ async def _end(task: asyncio.Task[None]) -> None:
         await asyncio.wait({task}, timeout=RETRY_S)
     if not task.cancelled():
         task.result()
+
+
+@contextmanager
+def _interrupts(typed: asyncio.Event) -> Iterator[None]:
+    """Sets an event at Ctrl-C, also where a shell has told its background jobs to ignore it."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, typed.set)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 @contextmanager
