@@ -7,9 +7,10 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from types import ModuleType
 
 from tests.chaos import SCENARIOS
-from tests.chaos.figures import Scale
+from tests.chaos.figures import Figures, Scale
 from tests.chaos.lab import Lab
 
 
@@ -39,11 +40,20 @@ def run(name: str, scale: Scale, scratch: Path) -> str:
     scenario = importlib.import_module(f"tests.chaos.{name}")
     began = time.monotonic()
     try:
-        figures = asyncio.run(scenario.run(scale, lab))
+        figures = asyncio.run(judged(scenario, scale, lab))
     finally:
         print(f"\r\033[K{name}: {time.monotonic() - began:.0f} s")
     lab.close()
     return figures.row()
+
+
+async def judged(scenario: ModuleType, scale: Scale, lab: Lab) -> Figures:
+    """Runs it; where it fails, what its servers wait for is told, too."""
+    try:
+        return await scenario.run(scale, lab)
+    except AssertionError:
+        print(f"\n{await lab.stacks()}", flush=True)
+        raise
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ class Lab:
         self._is_talking = is_talking
         self._told_at = 0.0
         self._processes = []
+        self._servers = []
         self._kept = {}
 
     def tell(self, text):
@@ -114,9 +115,11 @@ class Lab:
         theirs.close()
         assert await asyncio.to_thread(ours.poll, START_S), f"the server does not start: {log}"
         try:
-            return ServerProcess(process, ours, ours.recv(), log)
+            server = ServerProcess(process, ours, ours.recv(), log)
         except EOFError:
             raise AssertionError(log.read_text()[-4000:]) from None
+        self._servers.append(server)
+        return server
 
     async def server(self, **setup):
         """A server that scenarios share, and that must survive them all."""
@@ -128,6 +131,11 @@ class Lab:
             async with server.stub() as stub:
                 await self.traffic.ask_alone(stub)
         return server
+
+    async def stacks(self):
+        """Where the tasks of the servers wait that are still there."""
+        alive = [s for s in self._servers if s.process.exitcode is None]
+        return "\n".join([f"{s.log.name}:\n{await s.inside('stacks')}" for s in alive])
 
     def client(self, function, *args):
         """A client in a process of its own; gives the process and its pipe."""

@@ -24,6 +24,7 @@ from chairlift.server import server as server_module
 from chairlift.server.server import Server, ServerConfig, run_server
 
 from tests.chaos import faults
+from tests.chaos.stacks import stacks
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ class Inside:
             "cancels": self.num_cancels,
             "release_steps": max(self.release_steps, default=0),
         }
+
+    def stacks(self):
+        return stacks(self.loop)
 
     def fault(self, name):
         faults.install(name, self.server)

@@ -11,10 +11,14 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from tests.chaos.history import Record
+from tests.chaos.stacks import stacks
 from tests.server.talk import cancel, start
 
 NUM_PROMPTS = 16
 MOST_TOKENS = 120
+
+HANG_S = 300.0
+"""A call that is open for so long has lost its end, however slow the machine."""
 
 _CLIENT_RACE = "Internal error from Core"
 """What grpc.aio makes of a write that meets the end of its call, whatever the server said."""
@@ -82,22 +86,30 @@ class Traffic:
         call = stub.Generate(timeout=timeout)
         records = {ask.label: Record(**vars(ask)) for ask in asks}
         writing = asyncio.create_task(self._write(call, asks, records, disturb, fields))
-        try:
-            while (response := await call.read()) is not grpc.aio.EOF:
-                for event in response.events:
-                    records[event.request_id].add(event)
-            status = ("OK", "")
-        except asyncio.CancelledError:
-            # The call was cancelled from `disturb`; a cancelled test would be told again.
-            status = ("broken", "")
-        except grpc.aio.AioRpcError as error:
-            status = status_of(error)
+        hearing = asyncio.create_task(self._hear(call, records))
+        await asyncio.wait({hearing}, timeout=HANG_S)
+        if not hearing.done():
+            tasks = stacks(asyncio.get_running_loop())
+            message = f"no end in {HANG_S:g} s: {records}, {call}, {writing}\n{tasks}"
+            raise AssertionError(message)
         # The call is over: what `disturb` still waits for does not come.
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         for record in records.values():
-            record.status, record.reason = status
+            record.status, record.reason = hearing.result()
         return list(records.values())
+
+    async def _hear(self, call, records):
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                for event in response.events:
+                    records[event.request_id].add(event)
+        except asyncio.CancelledError:
+            # The call was cancelled from `disturb`.
+            return ("broken", "")
+        except grpc.aio.AioRpcError as error:
+            return status_of(error)
+        return ("OK", "")
 
     async def _write(self, call, asks, records, disturb, fields):
         try:
@@ -106,8 +118,10 @@ class Traffic:
             if disturb is not None:
                 await disturb(call, records)
             await call.done_writing()
-        except ENDED:
-            pass  # The reader learns how.
+            return None
+        except ENDED as error:
+            # The reader learns how; a call that hangs shows it.
+            return error
 
     async def one(self, stub, ask, *, timeout=None, **fields):
         """The same by `GenerateOne`."""
