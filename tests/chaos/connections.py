@@ -7,7 +7,7 @@ from contextlib import suppress
 import grpc
 
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import USUAL, beside_one
+from tests.chaos.good_client import PACED, beside_one
 from tests.server.talk import start
 
 CONNECTIONS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
@@ -17,7 +17,7 @@ SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 async def run(scale, lab):
-    server = await lab.server(engine=USUAL)
+    server = await lab.server(**PACED)
     before = await server.inside("figures")
     draw = random.Random(5)
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import USUAL, beside, in_words
+from tests.chaos.good_client import PACED, beside, in_words
 from tests.chaos.history import History
 
 REQUESTS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
@@ -14,7 +14,7 @@ MAY_END = {("DEADLINE_EXCEEDED", ""), ("DEADLINE_EXCEEDED", "WOULD_MISS"), ("cli
 
 
 async def run(scale, lab):
-    server = await lab.server(engine=USUAL)
+    server = await lab.server(**PACED)
     history = History(lab.scratch / "deadlines.jsonl")
     patient = History(lab.scratch / "no_deadlines.jsonl")
 

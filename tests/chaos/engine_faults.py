@@ -15,7 +15,9 @@ from tests.server.talk import start
 
 ROUNDS = {Scale.QUICK: 1, Scale.MEDIUM: 2, Scale.LONG: 100}
 TOKENS = 60
-HANG_S = 30.0
+STEP_TIMEOUT_S = 3.0
+"""Long enough for a server that gets a tenth of the processor."""
+HANG_S = 60.0
 """A call that takes longer hangs."""
 
 
@@ -67,7 +69,7 @@ async def run(scale, lab):
 
 async def strike(lab, case):
     """One fault in one server; gives how many requests saw it."""
-    server = await lab.start(Setup(server={"step_timeout_s": 1.0}))
+    server = await lab.start(Setup(server={"step_timeout_s": STEP_TIMEOUT_S}))
     history = History(lab.scratch / "faults.jsonl")
     await server.inside("fault", case.fault)
     async with server.stub() as stub, asyncio.timeout(HANG_S):

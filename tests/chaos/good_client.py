@@ -14,12 +14,15 @@ from chairlift.v1 import generation_pb2_grpc
 from tests.chaos.figures import percentile
 from tests.server.talk import start
 
-TOKENS = 60
+TOKENS = 40
 ALONE = 5
 """Requests before the storm, to compare with."""
 
 USUAL = {"max_num_seqs": 64, "max_num_batched_tokens": 256}
 """As many rows as the product has on a CPU: a good client does not wait for one."""
+
+PACED = {"engine": USUAL, "step_s": 0.02}
+"""The same at 50 steps a second, as a model on a CPU has; the tiny model takes 1 or 2 ms."""
 
 
 class Waits(NamedTuple):

@@ -8,7 +8,7 @@ import grpc
 
 from tests.chaos.connections import PREFACE, SETTINGS
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import USUAL, beside_one
+from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.history import STATUSES
 from tests.chaos.traffic import ENDED, status_of
 from tests.server.talk import start
@@ -24,7 +24,7 @@ WRONG = {("INVALID_ARGUMENT", "BAD_PARAMETER"), ("OK", "")}
 
 
 async def run(scale, lab):
-    server = await lab.server(engine=USUAL)
+    server = await lab.server(**PACED)
     before = await server.inside("figures")
 
     async def fuzz():

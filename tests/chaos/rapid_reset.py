@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import USUAL, beside_one
+from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.traffic import ENDED
 from tests.server.talk import start
 
@@ -16,7 +16,7 @@ PER_S = 1_000
 
 
 async def run(scale, lab):
-    server = await lab.server(engine=USUAL)
+    server = await lab.server(**PACED)
     before = await server.inside("figures")
 
     async def storm():

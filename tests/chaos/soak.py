@@ -14,6 +14,8 @@ MOST_BYTES = {Scale.QUICK: 8_192, Scale.MEDIUM: 256, Scale.LONG: 10}
 PLANTED_BYTES = {Scale.QUICK: 65_536, Scale.MEDIUM: 1_024, Scale.LONG: 100}
 ROWS = 8
 REMEMBERED = 4_200
+LEAST = 500
+"""Requests of the shortest run, however slow the machine: pages that settle hide no leak then."""
 
 
 async def run(scale, lab):
@@ -45,10 +47,10 @@ async def soak(scale, lab, seconds, planted):
         engine={"max_num_seqs": ROWS, "kv_cache_memory": 2 * 2**20}, leak_bytes=planted
     )
     history = History(lab.scratch / f"soak-{planted}.jsonl")
-    until = []
+    is_over = asyncio.Event()
     async with server.stub() as stub:
         callers = [
-            asyncio.create_task(caller(lab, stub, history, random.Random(i), until))
+            asyncio.create_task(caller(lab, stub, history, random.Random(i), is_over))
             for i in range(ROWS // 2)
         ]
         # The server remembers the names of so many that have ended.
@@ -56,11 +58,12 @@ async def soak(scale, lab, seconds, planted):
             await asyncio.sleep(1.0)
             lab.tell(f"soak: {history.num_requests:,} requests to warm up")
         points = []
-        until.append(time.monotonic() + seconds)
-        while time.monotonic() < until[0]:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or history.num_requests < LEAST:
             await asyncio.sleep(min(1.0, seconds / 40))
             points.append((history.num_requests, await server.inside("figures")))
             lab.tell(f"soak: {history.num_requests:,} requests")
+        is_over.set()
         await asyncio.gather(*callers)
     await server.until_idle()
     history.check(lab.traffic.answers)
@@ -69,13 +72,13 @@ async def soak(scale, lab, seconds, planted):
     return history.num_requests, grown, points[-1][1]["tasks"]
 
 
-async def caller(lab, stub, history, draw, until):
+async def caller(lab, stub, history, draw, is_over):
     """One request after the other, some cancelled, each on a call of its own."""
 
     async def disturb(call, records):
         await cancel_all(call, records, ["r"])
 
-    while not until or time.monotonic() < until[0]:
+    while not is_over.is_set():
         ask = Ask("r", draw.randrange(16), draw.randrange(1, 17))
         is_cancelled = draw.random() < 0.1
         history.note(
