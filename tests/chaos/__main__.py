@@ -48,11 +48,11 @@ def run(name: str, scale: Scale, scratch: Path) -> str:
 
 
 async def judged(scenario: ModuleType, scale: Scale, lab: Lab) -> Figures:
-    """Runs it; where it fails, what its servers wait for is told, too."""
+    """Runs it; where it fails, what its servers say and wait for is told, too."""
     try:
         return await scenario.run(scale, lab)
     except AssertionError:
-        print(f"\n{await lab.stacks()}", flush=True)
+        print(f"\n{await lab.autopsy()}", flush=True)
         raise
 
 

@@ -132,10 +132,15 @@ class Lab:
                 await self.traffic.ask_alone(stub)
         return server
 
-    async def stacks(self):
-        """Where the tasks of the servers wait that are still there."""
-        alive = [s for s in self._servers if s.process.exitcode is None]
-        return "\n".join([f"{s.log.name}:\n{await s.inside('stacks')}" for s in alive])
+    async def autopsy(self):
+        """What the servers complained of, and where the tasks of the living wait."""
+        found = []
+        for server in self._servers:
+            said = server.log.read_text().splitlines()
+            found += [f"{server.log.name}:", *[s for s in said if not s.startswith("INFO:")][-40:]]
+            if server.process.exitcode is None:
+                found.append(await server.inside("stacks"))
+        return "\n".join(found)
 
     def client(self, function, *args):
         """A client in a process of its own; gives the process and its pipe."""

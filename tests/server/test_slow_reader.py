@@ -3,11 +3,12 @@
 import asyncio
 
 import grpc
+import pytest
 from chairlift.server import outbox
 from chairlift.v1 import generation_pb2 as pb
-from chairlift.v1 import generation_pb2_grpc
+from chairlift.v1 import generation_pb2_grpc, server_pb2
 
-from tests.server.talk import cancel, listen, start
+from tests.server.talk import Status, cancel, listen, start
 
 ALL = pb.Output(token_ids=True, logprobs=0)
 
@@ -20,6 +21,11 @@ async def flood(call, num):
     wrong = pb.GenerateRequest(update=pb.Update(request_id="x" * 128))
     for _ in range(num):
         await call.write(wrong)
+
+
+async def read_to_end(call):
+    while await call.read() is not grpc.aio.EOF:
+        pass
 
 
 async def test_a_client_that_never_reads_is_ended_and_its_requests_freed(serve):
@@ -37,6 +43,22 @@ async def test_a_client_that_never_reads_is_ended_and_its_requests_freed(serve):
         sending.cancel()
         call.cancel()
         await channel.close()
+
+
+async def test_a_call_whose_first_message_is_not_taken_in_time_has_a_status(serve):
+    async with serve(server={"write_timeout_s": 1e-9}) as server:
+        calls = [
+            server.generation.Generate(iter([start("a")])),
+            server.generation.GenerateOne(pb.GenerateOneRequest(start=start("b").start)),
+            server.info.WatchLoad(server_pb2.WatchLoadRequest()),
+        ]
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await read_to_end(call)
+            status = Status.of(failed.value)
+            assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert status.reason == "SLOW_READER"
+        await server.until_idle()
 
 
 async def test_a_client_that_reads_late_gets_everything_in_fewer_events(serve):

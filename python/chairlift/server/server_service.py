@@ -15,7 +15,7 @@ from chairlift.server.guard import Context
 from chairlift.server.requests import Desk
 from chairlift.server.status import duration
 from chairlift.server.steps import StepFeed
-from chairlift.server.stream import send
+from chairlift.server.writer import Writer
 from chairlift.v1 import server_pb2 as pb
 from chairlift.v1 import server_pb2_grpc
 
@@ -109,9 +109,10 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         interval_s = 1.0
         if request.HasField("interval"):
             interval_s = max(seconds(request.interval, "interval"), _SHORTEST_INTERVAL_S)
+        writer = Writer(context, self._desk.write_timeout_s)
         while not gate.draining.is_set():
             response = pb.WatchLoadResponse(load=_load(engine))
-            await send(context, response, self._desk.write_timeout_s)
+            await writer.write(response)
             await _first(gate.draining, interval_s)
 
     async def WatchSteps(self, request: pb.WatchStepsRequest, context: Context) -> None:
@@ -121,10 +122,11 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         feed = StepFeed(self._desk.live, tenant, self._started_ns)
         unsubscribe = engine.watch_steps(feed.add)
         drain = asyncio.create_task(_wake(self._desk.gate.draining, feed))
+        writer = Writer(context, self._desk.write_timeout_s)
         try:
-            await context.send_initial_metadata(())
+            await writer.begin()
             while not self._desk.gate.draining.is_set():
-                await send(context, await feed.take(), self._desk.write_timeout_s)
+                await writer.write(await feed.take())
         finally:
             drain.cancel()
             unsubscribe()

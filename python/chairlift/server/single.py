@@ -4,7 +4,7 @@ from chairlift.errors import Reason, RequestError
 from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
 from chairlift.server.requests import Desk, Requests
-from chairlift.server.stream import send
+from chairlift.server.writer import Writer
 from chairlift.v1 import generation_pb2 as pb
 
 
@@ -16,10 +16,9 @@ class GenerateOneCall:
     """
 
     def __init__(self, desk: Desk, outbox: Outbox, start: pb.Start, context: Context) -> None:
-        self._desk = desk
         self._outbox = outbox
         self._start = start
-        self._context = context
+        self._writer = Writer(context, desk.write_timeout_s)
         self._requests = Requests(
             desk,
             outbox,
@@ -53,4 +52,4 @@ class GenerateOneCall:
 
     async def _write(self) -> None:
         for message in self._outbox.take():
-            await send(self._context, message, self._desk.write_timeout_s)
+            await self._writer.write(message)

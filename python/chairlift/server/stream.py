@@ -16,6 +16,7 @@ from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
 from chairlift.server.requests import Desk, Requests
 from chairlift.server.status import INTERNAL_MESSAGE
+from chairlift.server.writer import Writer
 from chairlift.v1 import generation_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -42,15 +43,14 @@ class GenerateCall:
         self._desk = desk
         self._outbox = outbox
         self._commands = commands
-        self._context = context
         self._requests = Requests(
             desk,
             outbox,
             tenant=desk.callers.tenant(context),
             time_remaining=context.time_remaining,
         )
+        self._writer = Writer(context, desk.write_timeout_s)
         self._is_starting = False
-        self._has_written = False
 
     async def run(self) -> None:
         """Until the client has half-closed and its requests have ended, or the server drains.
@@ -68,7 +68,7 @@ class GenerateCall:
             # Only synchronous work here: this also runs when the call is being cancelled.
             reader.cancel()
             self._requests.abandon()
-        if self._desk.gate.phase is Phase.DEAD or not (self._has_written or _ended(reader)):
+        if self._desk.gate.phase is Phase.DEAD or not (self._writer.has_begun or _ended(reader)):
             raise self._desk.gate.refusal()
 
     def _is_over(self, reader: asyncio.Task[None]) -> bool:
@@ -85,8 +85,7 @@ class GenerateCall:
 
     async def _write(self) -> None:
         for message in self._outbox.take():
-            self._has_written = True
-            await send(self._context, message, self._desk.write_timeout_s)
+            await self._writer.write(message)
 
     async def _read(self) -> None:
         async for message in self._commands:
@@ -137,17 +136,3 @@ def _kind(kind: str | None) -> pb.CommandKind:
 
 def _ended(reader: asyncio.Task[None]) -> bool:
     return reader.done() and not reader.cancelled()
-
-
-async def send(context: Context, response: object, timeout_s: float) -> None:
-    """Writes one message.
-
-    Raises:
-        RequestError: The client has not read for too long.
-    """
-    try:
-        async with asyncio.timeout(timeout_s):
-            await context.write(response)
-    except TimeoutError:
-        message = f"nothing was read from this stream for {timeout_s:g} s"
-        raise RequestError(Reason.SLOW_READER, message) from None
