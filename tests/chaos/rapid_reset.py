@@ -18,6 +18,7 @@ PER_S = 1_000
 async def run(scale, lab):
     server = await lab.server(**PACED)
     before = await server.inside("figures")
+    assert before["frozen"] > before["objects"], "collections of garbage walk all that was loaded"
 
     async def storm():
         async with server.stub() as stub:

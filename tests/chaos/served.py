@@ -60,6 +60,7 @@ class Inside:
             "files": len(list(Path("/proc/self/fd").iterdir())),
             "tasks": len(asyncio.all_tasks(self.loop)),
             "objects": len(gc.get_objects()),
+            "frozen": gc.get_freeze_count(),
             "requests": len(self.server._desk.live),
             "waiting": len(self.server._desk.backlog),
             "cancels": self.num_cancels,
