@@ -33,8 +33,8 @@ class Comparison:
         ratios = self.ratios
         cells = (
             self.title,
-            f"{statistics.median(self.peer):.3g}",
-            f"{statistics.median(self.chairlift):.3g}",
+            f"{_rate(statistics.median(self.peer))}",
+            f"{_rate(statistics.median(self.chairlift))}",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
         )
         return f"| {' | '.join(cells)} |"
@@ -59,7 +59,7 @@ def compare(
             result = json.loads(call(command).strip().splitlines()[-1])
             figures.append(float(result["tokens_per_s"]))
             on_progress(
-                f"round {number} of {rounds}: {name} {figures[-1]:.3g} tokens/s "
+                f"round {number} of {rounds}: {name} {_rate(figures[-1])} tokens/s "
                 f"({result['output_tokens']} tokens, {result['seconds']:.1f} s)"
             )
     return comparison
@@ -86,3 +86,8 @@ def put_between_marks(document: str, name: str, text: str) -> str:
         message = f"no marks for {name}"
         raise ValueError(message)
     return f"{before}{mark}{text}\n{ended}{after}"
+
+
+def _rate(per_s: float) -> str:
+    """One long prompt and one token of answer is a rate below one."""
+    return f"{per_s:.1f}" if per_s >= 1 else f"{per_s:.2g}"

@@ -14,7 +14,7 @@ from chairlift.v1 import generation_pb2_grpc
 from tests.chaos.figures import percentile
 from tests.server.talk import start
 
-TOKENS = 40
+TOKENS = 25
 ALONE = 5
 """Requests before the storm, to compare with."""
 

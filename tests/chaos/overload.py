@@ -12,7 +12,7 @@ from tests.chaos.figures import Figures, Scale, milliseconds, percentile
 from tests.chaos.history import History
 from tests.chaos.traffic import Ask
 
-SECONDS = {Scale.QUICK: 1, Scale.MEDIUM: 20, Scale.LONG: 600}
+SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
 COMPARED_S = 60
 """The most that a run to compare with takes."""
 ROWS, TOKENS, STEP_S = 8, 20, 0.02
