@@ -216,9 +216,11 @@ bench-cuda: ## Check and measure the CUDA kernels on this machine's GPU (WHEEL=d
 	@test -n '$(WHEEL)' || { echo 'bench-cuda: no wheel: run `make wheel` and bring dist/ along'; exit 1; }
 	@rm -rf target/bench-cuda && $(PYTHON) -m zipfile -e '$(WHEEL)' target/bench-cuda
 	@PYTHONPATH=target/bench-cuda:. $(PYTHON) -m benchmarks.cuda
-	@$(PYTHON) -c 'import transformers' 2>/dev/null \
-	  && PYTHONPATH=target/bench-cuda:. $(PYTHON) -m benchmarks.cuda.beside_transformers \
-	  || echo '{"name": "transformers continuous batching", "skipped": "transformers is not installed, or failed"}'
+	@if $(PYTHON) -c 'import transformers' 2>/dev/null; then \
+	  PYTHONPATH=target/bench-cuda:. $(PYTHON) -m benchmarks.cuda.beside_transformers; \
+	else \
+	  echo '{"name": "transformers continuous batching", "skipped": "transformers is not installed"}'; \
+	fi
 
 .PHONY: sanitize-cuda
 sanitize-cuda: setup ## Run the CUDA tests on this machine's GPU under compute-sanitizer (TOOLS="memcheck racecheck")

@@ -93,7 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(manager: ContinuousBatchingManager, work: Iterable[tuple[int, int]]) -> int:
-    """Answers requests of these lengths; gives the number of tokens."""
+    """Answers requests of these lengths; gives the number of tokens.
+
+    Raises:
+        RuntimeError: A request failed, or all of them did.
+    """
     waiting = set()
     for num_prompt, num_output in work:
         prompt = [1 + i % 500 for i in range(num_prompt)]
@@ -102,6 +106,8 @@ def run(manager: ContinuousBatchingManager, work: Iterable[tuple[int, int]]) -> 
     while waiting:
         result = manager.get_result(timeout=1.0)
         if result is not None and result.is_finished():
+            if result.error is not None:
+                raise RuntimeError(result.error)
             waiting.remove(result.request_id)
             num_tokens += len(result.generated_tokens)
         elif not manager.is_running():

@@ -33,8 +33,8 @@ class Comparison:
         ratios = self.ratios
         cells = (
             self.title,
-            f"{_rate(statistics.median(self.peer))}",
-            f"{_rate(statistics.median(self.chairlift))}",
+            _rate(statistics.median(self.peer)),
+            _rate(statistics.median(self.chairlift)),
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
         )
         return f"| {' | '.join(cells)} |"

@@ -51,7 +51,7 @@ async def judged(scenario: ModuleType, scale: Scale, lab: Lab) -> Figures:
     """Runs it; where it fails, what its servers say and wait for is told, too."""
     try:
         return await scenario.run(scale, lab)
-    except AssertionError:
+    except (AssertionError, TimeoutError):
         print(f"\n{await lab.autopsy()}", flush=True)
         raise
 

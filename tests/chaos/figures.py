@@ -13,6 +13,10 @@ class Scale(StrEnum):
     LONG = "long"
 
 
+COMPARED_S = 60
+"""The most that a run to compare with takes, however long the one that is measured."""
+
+
 @dataclass
 class Figures:
     """One row of the table in docs/robustness.md."""

@@ -8,13 +8,11 @@ from typing import NamedTuple
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import duration_pb2
 
-from tests.chaos.figures import Figures, Scale, milliseconds, percentile
+from tests.chaos.figures import COMPARED_S, Figures, Scale, milliseconds, percentile
 from tests.chaos.history import History
 from tests.chaos.traffic import Ask
 
 SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
-COMPARED_S = 60
-"""The most that a run to compare with takes."""
 ROWS, TOKENS, STEP_S = 8, 20, 0.02
 # Slow steps: the server's order of work is measured, not the speed of the clients beside it.
 SETUP = {

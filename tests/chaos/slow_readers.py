@@ -4,14 +4,12 @@ import asyncio
 import statistics
 import time
 
-from tests.chaos.figures import Figures, Scale
+from tests.chaos.figures import COMPARED_S, Figures, Scale
 from tests.chaos.good_client import USUAL, beside
 from tests.chaos.traffic import Ask
 
 READERS = {Scale.QUICK: 20, Scale.MEDIUM: 50, Scale.LONG: 200}
 SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
-COMPARED_S = 60
-"""The most that the run to compare with takes."""
 FAST = 4
 # The receiver owns the window: with the smallest, a server is held up after about 64 KiB.
 SMALL_WINDOW = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65_535}

@@ -13,7 +13,7 @@ use crate::{
     world::World,
 };
 
-/// Events that shrinking may replay: minutes at most, since each is followed by every check there is.
+/// Events that shrinking may replay; each is followed by every check there is.
 const MAX_EVENTS: usize = 3_000_000;
 
 struct Shrinker<'a> {
