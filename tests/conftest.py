@@ -3,9 +3,14 @@
 import socket
 from contextlib import closing
 
+import hypothesis
 import pytest
 
 from tests.engine import tiny_model
+
+# The same cases each time, as in `make rust-test`, and no assertion about time.
+hypothesis.settings.register_profile("chairlift", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("chairlift")
 
 
 @pytest.fixture(scope="session")

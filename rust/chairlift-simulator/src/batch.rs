@@ -103,7 +103,7 @@ impl World {
     fn preempt(&mut self, index: usize) -> Checked {
         let label = self.clients[index].label;
         ensure!(
-            self.oldest != Some(index) || self.is_unsettled,
+            self.attempt.oldest != Some(index) || self.attempt.is_unsettled,
             "the oldest running request #{label} is preempted"
         );
         ensure!(
@@ -153,7 +153,7 @@ impl World {
             return self.check_follower(index, row, start);
         }
         ensure!(
-            !before.has_preempted || self.is_unsettled,
+            !before.has_preempted || self.attempt.is_repeated || self.attempt.is_unsettled,
             "#{label} joins in a step that preempts"
         );
         ensure!(

@@ -143,7 +143,7 @@ impl World {
             return Ok(());
         };
         self.last_change = self.tally.steps();
-        self.is_unsettled |= self.oldest.is_some();
+        self.attempt.is_unsettled |= self.attempt.oldest.is_some();
         let answers: Vec<_> = self.answers(index).collect();
         let is_parked = |world: &Self, index: &usize| world.clients[*index].is_parked();
         let were: Vec<_> = answers.iter().map(|index| is_parked(self, index)).collect();

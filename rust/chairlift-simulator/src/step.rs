@@ -12,7 +12,7 @@ use crate::{
     device::RowRun,
     tally::Sight,
     workload::Label,
-    world::{Checked, Flight, World, ensure},
+    world::{Attempt, Checked, Flight, World, ensure},
 };
 
 impl World {
@@ -25,7 +25,7 @@ impl World {
         }
         let mut runnable = self.running.iter();
         let oldest = runnable.find(|&&index| !self.clients[index].is_parked());
-        self.oldest = self.oldest.or(oldest.copied());
+        self.attempt.oldest = self.attempt.oldest.or(oldest.copied());
         let mut plan = std::mem::take(&mut self.plan);
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
@@ -37,6 +37,7 @@ impl World {
         match next {
             Next::Idle { wake_at } => {
                 self.tally.saw(Sight::Idle);
+                self.attempt.is_repeated |= !is_full && !self.flights.is_empty();
                 self.idle = Some(next);
                 self.hash(wake_at.unwrap_or(1));
                 if self.takes_notes {
@@ -56,8 +57,7 @@ impl World {
                 let buffer = std::mem::take(&mut self.buffer);
                 let flown = self.fly(step, &buffer[..length]);
                 self.buffer = buffer;
-                self.oldest = None;
-                self.is_unsettled = false;
+                self.attempt = Attempt::default();
                 flown
             }
         }

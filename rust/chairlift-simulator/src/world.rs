@@ -51,6 +51,18 @@ pub(crate) struct Flight {
     pub(crate) writes: Vec<Write>,
 }
 
+/// The calls of `schedule` for one plan. One may preempt and find nothing to run beside a step in flight: the plan of a
+/// later one shows it.
+#[derive(Default)]
+pub(crate) struct Attempt {
+    /// The oldest running at the first call.
+    pub(crate) oldest: Option<usize>,
+    /// There was a call before, beside a step in flight.
+    pub(crate) is_repeated: bool,
+    /// A request was changed between the calls.
+    pub(crate) is_unsettled: bool,
+}
+
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
     pub(crate) scheduler: Scheduler,
@@ -67,12 +79,9 @@ pub(crate) struct World {
     pub(crate) live: Vec<usize>,
     /// In order of admission.
     pub(crate) running: Vec<usize>,
-    /// The oldest running when `schedule` was first called since the last step: it may preempt and find nothing to run
-    /// beside a step in flight, and the next plan shows it.
-    pub(crate) oldest: Option<usize>,
-    /// Steps when a request was last changed; and whether one was between calls of `schedule` for one plan.
+    pub(crate) attempt: Attempt,
+    /// Steps when a request was last changed.
     pub(crate) last_change: u64,
-    pub(crate) is_unsettled: bool,
     /// The client that each row was last assigned to, until the row is freed.
     pub(crate) rows: Vec<Option<usize>>,
     pub(crate) flights: VecDeque<Flight>,
@@ -118,9 +127,8 @@ impl World {
             by_slot: vec![usize::MAX; config.num_slots()],
             live: Vec::new(),
             running: Vec::new(),
-            oldest: None,
+            attempt: Attempt::default(),
             last_change: 0,
-            is_unsettled: false,
             rows: vec![None; config.max_num_seqs],
             flights: VecDeque::new(),
             flushed_before: 0,
