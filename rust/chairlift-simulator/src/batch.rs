@@ -73,7 +73,9 @@ impl World {
         let mut num_joining = 0;
         let mut joined = Vec::new();
         for assigned in view.assigned {
-            joined.push(self.check_joining(assigned, &before, &mut num_joining)?);
+            if !self.moves(assigned)? {
+                joined.push(self.check_joining(assigned, &before, &mut num_joining)?);
+            }
         }
         for index in joined {
             let waits = |other: &usize| self.clients[*other].state == State::Waiting;
@@ -111,8 +113,9 @@ impl World {
             "#{label} is preempted though a step in flight names it"
         );
         // Where every request grows by a token a step, whoever comes back has room for the next.
-        let is_even =
-            self.scenario.config.steps_in_flight == 1 && self.scenario.faults.accept_many == 0;
+        let faults = &self.scenario.faults;
+        let is_even = self.scenario.config.steps_in_flight == 1
+            && (faults.accept_many, faults.draft) == (0, 0);
         let rejoined = self.clients[index].rejoined;
         // Nor was anybody changed meanwhile, who may need a block now.
         let is_back = rejoined + 1 == self.tally.steps() && self.last_change < rejoined;
