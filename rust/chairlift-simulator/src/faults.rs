@@ -60,9 +60,12 @@ impl Chooser {
         if random.chance(faults.change) {
             return self.change(world);
         }
-        if random.chance(faults.draft) {
-            return self.draft(world);
+        if random.chance(faults.draft)
+            && let Some(event) = self.draft(world)
+        {
+            return event;
         }
+        let random = &mut self.random;
         if random.chance(faults.evict) {
             return Event::Evict(random.magnitude(1, 64));
         }
@@ -130,11 +133,12 @@ impl Chooser {
         Event::Change(label, Alteration::draw(random, client, max_output))
     }
 
-    /// For somebody who decodes, or anybody.
-    fn draft(&mut self, world: &World) -> Event {
+    /// For somebody who decodes and has none, if there is such a one; now and then for anybody.
+    fn draft(&mut self, world: &World) -> Option<Event> {
         let random = &mut self.random;
         let mut found = world.live.clone();
-        if random.chance(960) {
+        let is_anybody = random.chance(32);
+        if !is_anybody {
             found.retain(|&index| {
                 let client = &world.clients[index];
                 client.state == State::Running
@@ -143,6 +147,9 @@ impl Chooser {
                     && client.num_output > 0
                     && client.num_pending() == 1
             });
+        }
+        if found.is_empty() && !is_anybody {
+            return None;
         }
         let client = if found.is_empty() || random.chance(16) {
             None
@@ -154,7 +161,8 @@ impl Chooser {
             |client| client.label,
         );
         let tokens = drafts::draw(random, client, world.scenario.config.vocab_size);
-        Event::Draft(label, client.map_or(0, |client| client.index), tokens)
+        let answer = client.map_or(0, |client| client.index);
+        Some(Event::Draft(label, answer, tokens))
     }
 
     fn arrival(&mut self, world: &World) -> Event {

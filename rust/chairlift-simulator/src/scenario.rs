@@ -120,7 +120,9 @@ impl Scenario {
         traffic.priorities = sometimes(random, 1024);
         traffic.answers = sometimes(random, 1024);
         faults.change = sometimes(random, 256);
-        faults.draft = sometimes(random, 640);
+        if random.chance(512) {
+            faults.draft = random.between(64, 768) as Rate;
+        }
         Self {
             seed: None,
             config,
