@@ -121,7 +121,7 @@ impl Scenario {
         traffic.answers = sometimes(random, 1024);
         faults.change = sometimes(random, 256);
         if random.chance(512) {
-            faults.draft = random.between(64, 768) as Rate;
+            faults.draft = random.between(64, 768);
         }
         Self {
             seed: None,
