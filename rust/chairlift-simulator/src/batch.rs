@@ -104,8 +104,10 @@ impl World {
 
     fn preempt(&mut self, index: usize) -> Checked {
         let label = self.clients[index].label;
+        // Drafts may have spent its credit since.
+        let is_parked = self.clients[index].is_parked();
         ensure!(
-            self.oldest != Some(index) || self.is_unsettled,
+            self.oldest != Some(index) || self.is_unsettled || is_parked,
             "the oldest running request #{label} is preempted"
         );
         ensure!(
@@ -119,7 +121,6 @@ impl World {
         let rejoined = self.clients[index].rejoined;
         // Nor was anybody changed meanwhile, who may need a block now.
         let is_back = rejoined + 1 == self.tally.steps() && self.last_change < rejoined;
-        let is_parked = self.clients[index].is_parked();
         ensure!(
             !is_even || !is_back || is_parked,
             "#{label} is preempted right after it came back"
