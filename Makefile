@@ -216,6 +216,17 @@ bench-cuda: ## Check and measure the CUDA kernels on this machine's GPU (WHEEL=d
 	@test -n '$(WHEEL)' || { echo 'bench-cuda: no wheel: run `make wheel` and bring dist/ along'; exit 1; }
 	@rm -rf target/bench-cuda && $(PYTHON) -m zipfile -e '$(WHEEL)' target/bench-cuda
 	@PYTHONPATH=target/bench-cuda:. $(PYTHON) -m benchmarks.cuda
+	@$(PYTHON) -c 'import transformers' 2>/dev/null \
+	  && PYTHONPATH=target/bench-cuda:. $(PYTHON) -m benchmarks.cuda.beside_transformers \
+	  || echo '{"name": "transformers continuous batching", "skipped": "transformers is not installed, or failed"}'
+
+.PHONY: sanitize-cuda
+sanitize-cuda: setup ## Run the CUDA tests on this machine's GPU under compute-sanitizer (TOOLS="memcheck racecheck")
+	@command -v compute-sanitizer >/dev/null || { echo 'compute-sanitizer is missing: it is part of the CUDA toolkit'; exit 1; }
+	@for tool in $(or $(TOOLS),memcheck racecheck synccheck initcheck); do \
+	  echo "==> compute-sanitizer --tool $$tool"; \
+	  compute-sanitizer --tool $$tool --error-exitcode 1 --target-processes all $(BIN)/python -m pytest -q -p no:xdist --timeout 0 -m cuda tests/cuda || exit 1; \
+	done
 
 .PHONY: train-demo
 train-demo: setup ## Train the model that ships with the package again

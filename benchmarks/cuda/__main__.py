@@ -25,7 +25,8 @@ from chairlift.kernels.cuda.device import CudaDevice
 from chairlift.kernels.cuda.sources import ModelKernels
 
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
-from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench, workload
+from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench
+from benchmarks.cuda.lengths import workload
 
 REPEAT = 20
 LONG = (65_536, *[4096] * 15)

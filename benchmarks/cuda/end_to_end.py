@@ -1,6 +1,5 @@
 """A model of random weights answers requests: scheduler, runner and kernels, no tokenizer."""
 
-import random
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -179,9 +178,3 @@ class Bench:
         """Of all layers."""
         config = self.config
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.dtype.itemsize
-
-
-def workload(num_requests: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Lengths of prompts and answers, each uniform from 100 to 1,024."""
-    draw = random.Random(seed)
-    return [(draw.randint(100, 1024), draw.randint(100, 1024)) for _ in range(num_requests)]

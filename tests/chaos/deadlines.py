@@ -9,6 +9,8 @@ from tests.chaos.history import History
 
 REQUESTS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
 CALLERS = 16
+COMPARED = 500
+"""Requests without deadlines, which take a second or two each."""
 MAY_FAIL = {"WOULD_MISS"}
 MAY_END = {("DEADLINE_EXCEEDED", ""), ("DEADLINE_EXCEEDED", "WOULD_MISS"), ("client race", "")}
 
@@ -26,7 +28,7 @@ async def run(scale, lab):
             )
 
     # The same callers without deadlines share the steps, too.
-    work = storm(patient, REQUESTS[scale] // 10, hurry=False)
+    work = storm(patient, min(COMPARED, REQUESTS[scale] // 10), hurry=False)
     _, (before,) = await beside(lab, server, work)
     _, (during,) = await beside(lab, server, storm(history, REQUESTS[scale], hurry=True))
     await server.until_idle()
