@@ -233,4 +233,33 @@ impl World {
         let is_amid = due.is_some_and(|due| due.end.is_some() && due.num_tokens < num_taken);
         self.tally.add(Sight::DraftsPastEnd, u64::from(is_amid));
     }
+
+    /// How many of a row's samples are finite before the first that is not.
+    pub(crate) fn num_finite(
+        &mut self,
+        run: &RowRun,
+        index: usize,
+        not_finite: &[Label],
+        writes: &[Write],
+    ) -> usize {
+        let client = &self.clients[index];
+        // Of several answers some.
+        let is_chosen = client.num_answers == 1 || client.index % 2 == 1;
+        if !not_finite.contains(&client.label) || !is_chosen {
+            return run.sampled.len();
+        }
+        let num_finite = self.tally.steps() as usize % run.sampled.len();
+        let num_tokens = run.end - run.start - run.num_drafts;
+        // Of a row without drafts nothing is good.
+        let num_good = if num_finite == 0 {
+            0
+        } else {
+            num_tokens + num_finite - 1
+        };
+        self.device.scribble(run.writes_behind(writes, num_good));
+        self.tally.saw(Sight::NotFinite);
+        self.tally
+            .add(Sight::DraftsNotFinite, u64::from(num_finite > 0));
+        num_finite
+    }
 }
