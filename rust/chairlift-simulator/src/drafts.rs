@@ -123,34 +123,6 @@ impl World {
         matches!(next, Next::Run(_)).then_some(buffer)
     }
 
-    /// Drafts change nothing but their own rows: who is in the step, who joins and who leaves, and how many tokens each
-    /// computes beside them.
-    pub(crate) fn check_beside_drafts(&self, view: &PlanView<'_>, without: &[i32]) -> Checked {
-        let without = PlanView::parse(without).map_err(|error| error.0)?;
-        let counts = view.num_tokens.iter().zip(view.draft_counts);
-        let counts: Vec<_> = counts.map(|(count, drafts)| count - drafts).collect();
-        ensure!(
-            view.rows == without.rows && counts == without.num_tokens,
-            "with drafts rows {:?} compute {counts:?} tokens, without {:?} and {:?}",
-            view.rows,
-            without.rows,
-            without.num_tokens
-        );
-        ensure!(
-            view.assigned == without.assigned
-                && view.freed_rows == without.freed_rows
-                && view.copies == without.copies,
-            "with drafts others join or leave"
-        );
-        let plain = without.block_updates.iter();
-        let mut plain = plain.map(|update| view.block_updates.contains(update));
-        ensure!(
-            plain.all(|is_there| is_there),
-            "with drafts a block goes elsewhere"
-        );
-        Ok(())
-    }
-
     /// Where steps have a budget of time drafts do not go beyond it.
     pub(crate) fn check_time_of_drafts(&self, runs: &[RowRun]) -> Checked {
         let Some(budget) = self.scenario.config.step_budget else {
@@ -262,4 +234,32 @@ impl World {
             .add(Sight::DraftsNotFinite, u64::from(num_finite > 0));
         num_finite
     }
+}
+
+/// Drafts change nothing but their own rows: who is in the step, who joins and who leaves, and how many tokens each
+/// computes beside them.
+pub(crate) fn check_beside_drafts(view: &PlanView<'_>, without: &[i32]) -> Checked {
+    let without = PlanView::parse(without).map_err(|error| error.0)?;
+    let counts = view.num_tokens.iter().zip(view.draft_counts);
+    let counts: Vec<_> = counts.map(|(count, drafts)| count - drafts).collect();
+    ensure!(
+        view.rows == without.rows && counts == without.num_tokens,
+        "with drafts rows {:?} compute {counts:?} tokens, without {:?} and {:?}",
+        view.rows,
+        without.rows,
+        without.num_tokens
+    );
+    ensure!(
+        view.assigned == without.assigned
+            && view.freed_rows == without.freed_rows
+            && view.copies == without.copies,
+        "with drafts others join or leave"
+    );
+    let plain = without.block_updates.iter();
+    let mut plain = plain.map(|update| view.block_updates.contains(update));
+    ensure!(
+        plain.all(|is_there| is_there),
+        "with drafts a block goes elsewhere"
+    );
+    Ok(())
 }

@@ -10,6 +10,7 @@ use chairlift_core::{
 use crate::{
     client::State,
     device::RowRun,
+    drafts::check_beside_drafts,
     tally::Sight,
     workload::Label,
     world::{Checked, Flight, World, ensure},
@@ -37,7 +38,7 @@ impl World {
         self.plan = plan;
         if let Some(without) = without_drafts {
             let view = PlanView::parse(&self.buffer[..length]).map_err(|error| error.0)?;
-            self.check_beside_drafts(&view, &without)?;
+            check_beside_drafts(&view, &without)?;
         }
         if !is_full {
             self.note_rows();
