@@ -231,16 +231,6 @@ mutants! {
         "        self.num_told = self.num_told.min(num_columns);\n" => "";
     row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
         "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
-    stop_amid_drafts_is_missed, "-", "an answer goes on past a stop amid accepted drafts", "scheduler/outcome.rs":
-        "while end.is_none() && num_taken < most {" => "while (end.is_none() || has_drafts) && num_taken < most {";
-    window_slides_over_drafts, "-", "a block is freed that is behind the window of a draft only", "scheduler/outcome.rs":
-        ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), item.end + item.num_samples.saturating_sub(1) as usize)";
-    drafts_outlive_a_preemption, "-", "drafts are kept by a request that loses its row", "scheduler/step.rs":
-        "        request.drafts.clear();\n" => "";
-    drafts_beyond_the_credit, "-", "more drafts are computed than the credit pays for", "scheduler/draft.rs":
-        "request.max_num_tokens.min(request.credit_end)" => "request.max_num_tokens";
-    drafts_beyond_the_time, "-", "drafts take time that the step has not", "scheduler/budget.rs":
-        ".map_or(most, |time| costs.affordable(time, start, most))" => ".map_or(most, |_| costs.affordable(f64::MAX, start, most))";
 
     // Changes of live requests.
     paused_goes_on, "-", "a paused request is scheduled", "request.rs":
