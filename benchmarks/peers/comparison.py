@@ -33,8 +33,8 @@ class Comparison:
         ratios = self.ratios
         cells = (
             self.title,
-            f"{statistics.median(self.peer):.1f}",
-            f"{statistics.median(self.chairlift):.1f}",
+            f"{statistics.median(self.peer):.3g}",
+            f"{statistics.median(self.chairlift):.3g}",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
         )
         return f"| {' | '.join(cells)} |"
@@ -59,7 +59,7 @@ def compare(
             result = json.loads(call(command).strip().splitlines()[-1])
             figures.append(float(result["tokens_per_s"]))
             on_progress(
-                f"round {number} of {rounds}: {name} {figures[-1]:.1f} tokens/s "
+                f"round {number} of {rounds}: {name} {figures[-1]:.3g} tokens/s "
                 f"({result['output_tokens']} tokens, {result['seconds']:.1f} s)"
             )
     return comparison

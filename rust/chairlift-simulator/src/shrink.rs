@@ -13,13 +13,13 @@ use crate::{
     world::World,
 };
 
-/// Replays that shrinking may spend.
-const MAX_REPLAYS: usize = 20_000;
+/// Events that shrinking may replay: minutes at most, since each is followed by every check there is.
+const MAX_EVENTS: usize = 3_000_000;
 
 struct Shrinker<'a> {
     failed: Failed,
     tokens: &'a Arc<TokenTable>,
-    replays_left: usize,
+    events_left: usize,
 }
 
 /// Finds a short list of events that fails too, perhaps with another sentence.
@@ -27,7 +27,7 @@ pub(crate) fn shrink(failed: Failed, tokens: &Arc<TokenTable>) -> Failed {
     let mut shrinker = Shrinker {
         failed,
         tokens,
-        replays_left: MAX_REPLAYS,
+        events_left: MAX_EVENTS,
     };
     shrinker.failed.scenario.check_every = 1;
     loop {
@@ -49,10 +49,10 @@ impl Shrinker<'_> {
 
     /// Keeps scenario and events if they fail; what follows the failure is dropped.
     fn attempt(&mut self, scenario: Scenario, events: &[Event]) -> bool {
-        if self.replays_left == 0 {
+        if self.events_left < events.len() {
             return false;
         }
-        self.replays_left -= 1;
+        self.events_left -= events.len();
         let mut happened = 0;
         let result = replay(&scenario, events, self.tokens, &mut |_, _| {
             happened += 1;
