@@ -127,6 +127,12 @@ impl BlockTable {
         self.num_told = self.num_columns;
     }
 
+    /// Forgets the columns behind the first so many; what they held has been given back.
+    pub(crate) fn cut(&mut self, num_columns: usize) {
+        self.num_columns = num_columns;
+        self.num_told = self.num_told.min(num_columns);
+    }
+
     /// Forgets all columns; what they held has been given back.
     pub(crate) fn clear(&mut self) {
         for columns in &mut self.groups {

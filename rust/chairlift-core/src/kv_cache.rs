@@ -285,6 +285,24 @@ impl KvCache {
         true
     }
 
+    /// Whether `num_tokens` fit: in the columns that the table has, or in more if it may grow.
+    pub(crate) fn has_room(&self, table: &BlockTable, num_tokens: usize, may_grow: bool) -> bool {
+        let columns = num_tokens.div_ceil(self.block_size);
+        let num_new = columns.saturating_sub(table.num_columns()) * self.groups.len();
+        num_new == 0 || (may_grow && num_new <= self.num_available() + table.promised)
+    }
+
+    /// Gives back the columns behind those of the first `num_tokens` tokens: none of them is known to others.
+    pub(crate) fn shrink(&mut self, table: &mut BlockTable, num_tokens: usize) {
+        let num_columns = num_tokens.div_ceil(self.block_size);
+        for columns in &mut table.groups {
+            for block in columns.blocks.drain(num_columns..) {
+                self.pool.release(block, true);
+            }
+        }
+        table.cut(num_columns);
+    }
+
     fn allocate(&mut self) -> BlockId {
         let block = self.pool.allocate();
         let block = block.expect("invariant: available blocks are free");

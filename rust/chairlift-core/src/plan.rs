@@ -7,6 +7,11 @@
 //! assigned[., 6]  freed_rows[.]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]
 //! ```
 //!
+//! A row with `draft_counts` k ends with k drafts, guesses that the step checks: it has 1 + k tokens, its last and the
+//! drafts, and 1 + k sample slots in a row, one after each. Other rows have one sample slot, or none. `assigned` says
+//! of which answer a row is from now on and how many tokens of it are computed: for whoever joins, and again for the same
+//! answer after drafts, of which some may have been wrong.
+//!
 //! A plan is a value: it can be double-buffered, broadcast, logged and replayed. It repeats nothing that the runner
 //! already has: rows are persistent, and block tables change only by `block_updates`.
 
@@ -28,7 +33,7 @@ const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 2, 6, 1, 4, 2, 2, 2];
 /// Which length of the header counts each section's entries.
 const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9];
 
-/// A plan under construction. Sections that later features fill (drafts, scores, swaps) are empty or zero.
+/// A plan under construction. Sections that later features fill (scores, swaps) are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     rows: Vec<i32>,
@@ -49,8 +54,8 @@ impl Plan {
         let block_updates = rows * config.max_blocks_per_row() * config.kv_groups.len();
         let copies = rows * config.kv_groups.len();
         HEADER
-            + rows * (1 + 1 + 1 + 1 + 6 + 1)
-            + config.max_num_batched_tokens
+            + rows * (1 + 1 + 1 + 6 + 1)
+            + 2 * config.max_num_batched_tokens
             + 4 * block_updates
             + 2 * copies
     }
@@ -77,6 +82,31 @@ impl Plan {
     /// The last token of the row that was scheduled last is sampled after.
     pub(crate) fn sample(&mut self) {
         self.sample_rows.push(self.input_ids.len() as i32 - 1);
+    }
+
+    /// Puts drafts behind the last token of each row that samples, `drafts(i)` behind that of the i-th, and a sample behind
+    /// each; none where the row does not sample.
+    pub(crate) fn insert_drafts<'a>(&mut self, drafts: impl Fn(usize) -> &'a [i32]) {
+        let input_ids = std::mem::take(&mut self.input_ids);
+        let sample_rows = std::mem::take(&mut self.sample_rows);
+        let (mut rest, mut samples) = (input_ids.as_slice(), sample_rows.iter().peekable());
+        for row in 0..self.rows.len() {
+            let (tokens, behind) = rest.split_at(self.num_tokens[row] as usize);
+            rest = behind;
+            self.input_ids.extend_from_slice(tokens);
+            let last = (input_ids.len() - rest.len()) as i32 - 1;
+            if samples.next_if_eq(&&last).is_none() {
+                continue;
+            }
+            self.sample();
+            let drafts = drafts(row);
+            for &draft in drafts {
+                self.input_ids.push(draft);
+                self.sample();
+            }
+            self.num_tokens[row] += drafts.len() as i32;
+            self.draft_counts[row] = drafts.len() as i32;
+        }
     }
 
     pub(crate) fn assign(&mut self, row: Row, slot: Slot, index: u32, start: usize) {

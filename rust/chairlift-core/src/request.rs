@@ -102,7 +102,7 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     /// Prompt, then output.
     pub(crate) tokens: Vec<i32>,
-    /// Tokens whose keys and values are written, or will be by the steps in flight.
+    /// Tokens whose keys and values are written, or will be by the steps in flight; drafts in flight count.
     pub(crate) num_computed: usize,
     /// Tokens that steps in flight sample: they will follow `tokens`, and only the runner knows them.
     pub(crate) num_unknown: usize,
@@ -111,6 +111,8 @@ pub(crate) struct Request {
     pub(crate) state: State,
     /// The row's last sampled token is this request's last token: the runner has it.
     pub(crate) last_token_is_sampled: bool,
+    /// It goes on elsewhere than where its row's last step ended: the next plan says where.
+    pub(crate) is_moved: bool,
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
     pub(crate) include_stop: bool,
@@ -133,6 +135,8 @@ pub(crate) struct Request {
     pub(crate) owner: RequestId,
     pub(crate) index: u32,
     pub(crate) account: Account,
+    /// What may follow `tokens`: proposed, or in the one step in flight that names it.
+    pub(crate) drafts: Vec<i32>,
     /// Computed tokens that a preemption threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
     pub(crate) queue_deadline: Option<Nanos>,
@@ -186,6 +190,8 @@ impl Request {
             num_computed: 0,
             num_unknown: 0,
             last_token_is_sampled: false,
+            is_moved: false,
+            drafts: Vec::new(),
             num_lost: 0,
             in_flight: 0,
             table,

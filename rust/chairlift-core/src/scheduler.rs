@@ -25,6 +25,7 @@ mod answers;
 mod budget;
 mod change;
 mod check;
+mod draft;
 mod end;
 mod explain;
 mod last_row;
@@ -42,6 +43,7 @@ pub use self::{
     add::Added,
     budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
+    draft::MAX_DRAFTS,
     explain::{Standing, Waiting},
     last_row::ROWS_TO_SPARE,
     outcome::Sampled,
@@ -70,9 +72,10 @@ pub struct StepId(pub u64);
 #[derive(Clone, Copy, Debug)]
 struct Item {
     slot: Slot,
-    /// `num_computed` of the request after the step.
+    /// Sample slots: none, one, or one more than drafts.
+    num_samples: u32,
+    /// `num_computed` of the request after the step, without its drafts.
     end: usize,
-    samples: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -112,6 +115,7 @@ pub struct Load {
 }
 
 /// Owns requests, rows and KV blocks; decides which tokens each step computes.
+#[derive(Clone)]
 pub struct Scheduler {
     config: Config,
     max_context_len: usize,
@@ -131,6 +135,8 @@ pub struct Scheduler {
     running: Vec<Slot>,
     /// While a step is planned: rows of those who are parked and whom no step in flight names.
     num_idle: usize,
+    /// Drafts are proposed that no step has taken.
+    has_drafts: bool,
     /// Somebody on the running list no longer runs, or a row was held.
     needs_sweep: bool,
     rows: Rows,
@@ -180,6 +186,7 @@ impl Scheduler {
             waits: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
             num_idle: 0,
+            has_drafts: false,
             needs_sweep: false,
             rows: Rows::new(config.max_num_seqs),
             kv: KvCache::new(&config),

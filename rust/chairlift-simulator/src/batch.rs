@@ -73,7 +73,9 @@ impl World {
         let mut num_joining = 0;
         let mut joined = Vec::new();
         for assigned in view.assigned {
-            joined.push(self.check_joining(assigned, &before, &mut num_joining)?);
+            if !self.moves(assigned)? {
+                joined.push(self.check_joining(assigned, &before, &mut num_joining)?);
+            }
         }
         for index in joined {
             let waits = |other: &usize| self.clients[*other].state == State::Waiting;
@@ -102,8 +104,10 @@ impl World {
 
     fn preempt(&mut self, index: usize) -> Checked {
         let label = self.clients[index].label;
+        // Drafts may have spent its credit since.
+        let is_parked = self.clients[index].is_parked();
         ensure!(
-            self.attempt.oldest != Some(index) || self.attempt.is_unsettled,
+            self.attempt.oldest != Some(index) || self.attempt.is_unsettled || is_parked,
             "the oldest running request #{label} is preempted"
         );
         ensure!(
@@ -111,12 +115,12 @@ impl World {
             "#{label} is preempted though a step in flight names it"
         );
         // Where every request grows by a token a step, whoever comes back has room for the next.
-        let is_even =
-            self.scenario.config.steps_in_flight == 1 && self.scenario.faults.accept_many == 0;
+        let faults = &self.scenario.faults;
+        let is_even = self.scenario.config.steps_in_flight == 1
+            && (faults.accept_many, faults.draft) == (0, 0);
         let rejoined = self.clients[index].rejoined;
         // Nor was anybody changed meanwhile, who may need a block now.
         let is_back = rejoined + 1 == self.tally.steps() && self.last_change < rejoined;
-        let is_parked = self.clients[index].is_parked();
         ensure!(
             !is_even || !is_back || is_parked,
             "#{label} is preempted right after it came back"

@@ -15,8 +15,9 @@ impl World {
     pub(crate) fn check_run(&mut self, run: &RowRun, number: u64) -> Checked<usize> {
         let index = self.rows[run.row]
             .ok_or_else(|| format!("row {} is in the step and nobody's", run.row))?;
+        self.check_drafts(index, run)?;
         let client = &self.clients[index];
-        let (label, start, end) = (client.label, run.start, run.end);
+        let (label, start, end) = (client.label, run.start, run.end - run.num_drafts);
         ensure!(
             client.state == State::Running,
             "#{label} is in the step and does not run"
@@ -42,27 +43,28 @@ impl World {
             "#{label} computes [{start}..{end}), {} tokens are pending",
             client.num_pending()
         );
+        let inputs = &self.device.input_ids(run)[..end - start];
         let expected = &client.answer.tokens[start..end];
-        let inputs = self.device.input_ids(run);
         ensure!(
             inputs == expected,
             "#{label} computes tokens {inputs:?} at {start}, expected {expected:?}"
         );
-        for (group, &seen) in run.seen.iter().enumerate() {
+        for (group, seen) in run.seen(0).enumerate() {
             let is_own = seen == client.answer.view(group, end);
             ensure!(
                 is_own,
                 "#{label} read KV that is not its own before position {end} (KV group {group})"
             );
         }
-        let (samples, last) = (run.sampled.is_some(), end == client.num_tokens());
+        let (samples, last) = (!run.sampled.is_empty(), end == client.num_tokens());
         ensure!(
             samples == last,
             "#{label} computes up to {end} of {} tokens, samples: {samples}",
             client.num_tokens()
         );
         let client = &mut self.clients[index];
-        client.num_computed = end;
+        client.num_computed = run.end;
+        client.drafts.truncate(run.num_drafts);
         client.num_sampled += usize::from(samples);
         client.started = true;
         client.wait.start(self.latest);
@@ -217,6 +219,13 @@ impl World {
             // Answers share what they have of a prompt.
             let mut running = self.running.iter().map(|&index| &self.clients[index]);
             let is_known = running.all(|client| client.num_answers == 1);
+            let num_used = load.num_blocks - load.num_free_blocks;
+            let running = self.running.iter().map(|&index| &self.clients[index]);
+            let most_blocks: usize = running.map(|client| self.num_held(client)).sum();
+            ensure!(
+                !is_known || num_used <= most_blocks,
+                "{num_used} blocks are in use, {most_blocks} hold what requests have computed"
+            );
             ensure!(
                 !is_known || (written <= most && (written == most || config.prefix_cache)),
                 "{written} KV slots are written, expected {most}"

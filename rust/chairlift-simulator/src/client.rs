@@ -69,6 +69,10 @@ pub(crate) struct Client {
     pub(crate) num_recomputed: usize,
     /// Tokens whose KV is written, or will be by the steps in flight.
     pub(crate) num_computed: usize,
+    /// What it was told may follow, for its next step; or what that step, in flight, takes of it.
+    pub(crate) drafts: Vec<i32>,
+    /// Its last step had drafts: the next plan says where its row goes on.
+    pub(crate) is_moved: bool,
     /// Output tokens that were sampled, or will be by the steps in flight.
     pub(crate) num_sampled: usize,
     /// Output tokens delivered.
@@ -122,6 +126,8 @@ impl Client {
             num_lost: 0,
             num_recomputed: 0,
             num_computed: 0,
+            drafts: Vec::new(),
+            is_moved: false,
             num_sampled: 0,
             num_output: 0,
             text: String::new(),
@@ -219,11 +225,22 @@ impl Client {
         if self.follows {
             return;
         }
+        self.leave_drafts();
+        self.is_moved = false;
         self.num_preemptions += 1;
         self.num_lost += self.num_computed;
         self.num_computed = 0;
         self.num_sampled = self.num_output;
         self.in_flight = 0;
+    }
+
+    /// Its drafts, if a step takes some, count as computed no more.
+    pub(crate) fn leave_drafts(&mut self) -> Vec<i32> {
+        let drafts = std::mem::take(&mut self.drafts);
+        if self.in_flight > 0 {
+            self.num_computed -= drafts.len();
+        }
+        drafts
     }
 
     /// What `count` more tokens bring.

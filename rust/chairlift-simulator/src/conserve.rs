@@ -98,7 +98,7 @@ impl World {
     }
 
     /// Blocks of what a request has computed and may still see.
-    fn num_held(&self, client: &Client) -> usize {
+    pub(crate) fn num_held(&self, client: &Client) -> usize {
         let config = &self.scenario.config;
         let first = |group| first_visible(group, client.num_computed) / config.block_size;
         let end = client.num_computed.div_ceil(config.block_size);

@@ -25,15 +25,36 @@ pub(crate) struct RowRun {
     pub(crate) index: usize,
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// What its last token attended to in each KV group, itself included.
-    pub(crate) seen: Vec<u64>,
+    /// Guesses among its tokens: the last so many.
+    pub(crate) num_drafts: usize,
+    /// What the token before its drafts and each of these attended to, itself included; KV group after KV group.
+    seen: Vec<u64>,
     /// The blocks where that lies, KV group after KV group, if steps are planned ahead.
     read: Vec<i32>,
     /// Where its inputs lie among those of the step.
     pub(crate) first_input: usize,
     /// Its part of what the step wrote.
     pub(crate) writes: Range<usize>,
-    pub(crate) sampled: Option<i32>,
+    /// A token for each of its sample slots.
+    pub(crate) sampled: Vec<i32>,
+}
+
+impl RowRun {
+    /// What the token before the drafts attended to in each KV group, or the token so many behind it.
+    pub(crate) fn seen(&self, num_behind: usize) -> impl Iterator<Item = u64> + '_ {
+        let lines = self.seen.chunks(1 + self.num_drafts);
+        lines.map(move |line| line[num_behind])
+    }
+
+    /// What it wrote behind so many of its tokens, in all KV groups.
+    pub(crate) fn writes_behind<'a>(
+        &'a self,
+        writes: &'a [Write],
+        num_tokens: usize,
+    ) -> impl Iterator<Item = Write> + 'a {
+        let lines = writes[self.writes.clone()].chunks(self.end - self.start);
+        lines.flat_map(move |line| line[num_tokens..].iter().copied())
+    }
 }
 
 /// A KV slot and what a step wrote into it.
@@ -87,7 +108,7 @@ impl Device {
                 slot_mapping: vec![0; groups * tokens],
                 query_start_loc: vec![0; rows + 1],
                 seq_lens: vec![0; rows],
-                sample_rows: vec![0; rows],
+                sample_rows: vec![0; tokens],
             },
         }
     }
@@ -101,6 +122,7 @@ impl Device {
     ) -> Result<Vec<RowRun>, String> {
         let shape = self.derive(plan)?;
         self.copy(plan)?;
+        let drafts = PlanView::parse(plan).map_err(|error| error.0)?.draft_counts;
         let mut samples = 0;
         let mut runs = Vec::with_capacity(shape.num_rows);
         for i in 0..shape.num_rows {
@@ -113,48 +135,62 @@ impl Device {
             let end = self.inputs.seq_lens[i] as usize;
             let start = end - (last - first) as usize;
             let first_write = writes.len();
-            let seen = (0..self.groups.len())
-                .map(|group| {
-                    self.attend(group, row, first as usize, start..end, root(slot), writes)
-                })
-                .collect::<Result<Vec<_>, _>>()?;
+            let num_drafts = drafts[i] as usize;
+            let mut seen = Vec::with_capacity(self.groups.len() * (1 + num_drafts));
+            for group in 0..self.groups.len() {
+                let views =
+                    self.attend(group, row, first as usize, start..end, root(slot), writes)?;
+                seen.extend_from_slice(&views[views.len() - 1 - num_drafts..]);
+            }
             let mut read = Vec::new();
             if self.plans_ahead {
                 for group in 0..self.groups.len() {
                     read.extend_from_slice(&self.table(group, row)[self.columns(group, end)]);
                 }
             }
-            let is_sample =
-                samples < shape.num_samples && self.inputs.sample_rows[samples] == last - 1;
-            let mut sampled_token = None;
-            if is_sample {
-                samples += 1;
-                self.last_token[row] = sampled(
-                    seen.iter().copied(),
-                    self.row_index[row] as usize,
-                    self.vocab_size,
-                );
-                sampled_token = Some(self.last_token[row]);
-            }
+            let num_samples = self.num_samples(samples..shape.num_samples, first..last);
+            samples += num_samples;
             let first_input = first as usize;
             let writes = first_write..writes.len();
-            runs.push(RowRun {
+            let mut run = RowRun {
                 row,
                 slot,
                 index: self.row_index[row] as usize,
                 start,
                 end,
+                num_drafts,
                 seen,
                 read,
                 first_input,
                 writes,
-                sampled: sampled_token,
-            });
+                sampled: Vec::with_capacity(num_samples),
+            };
+            if ![0, 1 + num_drafts].contains(&num_samples) || (num_samples == 0 && num_drafts > 0) {
+                return Err(format!(
+                    "{num_drafts} drafts have {num_samples} sample slots"
+                ));
+            }
+            for i in 0..num_samples {
+                let token = sampled(run.seen(i), run.index, self.vocab_size);
+                run.sampled.push(token);
+                self.last_token[row] = token;
+            }
+            runs.push(run);
         }
         if samples != shape.num_samples {
-            return Err("a sample slot is not the last token of its row".into());
+            return Err("a sample slot is not the last of its row's tokens or a draft".into());
         }
         Ok(runs)
+    }
+
+    /// How many of the sample slots are the last tokens of a row: from the first of them on, one after another.
+    fn num_samples(&self, slots: Range<usize>, tokens: Range<i32>) -> usize {
+        let slots = &self.inputs.sample_rows[slots];
+        let mine = slots.iter().take_while(|slot| tokens.contains(slot));
+        let count = mine.count();
+        let expected = tokens.end - count as i32..tokens.end;
+        let are_last = slots[..count].iter().copied().eq(expected);
+        if are_last { count } else { 0 }
     }
 
     /// Copies whole blocks: all sources are read before a target is written.
@@ -190,9 +226,9 @@ impl Device {
         changed.next().map(|&(slot, _)| slot)
     }
 
-    /// What a failed step wrote is anything.
-    pub(crate) fn scribble(&mut self, writes: &[Write]) {
-        for &(slot, value) in writes {
+    /// What a failed step wrote is anything, and what was written for a wrong draft.
+    pub(crate) fn scribble(&mut self, writes: impl IntoIterator<Item = Write>) {
+        for (slot, value) in writes {
             self.kv[slot] = mix(value ^ 0xBAD);
         }
     }
@@ -220,7 +256,7 @@ impl Device {
     }
 
     /// Reads what the first of `positions` sees of those before it through the block table, then writes these one by one,
-    /// each reading what comes into sight, and again what goes out of it.
+    /// each reading what comes into sight, and again what goes out of it. Gives what each saw.
     fn attend(
         &mut self,
         group: usize,
@@ -229,7 +265,7 @@ impl Device {
         positions: Range<usize>,
         root: u64,
         writes: &mut Vec<Write>,
-    ) -> Result<u64, String> {
+    ) -> Result<Vec<u64>, String> {
         let mask = mix(group as u64);
         let mut first = first_visible(self.groups[group], positions.start);
         let behind = &self.table(group, row)[..first / self.block_size];
@@ -249,6 +285,7 @@ impl Device {
             ));
         }
         let mapping = group * (self.inputs.slot_mapping.len() / self.groups.len()) + first_input;
+        let mut views = Vec::with_capacity(positions.len());
         for (i, position) in positions.enumerate() {
             while first < first_visible(self.groups[group], position) {
                 let value = self.kv[self.slot(group, row, first)];
@@ -261,8 +298,9 @@ impl Device {
             writes.push((slot, value));
             let read = self.kv[self.slot(group, row, position)];
             seen = seen.wrapping_add(read ^ mask);
+            views.push(seen);
         }
-        Ok(seen)
+        Ok(views)
     }
 
     /// The block table of a row.
@@ -307,7 +345,7 @@ impl Device {
         if blocks.is_empty() {
             return true;
         }
-        run.seen.iter().enumerate().all(|(group, &seen)| {
+        run.seen(run.num_drafts).enumerate().all(|(group, seen)| {
             let (mine, rest) = blocks.split_at(self.columns(group, run.end).len());
             blocks = rest;
             let first = first_visible(self.groups[group], run.end - 1);

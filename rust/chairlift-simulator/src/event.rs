@@ -16,6 +16,8 @@ pub(crate) enum Event {
     Abort(Label, EndReason),
     /// Of a request in any state, too.
     Change(Label, Alteration),
+    /// Proposes drafts for one of the answers of a request, in any state, too.
+    Draft(Label, usize, Vec<i32>),
     /// Plans a step and runs it on the device.
     Schedule,
     /// Reports the oldest step in flight.
@@ -31,7 +33,7 @@ pub(crate) enum Event {
 /// How a step ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Each sampled row gives up to so many tokens.
+    /// Each sampled row without drafts gives up to so many tokens.
     Sampled { accept: usize },
     /// The rows of these requests were not finite.
     NotFinite(Vec<Label>),
@@ -47,6 +49,9 @@ impl fmt::Display for Event {
             Self::Add(arrival) => write!(f, "{arrival}"),
             Self::Abort(label, reason) => write!(f, "abort #{label}: {reason:?}"),
             Self::Change(label, alteration) => write!(f, "change #{label}: {alteration}"),
+            Self::Draft(label, answer, tokens) => {
+                write!(f, "draft for answer {answer} of #{label}: {tokens:?}")
+            }
             Self::Schedule => write!(f, "schedule"),
             Self::Complete(outcome) => match outcome {
                 Outcome::Sampled { accept: 1 } => write!(f, "complete"),

@@ -8,6 +8,7 @@ use chairlift_core::{
 use crate::{
     change::Alteration,
     client::{Client, State},
+    drafts,
     event::{Event, Outcome},
     random::Random,
     workload::{Arrival, Flaw, Label},
@@ -59,6 +60,12 @@ impl Chooser {
         if random.chance(faults.change) {
             return self.change(world);
         }
+        if random.chance(faults.draft)
+            && let Some(event) = self.draft(world)
+        {
+            return event;
+        }
+        let random = &mut self.random;
         if random.chance(faults.evict) {
             return Event::Evict(random.magnitude(1, 64));
         }
@@ -124,6 +131,38 @@ impl Chooser {
         );
         let max_output = world.scenario.traffic.max_output;
         Event::Change(label, Alteration::draw(random, client, max_output))
+    }
+
+    /// For somebody who decodes and has none, if there is such a one; now and then for anybody.
+    fn draft(&mut self, world: &World) -> Option<Event> {
+        let random = &mut self.random;
+        let mut found = world.live.clone();
+        let is_anybody = random.chance(32);
+        if !is_anybody {
+            found.retain(|&index| {
+                let client = &world.clients[index];
+                client.state == State::Running
+                    && client.in_flight == 0
+                    && client.drafts.is_empty()
+                    && client.num_output > 0
+                    && client.num_pending() == 1
+            });
+        }
+        if found.is_empty() && !is_anybody {
+            return None;
+        }
+        let client = if found.is_empty() || random.chance(16) {
+            None
+        } else {
+            Some(&world.clients[found[random.below(found.len())]])
+        };
+        let label = client.map_or_else(
+            || random.below(self.num_arrivals as usize + 2) as Label,
+            |client| client.label,
+        );
+        let tokens = drafts::draw(random, client, world.scenario.config.vocab_size);
+        let answer = client.map_or(0, |client| client.index);
+        Some(Event::Draft(label, answer, tokens))
     }
 
     fn arrival(&mut self, world: &World) -> Event {

@@ -12,6 +12,7 @@
 //! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes whom |
 //! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
 //! | `batch`, `conserve`, `check` | the invariants, seen from outside |
+//! | `drafts` | guesses of an answer's next tokens |
 //! | `family` | several answers to one prompt |
 //! | `explain` | why somebody waits, as told and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
@@ -23,6 +24,7 @@ mod check;
 mod client;
 mod conserve;
 mod device;
+mod drafts;
 mod event;
 mod explain;
 mod family;

@@ -61,6 +61,8 @@ pub(crate) struct Faults {
     pub(crate) accept_many: Rate,
     /// A request is changed.
     pub(crate) change: Rate,
+    /// Somebody guesses what follows.
+    pub(crate) draft: Rate,
 }
 
 impl Scenario {
@@ -106,6 +108,7 @@ impl Scenario {
             late: sometimes(random, 768),
             accept_many: sometimes(random, 512),
             change: 0,
+            draft: 0,
         };
         let num_steps = random.magnitude(64, 2048);
         let every = if config.num_blocks <= 32 {
@@ -117,6 +120,9 @@ impl Scenario {
         traffic.priorities = sometimes(random, 1024);
         traffic.answers = sometimes(random, 1024);
         faults.change = sometimes(random, 256);
+        if random.chance(512) {
+            faults.draft = random.between(64, 768);
+        }
         Self {
             seed: None,
             config,

@@ -10,6 +10,7 @@ use chairlift_core::{
 use crate::{
     client::State,
     device::RowRun,
+    drafts::check_beside_drafts,
     tally::Sight,
     workload::Label,
     world::{Attempt, Checked, Flight, World, ensure},
@@ -27,9 +28,18 @@ impl World {
         let oldest = runnable.find(|&&index| !self.clients[index].is_parked());
         self.attempt.oldest = self.attempt.oldest.or(oldest.copied());
         let mut plan = std::mem::take(&mut self.plan);
+        let without_drafts = if is_full {
+            None
+        } else {
+            self.plan_without_drafts()
+        };
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
         self.plan = plan;
+        if let Some(without) = without_drafts {
+            let view = PlanView::parse(&self.buffer[..length]).map_err(|error| error.0)?;
+            check_beside_drafts(&view, &without)?;
+        }
         if !is_full {
             self.note_rows();
         }
@@ -109,6 +119,8 @@ impl World {
             self.note = Some(self.describe(step, &view, &runs));
         }
         let time_is_spent = self.check_time(&runs)?;
+        self.check_time_of_drafts(&runs)?;
+        let num_drafts: i32 = view.draft_counts.iter().sum();
         self.flights.push_back(Flight {
             step,
             runs,
@@ -120,21 +132,20 @@ impl World {
         if time_is_spent {
             return Ok(());
         }
-        self.check_work_is_conserved(&before, view.input_ids.len())
+        self.check_work_is_conserved(&before, view.input_ids.len() - num_drafts as usize)
     }
 
     /// A step is not foretold to take longer than it may, but for its decodes and one least chunk; gives whether no other
-    /// token fits.
+    /// token fits. All without its drafts.
     fn check_time(&mut self, runs: &[RowRun]) -> Checked<bool> {
         let Some(budget) = self.scenario.config.step_budget else {
             return Ok(false);
         };
-        let works = runs
-            .iter()
-            .map(|run| Work::of(run.start, run.end - run.start));
+        let count = |run: &RowRun| run.end - run.start - run.num_drafts;
+        let works = runs.iter().map(|run| Work::of(run.start, count(run)));
         let costs = self.scheduler.costs();
         let time = costs.foretell(works.fold(Work::default(), Work::and));
-        let chunks = runs.iter().map(|run| run.end - run.start);
+        let chunks = runs.iter().map(count);
         let num_chunked: usize = chunks.filter(|&count| count > 1).sum();
         let (most, rounding) = (budget as f64, 1.0 + 1e-6 * time);
         ensure!(
@@ -167,24 +178,29 @@ impl World {
         }
         let (mut tokens, mut counts) = (Vec::new(), Vec::new());
         for (run, &index) in flight.runs.iter().zip(&flight.clients) {
+            if run.sampled.is_empty() {
+                let client = &mut self.clients[index];
+                client.in_flight = client.in_flight.saturating_sub(1);
+                continue;
+            }
+            let first_slot = counts.len();
+            tokens.extend(&run.sampled);
+            counts.resize(first_slot + run.sampled.len(), 1);
+            let num_finite = self.num_finite(run, index, not_finite, &flight.writes);
+            if let Some(count) = counts[first_slot..].get_mut(num_finite) {
+                *count = -1;
+            }
+            let num_taken = self.settle(index, run, num_finite, &flight.writes);
             let client = &mut self.clients[index];
             client.in_flight = client.in_flight.saturating_sub(1);
-            let Some(sampled) = run.sampled else { continue };
             let is_over = !client.is_live() || client.is_ending();
-            tokens.push(sampled);
-            counts.push(1);
-            // Of several answers some.
-            let is_chosen = client.num_answers == 1 || client.index % 2 == 1;
-            if not_finite.contains(&client.label) && is_chosen {
-                counts.pop();
-                counts.push(-1);
-                self.device.scribble(&flight.writes[run.writes.clone()]);
-                self.tally.saw(Sight::NotFinite);
-            }
             if is_over {
                 self.tally.saw(Sight::Overshoots);
-            } else if counts.last() == Some(&-1) {
+            } else if num_taken == 0 {
                 self.owe_failure(index, Failure::NumericFault);
+            } else if run.num_drafts > 0 {
+                self.take(index, num_taken);
+                self.place_after_drafts(index, num_taken);
             } else {
                 self.fork(index);
                 let more = self.accept(index, run.row, accept);
@@ -215,17 +231,22 @@ impl World {
             self.device.set_last_token(row, last);
             self.tally.saw(Sight::AcceptMany);
         }
-        // What the credit does not pay for is dropped, and drawn again.
-        let taken = client.credit_left(client.num_output).min(1 + more.len());
-        let dropped = 1 + more.len() - taken;
-        self.tally.add(Sight::CreditCuts, dropped as u64);
+        self.take(index, 1 + more.len());
+        more
+    }
+
+    /// A client gets so many tokens of which it awaits one: what the credit does not pay for is dropped, and drawn again.
+    fn take(&mut self, index: usize, num_tokens: usize) {
+        let client = &mut self.clients[index];
+        let taken = client.credit_left(client.num_output).min(num_tokens);
+        self.tally
+            .add(Sight::CreditCuts, (num_tokens - taken) as u64);
         client.num_sampled = client.num_sampled + taken - 1;
         let due = client.due_after(taken);
         self.owe(index, due);
         if self.clients[index].is_ending() {
             self.deal_unspent(index);
         }
-        more
     }
 
     /// The prompt is computed: whoever waits for it goes on from its last token.
@@ -246,9 +267,10 @@ impl World {
         self.tally.saw(Sight::FailedSteps);
         let mut guilty_ids = Vec::new();
         for flight in std::mem::take(&mut self.flights) {
-            self.device.scribble(&flight.writes);
+            self.device.scribble(flight.writes.iter().copied());
             for &index in &flight.clients {
                 let client = &mut self.clients[index];
+                client.leave_drafts();
                 client.in_flight = 0;
                 if !client.is_live() || client.state == State::Waiting || client.due.is_some() {
                     continue;
@@ -279,11 +301,8 @@ impl World {
         let before = self.scheduler.load();
         let oldest = self.flights.front();
         let num_samples = oldest.map_or(0, |flight| {
-            flight
-                .runs
-                .iter()
-                .filter(|run| run.sampled.is_some())
-                .count()
+            let runs = flight.runs.iter();
+            runs.map(|run| run.sampled.len()).sum()
         });
         let step = oldest.map_or(StepId(u64::MAX), |flight| flight.step);
         let unknown = StepId(step.0.wrapping_sub(1));
@@ -300,7 +319,7 @@ impl World {
             tokens: &tokens,
             counts: &counts[1..],
         };
-        // A count of none, and of two where a later step goes on from the one token.
+        // A count of none, and of two where a later step goes on from the one token, or after a draft.
         let (none, two) = (vec![0; num_samples], vec![2; num_samples]);
         let twice = vec![0; 2 * num_samples];
         let [no_tokens, two_tokens] =
@@ -309,7 +328,11 @@ impl World {
         if num_samples > 0 {
             wrong.push((step, no_tokens));
         }
-        if num_samples > 0 && self.scenario.config.steps_in_flight == 2 {
+        let has_drafts = oldest.is_some_and(|flight| {
+            let mut runs = flight.runs.iter();
+            runs.any(|run| run.num_drafts > 0)
+        });
+        if has_drafts || (num_samples > 0 && self.scenario.config.steps_in_flight == 2) {
             wrong.push((step, two_tokens));
         }
         for (step, sampled) in wrong {
@@ -341,7 +364,7 @@ impl World {
         let mut parts = vec![format!("step {}:", step.0)];
         for run in runs {
             let label = self.clients[self.by_slot[run.slot]].label;
-            let star = if run.sampled.is_some() { "*" } else { "" };
+            let star = "*".repeat(run.sampled.len());
             parts.push(format!(" #{label} [{}..{}){star}", run.start, run.end));
         }
         if !view.freed_rows.is_empty() {
@@ -349,7 +372,7 @@ impl World {
         }
         for &[row, slot, _, start, ..] in view.assigned {
             let label = self.clients[self.by_slot[slot as usize]].label;
-            parts.push(format!("; #{label} joins row {row} at {start}"));
+            parts.push(format!("; #{label} has row {row} from {start} on"));
         }
         parts.concat()
     }

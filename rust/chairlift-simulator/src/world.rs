@@ -160,6 +160,7 @@ impl World {
             Event::Add(arrival) => self.add(arrival)?,
             Event::Abort(label, reason) => self.abort(*label, reason)?,
             Event::Change(label, alteration) => self.change(*label, alteration)?,
+            Event::Draft(label, answer, tokens) => self.draft(*label, *answer, tokens)?,
             Event::Schedule => self.schedule()?,
             Event::Complete(Outcome::Sampled { accept }) => self.update(*accept, &[])?,
             Event::Complete(Outcome::NotFinite(labels)) => self.update(1, labels)?,

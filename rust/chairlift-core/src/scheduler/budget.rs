@@ -53,6 +53,13 @@ impl Budget {
         costs.affordable(time, start, most).max(least).min(most)
     }
 
+    /// How many drafts from `start` on can be computed beside all else.
+    pub(super) fn drafts(&self, costs: &CostModel, start: usize, num_drafts: usize) -> usize {
+        let most = num_drafts.min(self.tokens);
+        self.time
+            .map_or(most, |time| costs.affordable(time, start, most))
+    }
+
     /// Tokens beyond the decodes are computed.
     pub(super) fn spend(&mut self, costs: &CostModel, start: usize, count: usize) {
         self.tokens -= count;

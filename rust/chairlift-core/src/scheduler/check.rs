@@ -162,7 +162,7 @@ impl Scheduler {
                 .is_some_and(|other| other.id == request.id)
         });
         let (num_steps, num_samples) = named.fold((0, 0), |(steps, samples), item| {
-            (steps + 1, samples + usize::from(item.samples))
+            (steps + 1, samples + usize::from(item.num_samples > 0))
         });
         ensure!(
             num_steps == request.in_flight,
@@ -172,6 +172,18 @@ impl Scheduler {
             num_samples == request.num_unknown,
             "request {id} waits for {} tokens, {num_samples} are sampled",
             request.num_unknown
+        );
+        let num_drafts = if request.in_flight > 0 {
+            request.drafts.len()
+        } else {
+            0
+        };
+        ensure!(
+            num_drafts == 0
+                || (request.in_flight == 1
+                    && request.num_computed == request.tokens.len() + num_drafts)
+                || !request.is_live(),
+            "request {id} has {num_drafts} drafts in flight, or more than them"
         );
         match request.state {
             State::Waiting | State::Parked => ensure!(
@@ -183,7 +195,8 @@ impl Scheduler {
                 "request {id} follows nobody, or owns blocks"
             ),
             State::Running { .. } => ensure!(
-                request.num_computed + usize::from(request.in_flight == 0) <= request.num_tokens()
+                request.num_computed + usize::from(request.in_flight == 0)
+                    <= request.num_tokens() + num_drafts
                     && request.tokens.len() < request.max_num_tokens
                     && request.tokens.len() <= request.credit_end,
                 "request {id} runs and has nothing to compute"
@@ -200,6 +213,13 @@ impl Scheduler {
         ensure!(
             columns * block_size >= request.num_computed,
             "request {id} has too few blocks"
+        );
+        ensure!(
+            request.in_flight > 0
+                || columns == request.num_computed.div_ceil(block_size)
+                || request.leader.is_some(),
+            "request {id} has {columns} columns for {} tokens",
+            request.num_computed
         );
         let outstanding = self.kv.outstanding(&request.table, request.tokens.len());
         ensure!(

@@ -1,6 +1,6 @@
 //! The end of a step: take the sampled tokens, or roll the step back.
 
-use super::{Item, Scheduler, Step, StepId, live};
+use super::{Item, Scheduler, Step, StepId, draft::accepted, live};
 use crate::{
     Nanos,
     error::StepError,
@@ -12,10 +12,11 @@ use crate::{
 /// What the sampler gave for each sample slot of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampled<'a> {
-    /// Accepted tokens, slot after slot.
+    /// Sampled tokens, slot after slot.
     pub tokens: &'a [i32],
     /// Of each slot: how many tokens, at least 1; or -1: the row was not finite, and its one token is ignored. Where
-    /// two steps may be in flight at most 1: the later step goes on from it.
+    /// two steps may be in flight at most 1: the later step goes on from it. Nor more of each slot of a row with drafts:
+    /// what is sampled after a draft counts if all drafts up to it are what was sampled before them.
     pub counts: &'a [i32],
 }
 
@@ -39,13 +40,13 @@ impl Scheduler {
         let items = step.items;
         let (mut tokens, mut sample_slot, mut token_start) = (sampled.tokens, 0, 0);
         for &item in &items {
-            let mut count = 0;
-            if item.samples {
-                count = sampled.counts[sample_slot];
-                sample_slot += 1;
-            }
-            let (mine, rest) = tokens.split_at(count.unsigned_abs() as usize);
-            self.complete(now, item, if count < 0 { &[] } else { mine }, token_start);
+            let slots = sample_slot..sample_slot + item.num_samples as usize;
+            sample_slot = slots.end;
+            let counts = &sampled.counts[slots];
+            let (mine, rest) = tokens.split_at(num_tokens(counts));
+            let finite = counts.iter().take_while(|&&count| count > 0);
+            let num_finite = finite.map(|&count| count as usize).sum();
+            self.complete(now, item, &mine[..num_finite], token_start);
             tokens = rest;
             token_start += mine.len();
         }
@@ -55,27 +56,21 @@ impl Scheduler {
     }
 
     fn check_sampled(&self, step: StepId, sampled: Sampled<'_>) -> Result<(), StepError> {
-        let expected = self
-            .check_oldest(step)?
-            .items
-            .iter()
-            .filter(|item| item.samples)
-            .count();
+        let items = &self.check_oldest(step)?.items;
+        let expected = items.iter().map(|item| item.num_samples as usize).sum();
         let got = sampled.counts.len();
-        let most = if self.config.steps_in_flight == 1 {
-            i32::MAX
-        } else {
-            1
-        };
-        let fits = |&count: &i32| count != 0 && count <= most;
-        if got != expected || !sampled.counts.iter().all(fits) {
+        let fits = |&count: &i32, most: i32| count != 0 && count <= most;
+        let mut counts = sampled.counts.iter();
+        let all_fit = items.iter().all(|item| {
+            let takes_many = self.config.steps_in_flight == 1 && item.num_samples == 1;
+            let most = if takes_many { i32::MAX } else { 1 };
+            let mut counts = counts.by_ref().take(item.num_samples as usize);
+            counts.all(|count| fits(count, most))
+        });
+        if got != expected || !all_fit {
             return Err(StepError::WrongCounts { expected, got });
         }
-        let expected = sampled
-            .counts
-            .iter()
-            .map(|&count| count.unsigned_abs() as usize)
-            .sum();
+        let expected = num_tokens(sampled.counts);
         let got = sampled.tokens.len();
         if got != expected {
             return Err(StepError::WrongTokens { expected, got });
@@ -91,8 +86,15 @@ impl Scheduler {
             return;
         }
         let request = live(&mut self.requests, item.slot);
+        let has_drafts = item.num_samples > 1;
+        let tokens = if has_drafts {
+            accepted(tokens, &std::mem::take(&mut request.drafts))
+        } else {
+            tokens
+        };
         let valid = |&token: &i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
-        if item.samples && (tokens.is_empty() || !tokens.iter().all(valid)) {
+        let samples = item.num_samples > 0;
+        if samples && (tokens.is_empty() || !tokens.iter().all(valid)) {
             self.end(now, item.slot, EndReason::Failed(Failure::NumericFault));
             return;
         }
@@ -107,16 +109,18 @@ impl Scheduler {
         let request = live(&mut self.requests, item.slot);
         self.kv
             .trim(&mut request.table, request.tokens.len(), item.end);
-        if item.samples {
-            self.accept(now, item.slot, tokens, token_start);
+        if samples {
+            self.accept(now, item.slot, tokens, token_start, has_drafts);
         }
     }
 
-    /// A step no longer names the request; false if it has ended before. The last such step releases it.
+    /// A step no longer names the request, and its drafts no longer count; false if it has ended before. The last such step
+    /// releases it.
     fn leave_step(&mut self, item: Item) -> bool {
         let request = live(&mut self.requests, item.slot);
         request.in_flight -= 1;
-        request.num_unknown -= usize::from(item.samples);
+        request.num_unknown -= usize::from(item.num_samples > 0);
+        request.num_computed -= (item.num_samples as usize).saturating_sub(1);
         let (is_live, is_named) = (request.is_live(), request.in_flight > 0);
         if !is_live && !is_named {
             self.release(item.slot);
@@ -125,7 +129,14 @@ impl Scheduler {
     }
 
     /// Appends sampled tokens to a request, up to the one that ends it or the last that its credit pays for.
-    fn accept(&mut self, now: Nanos, slot: Slot, tokens: &[i32], token_start: usize) {
+    fn accept(
+        &mut self,
+        now: Nanos,
+        slot: Slot,
+        tokens: &[i32],
+        token_start: usize,
+        has_drafts: bool,
+    ) {
         let request = live(&mut self.requests, slot);
         let text_start = self.events.text.len();
         let out = &mut self.events.text;
@@ -154,6 +165,9 @@ impl Scheduler {
             &tokens[..num_taken],
             token_start,
         );
+        if has_drafts {
+            self.settle_drafts(slot, num_taken);
+        }
         if let Some(reason) = end {
             self.end(now, slot, reason);
         }
@@ -210,4 +224,10 @@ impl Scheduler {
         items.clear();
         self.spare_items.push(items);
     }
+}
+
+/// Tokens of slots with such counts; there is one where the row was not finite, too.
+fn num_tokens(counts: &[i32]) -> usize {
+    let counts = counts.iter();
+    counts.map(|count| count.unsigned_abs() as usize).sum()
 }

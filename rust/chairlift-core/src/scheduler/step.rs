@@ -29,6 +29,8 @@ impl Scheduler {
     /// ```text
     /// budget  [ A 1 | B 1 | C chunk of 120 | D 1 | E joins, chunk of 133 ]
     /// ```
+    ///
+    /// What is left then goes to drafts ([`Scheduler::draft`]).
     pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
         plan.clear();
         self.waits.pass(now);
@@ -39,13 +41,14 @@ impl Scheduler {
         self.planned = Work::default();
         let mut items = self.spare_items.pop().unwrap_or_default();
         let mut gate_opens = None;
-        let (budget, is_short) = self.schedule_running(now, plan, &mut items);
+        let (mut budget, is_short) = self.schedule_running(now, plan, &mut items);
         if is_short {
             // Who joins right after a preemption would take the very blocks that were just won.
             self.waits.hold(Cause::Blocks, None);
         } else {
-            gate_opens = self.admit(now, budget, plan, &mut items);
+            gate_opens = self.admit(now, &mut budget, plan, &mut items);
         }
+        self.schedule_drafts(budget, plan, &mut items);
         if items.is_empty() {
             self.spare_items.push(items);
             let wake_at = [gate_opens, self.deadlines.next()]
@@ -161,6 +164,9 @@ impl Scheduler {
         for (source, target) in self.kv.take_copies() {
             plan.copy(source, target);
         }
+        if std::mem::take(&mut request.is_moved) {
+            plan.assign(row, slot, request.index, start);
+        }
         request
             .table
             .tell(|group, column, block| plan.set_block(group, row, column, block));
@@ -178,7 +184,11 @@ impl Scheduler {
         self.planned = self.planned.and(Work::of(start, count));
         request.num_computed = end;
         request.in_flight += 1;
-        items.push(Item { slot, end, samples });
+        items.push(Item {
+            slot,
+            num_samples: u32::from(samples),
+            end,
+        });
         true
     }
 
@@ -199,6 +209,8 @@ impl Scheduler {
         request.num_lost += request.num_computed;
         request.num_computed = 0;
         request.last_token_is_sampled = false;
+        request.is_moved = false;
+        request.drafts.clear();
         request.account.num_preemptions += 1;
         self.num_preemptions += 1;
         self.wait(slot);
@@ -209,7 +221,7 @@ impl Scheduler {
     fn admit(
         &mut self,
         now: Nanos,
-        mut budget: Budget,
+        budget: &mut Budget,
         plan: &mut Plan,
         items: &mut Vec<Item>,
     ) -> Option<Nanos> {

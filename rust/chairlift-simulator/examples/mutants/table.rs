@@ -114,7 +114,7 @@ mutants! {
         "        hasher.update(&parent.0);\n" => "",
         "published.parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/step.rs":
-        "plan.assign(row, slot, request.index, start);" => "plan.assign(row, slot, request.index, 0);";
+        "plan.assign(row, slot, request.index, start);\n        request\n" => "plan.assign(row, slot, request.index, 0);\n        request\n";
     hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "block_table.rs":
         "for column in self.num_told..self.num_columns {" => "for column in self.num_told..self.num_columns.min(self.num_told + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
@@ -125,10 +125,10 @@ mutants! {
         "        request.num_computed = end;\n        request.in_flight" =>
         "        self.kv.publish(&mut request.table, &request.tokens, end.min(request.tokens.len()));\n        request.num_computed = end;\n        request.in_flight";
     nan_is_cached, "sglang#33206", "blocks of a row that was not finite are cached", "scheduler/outcome.rs":
-        "        if item.samples && (tokens.is_empty()" =>
-        "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if item.samples && (tokens.is_empty()";
+        "        if samples && (tokens.is_empty()" =>
+        "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if samples && (tokens.is_empty()";
     nan_becomes_a_token, "vllm#53029", "a row that was not finite goes on", "scheduler/outcome.rs":
-        "if count < 0 { &[] } else { mine }" => "mine";
+        "&mine[..num_finite]" => "mine";
 
     // Sliding windows.
     window_is_cut_short, "-", "a block is freed while the next token still sees its end", "config.rs":
@@ -214,6 +214,33 @@ mutants! {
         "due(request.queue_deadline) && !started" => "due(request.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
         "if may_stop && self.stop_token_ids" => "if self.stop_token_ids";
+
+    // Drafts.
+    wrong_drafts_count, "-", "what was written for wrong drafts counts as computed", "scheduler/outcome.rs":
+        "        request.num_computed -= (item.num_samples as usize).saturating_sub(1);\n" => "";
+    wrong_draft_is_published, "-", "a block with drafts is known before they are accepted", "scheduler/outcome.rs":
+        "accepted(tokens, &std::mem::take(&mut request.drafts))" =>
+        "let drafts = std::mem::take(&mut request.drafts);\n            let all = [&request.tokens[..], &drafts].concat();\n            self.kv.publish(&mut request.table, &all, all.len());\n            accepted(tokens, &drafts)";
+    token_after_a_wrong_draft, "-", "a token that follows a wrong draft is accepted", "scheduler/draft.rs":
+        "sampled.len().min(num_right + 1)" => "sampled.len().min(num_right + 2)";
+    drafts_go_first, "-", "drafts take budget and blocks of who waits", "scheduler/step.rs":
+        "= self.schedule_running(now, plan, &mut items);\n" => "= self.schedule_running(now, plan, &mut items);\n        self.schedule_drafts(budget, plan, &mut items);\n";
+    wrong_drafts_keep_blocks, "-", "blocks that only wrong drafts needed are not given back", "scheduler/draft.rs":
+        "        self.kv.shrink(&mut request.table, num_computed);\n" => "";
+    block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "block_table.rs":
+        "        self.num_told = self.num_told.min(num_columns);\n" => "";
+    row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
+        "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
+    stop_amid_drafts_is_missed, "-", "an answer goes on past a stop amid accepted drafts", "scheduler/outcome.rs":
+        "while end.is_none() && num_taken < most {" => "while (end.is_none() || has_drafts) && num_taken < most {";
+    window_slides_over_drafts, "-", "a block is freed that is behind the window of a draft only", "scheduler/outcome.rs":
+        ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), item.end + item.num_samples.saturating_sub(1) as usize)";
+    drafts_outlive_a_preemption, "-", "drafts are kept by a request that loses its row", "scheduler/step.rs":
+        "        request.drafts.clear();\n" => "";
+    drafts_beyond_the_credit, "-", "more drafts are computed than the credit pays for", "scheduler/draft.rs":
+        "request.max_num_tokens.min(request.credit_end)" => "request.max_num_tokens";
+    drafts_beyond_the_time, "-", "drafts take time that the step has not", "scheduler/budget.rs":
+        ".map_or(most, |time| costs.affordable(time, start, most))" => ".map_or(most, |_| costs.affordable(f64::MAX, start, most))";
 
     // Changes of live requests.
     paused_goes_on, "-", "a paused request is scheduled", "request.rs":

@@ -1,0 +1,140 @@
+//! Drafts: guesses of the tokens that follow, which a step checks beside the last token instead of one step each.
+//!
+//! ```text
+//! tokens      ... a b            b is known, and not computed
+//! proposed          c d e
+//! the row       [ b c d e ]      1 + 3 tokens, and a sample after each
+//! sampled         c d x y        c and d are what the model draws: they are accepted, x follows them, y follows a wrong e
+//! tokens      ... a b c d x      as if the step had been three
+//! ```
+//!
+//! Drafts are a gift. They are put into a step that is planned without them, where its tokens, its time and the free blocks
+//! leave room: who else is in the step, and with how much, never depends on them. What a wrong draft wrote counts as
+//! unwritten, and the blocks that only drafts needed are given back with the outcome. Where two steps may be in flight
+//! drafts stay within the blocks of their request, since the later step is planned before the outcome.
+
+use super::{Item, Scheduler, budget::Budget, live};
+use crate::{
+    cost_model::Work,
+    plan::Plan,
+    request::{Request, RequestId, Slot, State},
+};
+
+/// Drafts of a row at most.
+pub const MAX_DRAFTS: usize = 16;
+
+impl Request {
+    /// It decodes, its last token is known, and no step is to end before its next.
+    fn may_draft(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+            && self.in_flight == 0
+            && self.num_output() > 0
+            && self.num_pending() == 1
+    }
+}
+
+impl Scheduler {
+    /// Proposes tokens that may follow the last token of an answer: up to [`MAX_DRAFTS`], and none from the first that is
+    /// not in the vocabulary on. They hold for the next step that names the answer, take the place of earlier ones, and are
+    /// given up if the answer loses its row before.
+    ///
+    /// False, and nothing changes, if the answer does not decode: it has ended, waits, is paused or out of credit, has part
+    /// of its prompt left or of what a preemption threw away, or a step in flight samples its next token.
+    pub fn draft(&mut self, request: RequestId, index: u32, tokens: &[i32]) -> bool {
+        let vocab_size = self.config.vocab_size;
+        let mut answers = self.answers(request).into_iter();
+        let slot = answers.find(|&slot| live(&mut self.requests, slot).index == index);
+        let request = slot.map(|slot| live(&mut self.requests, slot));
+        let Some(request) = request.filter(|request| request.may_draft()) else {
+            return false;
+        };
+        let known = |&token: &i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
+        let known = tokens.iter().copied().take_while(known);
+        request.drafts.clear();
+        request.drafts.extend(known.take(MAX_DRAFTS));
+        self.has_drafts |= !request.drafts.is_empty();
+        true
+    }
+
+    /// Puts drafts into a planned step, in order of admission, as far as it leaves room for them.
+    pub(super) fn schedule_drafts(
+        &mut self,
+        mut budget: Budget,
+        plan: &mut Plan,
+        items: &mut [Item],
+    ) {
+        if !std::mem::take(&mut self.has_drafts) {
+            return;
+        }
+        for item in items.iter_mut() {
+            let num_drafts = self.take_drafts(item.slot, &mut budget, plan);
+            item.num_samples += num_drafts as u32;
+        }
+        let requests = &self.requests;
+        let request = |slot: Slot| requests[slot as usize].as_ref();
+        plan.insert_drafts(|row| {
+            request(items[row].slot).map_or(&[], |request| request.drafts.as_slice())
+        });
+        // Those of the paused wait on.
+        self.has_drafts = self.running.iter().any(|&slot| {
+            request(slot)
+                .is_some_and(|request| request.in_flight == 0 && !request.drafts.is_empty())
+        });
+    }
+
+    /// Cuts the drafts of a decode that is in the step to what there is room for, and makes it; gives how many are left.
+    fn take_drafts(&mut self, slot: Slot, budget: &mut Budget, plan: &mut Plan) -> usize {
+        let request = live(&mut self.requests, slot);
+        if request.drafts.is_empty() {
+            return 0;
+        }
+        let start = request.num_computed;
+        // One more token is sampled than there are drafts.
+        let most = request.max_num_tokens.min(request.credit_end) - start - 1;
+        let mut count = budget.drafts(&self.costs, start, request.drafts.len().min(most));
+        let may_grow = self.config.steps_in_flight == 1;
+        while count > 0 && !self.kv.has_room(&request.table, start + count, may_grow) {
+            count -= 1;
+        }
+        request.drafts.truncate(count);
+        if count == 0 {
+            return 0;
+        }
+        let has_grown = self.kv.grow(&mut request.table, start + count);
+        assert!(has_grown, "invariant: there is room");
+        let row = request
+            .row()
+            .expect("invariant: a planned request has a row");
+        request
+            .table
+            .tell(|group, column, block| plan.set_block(group, row, column, block));
+        request.num_computed += count;
+        self.planned = self.planned.and(Work::of(start, count));
+        budget.spend(&self.costs, start, count);
+        count
+    }
+
+    /// After a step with drafts has brought so many tokens: all but the last of them are computed, and nothing else.
+    pub(super) fn settle_drafts(&mut self, slot: Slot, num_taken: usize) {
+        let request = live(&mut self.requests, slot);
+        request.num_computed += num_taken - 1;
+        // Where the runner is depends on how many it counts.
+        (request.last_token_is_sampled, request.is_moved) = (false, true);
+        let num_computed = request.num_computed;
+        if self.config.prefix_cache && request.cache_write {
+            self.kv
+                .publish(&mut request.table, &request.tokens, num_computed);
+        }
+        self.kv.shrink(&mut request.table, num_computed);
+        self.kv.trim(&mut request.table, num_computed, num_computed);
+    }
+}
+
+/// The sampled tokens that count: each follows those before it, and only the last may differ from the drafts.
+pub(super) fn accepted<'a>(sampled: &'a [i32], drafts: &[i32]) -> &'a [i32] {
+    let pairs = sampled.iter().zip(drafts);
+    let num_right = pairs
+        .take_while(|(sampled, draft)| sampled == draft)
+        .count();
+    &sampled[..sampled.len().min(num_right + 1)]
+}

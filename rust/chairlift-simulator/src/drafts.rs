@@ -1,0 +1,265 @@
+//! Drafts, seen from outside: guesses of an answer's next tokens, drawn, proposed, planned and settled.
+
+use chairlift_core::{
+    Scheduler,
+    cost_model::Work,
+    plan::{Plan, PlanView},
+    scheduler::{MAX_DRAFTS, Next},
+};
+
+use crate::{
+    client::{Client, State},
+    device::{RowRun, Write},
+    random::Random,
+    tally::Sight,
+    workload::Label,
+    world::{Checked, World, ensure},
+};
+
+/// Guesses of what follows, right ones and wrong ones, at times too many or none that are tokens.
+pub(crate) fn draw(random: &mut Random, client: Option<&Client>, vocab_size: usize) -> Vec<i32> {
+    let count = random.magnitude(1, 2 * MAX_DRAFTS);
+    let is_right = random.pick(&[0, 512, 960, 1024, 1024]);
+    let next = client.map_or(&[][..], |client| {
+        &client.answer.output()[client.num_output..]
+    });
+    let guess = |i: usize| {
+        if random.chance(4) {
+            return random.pick(&[-1, i32::MIN, vocab_size as i32]);
+        }
+        let right = next.get(i).filter(|_| random.chance(is_right));
+        right.map_or_else(|| random.below(vocab_size) as i32, |&token| token)
+    };
+    (0..count).map(guess).collect()
+}
+
+impl World {
+    /// Proposes tokens for an answer in whatever state it is.
+    pub(crate) fn draft(&mut self, label: Label, answer: usize, tokens: &[i32]) -> Checked {
+        let found = self.find(label);
+        let found = found.filter(|&first| answer < self.clients[first].num_answers);
+        let Some(index) = found.map(|first| first + answer) else {
+            let id = chairlift_core::RequestId(u64::MAX - u64::from(label));
+            ensure!(
+                !self.scheduler.draft(id, 0, tokens),
+                "drafts of nobody are taken"
+            );
+            self.tally.saw(Sight::DraftsRefused);
+            return Ok(());
+        };
+        let client = &self.clients[index];
+        let is_taken = self.scheduler.draft(client.id, answer as u32, tokens);
+        let expected = client.state == State::Running
+            && client.in_flight == 0
+            && client.num_output > 0
+            && client.num_pending() == 1;
+        let is_known = self.scenario.config.steps_in_flight == 1;
+        ensure!(
+            is_taken == expected || !is_known,
+            "drafts of #{label} are taken: {is_taken}, expected {expected}"
+        );
+        ensure!(
+            !is_taken || (expected && client.is_live()),
+            "drafts of #{label} are taken, and it does not decode"
+        );
+        self.tally.saw(if is_taken {
+            Sight::DraftsTaken
+        } else {
+            Sight::DraftsRefused
+        });
+        if is_taken {
+            let vocab_size = self.scenario.config.vocab_size as i32;
+            let known = tokens.iter().copied();
+            let known = known.take_while(|token| (0..vocab_size).contains(token));
+            self.clients[index].drafts = known.take(MAX_DRAFTS).collect();
+        }
+        Ok(())
+    }
+
+    /// The drafts of a row in a step are the first that were proposed, and no more than can be accepted.
+    pub(crate) fn check_drafts(&mut self, index: usize, run: &RowRun) -> Checked {
+        let planned = self.device.input_ids(run);
+        let planned = &planned[planned.len() - run.num_drafts..];
+        let client = &self.clients[index];
+        let (label, proposed) = (client.label, &client.drafts);
+        ensure!(
+            proposed.starts_with(planned),
+            "the drafts of #{label} are {planned:?}, proposed are {proposed:?}"
+        );
+        let left =
+            (client.answer.limit - client.num_output).min(client.credit_left(client.num_output));
+        ensure!(
+            planned.is_empty() || planned.len() < left,
+            "#{label} has {} drafts, and may have {left} more tokens",
+            planned.len()
+        );
+        let (num_planned, num_cut) = (planned.len(), proposed.len() - planned.len());
+        let is_one_of_several = client.num_answers > 1 && num_planned > 0;
+        self.tally.add(Sight::DraftsPlanned, num_planned as u64);
+        self.tally.add(Sight::DraftsCut, num_cut as u64);
+        self.tally
+            .add(Sight::DraftsOfSeveral, u64::from(is_one_of_several));
+        Ok(())
+    }
+
+    /// What the scheduler would plan if nobody had proposed anything, if somebody has.
+    pub(crate) fn plan_without_drafts(&self) -> Option<Vec<i32>> {
+        let drafting = self.live.iter().map(|&index| &self.clients[index]);
+        let drafting: Vec<_> = drafting
+            .filter(|client| client.in_flight == 0 && !client.drafts.is_empty())
+            .collect();
+        if drafting.is_empty() {
+            return None;
+        }
+        let mut twin: Scheduler = self.scheduler.clone();
+        for client in drafting {
+            twin.draft(client.id, client.index as u32, &[]);
+        }
+        let mut plan = Plan::default();
+        let mut buffer = vec![0; Plan::capacity(&self.scenario.config)];
+        let next = twin.schedule(self.now, &mut plan);
+        let length = plan.encode(&mut buffer);
+        buffer.truncate(length);
+        matches!(next, Next::Run(_)).then_some(buffer)
+    }
+
+    /// Where steps have a budget of time drafts do not go beyond it.
+    pub(crate) fn check_time_of_drafts(&self, runs: &[RowRun]) -> Checked {
+        let Some(budget) = self.scenario.config.step_budget else {
+            return Ok(());
+        };
+        let works = runs
+            .iter()
+            .map(|run| Work::of(run.start, run.end - run.start));
+        let work = works.fold(Work::default(), Work::and);
+        let time = self.scheduler.costs().foretell(work);
+        let has_drafts = runs.iter().any(|run| run.num_drafts > 0);
+        ensure!(
+            !has_drafts || time <= budget as f64 + 1.0 + 1e-6 * time,
+            "a step with drafts is foretold to take {time:.0} of {budget} ns"
+        );
+        Ok(())
+    }
+
+    /// The row of an answer goes on elsewhere than where its last step ended.
+    pub(crate) fn moves(&mut self, &[row, slot, answer, start, ..]: &[i32; 6]) -> Checked<bool> {
+        let Some(index) = self.rows[row as usize] else {
+            return Ok(false);
+        };
+        let is_own = self.by_slot[slot as usize] == index;
+        let client = &mut self.clients[index];
+        if !is_own || client.state != State::Running || answer as usize != client.index {
+            return Ok(false);
+        }
+        ensure!(
+            std::mem::take(&mut client.is_moved),
+            "#{} is assigned its row again without drafts",
+            client.label
+        );
+        ensure!(
+            start as usize == client.num_computed,
+            "#{} goes on at {start} after drafts, expected {}",
+            client.label,
+            client.num_computed
+        );
+        Ok(true)
+    }
+
+    /// Which of a row's sampled tokens count: those up to the first that differs from its draft, or the last that is
+    /// finite. What was written behind the accepted drafts is anything from now on.
+    pub(crate) fn settle(
+        &mut self,
+        index: usize,
+        run: &RowRun,
+        num_finite: usize,
+        writes: &[Write],
+    ) -> usize {
+        let client = &mut self.clients[index];
+        let drafts = client.leave_drafts();
+        if run.num_drafts == 0 {
+            return num_finite;
+        }
+        let pairs = run.sampled.iter().zip(&drafts);
+        let num_right = pairs.take_while(|(token, draft)| token == draft).count();
+        let num_taken = num_finite.min(num_right + 1);
+        if num_taken == 0 {
+            return 0;
+        }
+        self.device.scribble(
+            run.writes_behind(writes, run.end - run.start - run.num_drafts + num_taken - 1),
+        );
+        self.tally.add(Sight::DraftsAccepted, num_taken as u64 - 1);
+        self.tally.add(
+            Sight::DraftsRejected,
+            (run.num_drafts + 1 - num_taken) as u64,
+        );
+        num_taken
+    }
+
+    /// After drafts all but the last of the tokens are computed, and the runner counts otherwise.
+    pub(crate) fn place_after_drafts(&mut self, index: usize, num_taken: usize) {
+        let client = &mut self.clients[index];
+        client.num_computed += num_taken - 1;
+        client.is_moved = true;
+        let due = client.due.as_ref();
+        let is_amid = due.is_some_and(|due| due.end.is_some() && due.num_tokens < num_taken);
+        self.tally.add(Sight::DraftsPastEnd, u64::from(is_amid));
+    }
+
+    /// How many of a row's samples are finite before the first that is not.
+    pub(crate) fn num_finite(
+        &mut self,
+        run: &RowRun,
+        index: usize,
+        not_finite: &[Label],
+        writes: &[Write],
+    ) -> usize {
+        let client = &self.clients[index];
+        // Of several answers some.
+        let is_chosen = client.num_answers == 1 || client.index % 2 == 1;
+        if !not_finite.contains(&client.label) || !is_chosen {
+            return run.sampled.len();
+        }
+        let num_finite = self.tally.steps() as usize % run.sampled.len();
+        let num_tokens = run.end - run.start - run.num_drafts;
+        // Of a row without drafts nothing is good.
+        let num_good = if num_finite == 0 {
+            0
+        } else {
+            num_tokens + num_finite - 1
+        };
+        self.device.scribble(run.writes_behind(writes, num_good));
+        self.tally.saw(Sight::NotFinite);
+        self.tally
+            .add(Sight::DraftsNotFinite, u64::from(num_finite > 0));
+        num_finite
+    }
+}
+
+/// Drafts change nothing but their own rows: who is in the step, who joins and who leaves, and how many tokens each
+/// computes beside them.
+pub(crate) fn check_beside_drafts(view: &PlanView<'_>, without: &[i32]) -> Checked {
+    let without = PlanView::parse(without).map_err(|error| error.0)?;
+    let counts = view.num_tokens.iter().zip(view.draft_counts);
+    let counts: Vec<_> = counts.map(|(count, drafts)| count - drafts).collect();
+    ensure!(
+        view.rows == without.rows && counts == without.num_tokens,
+        "with drafts rows {:?} compute {counts:?} tokens, without {:?} and {:?}",
+        view.rows,
+        without.rows,
+        without.num_tokens
+    );
+    ensure!(
+        view.assigned == without.assigned
+            && view.freed_rows == without.freed_rows
+            && view.copies == without.copies,
+        "with drafts others join or leave"
+    );
+    let plain = without.block_updates.iter();
+    let mut plain = plain.map(|update| view.block_updates.contains(update));
+    ensure!(
+        plain.all(|is_there| is_there),
+        "with drafts a block goes elsewhere"
+    );
+    Ok(())
+}
