@@ -504,6 +504,21 @@ class Scheduler:
             Whether it was live.
         """
 
+    def draft(self, request_id: int, tokens: Sequence[int], index: int = 0) -> bool:
+        """Proposes tokens that may follow the last token of an answer: its next step checks them.
+
+        They are cut to 16, to those before the first that is not in the vocabulary, and by the step
+        to what it has room for. They take the place of earlier ones.
+
+        Args:
+            request_id: From `add`.
+            tokens: The guesses.
+            index: Which answer of the request.
+
+        Returns:
+            Whether the answer decodes, with no step in flight; otherwise nothing changes.
+        """
+
     def schedule(self, now: int, plan: _Buffer) -> int | None:
         """Plans a step and writes it to `plan`, int32 `[plan_capacity]`.
 
@@ -517,9 +532,9 @@ class Scheduler:
         Args:
             now: The time.
             step: From `schedule`.
-            tokens: int32 `[num_tokens]`, accepted tokens of the sample slots, slot after slot.
-            counts: int32 `[num_samples]`, tokens of each slot (>= 1), or -1: the row was not
-                finite and its one token is ignored.
+            tokens: int32 `[num_tokens]`, sampled tokens of the sample slots, slot after slot.
+            counts: int32 `[num_samples]`, tokens of each slot (>= 1; 1 in a row with drafts), or
+                -1: the row was not finite and its one token is ignored.
 
         Raises:
             UnknownStep: The step is not in flight.

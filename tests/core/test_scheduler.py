@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from chairlift import _core
+from chairlift.plan import PlanView
 
 VOCAB = 100
 
@@ -278,3 +279,18 @@ def test_a_request_that_waits_is_told_why(plan):
     *_, finished = run_step(scheduler, plan, now=9)
     assert finished.account.waits == [("step", 5), ("row", 4)]
     assert scheduler.explain(waits) is None
+
+
+def test_a_step_accepts_drafts_up_to_the_first_wrong_one(scheduler, plan):
+    request_id = scheduler.add(0, [1, 2, 3], max_tokens=9).request_id
+    assert not scheduler.draft(request_id, [7])
+    run_step(scheduler, plan)
+    assert scheduler.draft(request_id, [7, 7, 8, 7])
+    (event,) = run_step(scheduler, plan)
+    view = PlanView.of(plan.numpy())
+    assert view.input_ids.tolist() == [-1, 7, 7, 8, 7]
+    assert view.sample_rows.tolist() == [0, 1, 2, 3, 4]
+    assert event.token_ids == [7, 7, 7]
+    run_step(scheduler, plan)
+    assert PlanView.of(plan.numpy()).assigned[:, 3].tolist() == [3 + 3]
+    scheduler.check_invariants()

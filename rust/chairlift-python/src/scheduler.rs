@@ -261,6 +261,12 @@ impl Scheduler {
             .is_ok()
     }
 
+    #[pyo3(signature = (request_id, tokens, index = 0))]
+    #[expect(clippy::needless_pass_by_value, reason = "a list of the Python method")]
+    fn draft(&mut self, request_id: u64, tokens: Vec<i32>, index: u32) -> bool {
+        self.inner.draft(RequestId(request_id), index, &tokens)
+    }
+
     fn schedule(&mut self, now: u64, plan: Tensor) -> PyResult<Option<u64>> {
         let mut borrows = Borrows::default();
         let buffer = borrows.slice_mut::<i32>("plan", &plan)?;
