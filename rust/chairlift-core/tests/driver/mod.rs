@@ -79,6 +79,7 @@ struct FakeRunner {
     last_token: Vec<i32>,
     block_tables: Vec<i32>,
     kv: Vec<Vec<u64>>,
+    host: Vec<Vec<u64>>,
 }
 
 impl FakeRunner {
@@ -91,6 +92,7 @@ impl FakeRunner {
             last_token: vec![0; rows],
             block_tables: vec![0; groups * rows * config.max_blocks_per_row()],
             kv: vec![vec![0; config.num_blocks * config.block_size]; groups],
+            host: vec![vec![0; config.num_host_blocks * config.block_size]; groups],
         }
     }
 
@@ -139,6 +141,10 @@ impl FakeRunner {
             sample_rows,
         };
         apply_plan(plan, self.block_size, &mut tables, &mut inputs).expect("the plan applies");
+        for (kv, host) in self.kv.iter_mut().zip(&mut self.host) {
+            copy_blocks(self.block_size, view.swap_out, kv, host);
+            copy_blocks(self.block_size, view.swap_in, host, kv);
+        }
         let mut hashes = vec![0; t];
         for i in 0..r {
             for token in query_start_loc[i] as usize..query_start_loc[i + 1] as usize {
@@ -177,6 +183,13 @@ impl FakeRunner {
         let line = (group * self.computed.len() + row) * columns;
         let block = self.block_tables[line + position / self.block_size] as usize;
         self.kv[group][block * self.block_size + position % self.block_size]
+    }
+}
+
+fn copy_blocks(size: usize, pairs: &[[i32; 2]], from: &[u64], to: &mut [u64]) {
+    for &[source, target] in pairs {
+        let (source, target) = (source as usize * size, target as usize * size);
+        to[target..target + size].copy_from_slice(&from[source..source + size]);
     }
 }
 
@@ -391,5 +404,6 @@ impl Driver {
             load.num_free_blocks, load.num_blocks,
             "every block came back"
         );
+        assert_eq!(load.num_free_host_blocks, load.num_host_blocks);
     }
 }

@@ -28,7 +28,7 @@ macro_rules! mutants {
 mutants! {
     // Blocks, rows and slots that never come back.
     end_keeps_blocks, "vllm#14326", "an ended request keeps its blocks", "scheduler/end.rs":
-        "        self.kv.release(&mut request.table);\n        match request.row()" => "        match request.row()";
+        "        self.kv.release(&mut request.table);\n        self.kv.forget" => "        self.kv.forget";
     abort_in_flight_leaks, "vllm#46283", "an abort in flight waits for a signal that never comes", "scheduler/outcome.rs":
         "if !is_live && !is_named {" => "if false {";
     failed_step_forgets_the_ended, "vllm-ascend#16662", "a failed step skips requests that have ended", "scheduler/outcome.rs":
