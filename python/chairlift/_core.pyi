@@ -331,6 +331,11 @@ class Load:
     num_preemptions: int
     num_recomputed_tokens: int
     """Computed again after a preemption."""
+    num_host_blocks: int
+    """Of the host's pool, and those that hold nothing."""
+    num_free_host_blocks: int
+    num_swapped_tokens: int
+    """Computed tokens that came back from host memory after a preemption, since the start."""
     num_prefix_queries: int
     """Full prompt blocks looked up, and found, since the start."""
     num_prefix_hits: int
@@ -378,6 +383,8 @@ class Scheduler:
         token_table: TokenTable,
         steps_in_flight: int = 1,
         step_budget: int | None = None,
+        num_host_blocks: int = 0,
+        swap_block_time: int = 0,
     ) -> Self:
         """Builds an idle scheduler.
 
@@ -400,6 +407,10 @@ class Scheduler:
             steps_in_flight: Steps that may be planned but not yet updated: 1 or 2.
             step_budget: How long a step may take by the cost model, in nanoseconds; prompts are
                 cut into chunks that fit.
+            num_host_blocks: Of the host's pool, where the preempted may keep what they have
+                computed; with 0 they compute it again.
+            swap_block_time: How long a block takes there, or back, in nanoseconds: a request keeps
+                its blocks if both ways take no longer than its tokens by the cost model.
 
         Raises:
             ConfigError: A setting is out of range.

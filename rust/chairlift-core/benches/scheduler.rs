@@ -33,6 +33,8 @@ fn config(num_running: usize) -> Config {
         vocab_size: 32_000,
         block_size: BLOCK_SIZE,
         num_blocks: num_running * 600,
+        num_host_blocks: 0,
+        swap_block_time: 0,
         kv_groups: vec![KvGroup { window: None }],
         prefix_cache: true,
         hash_key: [0; 32],

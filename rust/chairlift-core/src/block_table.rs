@@ -12,6 +12,7 @@
 
 use crate::{
     block_pool::{BlockId, NULL_BLOCK},
+    kv_cache::Swapped,
     prefix_cache::BlockHash,
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct BlockTable {
     pub(crate) promised: usize,
     /// Others own its last column, too: it is copied before this request writes to it.
     pub(crate) shares_tail: bool,
+    /// What was computed before it lost its blocks.
+    pub(crate) swapped: Swapped,
 }
 
 impl BlockTable {
@@ -68,6 +71,7 @@ impl BlockTable {
             num_published: 0,
             promised: 0,
             shares_tail: false,
+            swapped: Swapped::default(),
         }
     }
 
@@ -133,7 +137,7 @@ impl BlockTable {
         self.num_told = self.num_told.min(num_columns);
     }
 
-    /// Forgets all columns; what they held has been given back.
+    /// Forgets all columns; what they held has been given back, or is in host memory.
     pub(crate) fn clear(&mut self) {
         for columns in &mut self.groups {
             columns.blocks.clear();

@@ -40,6 +40,10 @@ pub struct Config {
     pub block_size: usize,
     /// Blocks of the pool, the null block included.
     pub num_blocks: usize,
+    /// Blocks of the host's pool, where the preempted may keep theirs; with 0 they compute all tokens again.
+    pub num_host_blocks: usize,
+    /// How long it takes to copy a block there, or back.
+    pub swap_block_time: Nanos,
     pub kv_groups: Vec<KvGroup>,
     /// Whether full blocks are shared between requests.
     pub prefix_cache: bool,
@@ -131,6 +135,7 @@ impl Config {
         at_most("max_queued_requests", self.max_queued_requests, limit / 4)?;
         at_most("vocab_size", self.vocab_size, limit)?;
         at_most("num_blocks", self.num_blocks, limit / self.block_size)?;
+        at_most("num_host_blocks", self.num_host_blocks, limit)?;
         at_most("steps_in_flight", self.steps_in_flight, 2)?;
         at_least("steps_in_flight", self.steps_in_flight, 1, "1")?;
         self.policy.validate(self.max_num_seqs)

@@ -13,11 +13,13 @@
 //! A KV group with a window gives back what no later token sees, so that a request never holds more than
 //! [`Config::most_columns`] of it, however long it grows: no more is promised, and a hit needs no more.
 
+mod admit;
 mod check;
 mod fork;
+mod swap;
 
-use std::collections::BTreeMap;
-
+pub(crate) use self::swap::Swapped;
+use self::swap::HostPool;
 use crate::{
     block_pool::{BlockId, BlockPool, NULL_BLOCK},
     block_table::BlockTable,
@@ -44,6 +46,7 @@ pub(crate) struct KvCache {
     promised: usize,
     /// Source and target of blocks that `grow` has copied.
     copies: Vec<(BlockId, BlockId)>,
+    host: HostPool,
 }
 
 impl KvCache {
@@ -61,6 +64,7 @@ impl KvCache {
             has_windows: config.kv_groups.iter().any(|kv| kv.window.is_some()),
             promised: 0,
             copies: Vec::new(),
+            host: HostPool::new(config.num_host_blocks),
         }
     }
 
@@ -133,108 +137,15 @@ impl KvCache {
         }
     }
 
-    /// Gives an empty table its `num_hits` known columns and the promise of the rest; false (and nothing changed) if
-    /// the blocks of all `tokens`, and `headroom` beside them, cannot be had.
-    pub(crate) fn admit(
-        &mut self,
-        table: &mut BlockTable,
-        tokens: &[i32],
-        num_hits: usize,
-        headroom: usize,
-    ) -> bool {
-        debug_assert_eq!(
-            table.num_columns(),
-            0,
-            "an admitted request starts without blocks"
-        );
-        let hits = self.hits(table, tokens, num_hits);
-        let promise = self.promise(tokens.len(), num_hits);
-        let num_revived = self.num_revived(&hits);
-        if promise + num_revived + headroom > self.num_available() {
-            return false;
-        }
-        for (i, &block) in hits.iter().enumerate() {
-            let columns = &mut table.groups[i % self.groups.len()];
-            if block == NULL_BLOCK {
-                columns.num_freed += 1;
-            } else {
-                self.pool.share(block);
-            }
-            columns.blocks.push(block);
-        }
-        table.num_columns = num_hits;
-        table.is_news = true;
-        table.num_published = num_hits;
-        table.promised = promise;
-        self.promised += promise;
-        true
-    }
-
-    /// How many of the tables must be released, in their order, before `admit` succeeds; `None`: all are not enough.
-    pub(crate) fn num_releases<'a>(
-        &self,
-        table: &BlockTable,
-        tokens: &[i32],
-        num_hits: usize,
-        headroom: usize,
-        tables: impl Iterator<Item = &'a BlockTable>,
-    ) -> Option<usize> {
-        let hits = self.hits(table, tokens, num_hits);
-        let needed = self.promise(tokens.len(), num_hits) + self.num_revived(&hits) + headroom;
-        let mut available = self.num_available();
-        // Owners that stay. A hit has the one who asks, too: it cannot be had twice.
-        let mut owners: BTreeMap<BlockId, u32> = BTreeMap::new();
-        for &block in hits.iter().filter(|&&block| block != NULL_BLOCK) {
-            owners.insert(block, self.pool.num_references(block) + 1);
-        }
-        let mut num_releases = 0;
-        for table in tables {
-            if available >= needed {
-                break;
-            }
-            available += table.promised;
-            for block in table.blocks() {
-                let left = owners
-                    .entry(block)
-                    .or_insert_with(|| self.pool.num_references(block));
-                *left -= 1;
-                available += usize::from(*left == 0);
-            }
-            num_releases += 1;
-        }
-        (available >= needed).then_some(num_releases)
-    }
-
-    /// The blocks of the first `num_hits` columns, which were looked up before; the null block where no later token sees
-    /// the column.
-    fn hits(&self, table: &BlockTable, tokens: &[i32], num_hits: usize) -> Vec<BlockId> {
-        let mut hits = Vec::with_capacity(num_hits * self.groups.len());
-        for column in 0..num_hits {
-            for group in 0..self.groups.len() {
-                let is_seen = column >= self.first_seen(group, num_hits);
-                let block = is_seen.then(|| {
-                    let block = self.hit(table, tokens, group, column);
-                    block.expect("invariant: a looked-up column is known")
-                });
-                hits.push(block.unwrap_or(NULL_BLOCK));
-            }
-        }
-        hits
-    }
-
-    /// Blocks that a request of so many tokens needs beside its hits, at a time.
-    fn promise(&self, num_tokens: usize, num_hits: usize) -> usize {
-        let left = num_tokens.div_ceil(self.block_size) - num_hits;
-        let needed = |group: usize| {
-            let num_held = num_hits - self.first_seen(group, num_hits);
-            left.min(self.groups[group].most - num_held)
-        };
-        (0..self.groups.len()).map(needed).sum()
-    }
-
     /// Blocks that one more token takes of a request without blocks that has so many.
     pub(crate) fn room_for_next(&self, num_tokens: usize) -> usize {
-        self.promise(num_tokens + 1, 0) - self.promise(num_tokens, 0)
+        self.whole(num_tokens + 1) - self.whole(num_tokens)
+    }
+
+    /// Blocks that a request without blocks needs for so many tokens, at a time.
+    fn whole(&self, num_tokens: usize) -> usize {
+        let columns = num_tokens.div_ceil(self.block_size);
+        self.groups.iter().map(|group| columns.min(group.most)).sum()
     }
 
     /// Blocks that a table may still need for so many tokens, at a time.
@@ -245,13 +156,6 @@ impl KvCache {
         groups
             .map(|(group, columns)| left.min(group.most - columns.num_held()))
             .sum()
-    }
-
-    /// Hits that are free: they will not be.
-    fn num_revived(&self, hits: &[BlockId]) -> usize {
-        let is_free =
-            |&&block: &&BlockId| block != NULL_BLOCK && self.pool.num_references(block) == 0;
-        hits.iter().filter(is_free).count()
     }
 
     /// Allocates columns until `num_tokens` fit, and the last column anew where others own it too; false (and nothing
@@ -321,8 +225,12 @@ impl KvCache {
             let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
             let (hash, parent) = (table.hashes[column], table.parent(column));
             for group in 0..self.groups.len() {
-                self.prefix_cache
-                    .publish(group, table.block(group, column), hash, parent, tokens);
+                let block = table.block(group, column);
+                // Of what came back from host memory, nothing is behind a window.
+                if block != NULL_BLOCK {
+                    self.prefix_cache
+                        .publish(group, block, hash, parent, tokens);
+                }
             }
         }
         table.num_published = num_full;

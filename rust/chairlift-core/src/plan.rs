@@ -12,6 +12,9 @@
 //! of which answer a row is from now on and how many tokens of it are computed: for whoever joins, and again for the same
 //! answer after drafts, of which some may have been wrong.
 //!
+//! Blocks are copied before anything is written: all of `swap_out` (device block, host block), then all of `swap_in` (host
+//! block, device block), then `copies`. One direction at a time no block is both read and written, or written twice.
+//!
 //! A plan is a value: it can be double-buffered, broadcast, logged and replayed. It repeats nothing that the runner
 //! already has: rows are persistent, and block tables change only by `block_updates`.
 
@@ -33,7 +36,7 @@ const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 2, 6, 1, 4, 2, 2, 2];
 /// Which length of the header counts each section's entries.
 const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9];
 
-/// A plan under construction. Sections that later features fill (scores, swaps) are empty.
+/// A plan under construction. The section that a later feature fills (scores) is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     rows: Vec<i32>,
@@ -45,6 +48,8 @@ pub struct Plan {
     freed_rows: Vec<i32>,
     block_updates: Vec<i32>,
     copies: Vec<i32>,
+    swap_in: Vec<i32>,
+    swap_out: Vec<i32>,
 }
 
 impl Plan {
@@ -53,11 +58,14 @@ impl Plan {
         let rows = config.max_num_seqs;
         let block_updates = rows * config.max_blocks_per_row() * config.kv_groups.len();
         let copies = rows * config.kv_groups.len();
+        // Whoever comes back is told before it can be preempted again.
+        let swaps = config.num_host_blocks.min(block_updates);
         HEADER
             + rows * (1 + 1 + 1 + 6 + 1)
             + 2 * config.max_num_batched_tokens
             + 4 * block_updates
             + 2 * copies
+            + 4 * swaps
     }
 
     pub(crate) fn clear(&mut self) {
@@ -70,6 +78,8 @@ impl Plan {
         self.freed_rows.clear();
         self.block_updates.clear();
         self.copies.clear();
+        self.swap_in.clear();
+        self.swap_out.clear();
     }
 
     pub(crate) fn schedule(&mut self, row: Row, tokens: &[i32]) {
@@ -137,6 +147,18 @@ impl Plan {
             .extend_from_slice(&[source as i32, target as i32]);
     }
 
+    /// Before the step writes anything, and before blocks come in, the host's block `target` becomes what `source` is.
+    pub(crate) fn swap_out(&mut self, source: BlockId, target: u32) {
+        self.swap_out
+            .extend_from_slice(&[source as i32, target as i32]);
+    }
+
+    /// Before the step writes anything `target` becomes what the host's block `source` is.
+    pub(crate) fn swap_in(&mut self, source: u32, target: BlockId) {
+        self.swap_in
+            .extend_from_slice(&[source as i32, target as i32]);
+    }
+
     /// Writes the plan to the front of `out` and returns its length.
     ///
     /// # Panics
@@ -153,8 +175,8 @@ impl Plan {
             &self.freed_rows,
             &self.block_updates,
             &self.copies,
-            &[],
-            &[],
+            &self.swap_in,
+            &self.swap_out,
         ];
         out[..HEADER].fill(0);
         let mut at = HEADER;
@@ -187,6 +209,10 @@ pub struct PlanView<'a> {
     pub block_updates: &'a [[i32; 4]],
     /// `[., 2]`: source and target, blocks. All sources are read before a target is written.
     pub copies: &'a [[i32; 2]],
+    /// `[., 2]`: host block, block.
+    pub swap_in: &'a [[i32; 2]],
+    /// `[., 2]`: block, host block.
+    pub swap_out: &'a [[i32; 2]],
 }
 
 impl<'a> PlanView<'a> {
@@ -213,7 +239,8 @@ impl<'a> PlanView<'a> {
             freed_rows,
             block_updates,
             copies,
-            ..,
+            swap_in,
+            swap_out,
         ] = sections;
         Ok(Self {
             rows,
@@ -225,6 +252,8 @@ impl<'a> PlanView<'a> {
             freed_rows,
             block_updates: block_updates.as_chunks().0,
             copies: copies.as_chunks().0,
+            swap_in: swap_in.as_chunks().0,
+            swap_out: swap_out.as_chunks().0,
         })
     }
 }
@@ -238,6 +267,8 @@ mod tests {
         let mut plan = Plan::default();
         plan.assign(3, 9, 2, 32);
         plan.copy(5, 6);
+        plan.swap_in(1, 7);
+        plan.swap_out(8, 2);
         plan.set_block(0, 3, 2, 77);
         plan.schedule(3, &[5, 6, 7]);
         plan.schedule(1, &[LAST_SAMPLED]);
@@ -254,6 +285,7 @@ mod tests {
         );
         assert_eq!(view.assigned, [[3, 9, 2, 32, 0, 0]]);
         assert_eq!(view.copies, [[5, 6]]);
+        assert_eq!((view.swap_in, view.swap_out), (&[[1, 7]][..], &[[8, 2]][..]));
         assert_eq!(
             (view.freed_rows, view.block_updates),
             (&[2][..], &[[0, 3, 2, 77]][..])

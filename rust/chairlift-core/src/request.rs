@@ -113,6 +113,8 @@ pub(crate) struct Request {
     pub(crate) last_token_is_sampled: bool,
     /// It goes on elsewhere than where its row's last step ended: the next plan says where.
     pub(crate) is_moved: bool,
+    /// Its blocks come from host memory, with a step that has not ended.
+    pub(crate) comes_back: bool,
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
     pub(crate) include_stop: bool,
@@ -191,6 +193,7 @@ impl Request {
             num_unknown: 0,
             last_token_is_sampled: false,
             is_moved: false,
+            comes_back: false,
             drafts: Vec::new(),
             num_lost: 0,
             in_flight: 0,

@@ -31,6 +31,7 @@ mod explain;
 mod last_row;
 mod outcome;
 mod step;
+mod swap;
 mod victim;
 mod waiting;
 
@@ -109,6 +110,11 @@ pub struct Load {
     pub num_preemptions: u64,
     /// Tokens that were computed again because of them.
     pub num_recomputed_tokens: u64,
+    /// Blocks of the host's pool, and those that hold nothing, now.
+    pub num_host_blocks: usize,
+    pub num_free_host_blocks: usize,
+    /// Computed tokens that came back from host memory since the start.
+    pub num_swapped_tokens: u64,
     /// Full prompt columns of admitted requests since the start, and those found in the prefix cache.
     pub num_prefix_queries: u64,
     pub num_prefix_hits: u64,
@@ -154,6 +160,7 @@ pub struct Scheduler {
     events: Events,
     num_preemptions: u64,
     num_recomputed_tokens: u64,
+    num_swapped_tokens: u64,
     num_prefix_queries: u64,
     num_prefix_hits: u64,
 }
@@ -201,6 +208,7 @@ impl Scheduler {
             events: Events::default(),
             num_preemptions: 0,
             num_recomputed_tokens: 0,
+            num_swapped_tokens: 0,
             num_prefix_queries: 0,
             num_prefix_hits: 0,
             config,
@@ -288,6 +296,9 @@ impl Scheduler {
             num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),
             num_preemptions: self.num_preemptions,
             num_recomputed_tokens: self.num_recomputed_tokens,
+            num_host_blocks: self.config.num_host_blocks,
+            num_free_host_blocks: self.kv.num_free_host(),
+            num_swapped_tokens: self.num_swapped_tokens,
             num_prefix_queries: self.num_prefix_queries,
             num_prefix_hits: self.num_prefix_hits,
         }

@@ -43,6 +43,9 @@ pub(crate) struct Load {
     num_kv_tokens: usize,
     num_preemptions: u64,
     num_recomputed_tokens: u64,
+    num_host_blocks: usize,
+    num_free_host_blocks: usize,
+    num_swapped_tokens: u64,
     num_prefix_queries: u64,
     num_prefix_hits: u64,
 }
@@ -85,7 +88,7 @@ impl Scheduler {
     #[pyo3(signature = (*, policy, batch_size, batch_window, batch_timeout, max_num_seqs,
         max_num_batched_tokens, max_model_len, max_queued_requests, vocab_size, block_size,
         num_blocks, kv_windows, prefix_cache, hash_key, token_table, steps_in_flight = 1,
-        step_budget = None))]
+        step_budget = None, num_host_blocks = 0, swap_block_time = 0))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python class"
@@ -108,6 +111,8 @@ impl Scheduler {
         token_table: &TokenTable,
         steps_in_flight: usize,
         step_budget: Option<u64>,
+        num_host_blocks: usize,
+        swap_block_time: u64,
     ) -> PyResult<Self> {
         let config = Config {
             policy: self::policy(policy, batch_size, batch_window, batch_timeout)?,
@@ -119,6 +124,8 @@ impl Scheduler {
             vocab_size,
             block_size,
             num_blocks,
+            num_host_blocks,
+            swap_block_time,
             kv_groups: kv_windows
                 .iter()
                 .map(|&window| KvGroup { window })
@@ -331,6 +338,9 @@ impl Scheduler {
             num_kv_tokens: load.num_kv_tokens,
             num_preemptions: load.num_preemptions,
             num_recomputed_tokens: load.num_recomputed_tokens,
+            num_host_blocks: load.num_host_blocks,
+            num_free_host_blocks: load.num_free_host_blocks,
+            num_swapped_tokens: load.num_swapped_tokens,
             num_prefix_queries: load.num_prefix_queries,
             num_prefix_hits: load.num_prefix_hits,
         }

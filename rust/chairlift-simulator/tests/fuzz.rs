@@ -114,6 +114,8 @@ fn scheduler() -> Scheduler {
         vocab_size: VOCAB,
         block_size: 4,
         num_blocks: 6,
+        num_host_blocks: 0,
+        swap_block_time: 0,
         kv_groups: vec![KvGroup { window: None }],
         prefix_cache: true,
         hash_key: [0; 32],

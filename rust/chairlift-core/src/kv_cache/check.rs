@@ -15,6 +15,8 @@ impl KvCache {
     ) -> Result<(), Violation> {
         self.pool.check_invariants()?;
         self.prefix_cache.check_invariants()?;
+        let tables: Vec<_> = tables.collect();
+        self.check_host(tables.iter().copied())?;
         let mut references = vec![0; self.pool.num_blocks() + 1];
         let mut promised = 0;
         for table in tables {

@@ -112,6 +112,7 @@ impl Scheduler {
             .expect("invariant: released once");
         debug_assert!(!request.is_live() && request.in_flight == 0);
         self.kv.release(&mut request.table);
+        self.kv.forget_swapped(&mut request.table);
         match request.row() {
             Some(row) if self.config.policy.holds_rows() => {
                 self.rows.hold(row);

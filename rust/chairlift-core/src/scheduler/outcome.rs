@@ -98,6 +98,7 @@ impl Scheduler {
             self.end(now, item.slot, EndReason::Failed(Failure::NumericFault));
             return;
         }
+        request.comes_back = false;
         if self.config.prefix_cache && request.cache_write {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
@@ -186,9 +187,10 @@ impl Scheduler {
         guilty: &[RequestId],
     ) -> Result<(), StepError> {
         self.check_oldest(step)?;
+        self.forget_swaps();
         let is_named = |slot: &Slot| {
             let request = self.requests[*slot as usize].as_ref();
-            request.is_some_and(|request| request.in_flight > 0)
+            request.is_some_and(|request| request.in_flight > 0 || request.comes_back)
         };
         let named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
         while let Some(step) = self.in_flight.pop_front() {
@@ -207,7 +209,7 @@ impl Scheduler {
             if guilty.contains(&request.owner) {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
             } else {
-                self.preempt(slot);
+                self.roll_back(slot);
             }
         }
         self.sweep();

@@ -60,6 +60,7 @@ impl Scheduler {
         self.rows
             .drain_newly_free()
             .for_each(|row| plan.free_row(row));
+        self.kv.tell_swaps(plan);
         self.num_steps += 1;
         let id = StepId(self.num_steps);
         self.in_flight.push_back(Step {
@@ -193,8 +194,14 @@ impl Scheduler {
     }
 
     /// A running request loses row and blocks and waits, at the front unless it is parked. What it had published may be
-    /// found again.
+    /// found again, and what is copied to host memory.
     pub(super) fn preempt(&mut self, slot: Slot) {
+        self.swap_out(slot);
+        self.roll_back(slot);
+    }
+
+    /// The same, if its blocks cannot be trusted.
+    pub(super) fn roll_back(&mut self, slot: Slot) {
         self.book_wait(slot);
         self.unseat_followers(slot);
         let request = live(&mut self.requests, slot);
@@ -209,7 +216,7 @@ impl Scheduler {
         request.num_lost += request.num_computed;
         request.num_computed = 0;
         request.last_token_is_sampled = false;
-        request.is_moved = false;
+        (request.is_moved, request.comes_back) = (false, false);
         request.drafts.clear();
         request.account.num_preemptions += 1;
         self.num_preemptions += 1;
@@ -298,7 +305,8 @@ impl Scheduler {
         self.config.policy.gate(moment)
     }
 
-    /// Gives the head of the queue a row, with those who follow it, the columns that the prefix cache knows, and the promise of the rest.
+    /// Gives the head of the queue a row, with those who follow it, the columns that are computed, and the promise of the
+    /// rest.
     ///
     /// # Errors
     /// What it lacks: a row, or blocks.
@@ -307,7 +315,6 @@ impl Scheduler {
         if missing_rows > self.num_idle {
             return Err(Cause::Row);
         }
-        let block_size = self.config.block_size;
         let request = live(&mut self.requests, slot);
         let rejoins = request.is_preempted();
         let reads = self.config.prefix_cache && request.cache_read;
@@ -324,6 +331,8 @@ impl Scheduler {
         } else {
             0
         };
+        let start = self.kv.start(&request.table, num_hits);
+        let num_swapped = request.table.swapped.num_tokens;
         let has_room = missing_rows == 0 && self.seat(slot, num_hits, headroom)
             || self.win_room(slot, num_hits, headroom) && self.seat(slot, num_hits, headroom);
         if !has_room {
@@ -332,7 +341,6 @@ impl Scheduler {
         let row = self.rows.take().expect("invariant: a row was free");
         self.stop_waiting(slot);
         let request = live(&mut self.requests, slot);
-        let start = num_hits * block_size;
         request.state = State::Running { row };
         request.num_computed = start;
         if rejoins {
@@ -340,12 +348,17 @@ impl Scheduler {
             request.account.num_recomputed_tokens += recomputed;
             self.num_recomputed_tokens += recomputed as u64;
             request.num_lost = 0;
+            // Unless the prefix cache knows as much.
+            if start > 0 && start == num_swapped {
+                request.comes_back = true;
+                self.num_swapped_tokens += start as u64;
+            }
         } else {
             request.account.cached_tokens = start;
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
             self.queue.shares.charge(request.tenant, cost);
             if reads {
-                self.num_prefix_queries += ((request.num_prompt - 1) / block_size) as u64;
+                self.num_prefix_queries += ((request.num_prompt - 1) / self.config.block_size) as u64;
                 self.num_prefix_hits += num_hits as u64;
             }
         }

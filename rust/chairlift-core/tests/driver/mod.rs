@@ -31,6 +31,8 @@ pub(crate) fn config(policy: Policy) -> Config {
         vocab_size: VOCAB,
         block_size: 4,
         num_blocks: 65,
+        num_host_blocks: 0,
+        swap_block_time: 0,
         kv_groups: vec![KvGroup { window: None }],
         prefix_cache: false,
         hash_key: [1; 32],

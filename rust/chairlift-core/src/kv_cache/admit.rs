@@ -1,0 +1,171 @@
+//! Joining: the columns that a request begins with, and the promise of the rest.
+//!
+//! ```text
+//! new           [ known | known | promised ...                 ]   from the prefix cache, shared
+//! swapped out   [ known | host  | host  | host, part | promised ]   `host` is copied back into a block of its own
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::{KvCache, swap::HostBlock};
+use crate::{
+    block_pool::{BlockId, NULL_BLOCK},
+    block_table::BlockTable,
+};
+
+/// Where a column of a KV group comes from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// No later token sees it.
+    Unseen,
+    /// The prefix cache knows it.
+    Known(BlockId),
+    Host(HostBlock),
+}
+
+/// The columns that a request joins with; of each its KV groups, one after another.
+struct Start {
+    num_columns: usize,
+    sources: Vec<Source>,
+}
+
+impl Start {
+    fn known(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.sources.iter().filter_map(|source| match source {
+            Source::Known(block) => Some(*block),
+            _ => None,
+        })
+    }
+}
+
+impl KvCache {
+    /// Computed tokens with which a request joins whose first `num_hits` columns the prefix cache knows.
+    pub(crate) fn start(&self, table: &BlockTable, num_hits: usize) -> usize {
+        table.swapped.num_tokens.max(num_hits * self.block_size)
+    }
+
+    /// Gives an empty table the columns that are computed, known or in host memory, and the promise of the rest; false
+    /// (and nothing changed) if the blocks of all `tokens`, and `headroom` beside them, cannot be had.
+    pub(crate) fn admit(
+        &mut self,
+        table: &mut BlockTable,
+        tokens: &[i32],
+        num_hits: usize,
+        headroom: usize,
+    ) -> bool {
+        debug_assert_eq!(
+            table.num_columns(),
+            0,
+            "an admitted request starts without blocks"
+        );
+        let start = self.beginning(table, tokens, num_hits);
+        let promise = self.promise(&start, tokens.len());
+        if promise + self.num_taken(&start) + headroom > self.num_available() {
+            return false;
+        }
+        // Before anything is allocated, which takes what nobody owns.
+        start.known().for_each(|block| self.pool.share(block));
+        for (i, &source) in start.sources.iter().enumerate() {
+            let block = match source {
+                Source::Unseen => NULL_BLOCK,
+                Source::Known(block) => block,
+                Source::Host(host) => {
+                    let block = self.allocate();
+                    self.host.copy_in(host, block);
+                    block
+                }
+            };
+            let columns = &mut table.groups[i % self.groups.len()];
+            columns.num_freed += usize::from(block == NULL_BLOCK);
+            columns.blocks.push(block);
+        }
+        let is_known = |source: &Source| !matches!(source, Source::Host(_));
+        let columns = start.sources.chunks(self.groups.len());
+        table.num_published = columns.take_while(|column| column.iter().all(is_known)).count();
+        table.num_columns = start.num_columns;
+        table.is_news = true;
+        table.promised = promise;
+        self.promised += promise;
+        self.forget_swapped(table);
+        true
+    }
+
+    /// How many of the tables must be released, in their order, before `admit` succeeds; `None`: all are not enough.
+    pub(crate) fn num_releases<'a>(
+        &self,
+        table: &BlockTable,
+        tokens: &[i32],
+        num_hits: usize,
+        headroom: usize,
+        tables: impl Iterator<Item = &'a BlockTable>,
+    ) -> Option<usize> {
+        let start = self.beginning(table, tokens, num_hits);
+        let needed = self.promise(&start, tokens.len()) + self.num_taken(&start) + headroom;
+        let mut available = self.num_available();
+        // Owners that stay. A hit has the one who asks, too: it cannot be had twice.
+        let mut owners: BTreeMap<BlockId, u32> = BTreeMap::new();
+        for block in start.known() {
+            owners.insert(block, self.pool.num_references(block) + 1);
+        }
+        let mut num_releases = 0;
+        for table in tables {
+            if available >= needed {
+                break;
+            }
+            available += table.promised;
+            for block in table.blocks() {
+                let left = owners
+                    .entry(block)
+                    .or_insert_with(|| self.pool.num_references(block));
+                *left -= 1;
+                available += usize::from(*left == 0);
+            }
+            num_releases += 1;
+        }
+        (available >= needed).then_some(num_releases)
+    }
+
+    /// What is in host memory, unless the cache knows as much; the first `num_hits` columns were looked up before.
+    fn beginning(&self, table: &BlockTable, tokens: &[i32], num_hits: usize) -> Start {
+        let num_computed = self.start(table, num_hits);
+        let num_columns = num_computed.div_ceil(self.block_size);
+        let mut sources = Vec::with_capacity(num_columns * self.groups.len());
+        for column in 0..num_columns {
+            for (group, columns) in self.groups.iter().enumerate() {
+                let is_seen = column >= columns.kv.first_column(num_computed, self.block_size);
+                let hit = || self.hit(table, tokens, group, column);
+                let known = (is_seen && column < num_hits).then(hit).flatten();
+                sources.push(match known {
+                    Some(block) => Source::Known(block),
+                    None if is_seen => Source::Host(table.swapped.block(group, column)),
+                    None => Source::Unseen,
+                });
+            }
+        }
+        Start {
+            num_columns,
+            sources,
+        }
+    }
+
+    /// Blocks that a request needs for so many tokens beside those that it joins with, at a time.
+    fn promise(&self, start: &Start, num_tokens: usize) -> usize {
+        let left = num_tokens.div_ceil(self.block_size) - start.num_columns;
+        let needed = |group: usize| {
+            let mine = start.sources.iter().skip(group).step_by(self.groups.len());
+            let num_held = mine.filter(|source| !matches!(source, Source::Unseen)).count();
+            left.min(self.groups[group].most - num_held)
+        };
+        (0..self.groups.len()).map(needed).sum()
+    }
+
+    /// Free blocks that it joins with: new ones, and known ones that nobody owns.
+    fn num_taken(&self, start: &Start) -> usize {
+        let is_taken = |source: &&Source| match **source {
+            Source::Unseen => false,
+            Source::Known(block) => self.pool.num_references(block) == 0,
+            Source::Host(_) => true,
+        };
+        start.sources.iter().filter(is_taken).count()
+    }
+}

@@ -1,0 +1,160 @@
+//! Blocks of preempted requests in host memory, so that they need not be computed again (vLLM, SOSP '23, 4.5).
+//!
+//! ```text
+//! device   [ 5 | 6 | 7 | 8, part ]   preempted: copied out (`swap_out` of the plan), then given back
+//! host     [ 0 | 3 | 1 | 2, part ]   while it waits
+//! device   [ 9 | 4 | 5 | 6, part ]   joins: copied back (`swap_in`), and goes on where it was
+//! ```
+//!
+//! A plan's copies run in this order: all that go out, all that come in, and only then anything is written. So a block may
+//! be given out again in the same plan. A host block may not: the copies of one direction run in any order.
+
+use super::KvCache;
+use crate::{
+    block_pool::BlockId,
+    block_table::BlockTable,
+    error::{Violation, ensure},
+    plan::Plan,
+};
+
+/// Names a block of the host's pool.
+pub(super) type HostBlock = u32;
+
+/// What a request without blocks has in host memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Swapped {
+    /// Its first so many tokens are computed.
+    pub(crate) num_tokens: usize,
+    num_columns: usize,
+    /// Of each KV group the last columns: those before are behind its window.
+    groups: Vec<Vec<HostBlock>>,
+}
+
+impl Swapped {
+    pub(super) fn block(&self, group: usize, column: usize) -> HostBlock {
+        let blocks = &self.groups[group];
+        blocks[column + blocks.len() - self.num_columns]
+    }
+
+    pub(super) fn blocks(&self) -> impl Iterator<Item = HostBlock> + '_ {
+        self.groups.iter().flatten().copied()
+    }
+}
+
+/// The host's pool, and copies that no plan has told yet.
+#[derive(Clone, Debug)]
+pub(super) struct HostPool {
+    num_blocks: usize,
+    free: Vec<HostBlock>,
+    /// Free once a plan has told the copies.
+    returned: Vec<HostBlock>,
+    /// Source and target.
+    outs: Vec<(BlockId, HostBlock)>,
+    ins: Vec<(HostBlock, BlockId)>,
+}
+
+impl HostPool {
+    pub(super) fn new(num_blocks: usize) -> Self {
+        Self {
+            num_blocks,
+            free: (0..num_blocks as HostBlock).rev().collect(),
+            returned: Vec::new(),
+            outs: Vec::new(),
+            ins: Vec::new(),
+        }
+    }
+
+    pub(super) fn copy_in(&mut self, source: HostBlock, target: BlockId) {
+        self.ins.push((source, target));
+    }
+
+    fn give_back(&mut self, blocks: impl Iterator<Item = HostBlock>) {
+        if self.outs.is_empty() && self.ins.is_empty() {
+            self.free.extend(blocks);
+        } else {
+            self.returned.extend(blocks);
+        }
+    }
+}
+
+impl KvCache {
+    /// Copies what a request has computed to host memory, its blocks remain its own; false (and nothing changed) if there is
+    /// no room.
+    pub(crate) fn swap_out(&mut self, table: &mut BlockTable, num_computed: usize) -> bool {
+        let num_blocks = table.blocks().count();
+        if num_blocks > self.host.free.len() {
+            return false;
+        }
+        let mut copy = |&block: &BlockId| {
+            let target = self.host.free.pop();
+            let target = target.expect("invariant: so many are free");
+            self.host.outs.push((block, target));
+            target
+        };
+        let groups = table.groups.iter();
+        let groups = groups.map(|columns| columns.blocks[columns.num_freed..].iter());
+        table.swapped = Swapped {
+            num_tokens: num_computed,
+            num_columns: table.num_columns,
+            groups: groups.map(|blocks| blocks.map(&mut copy).collect()).collect(),
+        };
+        true
+    }
+
+    /// Gives back what a request has in host memory.
+    pub(crate) fn forget_swapped(&mut self, table: &mut BlockTable) {
+        let swapped = std::mem::take(&mut table.swapped);
+        self.host.give_back(swapped.blocks());
+    }
+
+    /// Forgets the copies that no plan has told: their requests are forgotten, too.
+    pub(crate) fn forget_swaps(&mut self) {
+        self.host.outs.clear();
+        self.host.ins.clear();
+        self.host.free.append(&mut self.host.returned);
+    }
+
+    /// Tells a plan the copies since the last.
+    pub(crate) fn tell_swaps(&mut self, plan: &mut Plan) {
+        for (source, target) in self.host.outs.drain(..) {
+            plan.swap_out(source, target);
+        }
+        for (source, target) in self.host.ins.drain(..) {
+            plan.swap_in(source, target);
+        }
+        self.host.free.append(&mut self.host.returned);
+    }
+
+    pub(crate) fn num_free_host(&self) -> usize {
+        self.host.free.len() + self.host.returned.len()
+    }
+
+    /// Every host block is free, or one request's.
+    pub(super) fn check_host<'a>(
+        &self,
+        tables: impl Iterator<Item = &'a BlockTable>,
+    ) -> Result<(), Violation> {
+        let mut owners = vec![0; self.host.num_blocks];
+        for table in tables {
+            let num_tokens = table.swapped.num_tokens;
+            ensure!(
+                num_tokens == 0 || table.num_columns() == 0,
+                "a request has blocks, and {num_tokens} tokens in host memory"
+            );
+            for block in table.swapped.blocks() {
+                owners[block as usize] += 1;
+            }
+        }
+        for &block in self.host.free.iter().chain(&self.host.returned) {
+            owners[block as usize] += 1;
+        }
+        let wrong = owners.iter().position(|&count| count != 1);
+        ensure!(
+            wrong.is_none(),
+            "host block {} has {} owners, being free counted",
+            wrong.unwrap_or(0),
+            wrong.map_or(0, |block| owners[block])
+        );
+        Ok(())
+    }
+}
