@@ -1,5 +1,7 @@
 """Blocks of preempted requests go to host memory and come back as they were."""
 
+from itertools import count
+
 import pytest
 import torch
 from chairlift.config import Dtype
@@ -8,7 +10,6 @@ from chairlift.errors import ConfigError
 from tests.engine.drive import (
     assert_empty,
     bend_logits,
-    end,
     greedy,
     run,
     swap_plan,
@@ -101,15 +102,12 @@ def test_a_failed_step_forgets_what_was_swapped(make_engine, kv_blocks, clock):
     engine = make_engine(kv_cache_memory=kv_blocks(TIGHT), swap_memory=kv_blocks(64))
     take_time(engine, clock)
     guilty = requests()[3].sampling.seed
-    num_draws = 0
+    draws = count()
 
-    def poison(logits, seeds):
-        nonlocal num_draws
-        for row, seed in enumerate(seeds):
-            if seed == guilty:
-                num_draws += 1
-                if num_draws > NUM_TOKENS // 2:
-                    raise MemoryError
+    def poison(_, seeds):
+        if guilty in seeds and next(draws) >= NUM_TOKENS // 2:
+            raise MemoryError
+
     bend_logits(engine, poison)
     answers = run(engine, requests())
     assert engine.load().num_preemptions > 0
