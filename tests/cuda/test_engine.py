@@ -164,7 +164,8 @@ def test_swapping_changes_no_answer_and_computes_nothing_again(
     model, prefix_cache, steps_in_flight
 ):
     folder, reference = model
-    asked = prompts(35, 38, 33, 41)
+    shared = prompts(32)[0]
+    asked = [[*shared, *prompt] for prompt in prompts(3, 6, 1, 9)]
     block = make(folder).runner.kv_cache[:, :, 0].nbytes
 
     def answers(num_blocks, num_host_blocks):

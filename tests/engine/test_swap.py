@@ -1,15 +1,15 @@
 """Blocks of preempted requests go to host memory and come back as they were."""
 
-from itertools import count
-
 import pytest
 import torch
 from chairlift.config import Dtype
 from chairlift.errors import ConfigError
+from chairlift.types import Failed
 
 from tests.engine.drive import (
     assert_empty,
     bend_logits,
+    end,
     greedy,
     run,
     swap_plan,
@@ -99,20 +99,28 @@ def test_what_is_faster_computed_again_is_not_swapped(make_engine, kv_blocks):
 
 def test_a_failed_step_forgets_what_was_swapped(make_engine, kv_blocks, clock):
     expected = [token_ids(events) for events in run(make_engine(), requests())]
-    engine = make_engine(kv_cache_memory=kv_blocks(TIGHT), swap_memory=kv_blocks(64))
+    engine = make_engine(kv_cache_memory=kv_blocks(TIGHT - 8), swap_memory=kv_blocks(64))
     take_time(engine, clock)
     guilty = requests()[3].sampling.seed
-    draws = count()
+    held = []
 
     def poison(_, seeds):
-        if guilty in seeds and next(draws) >= NUM_TOKENS // 2:
+        load = engine.load()
+        if guilty in seeds and (held or load.num_free_host_blocks < load.num_host_blocks):
+            held.append(load.num_host_blocks - load.num_free_host_blocks)
             raise MemoryError
 
     bend_logits(engine, poison)
-    answers = run(engine, requests())
-    assert engine.load().num_preemptions > 0
-    del answers[3], expected[3]
-    assert [token_ids(events) for events in answers] == expected
+    answers = run(engine, 3 * requests())
+    assert held
+    for index, events in enumerate(answers):
+        if index % len(expected) == 3:
+            assert isinstance(end(events), Failed)
+        else:
+            assert token_ids(events) == expected[index % len(expected)]
+    load = engine.load()
+    assert load.num_recomputed_tokens > 0, "since the step that failed"
+    assert load.num_swapped_tokens > 0, "by those that gave way after it"
     assert_empty(engine)
 
 
