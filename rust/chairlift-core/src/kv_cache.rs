@@ -18,8 +18,8 @@ mod check;
 mod fork;
 mod swap;
 
-pub(crate) use self::swap::Swapped;
 use self::swap::HostPool;
+pub(crate) use self::swap::Swapped;
 use crate::{
     block_pool::{BlockId, BlockPool, NULL_BLOCK},
     block_table::BlockTable,
@@ -145,7 +145,10 @@ impl KvCache {
     /// Blocks that a request without blocks needs for so many tokens, at a time.
     fn whole(&self, num_tokens: usize) -> usize {
         let columns = num_tokens.div_ceil(self.block_size);
-        self.groups.iter().map(|group| columns.min(group.most)).sum()
+        self.groups
+            .iter()
+            .map(|group| columns.min(group.most))
+            .sum()
     }
 
     /// Blocks that a table may still need for so many tokens, at a time.

@@ -285,7 +285,10 @@ mod tests {
         );
         assert_eq!(view.assigned, [[3, 9, 2, 32, 0, 0]]);
         assert_eq!(view.copies, [[5, 6]]);
-        assert_eq!((view.swap_in, view.swap_out), (&[[1, 7]][..], &[[8, 2]][..]));
+        assert_eq!(
+            (view.swap_in, view.swap_out),
+            (&[[1, 7]][..], &[[8, 2]][..])
+        );
         assert_eq!(
             (view.freed_rows, view.block_updates),
             (&[2][..], &[[0, 3, 2, 77]][..])

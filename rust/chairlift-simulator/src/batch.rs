@@ -125,6 +125,7 @@ impl World {
             !is_even || !is_back || is_parked,
             "#{label} is preempted right after it came back"
         );
+        self.keep(index);
         self.running.retain(|&other| other != index);
         self.clients[index].roll_back();
         self.tally.saw(Sight::Preemptions);
@@ -164,6 +165,7 @@ impl World {
             !self.clients[index].is_parked(),
             "#{label} joins though it is parked"
         );
+        self.check_start(index, start)?;
         if self.clients[index].joined {
             let first = self.first(Client::is_preempted);
             ensure!(first == Some(index), "#{label} comes back out of turn");
@@ -185,16 +187,8 @@ impl World {
         }
         let client = &mut self.clients[index];
         ensure!(
-            start.is_multiple_of(self.scenario.config.block_size),
-            "#{label} joins at {start}, amid a block"
-        );
-        ensure!(
             start < client.num_tokens(),
             "#{label} joins at {start} and has nothing to compute"
-        );
-        ensure!(
-            start == 0 || client.reads_cache,
-            "#{label} does not read the cache and joins at {start}"
         );
         self.tally.add(Sight::CacheHits, u64::from(start > 0));
         client.join(start);

@@ -148,6 +148,7 @@ impl World {
             );
             self.check_counts(&load)?;
         }
+        self.check_host()?;
         let mut parked = (0, 0);
         for client in self.live.iter().map(|&index| &self.clients[index]) {
             match client.state {

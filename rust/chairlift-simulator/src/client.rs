@@ -67,6 +67,11 @@ pub(crate) struct Client {
     /// Tokens whose KV a preemption threw away, and those of them that were computed again.
     num_lost: usize,
     pub(crate) num_recomputed: usize,
+    /// Tokens whose KV may be in host memory, and whether it has to be there.
+    pub(crate) num_kept: usize,
+    pub(crate) is_kept: bool,
+    /// Came back from host memory, and no step that names it has ended since.
+    pub(crate) comes_back: bool,
     /// Tokens whose KV is written, or will be by the steps in flight.
     pub(crate) num_computed: usize,
     /// What it was told may follow, for its next step; or what that step, in flight, takes of it.
@@ -125,6 +130,9 @@ impl Client {
             num_cached: 0,
             num_lost: 0,
             num_recomputed: 0,
+            num_kept: 0,
+            is_kept: false,
+            comes_back: false,
             num_computed: 0,
             drafts: Vec::new(),
             is_moved: false,
@@ -226,7 +234,7 @@ impl Client {
             return;
         }
         self.leave_drafts();
-        self.is_moved = false;
+        (self.is_moved, self.comes_back) = (false, false);
         self.num_preemptions += 1;
         self.num_lost += self.num_computed;
         self.num_computed = 0;

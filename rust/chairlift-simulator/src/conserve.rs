@@ -99,9 +99,13 @@ impl World {
 
     /// Blocks of what a request has computed and may still see.
     pub(crate) fn num_held(&self, client: &Client) -> usize {
+        self.num_held_at(client.num_computed)
+    }
+
+    pub(crate) fn num_held_at(&self, num_computed: usize) -> usize {
         let config = &self.scenario.config;
-        let first = |group| first_visible(group, client.num_computed) / config.block_size;
-        let end = client.num_computed.div_ceil(config.block_size);
+        let first = |group| first_visible(group, num_computed) / config.block_size;
+        let end = num_computed.div_ceil(config.block_size);
         config
             .kv_groups
             .iter()

@@ -3,7 +3,7 @@
 //! The plan goes through the same `apply_plan` as in the engine. One memory serves all KV groups, each marking what it
 //! writes with its own mask, so that a block in the wrong group, request or column changes what is read.
 
-use std::ops::Range;
+use std::{collections::HashSet, ops::Range};
 
 use chairlift_core::{
     Config, KvGroup,
@@ -72,6 +72,7 @@ pub(crate) struct Device {
     row_index: Vec<i32>,
     block_tables: Vec<i32>,
     kv: Vec<u64>,
+    host: Vec<u64>,
     inputs: Inputs,
 }
 
@@ -101,6 +102,7 @@ impl Device {
             row_index: vec![0; rows],
             block_tables: vec![0; groups * rows * config.max_blocks_per_row()],
             kv: vec![0; config.num_blocks * config.block_size],
+            host: vec![0; config.num_host_blocks * config.block_size],
             inputs: Inputs {
                 rows: vec![0; rows],
                 input_ids: vec![0; tokens],
@@ -193,19 +195,25 @@ impl Device {
         if are_last { count } else { 0 }
     }
 
-    /// Copies whole blocks: all sources are read before a target is written.
+    /// Copies whole blocks: to the host, from it, then inside.
     fn copy(&mut self, plan: &[i32]) -> Result<(), String> {
-        let copies = PlanView::parse(plan).map_err(|error| error.0)?.copies;
-        let block =
-            |block: i32| block as usize * self.block_size..(block as usize + 1) * self.block_size;
-        let sources: Vec<_> = copies
-            .iter()
-            .map(|&[source, target]| (self.kv[block(source)].to_vec(), block(target)))
-            .collect();
-        for (values, target) in sources {
-            self.kv[target].copy_from_slice(&values);
-        }
-        Ok(())
+        let view = PlanView::parse(plan).map_err(|error| error.0)?;
+        let size = self.block_size;
+        copy_blocks(size, view.swap_out, &self.kv, &mut self.host)?;
+        copy_blocks(size, view.swap_in, &self.host, &mut self.kv)?;
+        let before = if view.copies.is_empty() {
+            Vec::new()
+        } else {
+            self.kv.clone()
+        };
+        copy_blocks(size, view.copies, &before, &mut self.kv)
+    }
+
+    /// A step has failed: what it copied to the host is anything, and what is there already is not trusted.
+    pub(crate) fn scribble_host(&mut self) {
+        self.host
+            .iter_mut()
+            .for_each(|value| *value = mix(*value ^ 0xBAD));
     }
 
     /// The inputs of the last step.
@@ -353,4 +361,22 @@ impl Device {
             root.wrapping_add(sum) == seen
         })
     }
+}
+
+/// Copies blocks from one memory to another, each to a place of its own.
+fn copy_blocks(
+    size: usize,
+    pairs: &[[i32; 2]],
+    from: &[u64],
+    to: &mut [u64],
+) -> Result<(), String> {
+    let mut targets = HashSet::new();
+    for &[source, target] in pairs {
+        if !targets.insert(target) {
+            return Err(format!("two blocks are copied to block {target}"));
+        }
+        let block = |block: i32| block as usize * size..(block as usize + 1) * size;
+        to[block(target)].copy_from_slice(&from[block(source)]);
+    }
+    Ok(())
 }

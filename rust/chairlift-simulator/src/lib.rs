@@ -14,6 +14,7 @@
 //! | `batch`, `conserve`, `check` | the invariants, seen from outside |
 //! | `drafts` | guesses of an answer's next tokens |
 //! | `family` | several answers to one prompt |
+//! | `swap` | blocks of the preempted in host memory |
 //! | `explain` | why somebody waits, as told and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ mod scenario;
 mod shares;
 mod shrink;
 mod step;
+mod swap;
 mod tally;
 mod text;
 mod workload;

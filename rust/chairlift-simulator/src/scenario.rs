@@ -74,7 +74,7 @@ impl Scenario {
     }
 
     pub(crate) fn draw_from(random: &mut Random) -> Self {
-        let config = draw_config(random);
+        let mut config = draw_config(random);
         let context = config.max_context_len();
         let mut traffic = Traffic {
             arrivals: random.magnitude(8, 256),
@@ -120,6 +120,10 @@ impl Scenario {
         traffic.priorities = sometimes(random, 1024);
         traffic.answers = sometimes(random, 1024);
         faults.change = sometimes(random, 256);
+        if random.chance(512) {
+            config.num_host_blocks = random.magnitude(1, 2 * config.num_blocks);
+            config.swap_block_time = random.pick(&[0, 0, 1, 100, 10_000]);
+        }
         if random.chance(512) {
             faults.draft = random.between(64, 768);
         }
@@ -176,6 +180,7 @@ const BAD_SETTINGS: &[BadSetting] = &[
         config.num_blocks = config.kv_groups.len();
     }),
     ("num_blocks", |config| config.num_blocks = 1 << 31),
+    ("num_host_blocks", |config| config.num_host_blocks = 1 << 31),
     ("steps_in_flight", |config| config.steps_in_flight = 0),
     ("steps_in_flight", |config| config.steps_in_flight = 3),
     ("batch_size", |config| {
@@ -251,6 +256,8 @@ fn draw_config(random: &mut Random) -> Config {
         vocab_size: random.pick(&[3, 16, VOCAB, VOCAB]),
         block_size,
         num_blocks: 1 + num_blocks,
+        num_host_blocks: 0,
+        swap_block_time: 0,
         kv_groups,
         prefix_cache: random.chance(768),
         hash_key,

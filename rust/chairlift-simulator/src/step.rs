@@ -106,6 +106,9 @@ impl World {
         let freed = view.block_updates.iter().filter(|update| update[3] == 0);
         self.tally.add(Sight::Trimmed, freed.count() as u64);
         self.tally.add(Sight::Copies, view.copies.len() as u64);
+        let (num_out, num_in) = (view.swap_out.len(), view.swap_in.len());
+        self.tally.add(Sight::SwappedOut, num_out as u64);
+        self.tally.add(Sight::SwappedIn, num_in as u64);
         let before = self.check_rows(&view)?;
         let mut writes = Vec::new();
         let (clients, by_slot) = (&self.clients, &self.by_slot);
@@ -181,6 +184,7 @@ impl World {
             if run.sampled.is_empty() {
                 let client = &mut self.clients[index];
                 client.in_flight = client.in_flight.saturating_sub(1);
+                client.comes_back = false;
                 continue;
             }
             let first_slot = counts.len();
@@ -193,6 +197,7 @@ impl World {
             let num_taken = self.settle(index, run, num_finite, &flight.writes);
             let client = &mut self.clients[index];
             client.in_flight = client.in_flight.saturating_sub(1);
+            client.comes_back = false;
             let is_over = !client.is_live() || client.is_ending();
             if is_over {
                 self.tally.saw(Sight::Overshoots);
@@ -281,16 +286,12 @@ impl World {
                     self.owe_failure(index, Failure::StepFailed);
                     continue;
                 }
-                client.roll_back();
-                self.tally.saw(Sight::RolledBack);
-                let mut back = self.following(index);
-                for &other in &back {
-                    self.clients[other].roll_back();
-                }
-                back.push(index);
-                self.running.retain(|other| !back.contains(other));
+                self.roll_back(index);
             }
         }
+        self.roll_back_returning();
+        self.forget_kept();
+        self.device.scribble_host();
         self.scheduler
             .fail(self.now, oldest, &guilty_ids)
             .map_err(|error| error.to_string())
@@ -369,6 +370,9 @@ impl World {
         }
         if !view.freed_rows.is_empty() {
             parts.push(format!("; freed rows {:?}", view.freed_rows));
+        }
+        if !view.swap_out.is_empty() {
+            parts.push(format!("; {} blocks go out", view.swap_out.len()));
         }
         for &[row, slot, _, start, ..] in view.assigned {
             let label = self.clients[self.by_slot[slot as usize]].label;

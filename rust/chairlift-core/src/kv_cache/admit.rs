@@ -81,7 +81,9 @@ impl KvCache {
         }
         let is_known = |source: &Source| !matches!(source, Source::Host(_));
         let columns = start.sources.chunks(self.groups.len());
-        table.num_published = columns.take_while(|column| column.iter().all(is_known)).count();
+        table.num_published = columns
+            .take_while(|column| column.iter().all(is_known))
+            .count();
         table.num_columns = start.num_columns;
         table.is_news = true;
         table.promised = promise;
@@ -153,7 +155,9 @@ impl KvCache {
         let left = num_tokens.div_ceil(self.block_size) - start.num_columns;
         let needed = |group: usize| {
             let mine = start.sources.iter().skip(group).step_by(self.groups.len());
-            let num_held = mine.filter(|source| !matches!(source, Source::Unseen)).count();
+            let num_held = mine
+                .filter(|source| !matches!(source, Source::Unseen))
+                .count();
             left.min(self.groups[group].most - num_held)
         };
         (0..self.groups.len()).map(needed).sum()

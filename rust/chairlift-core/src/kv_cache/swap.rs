@@ -96,7 +96,9 @@ impl KvCache {
         table.swapped = Swapped {
             num_tokens: num_computed,
             num_columns: table.num_columns,
-            groups: groups.map(|blocks| blocks.map(&mut copy).collect()).collect(),
+            groups: groups
+                .map(|blocks| blocks.map(&mut copy).collect())
+                .collect(),
         };
         true
     }

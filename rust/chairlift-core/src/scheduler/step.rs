@@ -358,7 +358,8 @@ impl Scheduler {
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
             self.queue.shares.charge(request.tenant, cost);
             if reads {
-                self.num_prefix_queries += ((request.num_prompt - 1) / self.config.block_size) as u64;
+                self.num_prefix_queries +=
+                    ((request.num_prompt - 1) / self.config.block_size) as u64;
                 self.num_prefix_hits += num_hits as u64;
             }
         }

@@ -242,6 +242,29 @@ mutants! {
     drafts_beyond_the_time, "-", "drafts take time that the step has not", "scheduler/budget.rs":
         ".map_or(most, |time| costs.affordable(time, start, most))" => ".map_or(most, |_| costs.affordable(f64::MAX, start, most))";
 
+    // Host memory.
+    host_block_is_given_out_again, "-", "a host block is written in the plan that reads it", "kv_cache/swap.rs":
+        "if self.outs.is_empty() && self.ins.is_empty() {" => "if !self.outs.is_empty() || self.outs.is_empty() {";
+    failed_copies_are_trusted, "-", "what a failed step should have copied is read", "scheduler/outcome.rs":
+        "        self.forget_swaps();\n" => "";
+    returning_outlive_a_failure, "-", "who came back with a failed step goes on", "scheduler/outcome.rs":
+        "request.in_flight > 0 || request.comes_back" => "request.in_flight > 0";
+    host_blocks_leak, "-", "who ends while it waits keeps its host blocks", "scheduler/end.rs":
+        "        self.kv.forget_swapped(&mut request.table);\n" => "";
+    dear_swaps, "-", "blocks are copied though computing is cheaper", "scheduler/swap.rs":
+        "both_ways as f64 <= again" => "both_ways as f64 >= 0.0";
+    no_swaps, "-", "what would be cheaper is never kept", "scheduler/swap.rs":
+        "num_blocks > 0 && both_ways" => "num_blocks > usize::MAX as u64 - 1 && both_ways";
+    window_shifts_host_blocks, "-", "host blocks are counted from the first column of a window", "kv_cache/swap.rs":
+        "blocks[column + blocks.len() - self.num_columns]" => "blocks[column.min(blocks.len() - 1)]";
+    part_of_a_block_is_left, "-", "the last, partial block is not copied back", "kv_cache/admit.rs":
+        "let num_columns = num_computed.div_ceil(self.block_size);" => "let num_columns = num_computed / self.block_size;";
+    known_block_is_taken, "-", "a block that the cache knows is allocated before it is shared", "kv_cache/admit.rs":
+        "        start.known().for_each(|block| self.pool.share(block));\n" => "",
+        "Source::Known(block) => block,\n                Source::Host(host)" => "Source::Known(block) => { self.pool.share(block); block }\n                Source::Host(host)";
+    idle_call_loses_copies, "-", "copies of a call that finds nothing to run are never told", "scheduler/step.rs":
+        "        if items.is_empty() {\n" => "        if items.is_empty() {\n            self.kv.tell_swaps(plan);\n";
+
     // Changes of live requests.
     paused_goes_on, "-", "a paused request is scheduled", "request.rs":
         "self.is_paused || self.num_tokens()" => "self.num_tokens()";

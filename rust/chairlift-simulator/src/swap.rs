@@ -1,0 +1,121 @@
+//! Host memory, seen from outside: who comes back with what it had computed, and who must.
+
+use chairlift_core::cost_model::Work;
+
+use crate::{
+    client::State,
+    tally::Sight,
+    world::{Checked, World, ensure},
+};
+
+impl World {
+    /// A request loses its blocks: what of it may be in host memory from now on, and whether it has to be.
+    pub(crate) fn keep(&mut self, index: usize) {
+        let config = &self.scenario.config;
+        let client = &self.clients[index];
+        let num_blocks = self.num_held(client);
+        let time = 2 * num_blocks as u64 * config.swap_block_time;
+        let again = self
+            .scheduler
+            .costs()
+            .added(Work::of(0, client.num_computed));
+        let has_room = self.most_host_blocks() + num_blocks <= config.num_host_blocks;
+        // Between the calls for one plan the costs may change.
+        let is_known = config.steps_in_flight == 1;
+        let pays = !is_known || time as f64 <= again;
+        let may_keep = pays && num_blocks <= config.num_host_blocks;
+        let client = &mut self.clients[index];
+        client.num_kept = if may_keep { client.num_computed } else { 0 };
+        client.is_kept = may_keep && is_known && has_room;
+    }
+
+    /// A step has failed: nothing in host memory is trusted.
+    pub(crate) fn forget_kept(&mut self) {
+        for &index in &self.live {
+            let client = &mut self.clients[index];
+            self.tally
+                .add(Sight::SwapsForgotten, u64::from(client.is_kept));
+            (client.num_kept, client.is_kept) = (0, false);
+        }
+    }
+
+    /// A request goes on behind what the cache knows, or where it was when it lost its blocks.
+    pub(crate) fn check_start(&mut self, index: usize, start: usize) -> Checked {
+        let config = &self.scenario.config;
+        let client = &mut self.clients[index];
+        let label = client.label;
+        let (kept, is_kept) = (client.num_kept, client.is_kept);
+        ensure!(
+            !is_kept || start >= kept,
+            "#{label} joins at {start} and has {kept} tokens in host memory"
+        );
+        let is_back = start > 0 && start == kept;
+        ensure!(
+            is_back || start.is_multiple_of(config.block_size),
+            "#{label} joins at {start}, amid a block"
+        );
+        ensure!(
+            is_back || start == 0 || client.reads_cache,
+            "#{label} does not read the cache and joins at {start}"
+        );
+        (client.num_kept, client.is_kept) = (0, false);
+        client.comes_back = is_back;
+        self.tally.add(Sight::CameBack, u64::from(is_back));
+        self.tally.add(
+            Sight::CameBackAmid,
+            u64::from(!start.is_multiple_of(config.block_size)),
+        );
+        Ok(())
+    }
+
+    /// Who came back and was in no step yet waits again if one fails: its blocks may not have come.
+    pub(crate) fn roll_back_returning(&mut self) {
+        let returning = self.running.iter().copied();
+        let returning: Vec<_> = returning
+            .filter(|&index| {
+                let client = &self.clients[index];
+                client.comes_back && client.is_live() && client.due.is_none()
+            })
+            .collect();
+        for index in returning {
+            self.roll_back(index);
+        }
+    }
+
+    /// It waits again with those who follow it, and computes everything again.
+    pub(crate) fn roll_back(&mut self, index: usize) {
+        self.clients[index].roll_back();
+        self.tally.saw(Sight::RolledBack);
+        let mut back = self.following(index);
+        for &other in &back {
+            self.clients[other].roll_back();
+        }
+        back.push(index);
+        self.running.retain(|other| !back.contains(other));
+    }
+
+    /// Host blocks that those who wait hold at most.
+    fn most_host_blocks(&self) -> usize {
+        let waiting = self.live.iter().map(|&index| &self.clients[index]);
+        let kept = waiting.filter(|client| client.state == State::Waiting && client.num_kept > 0);
+        kept.map(|client| self.num_held_at(client.num_kept)).sum()
+    }
+
+    /// Counts of host memory, after every event.
+    pub(crate) fn check_host(&self) -> Checked {
+        let (load, config) = (self.scheduler.load(), &self.scenario.config);
+        let num_used = load.num_host_blocks.checked_sub(load.num_free_host_blocks);
+        let (num_used, most) = (num_used.unwrap_or(usize::MAX), self.most_host_blocks());
+        ensure!(
+            load.num_host_blocks == config.num_host_blocks
+                && (num_used <= most || config.steps_in_flight > 1)
+                && num_used <= config.num_host_blocks,
+            "{num_used} host blocks are in use, those who wait need {most}"
+        );
+        ensure!(
+            !self.live.is_empty() || num_used == 0,
+            "nobody is there, and {num_used} host blocks are not free"
+        );
+        Ok(())
+    }
+}
