@@ -132,7 +132,7 @@ class CudaBackend(AttentionBackend):
 
     def copy_blocks(self, destination: Tensor, source: Tensor, pairs: Tensor) -> None:
         """As `AttentionBackend.copy_blocks`; one of the pools may be pinned memory of the host."""
-        ops.copy_blocks(destination, source, pairs.to(self.device))
+        ops.copy_blocks(destination, source, pairs.to(self.device, non_blocking=True))
 
     def attend(
         self,
