@@ -54,6 +54,10 @@ class EngineConfig(BaseModel):
     kv_cache_memory: Annotated[int, Field(ge=1)] | None = None
     """Bytes of the KV cache; None is what the model can use, at most a quarter of the memory, or
     what the weights leave of a GPU's."""
+    swap_memory: Annotated[int, Field(ge=1)] | None = None
+    """Bytes of host memory for KV blocks of preempted requests, which come back where that takes
+    less time than to compute them again; None is none. For a GPU: on a CPU the same bytes serve
+    better as kv_cache_memory."""
     prefix_cache: bool = True
     """Share the KV blocks of equal prompt beginnings within a tenant."""
     device: Device = Device.AUTO

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 HEADER_LEN = 16
 _ASSIGNED_WIDTH = 6
 _UPDATE_WIDTH = 4
-_NUM_COPIES = 7
-"""Place in the header."""
+_NUM_COPIES, _NUM_SWAPS_IN, _NUM_SWAPS_OUT = 7, 8, 9
+"""Places in the header."""
 
 Int32Array = NDArray[np.int32]
 
-_NO_COPIES: Int32Array = np.empty((0, 2), dtype=np.int32)
+_NO_BLOCKS: Int32Array = np.empty((0, 2), dtype=np.int32)
 
 
 class PlanView(NamedTuple):
@@ -74,10 +74,28 @@ def block_copies(plan: Int32Array) -> Int32Array:
     """Gives the blocks that are copied before the step writes anything, `[., 2]`: from, to."""
     num_copies = int(plan[_NUM_COPIES])
     if num_copies == 0:
-        return _NO_COPIES
-    num_freed, num_updates = int(plan[5]), int(plan[6])
-    start = plan_len(plan) + num_freed + _UPDATE_WIDTH * num_updates
+        return _NO_BLOCKS
+    start = _start_of_copies(plan)
     return plan[start : start + 2 * num_copies].reshape(num_copies, 2)
+
+
+def block_swaps(plan: Int32Array) -> tuple[Int32Array, Int32Array]:
+    """Gives the blocks that come from host memory and those that go there, `[., 2]`: from, to.
+
+    Those that go are read before the others are written, and all of it before the copies.
+    """
+    num_in, num_out = int(plan[_NUM_SWAPS_IN]), int(plan[_NUM_SWAPS_OUT])
+    if num_in == num_out == 0:
+        return _NO_BLOCKS, _NO_BLOCKS
+    start = _start_of_copies(plan) + 2 * int(plan[_NUM_COPIES])
+    middle = start + 2 * num_in
+    swap_in, swap_out = plan[start:middle], plan[middle : middle + 2 * num_out]
+    return swap_in.reshape(num_in, 2), swap_out.reshape(num_out, 2)
+
+
+def _start_of_copies(plan: Int32Array) -> int:
+    num_freed, num_updates = int(plan[5]), int(plan[6])
+    return plan_len(plan) + num_freed + _UPDATE_WIDTH * num_updates
 
 
 def plan_len(plan: Int32Array) -> int:

@@ -69,6 +69,8 @@ def new_scheduler(
     hash_key: bytes,
     token_table: _core.TokenTable,
     steps_in_flight: int = 1,
+    num_host_blocks: int = 0,
+    swap_block_time: int = 0,
 ) -> _core.Scheduler:
     """Builds an idle scheduler.
 
@@ -81,6 +83,8 @@ def new_scheduler(
         hash_key: 32 bytes that name the blocks of the prefix cache.
         token_table: What each token id contributes to text.
         steps_in_flight: Steps that may be planned and not yet ended, 1 or 2.
+        num_host_blocks: Blocks of host memory for preempted requests; 0 computes them again.
+        swap_block_time: Nanoseconds to move one of them one way.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -104,6 +108,8 @@ def new_scheduler(
             token_table=token_table,
             steps_in_flight=steps_in_flight,
             step_budget=nanoseconds(settings.step_budget_s),
+            num_host_blocks=num_host_blocks,
+            swap_block_time=swap_block_time,
         )
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None

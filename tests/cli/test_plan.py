@@ -14,6 +14,17 @@ def test_the_plan_adds_up(chairlift: Run, tiny_folder: Path) -> None:
     assert plan["total_bytes"] == sum(plan[part] for part in parts)
     assert plan["kv_cache_bytes"] == (plan["num_blocks"] + 1) * plan["block_bytes"] <= 2**20
     assert plan["num_kv_tokens"] == 16 * plan["num_blocks"]
+    assert (plan["swap_bytes"], plan["num_host_blocks"]) == (0, 0)
+
+
+def test_host_memory_for_swapped_blocks_is_planned(chairlift: Run, tiny_folder: Path) -> None:
+    sizes = ("--device", "cpu", "--kv-cache-memory", "1MiB", "--json")
+    run = chairlift("plan", tiny_folder, "--swap-memory", "512KiB", *sizes)
+    assert run.returncode == 0, run
+    plan = json.loads(run.stdout)
+    assert plan["swap_bytes"] == plan["num_host_blocks"] * plan["block_bytes"] <= 2**19
+    without = json.loads(chairlift("plan", tiny_folder, *sizes).stdout)
+    assert plan["total_bytes"] == without["total_bytes"] + plan["swap_bytes"]
 
 
 def test_a_person_reads_units(chairlift: Run, tiny_folder: Path) -> None:

@@ -33,5 +33,5 @@ def test_blocks_are_copied_in_all_layers():
     cache = backend.allocate(LAYERS, BLOCKS, HEADS, SIZE, DIM, torch.bfloat16).normal_()
     expected = cache.clone()
     expected[:, :, [4, 1]] = expected[:, :, [3, 2]]
-    backend.copy_blocks(cache, torch.tensor([3, 2]).int(), torch.tensor([4, 1]).int())
+    backend.copy_blocks(cache, cache, torch.tensor([[3, 4], [2, 1]], dtype=torch.int32))
     assert torch.equal(cache, expected)

@@ -13,7 +13,17 @@ from chairlift.types import FinishReason, Output, Request, Sampling, Stopping, T
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tests.cuda.emulated_device import EmulatedEngine
-from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
+from tests.engine.drive import (
+    Clock,
+    assert_empty,
+    drain,
+    end,
+    greedy,
+    run,
+    swap_plan,
+    take_time,
+    token_ids,
+)
 from tests.engine.tiny_model import write_tokenizer
 
 pytestmark = pytest.mark.timeout(600)
@@ -130,6 +140,60 @@ def test_preemption_and_the_prefix_cache_change_no_answer(model, batching):
     assert engine.load().num_prefix_hits > 0
     assert engine.load().num_preemptions > 0
     assert_empty(engine)
+
+
+def test_swapped_blocks_come_back_bit_equal(llama):
+    block = make(llama[0]).runner.kv_cache[:, :, 0].nbytes
+    runner = make(llama[0], kv_cache_memory=9 * block, swap_memory=4 * block).runner
+    cache = runner.kv_cache.view(torch.uint8)
+    # Every pattern of bits, those of no number included.
+    cache.random_(generator=torch.Generator().manual_seed(0))
+    before = cache.clone()
+    runner.move_blocks(runner.apply(swap_plan(swap_out=[(5, 0), (2, 3)])))
+    assert torch.equal(cache, before)
+    cache[:, :, [2, 5]] = 0
+    runner.move_blocks(runner.apply(swap_plan(swap_in=[(3, 7), (0, 1)])))
+    before[:, :, [7, 1]] = before[:, :, [2, 5]]
+    before[:, :, [2, 5]] = 0
+    assert torch.equal(cache, before)
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+@pytest.mark.parametrize("prefix_cache", [True, False], ids=["cache", "no-cache"])
+def test_swapping_changes_no_answer_and_computes_nothing_again(
+    model, prefix_cache, steps_in_flight
+):
+    folder, reference = model
+    asked = prompts(35, 38, 33, 41)
+    block = make(folder).runner.kv_cache[:, :, 0].nbytes
+
+    def answers(num_blocks, num_host_blocks):
+        clock = Clock()
+        engine = make(
+            folder,
+            clock=clock,
+            dtype="float16",
+            kv_cache_memory=num_blocks * block,
+            swap_memory=num_host_blocks * block or None,
+            prefix_cache=prefix_cache,
+            steps_in_flight=steps_in_flight,
+            max_num_batched_tokens=24,
+        )
+        take_time(engine, clock)
+        found = run(engine, [greedy(prompt, 20, ignore_eos=True) for prompt in asked])
+        assert_empty(engine)
+        return engine.load(), [token_ids(events) for events in found]
+
+    num_blocks = 1 + 7 * len(reference.windows)
+    recomputed, _ = answers(num_blocks, 0)
+    swapped, found = answers(num_blocks, 32)
+    for prompt, answer in zip(asked, found, strict=True):
+        assert_likely(reference, prompt, answer, "float16")
+    assert recomputed.num_recomputed_tokens > 0
+    assert (recomputed.num_swapped_tokens, recomputed.num_host_blocks) == (0, 0)
+    assert swapped.num_preemptions > 0
+    assert swapped.num_swapped_tokens > 0
+    assert swapped.num_recomputed_tokens == 0
 
 
 def test_one_step_in_flight_gives_the_same_answers_as_two(llama):

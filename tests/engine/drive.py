@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 
+import torch
 from chairlift.types import (
     Failed,
     Finished,
@@ -107,12 +108,31 @@ def cancel_at_random(engine, clock, prompts, answers, max_tokens):
     assert_empty(engine)
 
 
+def take_time(engine, clock, seconds_per_token=0.001):
+    """Lets a step take so long for each of its tokens, as the scheduler sees it."""
+    run_step = engine.runner.run
+
+    def timed(inputs):
+        clock.advance(len(inputs.input_ids) * seconds_per_token)
+        return run_step(inputs)
+
+    engine.runner.run = timed
+
+
+def swap_plan(*, copies=(), swap_in=(), swap_out=()):
+    """A plan that computes nothing and moves blocks: pairs of from and to."""
+    pairs = [number for pair in (*copies, *swap_in, *swap_out) for number in pair]
+    lengths = [0] * 7 + [len(copies), len(swap_in), len(swap_out)] + [0] * 6
+    return torch.tensor(lengths + pairs, dtype=torch.int32)
+
+
 def assert_empty(engine):
     """Nothing runs, waits or holds a block."""
     engine.check_invariants()
     load = engine.load()
     assert (load.num_waiting, load.num_running, load.num_kv_tokens) == (0, 0, 0)
     assert load.num_free_blocks == load.num_blocks
+    assert load.num_free_host_blocks == load.num_host_blocks
 
 
 def watch_sampler(engine):

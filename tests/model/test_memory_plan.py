@@ -1,8 +1,10 @@
 """Where the bytes go, said before and found after."""
 
 import pytest
+import torch
 from chairlift import _core
 from chairlift.attention.cpu import CpuBackend
+from chairlift.attention.cuda import CudaBackend
 from chairlift.config import Dtype, EngineConfig, Quantize
 from chairlift.errors import ConfigError
 from chairlift.kernels import Linear
@@ -12,7 +14,7 @@ from chairlift.model.transformer import cos_sin_table
 from chairlift.model.weights import load_weights
 from torch import Tensor
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def loaded_bytes(part):
@@ -64,6 +66,30 @@ def test_a_wider_step_takes_more(pretrained):
     ]
     small, middle, large = (plan.activation_bytes for plan in plans)
     assert large - middle == 2 * (middle - small) > 0
+
+
+def test_swapped_blocks_are_counted_where_they_are(pretrained):
+    model = ModelConfig.load(pretrained("llama")[1])
+    without = EngineConfig(kv_cache_memory=GIB)
+    swapping = EngineConfig(kv_cache_memory=GIB, swap_memory=3 * MIB)
+    none, cpu = (plan_memory(settings, model, CpuBackend()) for settings in (without, swapping))
+    assert (none.num_host_blocks, none.swap_bytes) == (0, 0)
+    assert cpu.swap_bytes == cpu.num_host_blocks * cpu.block_bytes
+    assert 3 * MIB - cpu.block_bytes < cpu.swap_bytes <= 3 * MIB
+    assert cpu.total_bytes == none.total_bytes + cpu.swap_bytes
+    backend = CudaBackend(torch.device("cpu"))
+    none, gpu = (
+        plan_memory(settings, model, backend, 4 * GIB, is_dedicated=True)
+        for settings in (without, swapping)
+    )
+    assert gpu.num_host_blocks == cpu.num_host_blocks
+    assert gpu.swap_bytes == 4 * MIB, "PyTorch pins powers of two"
+    assert gpu.total_bytes == none.total_bytes
+    gpu.check(gpu.total_bytes, gpu.swap_bytes)
+    with pytest.raises(ConfigError, match=f"^swap_memory: expected at most {4 * MIB - 1} bytes"):
+        gpu.check(gpu.total_bytes, gpu.swap_bytes - 1)
+    with pytest.raises(ConfigError, match=f"swap {cpu.swap_bytes};"):
+        cpu.check(cpu.total_bytes - 1)
 
 
 def test_what_does_not_fit_is_refused(pretrained):

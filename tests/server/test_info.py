@@ -52,6 +52,10 @@ async def test_memory_is_planned_for_the_served_model(serve):
         assert (plan.num_blocks, plan.weight_bytes) == (9, now.weight_bytes)
         more = server_pb2.PlanMemoryRequest(max_num_batched_tokens=1024)
         assert (await server.info.PlanMemory(more)).activation_bytes > now.activation_bytes
+        assert (now.swap_bytes, now.num_host_blocks) == (0, 0)
+        swapping = server_pb2.PlanMemoryRequest(swap_memory=10 * now.block_bytes)
+        plan = await server.info.PlanMemory(swapping)
+        assert (plan.swap_bytes, plan.num_host_blocks) == (10 * now.block_bytes, 10)
 
 
 async def test_the_tokenizer_is_the_one_that_generate_uses(serve):

@@ -139,6 +139,24 @@ async def test_a_full_pool_shows_use_waste_and_preemptions(serve, settings, scra
     )
 
 
+async def test_host_memory_and_what_came_back_from_it_are_told(serve, settings, scrape, kv_blocks):
+    sizes = {"kv_cache_memory": kv_blocks(10), "swap_memory": kv_blocks(30), "max_num_seqs": 4}
+    async with serve(server=settings, prefix_cache=False, **sizes) as server:
+        call = server.generation.Generate()
+        for i in range(4):
+            await call.write(start(f"r{i}", max_tokens=100, prompt=[i + 1] * 20))
+        await call.done_writing()
+        await listen(call)
+        await server.until_idle()
+        load = await server.load()
+        values = await scrape()
+    assert values["chairlift_host_blocks"] == load.num_host_blocks == 31
+    assert values["chairlift_host_blocks_free"] == load.num_free_host_blocks == 31
+    assert values["chairlift_swapped_tokens_total"] == load.num_swapped_tokens
+    # Which of both is a matter of time.
+    assert load.num_swapped_tokens + load.num_recomputed_tokens > 0
+
+
 async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, tiny_folder):
     async with serve(server=settings, max_num_seqs=2) as server:
         call = server.generation.Generate()

@@ -117,16 +117,17 @@ class AttentionBackend(Protocol):
         """Writes `key` and `value` `[T, num_kv_heads, head_dim]` to the slots `[T]`."""
         ...
 
-    def copy_blocks(self, cache: Tensor, source: Tensor, target: Tensor) -> None:
-        """Copies whole blocks of all layers; all sources are read before a target is written.
+    def copy_blocks(self, destination: Tensor, source: Tensor, pairs: Tensor) -> None:
+        """Copies whole blocks of all layers from one pool to another, or within one.
 
         Args:
-            cache: From `allocate`.
-            source: int32 `[C]`, blocks.
-            target: int32 `[C]`, blocks, each of them once.
+            destination: From `allocate`.
+            source: The same; its number of blocks may differ.
+            pairs: int32 `[., 2]`: blocks of the source and of the destination; within one pool no
+                block is both, and none of the destination's is there twice.
         """
-        source, target = source.to(cache.device), target.to(cache.device)
-        cache.index_copy_(1, target.long(), cache.index_select(1, source))
+        sources, targets = pairs.T
+        destination.index_copy_(1, targets.long(), source.index_select(1, sources))
 
     def attend(
         self,

@@ -130,15 +130,9 @@ class CudaBackend(AttentionBackend):
         cache[0][block, :, offset] = key
         cache[1][block, :, offset] = value
 
-    def copy_blocks(self, cache: Tensor, source: Tensor, target: Tensor) -> None:
-        """Copies whole blocks of all layers; no block is both a source and a target.
-
-        Args:
-            cache: From `allocate`.
-            source: int32 `[C]`, blocks.
-            target: int32 `[C]`, blocks.
-        """
-        ops.copy_blocks(cache, cache, torch.stack((source, target), dim=1).to(self.device))
+    def copy_blocks(self, destination: Tensor, source: Tensor, pairs: Tensor) -> None:
+        """As `AttentionBackend.copy_blocks`; one of the pools may be pinned memory of the host."""
+        ops.copy_blocks(destination, source, pairs.to(self.device, non_blocking=True))
 
     def attend(
         self,

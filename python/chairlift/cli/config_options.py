@@ -21,7 +21,7 @@ from chairlift.config import EngineConfig
 
 Command = Callable[..., None]
 
-SIZES = frozenset({"kv_cache_memory", "max_receive_bytes"})
+SIZES = frozenset({"kv_cache_memory", "swap_memory", "max_receive_bytes"})
 """Settings in bytes."""
 
 ENGINE_HELP = {
@@ -39,6 +39,8 @@ ENGINE_HELP = {
     "max_queued_requests": "Cap of the waiting queue.",
     "kv_cache_memory": "Memory of the KV cache, such as 2GiB; default: what the model can use, "
     "at most a quarter of the memory.",
+    "swap_memory": "Host memory for KV blocks of preempted requests, such as 4GiB, where a GPU "
+    "runs the model (on a CPU --kv-cache-memory gains more); default: none, they compute again.",
     "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
     "device": "Where the model runs; auto is a GPU if there is one that can run it.",
     "dtype": "Element type of weights and KV cache.",

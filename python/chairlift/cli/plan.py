@@ -10,7 +10,7 @@ from chairlift.cli.values import format_size
 
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
-    *("kv_cache_memory", "device", "dtype", "quantize"),
+    *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize"),
 )
 
 
@@ -21,7 +21,7 @@ def plan(
     as_json: Json = False,
     settings: dict[str, Any],
 ) -> None:
-    """Say where the memory of a model goes: weights, KV cache, activations."""
+    """Say where the memory of a model goes: weights, KV cache, activations, swap."""
     figures = _figures(model, settings)
     if as_json:
         report([figures], title=model, as_json=True)
@@ -51,9 +51,11 @@ def _figures(model: str, settings: dict[str, Any]) -> Result:
         "weight_bytes": memory.weight_bytes,
         "kv_cache_bytes": memory.kv_cache_bytes,
         "activation_bytes": memory.activation_bytes,
+        "swap_bytes": memory.swap_bytes,
         "total_bytes": memory.total_bytes,
         "limit_bytes": memory_limit() if free is None else free,
         "block_bytes": memory.block_bytes,
         "num_blocks": memory.num_blocks - 1,
         "num_kv_tokens": (memory.num_blocks - 1) * config.block_size,
+        "num_host_blocks": memory.num_host_blocks,
     }

@@ -38,12 +38,13 @@ def new_runner(
     loaded: LoadedModel, shape: RunnerShape, clock: Callable[[], int], on_capture: Captured | None
 ) -> ModelRunner:
     """Builds the runner of a model, with empty tables."""
-    model, place = loaded.transformer, loaded.place
+    model, place, kv_cache = loaded.transformer, loaded.place, loaded.kv_cache
+    host_pool = None if loaded.host_pool is None else loaded.host_pool.blocks
     if place.accelerator is None:
-        return ModelRunner(model, loaded.kv_cache, shape, clock)
+        return ModelRunner(model, kv_cache, shape, clock, host_pool)
     assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
     return DeviceRunner(
-        model, place.backend, loaded.kv_cache, shape, clock, place.accelerator, on_capture
+        *(model, place.backend, kv_cache, shape, clock, place.accelerator, on_capture, host_pool)
     )
 
 
@@ -53,6 +54,7 @@ def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
     Raises:
         ConfigError: A setting is out of range.
     """
+    host_pool = loaded.host_pool
     return new_scheduler(
         config,
         max_model_len=loaded.max_model_len,
@@ -62,6 +64,8 @@ def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
         hash_key=secrets.token_bytes(32),
         token_table=loaded.tokenizer.token_table(loaded.config.vocab_size),
         steps_in_flight=steps_in_flight(config),
+        num_host_blocks=0 if host_pool is None else host_pool.num_blocks,
+        swap_block_time=0 if host_pool is None else host_pool.block_time,
     )
 
 

@@ -70,6 +70,7 @@ class DeviceRunner(ModelRunner):
         clock: Callable[[], int],
         accelerator: Accelerator,
         on_capture: Captured | None = None,
+        host_pool: Tensor | None = None,
     ) -> None:
         """Allocates all that a step takes, and records the launches of decodes.
 
@@ -81,8 +82,9 @@ class DeviceRunner(ModelRunner):
             clock: Gives nanoseconds.
             accelerator: The device.
             on_capture: Told how far the recording is.
+            host_pool: Of host memory that the device can reach.
         """
-        super().__init__(model, kv_cache, shape, clock)
+        super().__init__(model, kv_cache, shape, clock, host_pool)
         # What the host does not know: `apply_plan` leaves -1 in the place of such a token.
         self._last_token.fill_(-1)
         self._accelerator = accelerator
@@ -147,7 +149,7 @@ class DeviceRunner(ModelRunner):
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Pending:
         """Launches a step; gives where its tokens will be."""
-        self.copy_blocks(inputs)
+        self.move_blocks(inputs)
         return self._launch(inputs, self.draws(inputs))
 
     def replay(self, num_rows: int) -> None:
@@ -189,7 +191,7 @@ class DeviceRunner(ModelRunner):
 
     def _fill(self, host: Inputs, inputs: StepInputs, draws: Draws, padded: int) -> None:
         """Writes the inputs of a step to the host's side, and padding up to a number of rows."""
-        ids, metadata, sample_rows, _ = inputs
+        ids, metadata, sample_rows, *_ = inputs
         num_rows, num_tokens, num_samples = len(metadata.rows), len(ids), len(sample_rows)
         host.input_ids[:num_tokens] = ids
         host.positions[:num_tokens] = metadata.positions

@@ -10,6 +10,7 @@ from torch import Tensor
 from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.device_runner import Captured
 from chairlift.engine.devices import Place, choose_place, compute_dtype
+from chairlift.engine.host_pool import HostPool, new_host_pool
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
@@ -42,6 +43,8 @@ class LoadedModel:
     """Where it runs, and the settings as they hold there."""
     on_capture: Captured | None = None
     """Told how far the recording of a GPU's launches is."""
+    host_pool: HostPool | None = None
+    """For blocks of preempted requests; None is none: they are computed again."""
 
 
 def load_model(
@@ -50,7 +53,7 @@ def load_model(
     on_progress: Progress | None,
     accelerator: Accelerator | None = None,
 ) -> LoadedModel:
-    """Reads a model and allocates its KV cache.
+    """Reads a model, and allocates its KV cache and the host memory for blocks of that.
 
     Args:
         model: `demo`, a local folder, or a Hugging Face id.
@@ -93,6 +96,7 @@ def load_model(
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         on_capture=_log_capture,
+        host_pool=new_host_pool(place, config, kv_cache, plan),
     )
 
 

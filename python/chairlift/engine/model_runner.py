@@ -11,7 +11,7 @@ from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.model.transformer import Transformer
-from chairlift.plan import block_copies
+from chairlift.plan import Int32Array, block_copies, block_swaps
 
 
 class StepInputs(NamedTuple):
@@ -24,9 +24,16 @@ class StepInputs(NamedTuple):
     """int32 `[S]`: the tokens that sample, as indices into T."""
     copies: Tensor
     """int32 `[., 2]`: blocks that are copied before anything is written, from and to."""
+    swap_in: Tensor
+    """int32 `[., 2]`: blocks that come from host memory before that: host, device."""
+    swap_out: Tensor
+    """int32 `[., 2]`: blocks that go to host memory before all: device, host."""
 
     def part(self, start: int, end: int) -> "StepInputs":
-        """Gives the rows from `start` to before `end` as a step of their own; blocks are copied."""
+        """Gives the rows from `start` to before `end` as a step of their own.
+
+        Its blocks are copied and swapped: the whole step began with that.
+        """
         whole = self.metadata
         bounds = whole.query_start_loc[start : end + 1]
         first, last = int(bounds[0]), int(bounds[-1])
@@ -41,7 +48,8 @@ class StepInputs(NamedTuple):
         )
         is_inside = (self.sample_rows >= first) & (self.sample_rows < last)
         samples = self.sample_rows[is_inside] - first
-        return StepInputs(self.input_ids[first:last], metadata, samples, self.copies[:0])
+        ids, none = self.input_ids[first:last], _NO_BLOCKS
+        return StepInputs(ids, metadata, samples, copies=none, swap_in=none, swap_out=none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,7 @@ class ModelRunner:
     Attributes:
         model: The model.
         kv_cache: The pool of KV blocks.
+        host_pool: The pool of those of preempted requests; None is none.
         sampler: Draws tokens.
         sample_ns: Time spent on drawing, until somebody sets it to 0.
     """
@@ -112,6 +121,7 @@ class ModelRunner:
         kv_cache: Tensor,
         shape: RunnerShape,
         clock: Callable[[], int],
+        host_pool: Tensor | None = None,
     ) -> None:
         """Allocates the tables.
 
@@ -120,9 +130,11 @@ class ModelRunner:
             kv_cache: The pool, one line per layer, as the attention backend allocated it.
             shape: Sizes.
             clock: Gives nanoseconds.
+            host_pool: As `kv_cache`, for blocks of preempted requests.
         """
         self.model = model
         self.kv_cache = kv_cache
+        self.host_pool = host_pool
         self.sample_ns = 0
         self._clock = clock
         # One slot more than requests have: the probe's, which draws greedily.
@@ -171,15 +183,22 @@ class ModelRunner:
             block_tables=self._block_tables,
             block_size=self._block_size,
         )
-        copies = torch.from_numpy(block_copies(plan.numpy()).copy())
-        samples = buffers.sample_rows[:num_samples]
-        return StepInputs(buffers.input_ids[:num_tokens], metadata, samples, copies)
+        numbers = plan.numpy()
+        swap_in, swap_out = block_swaps(numbers)
+        return StepInputs(
+            buffers.input_ids[:num_tokens],
+            metadata,
+            buffers.sample_rows[:num_samples],
+            copies=_pairs(block_copies(numbers)),
+            swap_in=_pairs(swap_in),
+            swap_out=_pairs(swap_out),
+        )
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Launched:
         """Computes a step: writes its keys and values, draws a token for each row that samples."""
-        input_ids, metadata, sample_rows, _ = inputs
-        self.copy_blocks(inputs)
+        input_ids, metadata, sample_rows, *_ = inputs
+        self.move_blocks(inputs)
         hidden = self.model.forward(input_ids, metadata, self.kv_cache)
         if len(sample_rows) == 0:
             return Sampled.empty(0)
@@ -193,11 +212,20 @@ class ModelRunner:
         finally:
             self.sample_ns += self._clock() - began
 
-    def copy_blocks(self, inputs: StepInputs) -> None:
-        """Copies the blocks that a step is about to write and others still read."""
+    def move_blocks(self, inputs: StepInputs) -> None:
+        """Brings blocks where a step expects them; a block that leaves may be written right after.
+
+        First to and from host memory, then copies of those that the step is about to write and
+        others still read.
+        """
+        copy_blocks = self.model.backend.copy_blocks
+        if self.host_pool is not None:
+            if len(inputs.swap_out) > 0:
+                copy_blocks(self.host_pool, self.kv_cache, inputs.swap_out)
+            if len(inputs.swap_in) > 0:
+                copy_blocks(self.kv_cache, self.host_pool, inputs.swap_in)
         if len(inputs.copies) > 0:
-            source, target = inputs.copies.T
-            self.model.backend.copy_blocks(self.kv_cache, source, target)
+            copy_blocks(self.kv_cache, self.kv_cache, inputs.copies)
 
     def draws(self, inputs: StepInputs) -> Draws:
         """Gives whose draws a step makes."""
@@ -240,15 +268,23 @@ class ModelRunner:
             block_tables=torch.zeros_like(self._block_tables[:, :1]),
             block_size=self._block_size,
         )
-        return StepInputs(zero, metadata, zero, _int32(0, 2)), Draws(
-            -one, self._probe_slot, zero, one
-        )
+        none = _NO_BLOCKS
+        inputs = StepInputs(zero, metadata, zero, copies=none, swap_in=none, swap_out=none)
+        return inputs, Draws(-one, self._probe_slot, zero, one)
 
     def check_probe(self, sampled: Sampled) -> None:
         """Raises ArithmeticError if the probe's logits were not finite."""
         if int(sampled.counts[0]) < 0:
             message = "the logits are not finite"
             raise ArithmeticError(message)
+
+
+_NO_BLOCKS = torch.zeros(0, 2, dtype=torch.int32)
+
+
+def _pairs(blocks: Int32Array) -> Tensor:
+    """Copies them: the plan's buffer may be written again before nobody needs them any more."""
+    return torch.from_numpy(blocks.copy()) if len(blocks) > 0 else _NO_BLOCKS
 
 
 def _int32(*shape: int) -> Tensor:

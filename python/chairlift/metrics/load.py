@@ -21,6 +21,9 @@ class LoadSnapshot(Protocol):
     num_kv_tokens: int
     num_preemptions: int
     num_recomputed_tokens: int
+    num_swapped_tokens: int
+    num_host_blocks: int
+    num_free_host_blocks: int
     num_waiting_parked: int
     num_running_parked: int
     num_prefix_queries: int
@@ -82,6 +85,8 @@ class LoadCollector(Collector):
             ("kv_blocks_free", "KV blocks free or evictable.", load.num_free_blocks),
             ("kv_blocks_cached", "KV blocks in the prefix cache.", load.num_cached_blocks),
             ("kv_usage_ratio", "Share of the KV blocks that requests hold.", kv_usage(load)),
+            ("host_blocks", "KV blocks of host memory.", load.num_host_blocks),
+            ("host_blocks_free", "Of these, free.", load.num_free_host_blocks),
             ("kv_slots_unwritten", "Token slots of held KV blocks not written yet.", unwritten),
             ("kv_waste_ratio", "Their share of the held slots.", unwritten / max(1, held)),
         )
@@ -96,6 +101,7 @@ def _counters(load: LoadSnapshot) -> tuple[tuple[str, str, int], ...]:
     return (
         ("preemptions", "Requests that lost their row.", load.num_preemptions),
         ("recomputed_tokens", "Tokens computed again after that.", load.num_recomputed_tokens),
+        ("swapped_tokens", "Tokens that came back from host memory.", load.num_swapped_tokens),
         ("prefix_cache_queries", "Prompt blocks looked up.", load.num_prefix_queries),
         ("prefix_cache_hits", "Prompt blocks found.", load.num_prefix_hits),
     )

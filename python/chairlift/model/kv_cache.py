@@ -105,6 +105,23 @@ def plan_blocks(
     return num_blocks
 
 
+def plan_host_blocks(
+    settings: "EngineConfig", model: ModelConfig, backend: AttentionBackend
+) -> int:
+    """Gives the number of blocks of the host's pool; 0 without `swap_memory`.
+
+    Raises:
+        ConfigError: The memory does not hold one.
+    """
+    if settings.swap_memory is None:
+        return 0
+    block = kv_bytes_per_block(model, backend, settings.block_size)
+    if settings.swap_memory < block:
+        message = f"swap_memory: expected at least {block} bytes, got {settings.swap_memory}"
+        raise ConfigError(message)
+    return settings.swap_memory // block
+
+
 def allocate_kv_cache(
     model: ModelConfig, backend: AttentionBackend, num_blocks: int, block_size: int
 ) -> Tensor:

@@ -4,6 +4,7 @@
 weights       what `load_weights` packs, and the table of RoPE
 KV cache      one pool of blocks
 activations   the largest step: every token of the budget in its widest layer, every row's logits
+swap          blocks of preempted requests, in host memory also where the model is on a GPU
 ```
 """
 
@@ -14,9 +15,10 @@ from chairlift.choices import Quantize
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.kernels import Kernels
+from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.machine import memory_limit
 from chairlift.model.config import ModelConfig
-from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks
+from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
 from chairlift.model.weights import head_code, layer_code
 
 _FLOAT32 = 4
@@ -35,25 +37,40 @@ class MemoryPlan:
     """Of one KV block, all its layers included."""
     num_blocks: int
     """Of the KV cache, the null block included."""
+    swap_bytes: int = 0
+    """Of host memory, for blocks of preempted requests."""
+    num_host_blocks: int = 0
+    is_dedicated: bool = False
+    """All else is in a device's own memory; those blocks are in the host's."""
 
     @property
     def total_bytes(self) -> int:
-        """All of it; the process takes some hundred megabytes beside."""
-        return self.weight_bytes + self.kv_cache_bytes + self.activation_bytes
+        """All of it where the model is; the process takes some hundred megabytes beside."""
+        swap_bytes = 0 if self.is_dedicated else self.swap_bytes
+        return self.weight_bytes + self.kv_cache_bytes + self.activation_bytes + swap_bytes
 
-    def check(self, memory: int | None = None) -> None:
+    def check(self, memory: int | None = None, host_memory: int | None = None) -> None:
         """Raises ConfigError unless this fits.
 
         Args:
-            memory: Bytes this process may use; None asks the system.
+            memory: Bytes that the model may use where it is; None asks the system.
+            host_memory: Bytes this process may use beside a device's; None asks the system.
         """
         limit = memory_limit() if memory is None else memory
         if self.total_bytes > limit:
+            swap = f", swap {self.swap_bytes}" if self.swap_bytes and not self.is_dedicated else ""
             message = (
                 f"memory: expected at most {limit} bytes (all that this process may use), got"
                 f" {self.total_bytes}: weights {self.weight_bytes}, KV cache"
-                f" {self.kv_cache_bytes}, activations {self.activation_bytes}; lower"
+                f" {self.kv_cache_bytes}, activations {self.activation_bytes}{swap}; lower"
                 " kv_cache_memory or max_num_batched_tokens"
+            )
+            raise ConfigError(message)
+        limit = memory_limit() if host_memory is None else host_memory
+        if self.swap_bytes > limit:
+            message = (
+                f"swap_memory: expected at most {limit} bytes (all that this process may use), got"
+                f" {self.swap_bytes}"
             )
             raise ConfigError(message)
 
@@ -77,7 +94,8 @@ def plan_memory(
             nine tenths of it.
 
     Raises:
-        ConfigError: The KV cache does not hold one block per group beside the null block.
+        ConfigError: The KV cache does not hold one block per group beside the null block, or the
+            memory for swapped blocks none.
     """
     weight_bytes = _weight_bytes(model, settings.quantize, backend.kernels)
     activation_bytes = _activation_bytes(settings, model)
@@ -87,12 +105,17 @@ def plan_memory(
     else:
         num_blocks = plan_blocks(settings, model, backend, memory)
     block_bytes = kv_bytes_per_block(model, backend, settings.block_size)
+    num_host_blocks = plan_host_blocks(settings, model, backend)
+    swap_bytes = num_host_blocks * block_bytes
     return MemoryPlan(
         weight_bytes=weight_bytes,
         kv_cache_bytes=num_blocks * block_bytes,
         activation_bytes=activation_bytes,
         block_bytes=block_bytes,
         num_blocks=num_blocks,
+        swap_bytes=pinned_bytes(swap_bytes) if is_dedicated else swap_bytes,
+        num_host_blocks=num_host_blocks,
+        is_dedicated=is_dedicated,
     )
 
 

@@ -153,6 +153,8 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             activation_bytes=plan.activation_bytes,
             num_blocks=plan.num_blocks - 1,
             block_bytes=plan.block_bytes,
+            swap_bytes=plan.swap_bytes,
+            num_host_blocks=plan.num_host_blocks,
         )
 
 
@@ -188,4 +190,7 @@ def _load(engine: "AsyncEngine") -> pb.Load:
         num_recomputed_tokens=load.num_recomputed_tokens,
         num_waiting_parked=load.num_waiting_parked,
         num_running_parked=load.num_running_parked,
+        num_host_blocks=load.num_host_blocks,
+        num_free_host_blocks=load.num_free_host_blocks,
+        num_swapped_tokens=load.num_swapped_tokens,
     )

@@ -137,7 +137,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_parked", "num_running_parked")
+    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_parked", "num_running_parked", "num_host_blocks", "num_free_host_blocks", "num_swapped_tokens")
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_HELD_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,9 @@ class Load(_message.Message):
     NUM_RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_PARKED_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_PARKED_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FREE_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SWAPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     num_waiting: int
     num_running: int
     num_rows_held: int
@@ -168,7 +171,10 @@ class Load(_message.Message):
     num_recomputed_tokens: int
     num_waiting_parked: int
     num_running_parked: int
-    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_parked: _Optional[int] = ..., num_running_parked: _Optional[int] = ...) -> None: ...
+    num_host_blocks: int
+    num_free_host_blocks: int
+    num_swapped_tokens: int
+    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_parked: _Optional[int] = ..., num_running_parked: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_free_host_blocks: _Optional[int] = ..., num_swapped_tokens: _Optional[int] = ...) -> None: ...
 
 class WatchStepsRequest(_message.Message):
     __slots__ = ()
@@ -227,29 +233,35 @@ class StepRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., handle: _Optional[str] = ..., request_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., sampled: bool = ...) -> None: ...
 
 class PlanMemoryRequest(_message.Message):
-    __slots__ = ("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory")
+    __slots__ = ("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory", "swap_memory")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SWAP_MEMORY_FIELD_NUMBER: _ClassVar[int]
     model: str
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     kv_cache_memory: int
-    def __init__(self, model: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., kv_cache_memory: _Optional[int] = ...) -> None: ...
+    swap_memory: int
+    def __init__(self, model: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., kv_cache_memory: _Optional[int] = ..., swap_memory: _Optional[int] = ...) -> None: ...
 
 class PlanMemoryResponse(_message.Message):
-    __slots__ = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "num_blocks", "block_bytes")
+    __slots__ = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "num_blocks", "block_bytes", "swap_bytes", "num_host_blocks")
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SWAP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     weight_bytes: int
     kv_cache_bytes: int
     activation_bytes: int
     num_blocks: int
     block_bytes: int
-    def __init__(self, weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
+    swap_bytes: int
+    num_host_blocks: int
+    def __init__(self, weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., swap_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ...) -> None: ...

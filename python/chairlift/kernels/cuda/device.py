@@ -41,6 +41,11 @@ class Accelerator(Protocol):
         """Records launches; gives what does all of them again, on the same memory, at once."""
 
 
+def pinned_bytes(num_bytes: int) -> int:
+    """Gives what PyTorch allocates for so many bytes of pinned memory: the next power of two."""
+    return 1 << (num_bytes - 1).bit_length() if num_bytes else 0
+
+
 class CudaDevice:
     """A GPU."""
 
@@ -63,7 +68,7 @@ class CudaDevice:
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Allocates pinned memory."""
+        """Allocates pinned memory; it takes `pinned_bytes`."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
     def record(self) -> Event:

@@ -336,11 +336,11 @@ def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
 
     Args:
         destination: `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]`.
-        source: The same but for the number of blocks.
-        pairs: int32 `[., 2]`: source and destination; none is both within one pool.
+        source: The same but for the number of blocks; one of both may be pinned host memory.
+        pairs: int32 `[., 2]`, on the device: source and destination; none is both within one pool.
     """
     num_layers = destination.shape[0]
-    launcher_of(destination).launch(
+    launcher_of(pairs).launch(
         kernel_name("copy_blocks"),
         (pairs.shape[0], 2 * num_layers, 1),
         128,
