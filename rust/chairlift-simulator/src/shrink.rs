@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Events that shrinking may replay; each is followed by every check there is.
-const MAX_EVENTS: usize = 3_000_000;
+const MAX_EVENTS: usize = 1_000_000;
 
 struct Shrinker<'a> {
     failed: Failed,

@@ -23,7 +23,8 @@ impl World {
         // Between the calls for one plan the costs may change.
         let is_known = config.steps_in_flight == 1;
         let pays = !is_known || time as f64 <= again;
-        let may_keep = pays && num_blocks <= config.num_host_blocks;
+        // With a window there may be nothing to keep.
+        let may_keep = pays && (1..=config.num_host_blocks).contains(&num_blocks);
         let client = &mut self.clients[index];
         client.num_kept = if may_keep { client.num_computed } else { 0 };
         client.is_kept = may_keep && is_known && has_room;

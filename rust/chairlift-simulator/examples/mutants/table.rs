@@ -38,9 +38,8 @@ mutants! {
         "        self.stop_waiting(slot);\n" => "        if live(&mut self.requests, slot).is_preempted() { self.stop_waiting(slot); }\n";
     normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler/end.rs":
         "        self.free_slots.push(slot);" => "        if request.account.num_preemptions > 0 { self.free_slots.push(slot); }";
-    half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache.rs":
-        "if promise + num_revived + headroom > self.num_available() {" =>
-        "if promise + num_revived + headroom > self.num_available() { self.promised += promise.min(self.num_available());";
+    half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache/admit.rs":
+        "if promise + self.num_taken(&start) + headroom > self.num_available() {" => "if promise + self.num_taken(&start) + headroom > self.num_available() { self.promised += promise.min(self.num_available());";
     shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "block_pool.rs":
         "        self.references[block as usize] += 1;" => "        self.references[block as usize] = 1;";
     rows_are_held_for_ever, "vllm#45414", "held rows are not released when their batch ends", "scheduler/end.rs":
@@ -57,8 +56,8 @@ mutants! {
         "        self.promised -= table.promised;\n        table.promised = 0;" => "        table.promised = 0;";
     promises_are_ignored, "vllm-ascend#16024", "promised blocks count as free", "kv_cache.rs":
         "        self.pool.num_free() - self.promised\n" => "        self.pool.num_free()\n";
-    revived_blocks_are_free, "-", "a cached free block is counted as free and as a hit", "kv_cache.rs":
-        "promise + num_revived + headroom" => "promise + 0 * num_revived + headroom";
+    revived_blocks_are_free, "-", "a cached free block is counted as free and as a hit", "kv_cache/admit.rs":
+        "Source::Known(block) => self.pool.num_references(block) == 0," => "Source::Known(_) => false,";
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
         "        self.prefix_cache.evict(block);\n        block\n" => "        block\n";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "prefix_cache.rs":
@@ -67,7 +66,7 @@ mutants! {
     // Deadlock, livelock, starvation.
     too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler/add.rs":
         "        if num_prompt >= context {" => "        if num_prompt > 2 * context {";
-    whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache.rs":
+    whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache/admit.rs":
         "headroom > self.num_available()" => "headroom >= self.num_available()";
     parked_keeps_blocks, "vllm#45388", "a preempted request parks its blocks", "scheduler/step.rs":
         "        self.kv.release(&mut request.table);\n        self.rows" => "        self.rows";
@@ -205,7 +204,7 @@ mutants! {
 
     // Limits and recomputation.
     recompute_is_lost, "vllm#16832", "a preempted request goes on where it was", "scheduler/step.rs":
-        "        let start = num_hits * block_size;" => "        let start = (num_hits * block_size).max(request.num_lost.min(request.tokens.len() - 1));";
+        "let start = self.kv.start(&request.table, num_hits);" => "let start = self.kv.start(&request.table, num_hits).max(request.num_lost.min(request.tokens.len() - 1));";
     one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
         "let end = self.num_tokens().min(self.max_num_tokens - 1);" => "let end = self.num_tokens();";
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
@@ -278,7 +277,7 @@ mutants! {
         "        if self.num_idle == 0 {\n            return false;" => "        if self.num_idle < usize::MAX {\n            return false;";
     the_parked_outlast_the_running, "-", "a running request is preempted though another is parked", "scheduler/step.rs":
         "if let Some(parked) = self.youngest_idle() {" => "if let Some(parked) = self.youngest_idle().filter(|_| false) {";
-    parked_give_way_in_vain, "-", "parked requests lose their rows, and who waits does not fit even so", "kv_cache.rs":
+    parked_give_way_in_vain, "-", "parked requests lose their rows, and who waits does not fit even so", "kv_cache/admit.rs":
         "(available >= needed).then_some(num_releases)" => "Some(num_releases)";
     the_oldest_parked_gives_way, "-", "not the youngest of the parked gives way", "scheduler/waiting.rs":
         ".rposition(|&slot|" => ".position(|&slot|";
