@@ -155,6 +155,7 @@ class Bench:
                 num_steps += 1
                 inputs = self.runner.apply(plan)
                 num_read += int(inputs.metadata.seq_lens.sum())
+                self.runner.move_blocks(inputs)
                 flights.append((step, self.runner.run(inputs)))
             if not flights:
                 break

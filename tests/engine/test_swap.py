@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chairlift.config import Dtype
-from chairlift.errors import ConfigError
+from chairlift.errors import ConfigError, EngineDownError
 from chairlift.types import Failed
 
 from tests.engine.drive import (
@@ -122,6 +122,19 @@ def test_a_failed_step_forgets_what_was_swapped(make_engine, kv_blocks, clock):
     assert load.num_recomputed_tokens > 0, "since the step that failed"
     assert load.num_swapped_tokens > 0, "by those that gave way after it"
     assert_empty(engine)
+
+
+def test_blocks_that_cannot_be_moved_take_the_engine_down(make_engine, kv_blocks, clock):
+    engine = make_engine(kv_cache_memory=kv_blocks(TIGHT), swap_memory=kv_blocks(64))
+    take_time(engine, clock)
+
+    def fail(*_):
+        raise MemoryError
+
+    engine.runner.model.backend.copy_blocks = fail
+    with pytest.raises(EngineDownError):
+        run(engine, requests())
+    assert engine.down
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, "block - 1"])

@@ -149,7 +149,6 @@ class DeviceRunner(ModelRunner):
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Pending:
         """Launches a step; gives where its tokens will be."""
-        self.move_blocks(inputs)
         return self._launch(inputs, self.draws(inputs))
 
     def replay(self, num_rows: int) -> None:

@@ -30,10 +30,7 @@ class StepInputs(NamedTuple):
     """int32 `[., 2]`: blocks that go to host memory before all: device, host."""
 
     def part(self, start: int, end: int) -> "StepInputs":
-        """Gives the rows from `start` to before `end` as a step of their own.
-
-        Its blocks are copied and swapped: the whole step began with that.
-        """
+        """Gives the rows from `start` to before `end` as a step of their own, with no moves."""
         whole = self.metadata
         bounds = whole.query_start_loc[start : end + 1]
         first, last = int(bounds[0]), int(bounds[-1])
@@ -196,9 +193,12 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Launched:
-        """Computes a step: writes its keys and values, draws a token for each row that samples."""
+        """Computes a step: writes its keys and values, draws a token for each row that samples.
+
+        Args:
+            inputs: Of the step, for which `move_blocks` was called, or of a part of it.
+        """
         input_ids, metadata, sample_rows, *_ = inputs
-        self.move_blocks(inputs)
         hidden = self.model.forward(input_ids, metadata, self.kv_cache)
         if len(sample_rows) == 0:
             return Sampled.empty(0)
@@ -212,11 +212,13 @@ class ModelRunner:
         finally:
             self.sample_ns += self._clock() - began
 
+    @torch.inference_mode()
     def move_blocks(self, inputs: StepInputs) -> None:
         """Brings blocks where a step expects them; a block that leaves may be written right after.
 
         First to and from host memory, then copies of those that the step is about to write and
-        others still read.
+        others still read. It is not part of `run`: a step that fails runs again in parts, and no
+        part can do without these.
         """
         copy_blocks = self.model.backend.copy_blocks
         if self.host_pool is not None:

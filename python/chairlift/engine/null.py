@@ -90,6 +90,9 @@ class _NullRunner(ModelRunner):
         self._period_ns = period_ns
         self._clock = clock
 
+    def move_blocks(self, inputs: StepInputs) -> None:
+        """Moves nothing: there are no blocks."""
+
     def run(self, inputs: StepInputs) -> Sampled:
         """Gives every row that samples the next word."""
         num_samples = len(inputs.sample_rows)

@@ -187,6 +187,7 @@ class Stepper:
             plan = PlanView.of(buffer.numpy())
             self._requests.seat(plan)
             inputs = self.runner.apply(buffer)
+            self.runner.move_blocks(inputs)
         self._num_launched += 1
         flight = Flight(step, plan, inputs, started, planned, ready_ns=self.clock())
         self._flights.append(flight)
