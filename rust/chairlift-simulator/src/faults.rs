@@ -10,7 +10,7 @@ use crate::{
     client::{Client, State},
     drafts,
     event::{Event, Outcome},
-    random::Random,
+    random::{Random, Rate},
     workload::{Arrival, Flaw, Label},
     world::World,
 };
@@ -120,17 +120,25 @@ impl Chooser {
         } else if random.chance(512) {
             found.retain(|&index| world.clients[index].is_parked());
         }
-        let client = if found.is_empty() || random.chance(32) {
-            None
-        } else {
-            Some(&world.clients[found[random.below(found.len())]])
-        };
-        let label = client.map_or_else(
-            || random.below(self.num_arrivals as usize + 2) as Label,
-            |client| client.label,
-        );
+        let (client, label) = self.somebody(world, &found, 32);
+        let random = &mut self.random;
         let max_output = world.scenario.traffic.max_output;
         Event::Change(label, Alteration::draw(random, client, max_output))
+    }
+
+    /// One of those found; now and then, or if there are none, a label that may be nobody's.
+    fn somebody<'a>(
+        &mut self,
+        world: &'a World,
+        found: &[usize],
+        nobody: Rate,
+    ) -> (Option<&'a Client>, Label) {
+        let random = &mut self.random;
+        if found.is_empty() || random.chance(nobody) {
+            return (None, random.below(self.num_arrivals as usize + 2) as Label);
+        }
+        let client = &world.clients[found[random.below(found.len())]];
+        (Some(client), client.label)
     }
 
     /// For somebody who decodes and has none, if there is such a one; now and then for anybody.
@@ -151,15 +159,8 @@ impl Chooser {
         if found.is_empty() && !is_anybody {
             return None;
         }
-        let client = if found.is_empty() || random.chance(16) {
-            None
-        } else {
-            Some(&world.clients[found[random.below(found.len())]])
-        };
-        let label = client.map_or_else(
-            || random.below(self.num_arrivals as usize + 2) as Label,
-            |client| client.label,
-        );
+        let (client, label) = self.somebody(world, &found, 16);
+        let random = &mut self.random;
         let tokens = drafts::draw(random, client, world.scenario.config.vocab_size);
         let answer = client.map_or(0, |client| client.index);
         Some(Event::Draft(label, answer, tokens))
