@@ -246,8 +246,6 @@ mutants! {
         "if self.outs.is_empty() && self.ins.is_empty() {" => "if !self.outs.is_empty() || self.outs.is_empty() {";
     failed_copies_are_trusted, "-", "what a failed step should have copied is read", "scheduler/outcome.rs":
         "        self.forget_swaps();\n" => "";
-    returning_outlive_a_failure, "-", "who came back with a failed step goes on", "scheduler/outcome.rs":
-        "request.in_flight > 0 || request.comes_back" => "request.in_flight > 0";
     host_blocks_leak, "-", "who ends while it waits keeps its host blocks", "scheduler/end.rs":
         "        self.kv.forget_swapped(&mut request.table);\n" => "";
     dear_swaps, "-", "blocks are copied though computing is cheaper", "scheduler/swap.rs":
@@ -261,8 +259,6 @@ mutants! {
     known_block_is_taken, "-", "a block that the cache knows is allocated before it is shared", "kv_cache/admit.rs":
         "        start.known().for_each(|block| self.pool.share(block));\n" => "",
         "Source::Known(block) => block,\n                Source::Host(host)" => "Source::Known(block) => { self.pool.share(block); block }\n                Source::Host(host)";
-    idle_call_loses_copies, "-", "copies of a call that finds nothing to run are never told", "scheduler/step.rs":
-        "        if items.is_empty() {\n" => "        if items.is_empty() {\n            self.kv.tell_swaps(plan);\n";
 
     // Changes of live requests.
     paused_goes_on, "-", "a paused request is scheduled", "request.rs":
