@@ -1,7 +1,7 @@
 """Who gives way computes again, or keeps its blocks: `python -m benchmarks.swap --model FOLDER`.
 
-The same requests, all at once, with KV blocks for all that they hold at the same time, and with a
-share of these, without and with host memory beside. One line of JSON for each run, in turns.
+The same requests, all at once, with the KV blocks that they hold at their ends, and with a share
+of these, without and with host memory beside. One line of JSON for each run, in turns.
 """
 
 import argparse

@@ -121,6 +121,7 @@ fn what_the_prefix_cache_still_knows_is_not_copied_back() {
     }
     // A's third and fourth block are a free one and the second of B.
     assert_eq!((num_out, num_in), (2, 1));
+    assert_eq!(driver.load().num_swapped_tokens, 4);
     for (request, name) in [(a, 'A'), (b, 'B')] {
         let tokens = expected_tokens(&[name as i32; 4], 12);
         assert_eq!(driver.outcome(request).tokens, tokens);

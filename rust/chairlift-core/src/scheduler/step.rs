@@ -351,7 +351,7 @@ impl Scheduler {
             // Unless the prefix cache knows as much.
             if start > 0 && start == num_swapped {
                 request.comes_back = true;
-                self.num_swapped_tokens += start as u64;
+                self.num_swapped_tokens += (start - num_hits * self.config.block_size) as u64;
             }
         } else {
             request.account.cached_tokens = start;
