@@ -4,6 +4,7 @@ import asyncio
 import gc
 
 import grpc
+import pytest
 from chairlift.engine.handle import Handle
 from chairlift.server.live import LiveRequest
 from chairlift.v1 import generation_pb2 as pb
@@ -56,6 +57,15 @@ async def test_memory_is_planned_for_the_served_model(serve):
         swapping = server_pb2.PlanMemoryRequest(swap_memory=10 * now.block_bytes)
         plan = await server.info.PlanMemory(swapping)
         assert (plan.swap_bytes, plan.num_host_blocks) == (10 * now.block_bytes, 10)
+
+
+@pytest.mark.parametrize("field", ["kv_cache_memory", "swap_memory"])
+@pytest.mark.parametrize(("num_bytes", "expected"), [(1, "at least"), (2**64 - 1, "at most")])
+async def test_memory_that_no_pool_can_have_is_refused(serve, field, num_bytes, expected):
+    async with serve() as server:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"{field}: expected {expected} ") as error:
+            await server.info.PlanMemory(server_pb2.PlanMemoryRequest(**{field: num_bytes}))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_the_tokenizer_is_the_one_that_generate_uses(serve):

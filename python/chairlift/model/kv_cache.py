@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MEMORY_FRACTION = 0.25
 """Of the memory this process may use, where no `kv_cache_memory` is set."""
+MOST_BLOCKS = 2**27 - 1
+"""Of a pool: the place of each of their 16 tokens is an int32."""
 
 
 def layer_slots(model: ModelConfig) -> tuple[int, ...]:
@@ -87,7 +89,8 @@ def plan_blocks(
         fraction: Of that memory which the cache may take.
 
     Raises:
-        ConfigError: The memory does not hold one block per group beside the null block.
+        ConfigError: The memory does not hold one block per group beside the null block, or more
+            blocks than can be named.
     """
     block = kv_bytes_per_block(model, backend, settings.block_size)
     num_groups = len(model.kv_windows)
@@ -98,11 +101,7 @@ def plan_blocks(
         budget = int((memory_limit() if memory is None else memory) * fraction)
         useful = settings.max_num_seqs * max_blocks_held(settings, model) + 1
         num_blocks = min(useful, budget // block)
-    least = num_groups + 1
-    if num_blocks < least:
-        message = f"kv_cache_memory: expected at least {least * block} bytes, got {budget}"
-        raise ConfigError(message)
-    return num_blocks
+    return _checked("kv_cache_memory", num_blocks, num_groups + 1, block, budget)
 
 
 def plan_host_blocks(
@@ -111,15 +110,23 @@ def plan_host_blocks(
     """Gives the number of blocks of the host's pool; 0 without `swap_memory`.
 
     Raises:
-        ConfigError: The memory does not hold one.
+        ConfigError: The memory does not hold one, or more than can be named.
     """
     if settings.swap_memory is None:
         return 0
     block = kv_bytes_per_block(model, backend, settings.block_size)
-    if settings.swap_memory < block:
-        message = f"swap_memory: expected at least {block} bytes, got {settings.swap_memory}"
+    return _checked("swap_memory", settings.swap_memory // block, 1, block, settings.swap_memory)
+
+
+def _checked(field: str, num_blocks: int, least: int, block: int, num_bytes: int) -> int:
+    """Gives the number of blocks; raises ConfigError if the bytes are for too few, or too many."""
+    if num_blocks < least:
+        message = f"{field}: expected at least {least * block} bytes, got {num_bytes}"
         raise ConfigError(message)
-    return settings.swap_memory // block
+    if num_blocks > MOST_BLOCKS:
+        message = f"{field}: expected at most {MOST_BLOCKS * block} bytes, got {num_bytes}"
+        raise ConfigError(message)
+    return num_blocks
 
 
 def allocate_kv_cache(
