@@ -78,14 +78,19 @@ impl Queue {
 
     pub(crate) fn front(&self) -> Option<RequestId> {
         let preempted = self.preempted.first();
-        let place = preempted.or_else(|| self.line(self.next_tenant()?).first());
-        place.map(Place::request)
+        preempted
+            .map(Place::request)
+            .or_else(|| self.first_new(|_| true))
     }
 
-    /// Of those who wait, the tenant that was served least; of equals the one whose first has to start first.
-    fn next_tenant(&self) -> Option<Tenant> {
+    /// The new request that is next if only these tenants may have one: of the tenant that was served least; of equals of
+    /// the one whose first has to start first.
+    pub(crate) fn first_new(&self, may_go: impl Fn(Tenant) -> bool) -> Option<RequestId> {
         let contenders = self.contenders.iter().copied();
-        contenders.min_by_key(|&tenant| (self.shares.served(tenant), self.line(tenant).first()))
+        let contenders = contenders.filter(|&tenant| may_go(tenant));
+        let firsts =
+            contenders.map(|tenant| (self.shares.served(tenant), self.line(tenant).first()));
+        firsts.min()?.1.map(Place::request)
     }
 
     fn line(&self, tenant: Tenant) -> &BTreeSet<Place> {

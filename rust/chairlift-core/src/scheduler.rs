@@ -25,11 +25,12 @@ mod answers;
 mod budget;
 mod change;
 mod check;
+mod crowd;
 mod draft;
 mod end;
 mod explain;
-mod last_row;
 mod outcome;
+mod spare_rows;
 mod step;
 mod swap;
 mod victim;
@@ -46,7 +47,6 @@ pub use self::{
     change::{Change, Schedule, Stopping},
     draft::MAX_DRAFTS,
     explain::{Standing, Waiting},
-    last_row::ROWS_TO_SPARE,
     outcome::Sampled,
     step::Next,
 };
@@ -139,8 +139,10 @@ pub struct Scheduler {
     waits: WaitClock,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
-    /// While a step is planned: rows of those who are parked and whom no step in flight names.
+    /// While a step is planned: rows of those who are parked and whom no step in flight names; and prompts that let those
+    /// of others go first.
     num_idle: usize,
+    crowding: Vec<Slot>,
     /// Drafts are proposed that no step has taken.
     has_drafts: bool,
     /// Somebody on the running list no longer runs, or a row was held.
@@ -193,6 +195,7 @@ impl Scheduler {
             waits: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
             num_idle: 0,
+            crowding: Vec::new(),
             has_drafts: false,
             needs_sweep: false,
             rows: Rows::new(config.max_num_seqs),

@@ -47,11 +47,28 @@ fn flooded(quiet_was_here: bool) -> Driver {
 }
 
 #[test]
-fn the_last_row_is_kept_for_a_tenant_below_its_share() {
+fn a_row_is_kept_for_a_tenant_below_its_share() {
     let mut driver = flooded(true);
     assert_eq!(driver.step().split(' ').count(), 15);
     driver.add_request('Q', of("quiet", 1, 9));
     assert!(driver.step().ends_with("Q1*"), "it joins at once");
+}
+
+#[test]
+fn who_is_below_its_share_goes_before_prompts_that_others_have_begun_until_it_has_caught_up() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_seqs, config.max_num_batched_tokens) = (4, 8);
+    let mut driver = Driver::new(config);
+    driver.add_request('A', of("flood", 1, 9));
+    for name in ['B', 'C'] {
+        driver.add_request(name, of("flood", 20, 1));
+    }
+    assert_eq!(driver.step(), "A1* B7");
+    driver.add_request('Q', of("quiet", 5, 9));
+    assert_eq!(driver.step(), "A1* Q5* B2");
+    // Q was lifted to the flood's 22, and has cost 5.
+    driver.add_request('R', of("quiet", 5, 1));
+    assert_eq!(driver.step(), "A1* Q1* B6");
 }
 
 #[test]

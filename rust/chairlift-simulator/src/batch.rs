@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use chairlift_core::{plan::PlanView, policy::Policy};
+use chairlift_core::plan::PlanView;
 
 use crate::{
     client::{Client, State},
+    crowd::{Crowd, Newcomer},
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -15,10 +16,20 @@ pub(crate) struct Before {
     /// Who ran, may go on and was not preempted, in order of admission.
     pub(crate) running: Vec<usize>,
     /// Who was parked with a row and no step in flight, in order of admission; and those of them who gave it up.
-    parked: Vec<usize>,
+    pub(crate) parked: Vec<usize>,
     gave_way: Vec<usize>,
     /// Somebody who may go on was preempted.
     pub(crate) has_preempted: bool,
+    /// Who had how many rows.
+    pub(crate) crowd: Crowd,
+    /// Who joins in the step.
+    pub(crate) newcomers: Vec<Newcomer>,
+}
+
+impl Before {
+    pub(crate) fn has_given_way(&self) -> bool {
+        !self.gave_way.is_empty()
+    }
 }
 
 impl World {
@@ -64,16 +75,19 @@ impl World {
             );
         }
         self.tally.add(Sight::FamiliesBack, followers.len() as u64);
-        let before = Before {
+        let mut before = Before {
             running: self.runnable().collect(),
             parked,
             gave_way,
             has_preempted: victims > 0,
+            crowd: self.crowd(),
+            newcomers: Vec::new(),
         };
         let mut num_joining = 0;
         let mut joined = Vec::new();
         for assigned in view.assigned {
             if !self.moves(assigned)? {
+                before.newcomers.extend(self.newcomer_in(assigned));
                 joined.push(self.check_joining(assigned, &before, &mut num_joining)?);
             }
         }
@@ -172,14 +186,7 @@ impl World {
             self.clients[index].rejoined = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;
-            let num_rows = 1 + self.following(index).len();
-            ensure!(
-                self.scenario.config.steps_in_flight > 1
-                    || !before.parked.is_empty()
-                    || !self.is_last_row_kept_from(self.clients[index].tenant, num_rows),
-                "#{label} takes the last row, which is kept for tenants below their share"
-            );
-            *num_joining += num_rows;
+            *num_joining += 1 + self.following(index).len();
             let is_earliest = self.first(Client::is_fresh) == Some(index);
             self.tally.add(Sight::Shares, u64::from(!is_earliest));
             self.shares.admit(&self.clients[index], start);
@@ -220,113 +227,10 @@ impl World {
         }
     }
 
-    /// New requests join in order of priority and arrival, behind the preempted, when the policy lets them.
-    fn check_turn(&mut self, index: usize, before: &Before, num_joining: usize) -> Checked {
-        let label = self.clients[index].label;
-        let waits = self
-            .live
-            .iter()
-            .any(|&other| self.clients[other].is_preempted());
-        ensure!(!waits, "#{label} joins before a preempted request");
-        if num_joining == 0 {
-            // A step in flight names rows that are not back, even if all who had them have ended.
-            let gate = self.gate_opens(!before.running.is_empty() || !self.flights.is_empty());
-            ensure!(
-                gate.is_some_and(|time| time <= self.now),
-                "#{label} joins though the policy's gate is closed"
-            );
-        }
-        if let Policy::Static { batch_size, .. } | Policy::Dynamic { batch_size, .. } =
-            self.scenario.config.policy
-        {
-            let num_rows = num_joining + 1 + self.following(index).len();
-            ensure!(
-                num_joining == 0 || num_rows <= batch_size,
-                "more than a batch joins"
-            );
-        }
-        ensure!(
-            self.first_fresh() == Some(index),
-            "#{label} joins out of turn"
-        );
-        Ok(())
-    }
-
-    /// The first in the queue of those who are so.
-    pub(crate) fn first(&self, is_wanted: fn(&Client) -> bool) -> Option<usize> {
-        let wanted = self.live.iter().copied();
-        wanted
-            .filter(|&index| is_wanted(&self.clients[index]))
-            .min_by_key(|&index| self.clients[index].rank())
-    }
-
-    /// The new request that is next: of the tenant that was served least.
-    pub(crate) fn first_fresh(&self) -> Option<usize> {
-        let fresh = self.live.iter().copied();
-        let fresh = fresh.filter(|&index| self.clients[index].is_fresh());
-        let mut firsts = std::collections::BTreeMap::new();
-        for index in fresh {
-            let client = &self.clients[index];
-            let first = firsts.entry(client.tenant).or_insert(index);
-            if client.rank() < self.clients[*first].rank() {
-                *first = index;
-            }
-        }
-        let served = |index: usize| self.shares.served(self.clients[index].tenant);
-        let firsts = firsts.into_values();
-        firsts.min_by_key(|&index| (served(index), self.clients[index].rank()))
-    }
-
     /// Those who hold a row and may go on, in order of admission.
     pub(crate) fn runnable(&self) -> impl Iterator<Item = usize> + '_ {
         let running = self.running.iter().copied();
         running.filter(|&index| !self.clients[index].is_parked())
-    }
-
-    /// A new request is told how many are before it.
-    pub(crate) fn check_position(
-        &self,
-        index: usize,
-        position: usize,
-        num_waiting: usize,
-    ) -> Checked {
-        let client = &self.clients[index];
-        let is_before = |other: &Client| {
-            other.is_preempted() || (other.is_fresh() && other.rank() < client.rank())
-        };
-        let live = || self.live.iter().map(|&index| &self.clients[index]);
-        let is_alone = live().all(|other| !other.is_fresh() || other.tenant == client.tenant);
-        let expected = live().filter(|other| is_before(other)).count();
-        let is_known = is_alone && self.scenario.config.steps_in_flight == 1;
-        ensure!(
-            position == expected || (!is_known && position <= num_waiting),
-            "#{} is told that {position} are before it, expected {expected}",
-            client.label
-        );
-        Ok(())
-    }
-
-    /// When the policy lets somebody who waits now join, if nothing else happens.
-    pub(crate) fn gate_opens(&self, batch_is_open: bool) -> Option<u64> {
-        let fresh = self.live.iter().copied();
-        let fresh: Vec<_> = fresh
-            .filter(|&index| self.clients[index].is_fresh())
-            .collect();
-        let arrivals = fresh.iter().map(|&index| self.clients[index].arrival);
-        let oldest = arrivals.min()?;
-        let (batch_size, patience) = match self.scenario.config.policy {
-            Policy::Continuous => return Some(0),
-            Policy::Dynamic { batch_size, window } => (batch_size, window),
-            Policy::Static {
-                batch_size,
-                timeout,
-            } => (batch_size, timeout),
-        };
-        let was_flushed = fresh.iter().any(|&index| index < self.flushed_before);
-        let rows = fresh.iter().map(|&index| 1 + self.following(index).len());
-        let is_ready = rows.sum::<usize>() >= batch_size || was_flushed;
-        let due = oldest.saturating_add(patience);
-        (!batch_is_open).then_some(if is_ready { 0 } else { due })
     }
 
     /// Whoever ran before the step goes on: the oldest always, and every decode.

@@ -20,7 +20,7 @@ impl World {
         let Some(head) = self.head() else {
             return Ok(());
         };
-        let is_kept = self.keeps_the_last_row(head);
+        let is_kept = self.keeps_rows(head);
         let config = &self.scenario.config;
         let load = self.scheduler.load();
         let is_idle = |index: &usize| self.clients[*index].is_idle();
@@ -74,12 +74,11 @@ impl World {
         Ok(())
     }
 
-    /// Whether the head of the queue has to leave the last row to others.
-    fn keeps_the_last_row(&mut self, head: usize) -> bool {
-        let num_rows = 1 + self.following(head).len();
-        let head = &self.clients[head];
-        let is_kept = !head.is_preempted() && self.is_last_row_kept_from(head.tenant, num_rows);
-        self.tally.add(Sight::LastRowKept, u64::from(is_kept));
+    /// Whether the head of the queue has to leave free rows to others.
+    fn keeps_rows(&mut self, head: usize) -> bool {
+        let is_new = !self.clients[head].is_preempted();
+        let is_kept = is_new && self.crowd_that_keeps_rows_from(head).is_some();
+        self.tally.add(Sight::RowsKept, u64::from(is_kept));
         is_kept
     }
 
@@ -116,6 +115,6 @@ impl World {
     /// The head of the queue: who was preempted, then who never ran.
     pub(crate) fn head(&self) -> Option<usize> {
         let preempted = self.first(Client::is_preempted);
-        preempted.or_else(|| self.first_fresh())
+        preempted.or_else(|| self.next_fresh())
     }
 }

@@ -3,12 +3,13 @@
 use chairlift_core::{
     Account, Cause, RequestId,
     policy::Policy,
-    scheduler::{ROWS_TO_SPARE, Standing, Waiting},
+    scheduler::{Standing, Waiting},
 };
 
 use crate::{
     client::{Client, State},
     random::mix,
+    spare_rows::num_spare_rows,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -60,8 +61,12 @@ impl World {
         let waiting = waiting.filter(|&index| self.clients[index].state == State::Waiting);
         let most = waiting.map(|index| 1 + self.following(index).len()).max();
         let num_rows = self.scenario.config.max_num_seqs;
-        let may_keep_one = num_rows >= ROWS_TO_SPARE && self.has_tenants();
-        let num_held = self.scheduler.load().num_rows_held + usize::from(may_keep_one);
+        let num_kept = if self.has_tenants() {
+            num_spare_rows(num_rows)
+        } else {
+            0
+        };
+        let num_held = self.scheduler.load().num_rows_held + num_kept;
         self.rows_are_taken = num_held + most.unwrap_or(1) > num_rows;
     }
 

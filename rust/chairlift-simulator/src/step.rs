@@ -124,6 +124,7 @@ impl World {
         let time_is_spent = self.check_time(&runs)?;
         self.check_time_of_drafts(&runs)?;
         let num_drafts: i32 = view.draft_counts.iter().sum();
+        let num_claimed = self.check_crowd(&before, &runs)?;
         self.flights.push_back(Flight {
             step,
             runs,
@@ -135,7 +136,8 @@ impl World {
         if time_is_spent {
             return Ok(());
         }
-        self.check_work_is_conserved(&before, view.input_ids.len() - num_drafts as usize)
+        let num_tokens = view.input_ids.len() - num_drafts as usize;
+        self.check_work_is_conserved(&before, num_tokens - num_claimed)
     }
 
     /// A step is not foretold to take longer than it may, but for its decodes and one least chunk; gives whether no other

@@ -30,6 +30,8 @@ impl Scheduler {
     /// budget  [ A 1 | B 1 | C chunk of 120 | D 1 | E joins, chunk of 133 ]
     /// ```
     ///
+    /// With several tenants prompts of those below their share go first ([`super::crowd`]).
+    ///
     /// What is left then goes to drafts ([`Scheduler::draft`]).
     pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
         plan.clear();
@@ -48,6 +50,7 @@ impl Scheduler {
         } else {
             gate_opens = self.admit(now, &mut budget, plan, &mut items);
         }
+        self.schedule_crowd(now, &mut budget, plan, &mut items);
         self.schedule_drafts(budget, plan, &mut items);
         if items.is_empty() {
             self.spare_items.push(items);
@@ -83,9 +86,15 @@ impl Scheduler {
         let (tokens, time) = (self.config.max_num_batched_tokens, self.config.step_budget);
         let mut budget = Budget::new(tokens, time, &self.costs, decodes);
         let mut is_short = false;
+        let crowd = self.crowd(now);
         let (mut i, mut end) = (0, self.running.len());
         while i < end {
             let slot = self.running[i];
+            if self.steps_back(crowd.as_ref(), slot, items) {
+                self.crowding.push(slot);
+                i += 1;
+                continue;
+            }
             let request = live(&mut self.requests, slot);
             let (start, pending) = (request.num_computed, request.num_pending());
             let count = match pending {
@@ -140,7 +149,7 @@ impl Scheduler {
     }
 
     /// Adds the next `count` tokens of a running request to the step; false if there are no blocks for them.
-    fn schedule_tokens(
+    pub(super) fn schedule_tokens(
         &mut self,
         now: Nanos,
         slot: Slot,
@@ -240,17 +249,23 @@ impl Scheduler {
         let (mut cause, mut turn) = (Cause::Step, None);
         while let Some(head) = self.queue.front() {
             let slot = slot_of(&self.requests, head).expect("invariant: who is queued is live");
+            let Some(slot) = self.next_to_join(now, slot) else {
+                let head = live(&mut self.requests, slot);
+                (cause, turn) = (Cause::Row, Some(head.tenant));
+                break;
+            };
             let request = live(&mut self.requests, slot);
             let (rejoins, tenant) = (request.is_preempted(), request.tenant);
             // The first of a batch may be larger than the batch.
             let num_rows = request.num_rows();
+            if rejoins || !self.goes_before_the_crowd(now, tenant) {
+                self.schedule_crowd(now, budget, plan, items);
+            }
             let is_full = limit == 0 || (num_rows > limit && limit < batch_size);
             let joined = if is_full && !rejoins {
                 Err(Cause::Policy)
             } else if budget.is_spent(&self.costs) && !whole_batch {
                 Err(Cause::Budget)
-            } else if !rejoins && self.keeps_last_row_from(now, tenant, num_rows) {
-                Err(Cause::Row)
             } else {
                 self.join(slot, plan)
             };

@@ -293,12 +293,22 @@ mutants! {
         "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
     who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "shares.rs":
         "entry.served = entry.served.max(floor);" => "let _ = floor;";
-    last_row_goes_to_the_flood, "-", "a flood takes the row that is kept for those who come seldom", "scheduler/last_row.rs":
-        "has_share(tenant) && !self" => "!has_share(tenant) && !self";
-    last_row_is_kept_from_all, "-", "who has less than its share is kept from the row that is kept for it", "scheduler/last_row.rs":
-        "has_share(tenant) && !self" => "!self";
-    last_row_is_kept_for_ever, "-", "a tenant that left long ago is still expected", "shares.rs":
+    kept_rows_go_to_the_flood, "-", "a flood takes the rows that are kept for those who come seldom", "scheduler/spare_rows.rs":
+        "crowd.has_share(request.tenant) && !expected" => "!crowd.has_share(request.tenant) && !expected";
+    nobody_passes_the_flood, "-", "who may have a kept row waits behind who may not", "scheduler/spare_rows.rs":
+        "slot_of(&self.requests, self.queue.first_new(passes)?)" => "self.queue.first_new(passes).and(None)";
+    one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/spare_rows.rs":
+        "(num_rows / ROWS_PER_SPARE).max(1)" => "(num_rows / ROWS_PER_SPARE).min(1)";
+    rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "shares.rs":
         "now.saturating_sub(left) < ABSENCE" => "now >= left";
+    newcomers_wait_for_the_crowd, "-", "a tenant below its share waits for prompts that others have begun", "scheduler/crowd.rs":
+        "!self.crowding.is_empty()" => "false";
+    nobody_steps_back, "-", "begun prompts of a tenant below its share wait for those of others", "scheduler/crowd.rs":
+        "!items.is_empty() && is_in_prompt" => "false && is_in_prompt";
+    newcomers_never_cease, "-", "whoever comes seldom goes first however much it was served", "scheduler/crowd.rs":
+        "shares.served(tenant) <= shares.served(other.tenant)" => "shares.served(tenant) <= shares.served(other.tenant) + 99_999";
+    the_crowd_pushes_on, "-", "a tenant with its share joins before prompts that have begun", "scheduler/step.rs":
+        "rejoins || !self.goes_before_the_crowd(now, tenant)" => "rejoins";
     debts_are_forgiven, "-", "a tenant that comes back owes nothing", "shares.rs":
         "entry.served = entry.served.max(floor);" => "entry.served = floor;";
     output_is_free, "-", "a share counts prompts only", "scheduler/outcome.rs":
