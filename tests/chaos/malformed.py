@@ -14,7 +14,7 @@ from tests.chaos.traffic import ENDED, status_of
 from tests.server.talk import start
 
 INPUTS = {Scale.QUICK: 200, Scale.MEDIUM: 5_000, Scale.LONG: 1_000_000}
-CALLERS = 8
+CALLERS = {Scale.QUICK: 8, Scale.MEDIUM: 8, Scale.LONG: 64}
 GENERATE = "/chairlift.v1.GenerationService/Generate"
 GENERATE_ONE = "/chairlift.v1.GenerationService/GenerateOne"
 WHOLE = start("a", prompt="a lift", max_tokens=3).SerializeToString()
@@ -26,11 +26,12 @@ WRONG = {("INVALID_ARGUMENT", "BAD_PARAMETER"), ("OK", "")}
 async def run(scale, lab):
     server = await lab.server(**PACED)
     before = await server.inside("figures")
+    num = CALLERS[scale]
 
     async def fuzz():
         async with server.channel() as channel:
             await asyncio.gather(
-                *(fuzzer(lab, server, channel, i, INPUTS[scale] // CALLERS) for i in range(CALLERS))
+                *(fuzzer(lab, server, channel, i, INPUTS[scale] // num) for i in range(num))
             )
 
     good = await beside_one(lab, server, fuzz())
@@ -49,13 +50,15 @@ async def run(scale, lab):
 
 async def fuzzer(lab, server, channel, seed, num):
     draw = random.Random(seed)
-    kinds = [mutated] * 40 + [noise] * 8 + [headers] * 4 + [bomb]
+    kinds, weights = (mutated, noise, headers, bomb), (800, 160, 40, 1)
     for i in range(num):
-        # Every kind comes in the quick form too; a hundred megabytes take a while to send.
-        kind = (huge, headers, bomb, noise)[seed % 4] if i == 0 else draw.choice(kinds)
+        (kind,) = draw.choices(kinds, weights)
+        if i == 0 and seed < 8:
+            # Every kind comes in the quick form too; a hundred megabytes take a while to send.
+            kind = (huge, headers, bomb, noise)[seed % 4]
         await kind(server, channel, draw)
         if seed == 0:
-            lab.tell(f"malformed: {i * CALLERS:,} inputs")
+            lab.tell(f"malformed: {i:,} of {num:,} inputs of each caller")
 
 
 async def end_of(call):

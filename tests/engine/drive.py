@@ -59,7 +59,7 @@ def run(engine, requests):
     """Adds all requests, then drains; gives a list of events per request."""
     ids = [engine.add(request).request_id for request in requests]
     engine.flush()
-    events = drain(engine)
+    events = drain(engine, limit=10_000 + 100 * len(ids))
     return [events[request_id] for request_id in ids]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -71,6 +72,9 @@ Transformer.forward = slow
 try:""",
     1,
 )
+
+# Gives a dead disk a second.
+IMPATIENT = PROGRAM.replace("drain_grace_s=float(grace)", "load_timeout_s=1")
 
 # What is to end the engine never does.
 STUCK = PROGRAM.replace(
@@ -204,6 +208,20 @@ async def test_a_server_that_lost_blocks_says_so_and_ends_with_3(
     os.kill(os.getpid(), signal.SIGTERM)
     assert await running == 3
     assert "1 KV blocks and 1 rows leaked" in caplog.text
+
+
+async def test_a_model_that_cannot_be_read_to_its_end_ends_the_process_with_70(
+    tiny_folder, tmp_path
+):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    # Whoever opens it waits for a writer that never comes, as on a file server that is gone.
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    process = Process(folder, "127.0.0.1:0", program=IMPATIENT)
+    code, errors = await process.end()
+    assert code == 70
+    assert "nothing of the model was loaded for 1" in errors
 
 
 async def test_a_step_that_hangs_fails_every_stream_and_ends_the_process_with_70(spawn):

@@ -31,6 +31,7 @@ SERVER_HELP = {
     "tenant_rate": "Most requests per second of one tenant; default: no limit.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
     "drain_grace_s": "After SIGTERM: how long running requests may go on.",
+    "load_timeout_s": "At the start: no weights for so long, and the process exits with 70.",
     "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",
     "write_timeout_s": "A call whose client reads nothing for so long ends.",
     "max_receive_bytes": "A longer message is refused.",

@@ -69,8 +69,9 @@ class Backlog:
             RequestError: It would wait longer than that.
         """
         wait_s = self.wait_s(tenant)
-        if within_s is not None and wait_s * _MARGIN > within_s:
-            message = f"it would wait for {wait_s:.2g} s, and has to start within {within_s:.2g} s"
+        most_s = wait_s * _MARGIN
+        if within_s is not None and most_s > within_s:
+            message = f"it may wait for {most_s:.2g} s, and has to start within {within_s:.2g} s"
             raise RequestError(Reason.WOULD_MISS, message, retry_after_s=wait_s)
         self._waiting[tenant] += 1
         return Turn(self, tenant)

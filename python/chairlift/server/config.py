@@ -34,6 +34,8 @@ class ServerConfig(BaseModel):
     """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """After a signal: how long running requests may go on."""
+    load_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """If no weights arrive for so long at the start, the process exits with 70."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A step that takes longer hangs: open streams fail and the process exits with 70."""
     write_timeout_s: Annotated[float, Field(gt=0)] = 30.0

@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from chairlift.config import EngineConfig
 from chairlift.errors import ModelError
+from chairlift.server.watchdog import Watchdog
 from chairlift.types import Accepted, Failed, PrefixCache, Request, Sampling, Stopping
 
 if TYPE_CHECKING:
@@ -17,19 +19,34 @@ Result = TypeVar("Result")
 
 
 async def load_engine(
-    model: str, config: EngineConfig, on_progress: Callable[[int, int], None] | None
+    model: str,
+    config: EngineConfig,
+    on_progress: Callable[[int, int], None] | None,
+    *,
+    timeout_s: float,
 ) -> "AsyncEngine":
     """Loads an engine on a thread; it is not started yet.
+
+    A read that never returns (a file server that is gone) cannot be taken back: the process ends
+    with `FAULT_EXIT`, and its supervisor starts another.
 
     Args:
         model: `demo`, a local folder, or a Hugging Face id.
         config: Of the engine.
         on_progress: Told, on the thread, how many bytes of the weights are read of how many.
+        timeout_s: How long no weights may arrive; a download before them is part of it.
 
     Raises:
         ConfigError: A setting does not fit the model.
         ModelError: The model cannot be loaded.
     """
+    moved_at = time.monotonic()
+
+    def on_moved(done: int, total: int) -> None:
+        nonlocal moved_at
+        moved_at = time.monotonic()
+        if on_progress is not None:
+            on_progress(done, total)
 
     def load() -> "AsyncEngine":
         # Here, because torch takes seconds to import and the port should answer meanwhile.
@@ -38,9 +55,11 @@ async def load_engine(
 
         # What nobody has set is the device's to say.
         settings = config.model_dump(exclude_unset=True)
-        return AsyncEngine.of(Engine(model, on_progress=on_progress, **settings))
+        return AsyncEngine.of(Engine(model, on_progress=on_moved, **settings))
 
-    return await _on_daemon_thread(load)
+    what = "nothing of the model was loaded for"
+    with closing(Watchdog(what, lambda: time.monotonic() - moved_at, timeout_s)):
+        return await _on_daemon_thread(load)
 
 
 async def probe(engine: "AsyncEngine") -> None:

@@ -43,7 +43,7 @@ from chairlift.server.servicer import GenerationServicer
 from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
 from chairlift.server.tokens import Tokens
-from chairlift.server.watchdog import FAULT_EXIT, ExitTimer, StepWatchdog
+from chairlift.server.watchdog import FAULT_EXIT, ExitTimer, Watchdog
 from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,
@@ -105,7 +105,7 @@ class Server:
             engine=_names(generation_pb2, embedding_pb2), model=_names(tokenizer_pb2, server_pb2)
         )
         self._background: set[asyncio.Task[None]] = set()
-        self._watchdog: StepWatchdog | None = None
+        self._watchdog: Watchdog | None = None
         self._engine: AsyncEngine | None = None
         self.gate = Gate()
         self._outboxes = Outboxes()
@@ -187,7 +187,10 @@ class Server:
             ConfigError: A setting does not fit the model.
             ModelError: The model cannot be loaded, or cannot answer.
         """
-        engine = await load_engine(self._config.model, self._engine_config, on_progress)
+        config = self._config
+        engine = await load_engine(
+            config.model, self._engine_config, on_progress, timeout_s=config.load_timeout_s
+        )
         await self.serve(engine)
 
     async def serve(self, engine: "AsyncEngine") -> None:
@@ -199,8 +202,11 @@ class Server:
         await engine.start()
         # From here on there are steps, and the first of them may be the one that hangs.
         self._engine = engine
-        self._watchdog = StepWatchdog(
-            engine, self._config.step_timeout_s, functools.partial(self._on_hang, engine)
+        self._watchdog = Watchdog(
+            "a step has taken",
+            lambda: engine.silence_s,
+            self._config.step_timeout_s,
+            functools.partial(self._on_hang, engine),
         )
         await probe(engine)
         engine.route_to(self._outboxes)

@@ -1,4 +1,4 @@
-"""Ends a process whose engine hangs: a step that never returns cannot be taken back.
+"""Ends a process that hangs: a step, or a read, that never returns cannot be taken back.
 
 step takes too long ─▶ open streams fail, health NOT_SERVING ─▶ 2 s to write it ─▶ exit 70
 """
@@ -9,10 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from chairlift.engine.async_engine import AsyncEngine
+from typing import Final
 
 FAULT_EXIT: Final = 70
 """Exit code of a server that cannot go on; its supervisor should start another."""
@@ -24,21 +21,27 @@ _FLUSH_S: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
-class StepWatchdog:
+class Watchdog:
     """A thread of its own, so that an event loop that is stuck too does not keep the process."""
 
     def __init__(
-        self, engine: "AsyncEngine", step_timeout_s: float, on_hang: Callable[[], None]
+        self,
+        what: str,
+        silence_s: Callable[[], float],
+        timeout_s: float,
+        on_hang: Callable[[], None] | None = None,
     ) -> None:
         """Starts to watch; call it on the event loop.
 
         Args:
-            engine: Started.
-            step_timeout_s: What a forward pass may take.
+            what: What has gone on for too long, as the log begins to say it.
+            silence_s: For how long nothing has moved; called on the thread.
+            timeout_s: What that may come to.
             on_hang: Called on the event loop; then the process has two seconds left.
         """
-        self._engine = engine
-        self._step_timeout_s = step_timeout_s
+        self._what = what
+        self._silence_s = silence_s
+        self._timeout_s = timeout_s
         self._on_hang = on_hang
         self._loop = asyncio.get_running_loop()
         self._closed = threading.Event()
@@ -50,12 +53,13 @@ class StepWatchdog:
 
     def _main(self) -> None:
         while not self._closed.wait(_PERIOD_S):
-            silence_s = self._engine.silence_s
-            if silence_s > self._step_timeout_s:
-                _log.critical("a step has taken %.1f s: the process ends", silence_s)
-                with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                    self._loop.call_soon_threadsafe(self._on_hang)
-                self._closed.wait(_FLUSH_S)
+            silence_s = self._silence_s()
+            if silence_s > self._timeout_s:
+                _log.critical("%s %.1f s: the process ends", self._what, silence_s)
+                if self._on_hang is not None:
+                    with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                        self._loop.call_soon_threadsafe(self._on_hang)
+                    self._closed.wait(_FLUSH_S)
                 os._exit(FAULT_EXIT)
 
 
