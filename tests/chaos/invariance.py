@@ -1,5 +1,6 @@
 """The same tokens alone and in any company: mates, order, chunks, preemption, cache, policy."""
 
+import math
 import random
 
 from chairlift.attention.cpu import CpuBackend
@@ -7,10 +8,10 @@ from chairlift.config import Dtype
 from chairlift.engine.engine import Engine
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block
-from chairlift.types import Request, Sampling, Stopping
+from chairlift.types import Finished, Request, Sampling, Schedule, Stopping
 
 from tests.chaos.figures import Figures, Scale
-from tests.engine.drive import assert_empty, token_ids
+from tests.engine.drive import assert_empty, end, token_ids
 from tests.engine.drive import run as run_all
 
 PROMPTS = {Scale.QUICK: 50, Scale.MEDIUM: 200, Scale.LONG: 5_000}
@@ -42,6 +43,7 @@ def compare(lab, num, rounds, dtype, temperature):
         engine = Engine(lab.folder, dtype=dtype, **context(lab.folder, i, draw, dtype))
         order = draw.sample(range(num), num)
         answers = run_all(engine, [requests[j] for j in order])
+        assert all(isinstance(end(answer), Finished) for answer in answers)
         wrong += sum(
             token_ids(answer) != expected[j] for j, answer in zip(order, answers, strict=True)
         )
@@ -74,6 +76,8 @@ def draw_requests(num, temperature):
             + [draw.randrange(1, 390) for _ in range(draw.choice([1, 3, 15, 16, 17, 40, 90]))],
             Sampling(temperature=temperature, seed=1000 + i),
             Stopping(max_tokens=TOKENS, ignore_eos=True),
+            # All come at once, and the last of thousands is a while away.
+            schedule=Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf),
         )
         for i in range(num)
     ]

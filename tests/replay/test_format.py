@@ -44,6 +44,7 @@ def test_times_and_priorities_read_back_as_they_were_written(tmp_path):
         (1, lambda line: "[]", "input should be an object"),
         (2, lambda line: line[:-9], "invalid json"),
         (2, lambda line: line.replace('"prompt":', '"text":'), "prompt: field required"),
+        (2, lambda line: line.replace('"prompt":', '"prompt":99999999'), "prompt: "),
         (2, lambda line: line.replace('"blocks":"', '"blocks":"x'), "blocks: "),
         (2, lambda line: line.replace('"t":', '"priority":4294967296,"t":'), "priority: "),
         (2, lambda line: line.replace('"t":', f'"time_limit":{10**30},"t":'), "time_limit: "),

@@ -58,12 +58,14 @@ class MemoryPlan:
         """
         limit = memory_limit() if memory is None else memory
         if self.total_bytes > limit:
-            swap = f", swap {self.swap_bytes}" if self.swap_bytes and not self.is_dedicated else ""
+            has_swap = self.swap_bytes > 0 and not self.is_dedicated
+            swap = f", swap {self.swap_bytes}" if has_swap else ""
+            settings = "kv_cache_memory, swap_memory" if has_swap else "kv_cache_memory"
             message = (
                 f"memory: expected at most {limit} bytes (all that this process may use), got"
                 f" {self.total_bytes}: weights {self.weight_bytes}, KV cache"
                 f" {self.kv_cache_bytes}, activations {self.activation_bytes}{swap}; lower"
-                " kv_cache_memory or max_num_batched_tokens"
+                f" {settings} or max_num_batched_tokens"
             )
             raise ConfigError(message)
         limit = memory_limit() if host_memory is None else host_memory

@@ -27,6 +27,8 @@ HASH_BYTES = 8
 # The core counts in 64 bits: a time and a delay must fit together.
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Positive = Annotated[int, Field(ge=1, le=2**62)]
+# A replay holds an id for each token of a prompt; no model reads so many.
+PromptLength = Annotated[int, Field(ge=1, le=2**24)]
 Blocks = Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * HASH_BYTES}}})*$")]
 
 
@@ -87,7 +89,7 @@ class Arrival(Line):
     t: Count
     request: Positive
     """Counts from 1; names the request in later lines."""
-    prompt: Positive
+    prompt: PromptLength
     """Tokens."""
     max_tokens: Positive
     tenant: Count = 0
