@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from chairlift import Engine
 from chairlift.types import Request, Sampling, Schedule, Stopping, Tokens
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def measure(
-    model: str, num_chats: int, num_prompt: int, settings: dict[str, object]
+    model: str, num_chats: int, num_prompt: int, settings: dict[str, Any]
 ) -> dict[str, float]:
     """Runs the chats until they flow, adds the prompt, and goes on until its first token."""
     engine = Engine(model, prefix_cache=False, max_num_seqs=num_chats + 1, **settings)

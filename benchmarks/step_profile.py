@@ -52,7 +52,7 @@ def measure_overhead(model: str, rows: int, steps: int) -> dict[str, float]:
         forward_s.append(time.thread_time() - start)
         return hidden
 
-    runner_model.forward = timed_forward  # type: ignore[method-assign]
+    runner_model.forward = timed_forward  # type: ignore[method-assign, assignment]
     for _ in range(steps):
         start = time.thread_time()
         engine.advance()

@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import time
+from typing import Any
 
 from chairlift import Engine
 from chairlift.types import Request, Sampling, Schedule, Stopping
@@ -59,6 +60,7 @@ def draw(count: int, max_prompt: int, max_output: int) -> list[Request]:
 
 def num_blocks(request: Request) -> int:
     """KV blocks that a request holds at its end."""
+    assert isinstance(request.prompt, list)
     return -(-(len(request.prompt) + (request.stopping.max_tokens or 0)) // BLOCK_SIZE)
 
 
@@ -68,7 +70,7 @@ def block_bytes(model: str) -> int:
     return engine.runner.kv_cache.nbytes // (engine.load().num_blocks + 1)
 
 
-def measure(model: str, requests: list[Request], **settings: object) -> dict[str, float]:
+def measure(model: str, requests: list[Request], **settings: Any) -> dict[str, float]:  # noqa: ANN401
     """Runs the requests to their ends."""
     engine = Engine(model, prefix_cache=True, max_num_seqs=len(requests), **settings)
     # The cost model learns from this, as it does from a server's own requests at its start.

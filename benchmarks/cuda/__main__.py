@@ -5,6 +5,7 @@
 It needs Python 3.11, PyTorch for CUDA, cuda.core and Chairlift's wheel; nothing is downloaded.
 """
 
+import functools
 import json
 import sys
 import time
@@ -85,7 +86,7 @@ def measure_engine(device: CudaDevice, peak: float) -> None:
             bench.add(16, 300)
         result = bench.run()
         # The launches of the last decode again, with nothing in between.
-        busy = seconds_of(lambda rows=rows: bench.runner.replay(rows), REPEAT)
+        busy = seconds_of(functools.partial(bench.runner.replay, rows), REPEAT)
         wall = result.seconds / result.num_steps
         tell(
             name=f"0.6 B decode, {rows} rows",

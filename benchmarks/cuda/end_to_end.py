@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from chairlift import _core
 from chairlift.attention.cuda import CudaBackend
-from chairlift.engine.device_runner import DeviceRunner
+from chairlift.engine.device_runner import DeviceRunner, Pending
 from chairlift.engine.model_runner import RunnerShape
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
@@ -60,7 +60,8 @@ def random_weights(config: ModelConfig, device: torch.device) -> Weights:
     """Weights of the size that keeps activations near one."""
 
     def matrix(outputs: int, inputs: int) -> torch.Tensor:
-        return torch.randn(outputs, inputs, dtype=config.dtype, device=device) * inputs**-0.5
+        matrix = torch.randn(outputs, inputs, dtype=config.dtype, device=device)
+        return matrix.mul_(inputs**-0.5)
 
     def ones(size: int) -> torch.Tensor:
         return torch.ones(size, dtype=config.dtype, device=device)
@@ -143,7 +144,7 @@ class Bench:
 
     def run(self) -> Result:
         """Steps until all requests have ended."""
-        flights = deque()
+        flights: deque[tuple[int, Pending]] = deque()
         num_output = num_steps = num_read = 0
         began = time.perf_counter()
         while True:

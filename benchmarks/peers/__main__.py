@@ -96,13 +96,13 @@ def commands(
     threads = str(len(os.sched_getaffinity(0)))
     common: list[str | Path] = ["--dtype", options.dtype]
     is_quantized = options.dtype in QUANTIZED
-    chairlift = [Path(sys.executable).with_name("chairlift"), "bench", "offline", model]
-    chairlift += ["--workload", workload, "--json"]
+    chairlift: list[str | Path] = [Path(sys.executable).with_name("chairlift")]
+    chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
     chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else common
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
     converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
     converted.parent.mkdir(exist_ok=True)
-    command = [python, HERE / f"run_{peer}.py", model, workload, *common]
+    command: list[str | Path] = [python, HERE / f"run_{peer}.py", model, workload, *common]
     command += ["--rows", str(options.rows), "--threads", threads, "--converted", converted]
     return chairlift, command
 

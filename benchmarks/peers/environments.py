@@ -106,15 +106,15 @@ def _build_llamacpp(environment: Path) -> None:
     if not sources.exists():
         _unpack_llamacpp(environment, sources)
     build = environment / "build"
-    defines = ("CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_OPENSSL=OFF")
-    defines += ("LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_UI=OFF")
+    defines = ["CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_OPENSSL=OFF"]
+    defines += ["LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_UI=OFF"]
     options = [f"-D{define}" for define in defines]
     call(["cmake", "-S", sources, "-B", build, "-G", "Ninja", *options])
     call(["cmake", "--build", build, "--target", "llama-server", "llama-quantize"])
 
 
 def _unpack_llamacpp(environment: Path, sources: Path) -> None:
-    pip = [environment / "bin" / "python", "-m", "pip"]
+    pip: list[str | Path] = [environment / "bin" / "python", "-m", "pip"]
     call([*pip, "download", "--no-deps", "--no-binary", ":all:", LLAMACPP_SDIST], cwd=environment)
     [sdist] = environment.glob("llama_cpp_python-*.tar.gz")
     unpacked = environment / "sdist"
