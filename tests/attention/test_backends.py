@@ -95,6 +95,21 @@ def test_the_kernel_agrees_with_its_twin(dtype, window, shape):
     torch.testing.assert_close(got.double(), expected, rtol=rounding, atol=4e-6)
 
 
+@pytest.mark.parametrize("window", [1, 20, 64])
+@pytest.mark.parametrize("backend", [CpuBackend(), ReferenceBackend()])
+def test_the_null_block_behind_a_window_is_not_read(backend, window):
+    rows = batch(ROWS, num_heads=4, num_kv_heads=2, head_dim=32, dtype=torch.float32)
+    expected = attend(backend, rows, torch.float32, window)
+    table, num_freed = rows.metadata.block_tables[1], 0
+    for line, (num_queries, seq_len) in zip(rows.metadata.rows.tolist(), ROWS, strict=True):
+        num_behind = max(0, seq_len - num_queries - window + 1) // BLOCK
+        # As the scheduler leaves them; nobody writes block 0, so it holds NaN here.
+        table[line, :num_behind] = 0
+        num_freed += num_behind
+    assert num_freed > 0
+    assert torch.equal(attend(backend, rows, torch.float32, window), expected)
+
+
 def test_the_twin_agrees_with_torch():
     rows = batch([(50, 50)], num_heads=4, num_kv_heads=2, head_dim=16, dtype=torch.float64)
     expected = torch.nn.functional.scaled_dot_product_attention(
