@@ -38,6 +38,7 @@ __all__ = [
     "UnknownStep",
     "Waiting",
     "__version__",
+    "add_rms_norm",
     "apply_plan",
     "attention_work",
     "cpu_features",
@@ -685,6 +686,9 @@ def linear_bytes(
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     """Writes x / rms(x) * weight over the last axis; `x`, `out` `[T, H]`, `weight` `[H]`."""
+
+def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    """Adds `update` `[T, H]` to `x` in place, then writes the norm of the sum as `rms_norm`."""
 
 def rope(
     x: Tensor,

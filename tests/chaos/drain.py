@@ -9,7 +9,7 @@ from tests.chaos.history import History
 from tests.chaos.served import Setup
 from tests.chaos.traffic import ENDED, Ask
 
-CYCLES = {Scale.QUICK: 3, Scale.MEDIUM: 10, Scale.LONG: 200}
+CYCLES = {Scale.QUICK: 5, Scale.MEDIUM: 10, Scale.LONG: 200}
 STREAMS = 6
 REQUESTS = 4
 MAY_FAIL = {"DRAINING"}

@@ -59,6 +59,18 @@ def test_a_wrong_shape_is_a_value_error(arguments, message):
         norm(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        (torch.ones(3, 7), "update: expected the width of x, 8, got 7"),
+        (torch.ones(2, 8), "update: expected as many rows as x: 3, got 2"),
+    ],
+)
+def test_what_is_added_has_the_shape_of_what_it_is_added_to(update, message):
+    with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        _core.add_rms_norm(torch.ones(3, 8), update, torch.ones(8), 1e-6, torch.empty(3, 8))
+
+
 def test_an_output_may_not_overlap_an_input():
     memory = torch.ones(48)
     x = memory[:24].view(3, 8)

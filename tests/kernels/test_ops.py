@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chairlift import reference
-from chairlift.kernels import Linear, rms_norm, rope_, silu_mul
+from chairlift.kernels import Linear, add_rms_norm, rms_norm, rope_, silu_mul
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -66,6 +66,16 @@ def test_rms_norm_agrees_with_its_twin(dtype):
     expected = reference.rms_norm(x.double(), weight.double(), 1e-5)
     assert_close(rms_norm(x, weight, 1e-5), expected)
     assert torch.equal(rms_norm(x[2:3], weight, 1e-5), rms_norm(x, weight, 1e-5)[2:3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_norm_of_a_sum_adds_like_torch_and_norms_like_rms_norm(dtype):
+    fused, weight = randn(300, 2 * 100, dtype=dtype), randn(100, dtype=dtype, seed=1)
+    x, update = fused[:, :100].contiguous(), fused[:, 100:]
+    total = x + update
+    expected = rms_norm(total, weight, 1e-5)
+    assert torch.equal(add_rms_norm(x, update, weight, 1e-5), expected)
+    assert torch.equal(x, total)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

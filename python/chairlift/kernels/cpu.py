@@ -83,7 +83,10 @@ def add_rms_norm(
     x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
 ) -> Tensor:
     """Adds `update` `[T, H]` to `x` in place, then gives the norm of the sum as `rms_norm`."""
-    return rms_norm(x.add_(update), weight, eps, out)
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype)
+    _core.add_rms_norm(x, update, weight, eps, out)
+    return out
 
 
 def rope_(

@@ -60,12 +60,86 @@ impl<T: Element> Kernel for RmsNorm<'_, T> {
             let start = row * self.stride;
             // SAFETY: rows do not overlap, and each belongs to one part.
             let out = unsafe { self.out.take(start..start + self.x.width()) };
-            let x = self.x.row(row);
-            let scale = inverse_rms::<I, T>(x, self.eps);
-            for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
-                *out = T::from_f32(x.to_f32() * scale * weight.to_f32());
-            }
+            norm_row::<I, T>(self.x.row(row), self.weight, self.eps, out);
         }
+    }
+}
+
+/// `x += update`, rounded, then [`rms_norm`] of the sum: the residual stream is read once.
+///
+/// Shapes: `x`, `update`, `out` `[T, H]`, `weight` `[H]`.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn add_rms_norm<T: Element>(
+    x: RowsMut<'_, T>,
+    update: Rows<'_, T>,
+    weight: &[T],
+    eps: f32,
+    out: RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    let (len, width) = (x.len(), x.width());
+    expect_equal("update", "the width of x,", width, update.width())?;
+    expect_equal("update", "as many rows as x:", len, update.len())?;
+    expect_equal("weight", "the width of x,", width, weight.len())?;
+    expect_equal("out", "the width of x,", width, out.width())?;
+    expect_equal("out", "as many rows as x:", len, out.len())?;
+    let (x_stride, stride) = (x.stride(), out.stride());
+    let (x, out) = (
+        Disjoint::new(x.into_slice()),
+        Disjoint::new(out.into_slice()),
+    );
+    pool::split(len, pool::grain(width), |rows| {
+        dispatch(AddRmsNorm {
+            x,
+            x_stride,
+            update,
+            weight,
+            eps,
+            out,
+            stride,
+            rows,
+        });
+    });
+    Ok(())
+}
+
+struct AddRmsNorm<'a, T> {
+    x: Disjoint<'a, T>,
+    x_stride: usize,
+    update: Rows<'a, T>,
+    weight: &'a [T],
+    eps: f32,
+    out: Disjoint<'a, T>,
+    stride: usize,
+    rows: Range<usize>,
+}
+
+impl<T: Element> Kernel for AddRmsNorm<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let width = self.update.width();
+        for row in self.rows {
+            let (x, out) = (row * self.x_stride, row * self.stride);
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let x = unsafe { self.x.take(x..x + width) };
+            // SAFETY: the same.
+            let out = unsafe { self.out.take(out..out + width) };
+            for (x, update) in x.iter_mut().zip(self.update.row(row)) {
+                *x = T::from_f32(x.to_f32() + update.to_f32());
+            }
+            norm_row::<I, T>(x, self.weight, self.eps, out);
+        }
+    }
+}
+
+#[inline(always)]
+fn norm_row<I: Isa, T: Element>(x: &[T], weight: &[T], eps: f32, out: &mut [T]) {
+    let scale = inverse_rms::<I, T>(x, eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = T::from_f32(x.to_f32() * scale * weight.to_f32());
     }
 }
 

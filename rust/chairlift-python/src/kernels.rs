@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     linear::register(module)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
     module.add_function(wrap_pyfunction!(kv_write, module)?)?;
@@ -63,6 +64,31 @@ fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: Tensor) ->
         let work = x.len() * x.width();
         detach_long(py, work, || {
             chairlift_kernels::norm::rms_norm(x, weight, eps, out)
+        })?;
+        Ok(())
+    })
+}
+
+/// Adds `update` to `x` in place, then as `rms_norm`.
+#[pyfunction]
+fn add_rms_norm(
+    py: Python<'_>,
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor,
+    eps: f32,
+    out: Tensor,
+) -> PyResult<()> {
+    x.dims::<2>("x")?;
+    with_dtype!(x, "x", |T| {
+        let mut borrows = Borrows::default();
+        let x = borrows.rows_mut::<T>("x", &x)?;
+        let update = borrows.rows::<T>("update", &update)?;
+        let weight = borrows.slice::<T>("weight", &weight)?;
+        let out = borrows.rows_mut::<T>("out", &out)?;
+        let work = 2 * x.len() * x.width();
+        detach_long(py, work, || {
+            chairlift_kernels::norm::add_rms_norm(x, update, weight, eps, out)
         })?;
         Ok(())
     })
