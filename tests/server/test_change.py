@@ -70,6 +70,28 @@ async def test_without_credit_a_request_is_accepted_and_not_begun(serve):
         assert len((await listen(call)).tokens("a")) == 8
 
 
+async def test_after_half_close_an_answer_ends_with_the_last_token_that_is_paid_for(serve):
+    async with serve() as server:
+        alone = (await server.say(start("a", max_tokens=12))).tokens("a")
+        heard = await server.say(
+            start("some", max_tokens=12, credit=3),
+            credit("some", 2),
+            start("enough", max_tokens=12, credit=99),
+            start("none", max_tokens=12, credit=0),
+            start("default", credit=4, stopping=pb.Stopping(ignore_eos=True)),
+            start("shared", max_tokens=12, credit=7, sampling=pb.Sampling(temperature=0, n=2)),
+        )
+        ends = [heard.end(name).finished.reason for name in ("some", "enough", "default", "shared")]
+        assert ends == [pb.FINISH_REASON_LENGTH] * 4
+        assert heard.tokens("some") == alone[:5]
+        assert heard.tokens("enough") == alone
+        assert heard.tokens("default") == alone[:4]
+        assert sorted(heard.tokens("shared")) == sorted(2 * alone[:3])
+        assert heard.end("none").finished.reason == pb.FINISH_REASON_CANCELLED
+        assert heard.tokens("none") == []
+        await server.until_idle()
+
+
 async def test_a_new_stop_ends_the_answer_where_it_comes(serve):
     async with serve() as server:
         alone = (await server.say(start("a", max_tokens=30))).tokens("a")
@@ -126,10 +148,11 @@ async def test_a_request_that_stands_still_ends_by_its_time_limit(serve):
         await call.write(start("begun", credit=2, schedule=limit))
         await call.write(start("updated", credit=2))
         await call.write(update("updated", schedule=limit))
+        both = ("begun", "updated")
+        events = await read_until(call, lambda events: all(ended(events, name) for name in both))
+        reasons = [event.finished.reason for event in events if event.last]
+        assert reasons == [pb.FINISH_REASON_TIME_LIMIT] * 2
         await call.done_writing()
-        heard = await listen(call)
-        for request_id in ("begun", "updated"):
-            assert heard.end(request_id).finished.reason == pb.FINISH_REASON_TIME_LIMIT
         await server.until_idle()
 
 

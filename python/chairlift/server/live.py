@@ -34,6 +34,10 @@ class LiveRequest:
     """Among those who wait."""
     arrived_at: float
     """Monotonic seconds."""
+    stopping: types.Stopping
+    """As the client last said."""
+    credit: int | None
+    """Tokens that it ever gave; None is no limit."""
     is_accepted: bool = False
     has_started: bool = False
     usage: types.Usage | None = None

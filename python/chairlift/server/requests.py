@@ -118,7 +118,17 @@ class Requests:
             handle = engine.submit(prepared, self)
             undo.pop_all()
         request_id = start.request_id or handle.name
-        live = LiveRequest(handle, request_id, delivery, self._tenant, seat, turn, arrived_at)
+        live = LiveRequest(
+            handle,
+            request_id,
+            delivery,
+            self._tenant,
+            seat,
+            turn,
+            arrived_at,
+            request.stopping,
+            request.credit,
+        )
         self._labels[live.request_id] = live
         self._desk.live.add(live)
         self._num_waiting += 1
@@ -139,7 +149,10 @@ class Requests:
         Raises:
             RequestError: It is not live, or a field is wrong; then it is untouched.
         """
-        self._change(update.request_id, lambda: convert.to_change(update))
+        live = self._live(update.request_id)
+        change = convert.to_change(update)
+        self._desk.gate.engine().change(live.handle, change)
+        live.stopping = change.stopping or live.stopping
 
     def credit(self, credit: pb.Credit) -> None:
         """Gives a request more tokens.
@@ -147,15 +160,18 @@ class Requests:
         Raises:
             RequestError: It is not live.
         """
-        self._change(credit.request_id, lambda: types.Change(credit=credit.tokens))
+        live = self._live(credit.request_id)
+        self._desk.gate.engine().change(live.handle, types.Change(credit=credit.tokens))
+        if live.credit is not None:
+            live.credit += credit.tokens
 
-    def _change(self, request_id: str, change: Callable[[], types.Change]) -> None:
+    def _live(self, request_id: str) -> LiveRequest:
         convert.check_request_id(request_id)
         live = self._labels.get(request_id)
         if live is None:
             message = "request_id: no live request of this stream has it"
             raise RequestError(Reason.UNKNOWN_REQUEST, message, field="request_id")
-        self._desk.gate.engine().change(live.handle, change())
+        return live
 
     def _pause(self) -> None:
         """Lets the requests stand still: their client does not read."""
@@ -170,10 +186,23 @@ class Requests:
             engine.resume(live.handle)
 
     def half_close(self) -> None:
-        """No request follows."""
+        """No request follows, and no credit."""
         if not self._half_closed:
             self._half_closed = True
             self._desk.batch_end.half_closed(self._num_waiting)
+            for live in list(self._labels.values()):
+                if live.credit is not None:
+                    self._spend(live, live.credit // live.handle.prepared.num_answers)
+
+    def _spend(self, live: LiveRequest, most: int) -> None:
+        """Lets an answer end with the last token that is paid for, instead of waiting for more."""
+        engine, stopping = self._desk.gate.engine(), live.stopping
+        if most == 0:
+            engine.abort(live.handle)
+        elif most < (stopping.max_tokens or live.handle.prepared.max_tokens):
+            min_tokens = min(stopping.min_tokens, most)
+            limited = replace(stopping, max_tokens=most, min_tokens=min_tokens)
+            engine.change(live.handle, types.Change(stopping=limited))
 
     def abandon(self) -> None:
         """Ends all requests, because nobody listens; synchronous, so that `finally` may call it."""
