@@ -1,4 +1,4 @@
-"""The same on a real engine: `python -m benchmarks.fairness_engine --model FOLDER`.
+"""A quiet tenant beside a flood on a real engine: `python -m benchmarks.fairness_engine --help`.
 
 A quiet tenant asks now and then, alone and beside another tenant of whom there are always more
 requests than rows. Seconds from when a request is due to its first token; one line of JSON each.

@@ -24,45 +24,11 @@ pub fn rms_norm<T: Element>(
     eps: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    expect_equal("weight", "the width of x,", x.width(), weight.len())?;
-    expect_equal("out", "the width of x,", x.width(), out.width())?;
-    expect_equal("out", "as many rows as x:", x.len(), out.len())?;
-    let stride = out.stride();
-    let out = Disjoint::new(out.into_slice());
+    let normed = Normed::new(x.len(), x.width(), weight, eps, out)?;
     pool::split(x.len(), pool::grain(x.width()), |rows| {
-        dispatch(RmsNorm {
-            x,
-            weight,
-            eps,
-            out,
-            stride,
-            rows,
-        });
+        dispatch(RmsNorm { x, normed, rows });
     });
     Ok(())
-}
-
-struct RmsNorm<'a, T> {
-    x: Rows<'a, T>,
-    weight: &'a [T],
-    eps: f32,
-    out: Disjoint<'a, T>,
-    stride: usize,
-    rows: Range<usize>,
-}
-
-impl<T: Element> Kernel for RmsNorm<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        for row in self.rows {
-            let start = row * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let out = unsafe { self.out.take(start..start + self.x.width()) };
-            norm_row::<I, T>(self.x.row(row), self.weight, self.eps, out);
-        }
-    }
 }
 
 /// `x += update`, rounded, then [`rms_norm`] of the sum: the residual stream is read once.
@@ -78,40 +44,91 @@ pub fn add_rms_norm<T: Element>(
     eps: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    let (len, width) = (x.len(), x.width());
+    let (len, width, stride) = (x.len(), x.width(), x.stride());
     expect_equal("update", "the width of x,", width, update.width())?;
     expect_equal("update", "as many rows as x:", len, update.len())?;
-    expect_equal("weight", "the width of x,", width, weight.len())?;
-    expect_equal("out", "the width of x,", width, out.width())?;
-    expect_equal("out", "as many rows as x:", len, out.len())?;
-    let (x_stride, stride) = (x.stride(), out.stride());
-    let (x, out) = (
-        Disjoint::new(x.into_slice()),
-        Disjoint::new(out.into_slice()),
-    );
+    let normed = Normed::new(len, width, weight, eps, out)?;
+    let x = Disjoint::new(x.into_slice());
     pool::split(len, pool::grain(width), |rows| {
         dispatch(AddRmsNorm {
             x,
-            x_stride,
-            update,
-            weight,
-            eps,
-            out,
             stride,
+            update,
+            normed,
             rows,
         });
     });
     Ok(())
 }
 
-struct AddRmsNorm<'a, T> {
-    x: Disjoint<'a, T>,
-    x_stride: usize,
-    update: Rows<'a, T>,
+/// Where rows go when they are normed.
+#[derive(Clone, Copy)]
+struct Normed<'a, T> {
     weight: &'a [T],
     eps: f32,
     out: Disjoint<'a, T>,
     stride: usize,
+}
+
+impl<'a, T: Element> Normed<'a, T> {
+    /// For `len` rows of `width`.
+    fn new(
+        len: usize,
+        width: usize,
+        weight: &'a [T],
+        eps: f32,
+        out: RowsMut<'a, T>,
+    ) -> Result<Self, ArgumentError> {
+        expect_equal("weight", "the width of x,", width, weight.len())?;
+        expect_equal("out", "the width of x,", width, out.width())?;
+        expect_equal("out", "as many rows as x:", len, out.len())?;
+        Ok(Self {
+            weight,
+            eps,
+            stride: out.stride(),
+            out: Disjoint::new(out.into_slice()),
+        })
+    }
+
+    /// Norms row `row`, which is `x`.
+    ///
+    /// # Safety
+    /// No other thread norms this row.
+    #[inline(always)]
+    unsafe fn write<I: Isa>(&self, row: usize, x: &[T]) {
+        let start = row * self.stride;
+        // SAFETY: rows do not overlap, and the caller keeps them apart.
+        let out = unsafe { self.out.take(start..start + x.len()) };
+        let scale = inverse_rms::<I, T>(x, self.eps);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
+            *out = T::from_f32(x.to_f32() * scale * weight.to_f32());
+        }
+    }
+}
+
+struct RmsNorm<'a, T> {
+    x: Rows<'a, T>,
+    normed: Normed<'a, T>,
+    rows: Range<usize>,
+}
+
+impl<T: Element> Kernel for RmsNorm<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for row in self.rows {
+            // SAFETY: each row belongs to one part.
+            unsafe { self.normed.write::<I>(row, self.x.row(row)) };
+        }
+    }
+}
+
+struct AddRmsNorm<'a, T> {
+    x: Disjoint<'a, T>,
+    stride: usize,
+    update: Rows<'a, T>,
+    normed: Normed<'a, T>,
     rows: Range<usize>,
 }
 
@@ -120,26 +137,16 @@ impl<T: Element> Kernel for AddRmsNorm<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let width = self.update.width();
         for row in self.rows {
-            let (x, out) = (row * self.x_stride, row * self.stride);
+            let start = row * self.stride;
             // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(x..x + width) };
-            // SAFETY: the same.
-            let out = unsafe { self.out.take(out..out + width) };
+            let x = unsafe { self.x.take(start..start + self.update.width()) };
             for (x, update) in x.iter_mut().zip(self.update.row(row)) {
                 *x = T::from_f32(x.to_f32() + update.to_f32());
             }
-            norm_row::<I, T>(x, self.weight, self.eps, out);
+            // SAFETY: each row belongs to one part.
+            unsafe { self.normed.write::<I>(row, x) };
         }
-    }
-}
-
-#[inline(always)]
-fn norm_row<I: Isa, T: Element>(x: &[T], weight: &[T], eps: f32, out: &mut [T]) {
-    let scale = inverse_rms::<I, T>(x, eps);
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = T::from_f32(x.to_f32() * scale * weight.to_f32());
     }
 }
 
