@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from chairlift._core import cpu_features
 from chairlift.attention import AttentionBackend, AttentionMetadata
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.reference import ReferenceBackend, State
@@ -92,7 +93,10 @@ def test_the_kernel_agrees_with_its_twin(dtype, window, shape):
     got = attend(CpuBackend(), rows, dtype, window)
     expected = attend(ReferenceBackend(), rows, torch.float64, window)
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-24
-    torch.testing.assert_close(got.double(), expected, rtol=rounding, atol=4e-6)
+    # Where a processor multiplies pairs of bf16, the weights of the values are rounded, too.
+    rounds_weights = dtype == torch.bfloat16 and cpu_features() == "avx512bf16"
+    atol = 2.0**-9 * float(rows.value.abs().max()) if rounds_weights else 4e-6
+    torch.testing.assert_close(got.double(), expected, rtol=rounding, atol=atol)
 
 
 @pytest.mark.parametrize("window", [1, 20, 64])

@@ -14,6 +14,14 @@ const HIGH: f32 = 88.376_26;
 /// each remainder computes the same bits, which a library's `exp` does not promise.
 #[inline(always)]
 pub fn exp<I: Isa>(x: f32) -> f32 {
+    // Written as selects that keep NaN.
+    let y = exp_of_bounded::<I>(if x > HIGH { HIGH } else { x });
+    if x > HIGH { f32::INFINITY } else { y }
+}
+
+/// [`exp`] of what is not above 88.
+#[inline(always)]
+fn exp_of_bounded<I: Isa>(x: f32) -> f32 {
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
     const ROUND: f32 = 12_582_912.0;
     // The high part of ln 2 has few bits, so that n * LN2_HIGH is exact.
@@ -27,9 +35,7 @@ pub fn exp<I: Isa>(x: f32) -> f32 {
         1.666_666_5e-1,
         5.0e-1,
     ];
-    // Written as selects that keep NaN.
     let t = if x < LOW { LOW } else { x };
-    let t = if t > HIGH { HIGH } else { t };
     let shifted = I::mul_add(t, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = I::mul_add(n, -LN2_HIGH, t);
@@ -42,16 +48,15 @@ pub fn exp<I: Isa>(x: f32) -> f32 {
     let p = I::mul_add(p, r * r, r) + 1.0;
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
     let y = p * power;
-    let y = if x < LOW { 0.0 } else { y };
-    if x > HIGH { f32::INFINITY } else { y }
+    if x < LOW { 0.0 } else { y }
 }
 
-/// [`exp`] of each lane.
+/// [`exp`] of each lane, none of which is above 88.
 #[inline(always)]
 pub fn exp_lanes<I: Isa, const W: usize>(x: [f32; W]) -> [f32; W] {
     let mut y = x;
     for lane in &mut y {
-        *lane = exp::<I>(*lane);
+        *lane = exp_of_bounded::<I>(*lane);
     }
     y
 }

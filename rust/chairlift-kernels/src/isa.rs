@@ -3,7 +3,9 @@
 //! Loops over slices of numbers become vector code by themselves. The tile of [`crate::tile`] does
 //! not: its accumulators must stay in registers, so it is written with [`Isa::Vector`].
 
+use crate::element::Element;
 use crate::integers::Integers;
+use half::bf16;
 
 /// An instruction set: one register of numbers and the operations on it.
 pub trait Isa: Integers + Send + Sync {
@@ -42,6 +44,14 @@ pub trait Isa: Integers + Send + Sync {
     /// Signed words as numbers, rounded where they have more than 24 bits.
     fn convert(words: Self::Words) -> Self::Vector;
 
+    /// Stores the numbers rounded to bf16, in `LANES / 2` pairs.
+    ///
+    /// The instruction, where there is one, takes subnormal numbers for zero.
+    #[inline(always)]
+    fn store_pairs(vector: Self::Vector, pairs: &mut [u32]) {
+        store_pairs_by_numbers::<Self>(vector, pairs);
+    }
+
     /// Whether `add_pair_dot` is one instruction.
     const HAS_PAIR_DOT: bool = false;
 
@@ -61,6 +71,20 @@ fn add_pair_dot_by_halves<I: Isa>(sums: I::Vector, a: I::Words, b: I::Words) -> 
     let sums = I::mul_add_lanes(I::high(a), I::high(b), sums);
     I::mul_add_lanes(I::low(a), I::low(b), sums)
 }
+
+/// [`Isa::store_pairs`] by the other operations.
+#[inline(always)]
+fn store_pairs_by_numbers<I: Isa>(vector: I::Vector, pairs: &mut [u32]) {
+    let mut numbers = [0.0; 16];
+    I::store(vector, &mut numbers);
+    let numbers = numbers[..I::LANES].as_chunks::<2>().0;
+    for (pair, numbers) in pairs.iter_mut().zip(numbers) {
+        *pair = bf16::pack(&numbers.map(<bf16 as Element>::from_f32));
+    }
+}
+
+/// Bytes of a cache line.
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// Asks for a cache line, for the nearest cache or the next; does nothing where there is no memory.
 #[inline(always)]
@@ -164,12 +188,13 @@ impl Isa for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{HIGH, Isa, add_pair_dot_by_halves};
+    use super::{HIGH, Isa, add_pair_dot_by_halves, store_pairs_by_numbers};
     use std::arch::x86_64::{
-        __m256, __m512, __m512bh, __m512i, _mm256_and_si256, _mm256_castsi256_ps,
-        _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_epi32, _mm256_set1_ps,
-        _mm256_slli_epi32, _mm256_storeu_ps, _mm512_and_si512, _mm512_castsi512_ps,
-        _mm512_cvtepi32_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_epi32,
+        __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _mm256_and_si256,
+        _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+        _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+        _mm256_storeu_si256, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+        _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_epi32,
         _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
     };
     use std::mem::transmute;
@@ -261,11 +286,25 @@ mod x86 {
         _mm256_castsi256_ps, _mm256_cvtepi32_ps,
     );
     implement!(
-        [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 8 rows,
+        [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 12 rows,
         _mm512_fmadd_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
         _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
         _mm512_castsi512_ps, _mm512_cvtepi32_ps,
         const HAS_PAIR_DOT: bool = BF16;
+
+        #[inline(always)]
+        fn store_pairs(vector: __m512, pairs: &mut [u32]) {
+            if BF16 {
+                let pairs = &mut pairs[..8];
+                // SAFETY: see the macro; the slice is as long as the register.
+                unsafe {
+                    let words = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(vector));
+                    _mm256_storeu_si256(pairs.as_mut_ptr().cast(), words);
+                }
+            } else {
+                store_pairs_by_numbers::<Self>(vector, pairs);
+            }
+        }
 
         #[inline(always)]
         fn add_pair_dot(sums: __m512, a: __m512i, b: __m512i) -> __m512 {

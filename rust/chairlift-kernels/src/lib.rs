@@ -21,6 +21,7 @@ pub mod dispatch;
 pub mod element;
 mod error;
 pub mod exp;
+pub mod factor;
 pub mod int4;
 pub mod int8;
 pub mod integers;
@@ -42,6 +43,7 @@ pub mod rows;
 pub mod sampling;
 pub mod silu;
 pub mod softmax;
+pub mod span;
 #[cfg(feature = "python")]
 pub mod tensor;
 pub mod tile;

@@ -202,6 +202,6 @@ impl<T: Element> Product for PlainProduct<'_, T> {
     ) -> Sums<I, R, REGISTERS> {
         let (bias, lines) = self.panel::<I>(panel, ahead);
         let (x, _) = packed.as_chunks::<R>();
-        accumulate::<I, T::Packed, R, REGISTERS>([bias; R], x, lines)
+        accumulate::<I, f32, T::Packed, R, REGISTERS>([bias; R], x, lines)
     }
 }

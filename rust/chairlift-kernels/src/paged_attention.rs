@@ -11,20 +11,21 @@
 //!   item 1       <------- sees ------------------------------------------->
 //! ```
 //!
-//! Blocks lie at absolute positions and are processed left to right, one [`State::update`] each, so
-//! that a query computes the same bits in a decode and in any chunk.
+//! Spans of four blocks lie at absolute positions and are processed left to right, one [`State::update`]
+//! each, so that a query computes the same bits in a decode and in any chunk.
 
-use crate::aligned::Aligned;
+use crate::aligned::{Aligned, Zeroed};
 use crate::disjoint::Disjoint;
 use crate::dispatch::{Kernel, dispatch};
-use crate::element::Packed;
 use crate::error::{ArgumentError, expect_equal};
+use crate::factor::Factor;
 use crate::isa::Isa;
 use crate::layout::{BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::{Rows, RowsMut};
 use crate::softmax::State;
-use crate::tile::{Ahead, Panel, accumulate, balanced, with_rows};
+use crate::span::{Block, PerToken, SPAN, SPAN_BLOCKS, Span, scores};
+use crate::tile::{balanced, with_rows};
 use crate::work_items::{ITEM_ROWS, Item, Sequences, first_visible, shares, work_items};
 use crate::{Element, bf16};
 use std::ops::Range;
@@ -104,7 +105,26 @@ impl AttentionElement for f32 {
 
 impl AttentionElement for bf16 {
     fn attend(share: Attend<'_, Self>) {
-        dispatch(share);
+        dispatch(PerhapsInPairs(share));
+    }
+}
+
+/// Work in `bf16`, by dot products of pairs if the machine has them: queries stay pairs, as keys are, and
+/// weights become pairs, as values are. Other bits than those of single numbers, the same for all rows.
+struct PerhapsInPairs<'a>(Attend<'a, bf16>);
+
+impl Kernel for PerhapsInPairs<'_> {
+    type Output = ();
+
+    const USES_PAIR_DOT: bool = true;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        if I::HAS_PAIR_DOT {
+            self.0.run_with::<I, u32>();
+        } else {
+            self.0.run_with::<I, f32>();
+        }
     }
 }
 
@@ -119,62 +139,34 @@ pub struct Attend<'a, T> {
     stride: usize,
 }
 
-/// One head of one block.
-struct Block<'a, P> {
-    /// Position of its first token.
-    first_token: usize,
-    /// `[head_dim][16]`
-    keys: Panel<'a, P>,
-    /// `[16][head_dim]`
-    values: Panel<'a, P>,
-}
-
-impl<P: Packed> Block<'_, P> {
-    /// The same block in single numbers, which several tiles then share.
-    #[inline(always)]
-    fn widened<'a, I: Isa>(&self, memory: &'a mut [f32]) -> Block<'a, f32> {
-        let (keys, values) = memory.split_at_mut(memory.len() / 2);
-        let head_dim = keys.len() / BLOCK_SIZE;
-        Block {
-            first_token: self.first_token,
-            keys: widened::<I, P>(self.keys, BLOCK_SIZE, keys),
-            values: widened::<I, P>(self.values, head_dim, values),
-        }
-    }
-}
-
+/// The spans that some query of an item sees.
 #[inline(always)]
-fn widened<'a, I: Isa, P: Packed>(
-    panel: Panel<'_, P>,
-    width: usize,
-    numbers: &'a mut [f32],
-) -> Panel<'a, f32> {
-    let lines = numbers.chunks_exact_mut(width * P::DEPTH);
-    for (numbers, line) in lines.zip(panel.lines(0, width, width)) {
-        for (index, numbers) in numbers.chunks_exact_mut(width).enumerate() {
-            for start in (0..width).step_by(I::LANES) {
-                I::store(P::load::<I>(&line[start..], index), &mut numbers[start..]);
-            }
-        }
-    }
-    Panel {
-        units: numbers,
-        ahead: Ahead::Nothing,
+fn spans(item: &Item) -> Range<usize> {
+    item.blocks.start / SPAN_BLOCKS..item.blocks.end.div_ceil(SPAN_BLOCKS)
+}
+
+/// Rows of a tile at most.
+const fn most_rows<I: Isa>() -> usize {
+    if I::LANES == BLOCK_SIZE {
+        I::ROWS / 2
+    } else {
+        I::ROWS
     }
 }
 
 /// Memory of one item, row-major over its queries times heads.
-struct Scratch {
-    /// Per tile `[head_dim][R]`: scaled queries.
-    q: Aligned<f32>,
+struct Scratch<F: Zeroed> {
+    /// Per tile `[head_dim / DEPTH][R]`: queries.
+    q: Aligned<F>,
     m: Vec<f32>,
     d: Vec<[f32; BLOCK_SIZE]>,
     o: Aligned<f32>,
-    /// A block in single numbers.
-    wide: Aligned<f32>,
+    /// Of one tile and span.
+    scores: Vec<PerToken<f32>>,
+    weights: Vec<PerToken<F>>,
 }
 
-impl Scratch {
+impl<F: Zeroed> Scratch<F> {
     /// The state of the tile that has rows `first..first + R`.
     #[inline(always)]
     fn state<const R: usize>(&mut self, first: usize, head_dim: usize) -> State<'_, R> {
@@ -186,84 +178,103 @@ impl Scratch {
     }
 }
 
-impl<T: Element> Kernel for Attend<'_, T> {
+impl Kernel for Attend<'_, f32> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let rows = ITEM_ROWS.max(self.group);
-        let numbers = rows * self.layer.shape.head_dim;
-        let mut scratch = Scratch {
-            q: Aligned::zeroed(numbers),
-            m: vec![0.0; rows],
-            d: vec![[0.0; BLOCK_SIZE]; rows],
-            o: Aligned::zeroed(numbers),
-            wide: Aligned::zeroed(self.layer.shape.head_len()),
-        };
-        for item in self.items {
-            if I::LANES == BLOCK_SIZE {
-                self.attend::<I, 1>(item, &mut scratch);
-            } else {
-                self.attend::<I, 2>(item, &mut scratch);
-            }
-        }
+        self.run_with::<I, f32>();
     }
 }
 
 impl<T: Element> Attend<'_, T> {
-    /// One item; N registers hold a number for each token of a block.
+    /// All items, with factors F.
     #[inline(always)]
-    fn attend<I: Isa, const N: usize>(&self, item: &Item, scratch: &mut Scratch) {
-        let shape = self.layer.shape;
+    fn run_with<I: Isa, F: Factor<T::Packed>>(&self) {
+        let rows = ITEM_ROWS.max(self.group);
+        let numbers = rows * self.layer.shape.head_dim;
+        let mut scratch = Scratch {
+            q: Aligned::<F>::zeroed(numbers / F::DEPTH),
+            m: vec![0.0; rows],
+            d: vec![[0.0; BLOCK_SIZE]; rows],
+            o: Aligned::zeroed(numbers),
+            scores: vec![[[0.0; BLOCK_SIZE]; SPAN_BLOCKS]; most_rows::<I>()],
+            weights: vec![[[F::default(); BLOCK_SIZE]; SPAN_BLOCKS]; most_rows::<I>()],
+        };
+        for (index, item) in self.items.iter().enumerate() {
+            let next = self.items.get(index + 1).unwrap_or(item);
+            // Four registers per row where there are 32 of them, else two.
+            if I::LANES == BLOCK_SIZE {
+                self.attend::<I, F, 1, 4, 4>(item, next, &mut scratch);
+            } else {
+                self.attend::<I, F, 2, 1, 2>(item, next, &mut scratch);
+            }
+        }
+    }
+
+    /// One item, with the registers of [`crate::span`].
+    #[inline(always)]
+    fn attend<I: Isa, F: Factor<T::Packed>, const N: usize, const B: usize, const V: usize>(
+        &self,
+        item: &Item,
+        next: &Item,
+        scratch: &mut Scratch<F>,
+    ) {
+        let head_dim = self.layer.shape.head_dim;
         let rows = item.tokens.len() * self.group;
-        for tile in balanced(rows, I::ROWS) {
-            self.load_queries(item, tile, &mut scratch.q);
+        for tile in balanced(rows, const { most_rows::<I>() }) {
+            self.load_queries::<F>(item, tile, &mut scratch.q);
         }
         for row in 0..rows {
-            scratch.state::<1>(row, shape.head_dim).clear();
+            scratch.state::<1>(row, head_dim).clear();
         }
-        for index in item.blocks.clone() {
-            let block = self.block(item, index);
-            // Worth its stores from three tiles on.
-            if T::Packed::DEPTH > 1 && rows > 2 * I::ROWS {
-                let mut wide = std::mem::replace(&mut scratch.wide, Aligned::zeroed(0));
-                self.add_block::<I, f32, N>(item, &block.widened::<I>(&mut wide), scratch);
-                scratch.wide = wide;
+        for index in spans(item) {
+            // While a span is read, the one after it is asked for.
+            let (next, next_index) = if index + 1 < spans(item).end {
+                (item, index + 1)
             } else {
-                self.add_block::<I, T::Packed, N>(item, &block, scratch);
+                (next, spans(next).start)
+            };
+            let span = self.span((item, index), (next, next_index));
+            for tile in balanced(rows, const { most_rows::<I>() }) {
+                with_rows!(most_rows::<I>(), tile.len(), |R| {
+                    let start = index * SPAN;
+                    self.add_tile::<I, F, R, N, B, V>(item, tile.start, start, &span, scratch);
+                });
             }
         }
         for row in 0..rows {
-            let mut state = scratch.state::<1>(row, shape.head_dim);
+            let mut state = scratch.state::<1>(row, head_dim);
             state.normalize();
             self.store(item, row, state.o);
         }
     }
 
-    /// Block `index` of an item's row, with the one after it to be asked for meanwhile.
+    /// Span `index` of an item's row, and where the same of `next` lies.
     #[inline(always)]
-    fn block(&self, item: &Item, index: usize) -> Block<'_, T::Packed> {
+    fn span(&self, (item, index): (&Item, usize), next: (&Item, usize)) -> Span<'_, T::Packed> {
         let shape = self.layer.shape;
-        let table = self.block_table.row(item.row);
-        let start = |index: usize| shape.head_start(table[index] as usize, item.kv_head);
-        let next = if index + 1 < item.blocks.end {
-            index + 1
-        } else {
-            index
-        };
-        let ahead =
-            (start(next).cast_signed() - start(index).cast_signed()) * size_of::<T>().cast_signed();
-        let head = &self.layer.cache[start(index)..][..shape.head_len()];
-        let (keys, values) = head.split_at(head.len() / 2);
-        let panel = |numbers| Panel {
-            units: T::as_packed(numbers),
-            ahead: Ahead::Bytes(ahead),
-        };
-        Block {
-            first_token: index * BLOCK_SIZE,
-            keys: panel(keys),
-            values: panel(values),
-        }
+        std::array::from_fn(|block| {
+            let start = self.block_start(item, index * SPAN_BLOCKS + block);
+            let ahead = self
+                .block_start(next.0, next.1 * SPAN_BLOCKS + block)
+                .cast_signed();
+            let head = &self.layer.cache[start..][..shape.head_len()];
+            let (keys, values) = head.split_at(head.len() / 2);
+            Block {
+                keys: T::as_packed(keys),
+                values: T::as_packed(values),
+                ahead: (ahead - start.cast_signed()) * size_of::<T>().cast_signed(),
+            }
+        })
+    }
+
+    /// Where block `index` of an item's row starts in the cache, or the nearest of those that it sees.
+    #[inline(always)]
+    fn block_start(&self, item: &Item, index: usize) -> usize {
+        let index = index.clamp(item.blocks.start, item.blocks.end - 1);
+        let block = self.block_table.row(item.row)[index] as usize;
+        self.layer.shape.head_start(block, item.kv_head)
     }
 
     /// Token and columns of row `row` of an item: heads of a token are neighbours.
@@ -276,62 +287,59 @@ impl<T: Element> Attend<'_, T> {
     }
 
     #[inline(always)]
-    fn load_queries(&self, item: &Item, tile: Range<usize>, q: &mut [f32]) {
-        let head_dim = self.layer.shape.head_dim;
-        let q = &mut q[tile.start * head_dim..tile.end * head_dim];
+    fn load_queries<F: Factor<T::Packed>>(&self, item: &Item, tile: Range<usize>, q: &mut [F]) {
+        let len = self.layer.shape.head_dim / F::DEPTH;
+        let q = &mut q[tile.start * len..tile.end * len];
         for r in 0..tile.len() {
             let (token, columns) = self.place(item, tile.start + r);
-            let coordinates = q.chunks_exact_mut(tile.len());
-            for (q, x) in coordinates.zip(&self.query.row(token)[columns]) {
-                q[r] = x.to_f32() * self.layer.scale;
+            let numbers = self.query.row(token)[columns].chunks_exact(F::DEPTH);
+            for (q, numbers) in q.chunks_exact_mut(tile.len()).zip(numbers) {
+                let mut wide = [0.0; 2];
+                for (wide, number) in wide.iter_mut().zip(numbers) {
+                    *wide = number.to_f32();
+                }
+                q[r] = F::from_numbers(&wide[..F::DEPTH]);
             }
         }
     }
 
-    /// All rows of an item against one block.
+    /// Scores of a tile against one span, and the update of its states.
     #[inline(always)]
-    fn add_block<I: Isa, P: Packed, const N: usize>(
-        &self,
-        item: &Item,
-        block: &Block<'_, P>,
-        scratch: &mut Scratch,
-    ) {
-        for tile in balanced(item.tokens.len() * self.group, I::ROWS) {
-            with_rows!(I::ROWS, tile.len(), |R| {
-                self.add_tile::<I, P, R, N>(item, tile.start, block, scratch);
-            });
-        }
-    }
-
-    /// Scores of a tile against one block, and the update of its states.
-    #[inline(always)]
-    fn add_tile<I: Isa, P: Packed, const R: usize, const N: usize>(
+    fn add_tile<
+        I: Isa,
+        F: Factor<T::Packed>,
+        const R: usize,
+        const N: usize,
+        const B: usize,
+        const V: usize,
+    >(
         &self,
         item: &Item,
         first: usize,
-        block: &Block<'_, P>,
-        scratch: &mut Scratch,
+        start: usize,
+        span: &Span<'_, T::Packed>,
+        scratch: &mut Scratch<F>,
     ) {
         let head_dim = self.layer.shape.head_dim;
-        let start = block.first_token;
         let Some(visible) = self.visible::<R>(item, first, start) else {
             return;
         };
-        let q = &scratch.q[first * head_dim..(first + R) * head_dim];
-        let (q, _) = q.as_chunks::<R>();
-        let keys = block.keys.lines(0, BLOCK_SIZE, BLOCK_SIZE);
-        let sums = accumulate::<I, P, R, N>([[I::splat(0.0); N]; R], q, keys);
-        let mut scores = [[0.0; BLOCK_SIZE]; R];
-        for r in 0..R {
-            for n in 0..N {
-                I::store(sums[r][n], &mut scores[r][n * I::LANES..]);
-            }
-        }
-        let mut state = scratch.state::<R>(first, head_dim);
-        state.update::<I, P, N>(&scores, block.values, &visible);
+        let len = head_dim / F::DEPTH;
+        let (q, _) = scratch.q[first * len..(first + R) * len].as_chunks::<R>();
+        let tile_scores = scratch.scores.first_chunk_mut().expect("a tile");
+        let seen = visible.iter().map(|visible| visible.end).max().unwrap_or(0);
+        scores::<I, F, _, R, N, B>(q, span, seen.div_ceil(BLOCK_SIZE), tile_scores);
+        let mut state = State {
+            m: scratch.m[first..].first_chunk_mut().expect("a tile"),
+            d: scratch.d[first..].first_chunk_mut().expect("a tile"),
+            o: &mut scratch.o[first * head_dim..(first + R) * head_dim],
+        };
+        let weights = scratch.weights.first_chunk_mut().expect("a tile");
+        let scale = self.layer.scale;
+        state.update::<I, F, _, N, V>(tile_scores, scale, weights, span, &visible);
     }
 
-    /// Which tokens of the block at `start` the rows of a tile see; `None` if they see none.
+    /// Which tokens of the span at `start` the rows of a tile see; `None` if they see none.
     #[inline(always)]
     fn visible<const R: usize>(
         &self,
@@ -342,16 +350,15 @@ impl<T: Element> Attend<'_, T> {
         let window = self.layer.window;
         let earliest = item.position + first / self.group;
         let latest = item.position + (first + R - 1) / self.group;
-        // Nearly every block, and without a division per row.
-        if start + BLOCK_SIZE <= earliest + 1 && first_visible(latest, window) <= start {
-            return Some([const { 0..BLOCK_SIZE }; R]);
+        // Nearly every span, and without a division per row.
+        if start + SPAN <= earliest + 1 && first_visible(latest, window) <= start {
+            return Some([const { 0..SPAN }; R]);
         }
         let mut visible = [const { 0..0 }; R];
         let mut is_hidden = true;
         for (r, visible) in visible.iter_mut().enumerate() {
             let position = item.position + (first + r) / self.group;
-            let seen =
-                first_visible(position, window).max(start)..(position + 1).min(start + BLOCK_SIZE);
+            let seen = first_visible(position, window).max(start)..(position + 1).min(start + SPAN);
             if !seen.is_empty() {
                 *visible = seen.start - start..seen.end - start;
                 is_hidden = false;

@@ -10,7 +10,7 @@ use crate::element::{Element, Packed};
 use crate::isa::Isa;
 use crate::linear::PlainProduct;
 use crate::panels::{Product, REGISTERS, Share};
-use crate::tile::{Ahead, Sums, Tile};
+use crate::tile::{Ahead, Sums, Tile, accumulate};
 
 /// Numbers in a word.
 const DEPTH: usize = <bf16 as Element>::Packed::DEPTH;
@@ -72,20 +72,7 @@ impl Product for PairProduct<'_> {
         packed: &[u32],
     ) -> Sums<I, R, REGISTERS> {
         let (bias, lines) = self.0.panel::<I>(panel, ahead);
-        let mut sums = [bias; R];
         let (x, _) = packed.as_chunks::<R>();
-        for (x, line) in x.iter().zip(lines) {
-            let mut w = [I::splat_word(0); REGISTERS];
-            for n in 0..REGISTERS {
-                w[n] = I::load_words(&line[n * I::WORDS..]);
-            }
-            for r in 0..R {
-                let x = I::broadcast_word(&x[r]);
-                for n in 0..REGISTERS {
-                    sums[r][n] = I::add_pair_dot(sums[r][n], x, w[n]);
-                }
-            }
-        }
-        sums
+        accumulate::<I, u32, u32, R, REGISTERS>([bias; R], x, lines)
     }
 }

@@ -99,7 +99,7 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
 }
 
 /// Sums that grow side by side: enough to hide the latency of an instruction.
-const CHAINS: usize = 10;
+const CHAINS: usize = 14;
 
 #[inline(always)]
 fn floats<I: Isa>(rounds: usize, step: impl Fn(I::Vector, I::Vector) -> I::Vector) {

@@ -3,7 +3,7 @@
 //! A state `{m, d, o}` stands for attention over some of the tokens: `m` is their largest score, `d`
 //! the sum of `e^(score - m)` and `o` the sum of `e^(score - m) * value`.
 //!
-//! - `update` adds a block of tokens,
+//! - `update` adds a span of tokens,
 //! - `merge` joins the states of two sets of tokens,
 //! - `normalize` turns `o` into the output, `o / d`.
 //!
@@ -11,10 +11,11 @@
 
 use crate::element::Packed;
 use crate::exp::{exp, exp_lanes};
+use crate::factor::Factor;
 use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
-use crate::tile::{Lines, Panel, Sums};
+use crate::span::{PerToken, SPAN, Span, add_values};
 use std::ops::Range;
 
 /// The states of R queries.
@@ -36,53 +37,64 @@ impl<const R: usize> State<'_, R> {
         self.o.fill(0.0);
     }
 
-    /// Adds a block: its scores, its values `[16][head_dim]`, and which tokens each query sees.
+    /// Adds a span, of which each query sees some tokens: `scores` times `scale`, which is positive, and
+    /// its values. The weights, as factors F that may round them, are left in `weights`; the denominator
+    /// adds them as they are.
     ///
-    /// N registers hold a number for each token of a block.
+    /// N registers hold a number for each token of a block, V are some coordinates of one query.
     ///
     /// Nothing of a token outside `visible` is used: a slot that no one wrote may hold NaN, and a
     /// weight of zero would not silence it.
     #[inline(always)]
-    pub fn update<I: Isa, P: Packed, const N: usize>(
+    pub fn update<I: Isa, F: Factor<P>, P: Packed, const N: usize, const V: usize>(
         &mut self,
-        scores: &[[f32; BLOCK_SIZE]; R],
-        values: Panel<'_, P>,
+        scores: &mut [PerToken<f32>; R],
+        scale: f32,
+        weights: &mut [PerToken<F>; R],
+        span: &Span<'_, P>,
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
-        let mut weights = [[0.0; BLOCK_SIZE]; R];
         for r in 0..R {
             if visible[r].is_empty() {
                 continue;
             }
-            let mut row = scores[r];
-            if visible[r].len() < BLOCK_SIZE {
-                // In 32 bits: one comparison of a register with AVX-512.
-                let (first, count) = (visible[r].start as u32, visible[r].len() as u32);
-                for (token, score) in (0_u32..).zip(&mut row) {
-                    if token.wrapping_sub(first) >= count {
-                        *score = f32::NEG_INFINITY;
-                    }
+            // A number that the compiler does not know keeps it from taking all blocks side by side, for
+            // which AVX2 has too few registers.
+            let blocks = visible[r].end.div_ceil(BLOCK_SIZE);
+            let scores = &mut scores[r][..blocks];
+            if visible[r].len() < SPAN {
+                hide(scores, &visible[r]);
+            }
+            // Copies: the compiler knows that nothing else changes them.
+            let (mut m, mut d) = (self.m[r], self.d[r]);
+            // Most spans leave the maximum as it is; the factor then is exactly 1.
+            let peaks = peaks(scores, scale);
+            if is_any_above(&peaks, m) {
+                let peak = max_lanes(peaks, m);
+                factors[r] = exp::<I>(m - peak);
+                m = peak;
+                for d in &mut d {
+                    *d *= factors[r];
                 }
             }
-            // Most blocks leave the maximum as it is; the factor then is exactly 1.
-            if is_any_above(&row, self.m[r]) {
-                let m = max_lanes(row, self.m[r]);
-                factors[r] = exp::<I>(self.m[r] - m);
-                self.m[r] = m;
+            for (scores, weights) in scores.iter().zip(&mut weights[r]) {
+                let mut numbers = *scores;
+                for number in &mut numbers {
+                    *number = I::mul_add(*number, scale, -m);
+                }
+                let numbers = exp_lanes::<I, BLOCK_SIZE>(numbers);
+                for (d, number) in d.iter_mut().zip(&numbers) {
+                    *d += number;
+                }
+                F::store::<I>(&numbers, weights);
             }
-            for score in &mut row {
-                *score -= self.m[r];
-            }
-            weights[r] = exp_lanes::<I, BLOCK_SIZE>(row);
-            for token in 0..BLOCK_SIZE {
-                self.d[r][token] = I::mul_add(self.d[r][token], factors[r], weights[r][token]);
-            }
+            (self.m[r], self.d[r]) = (m, d);
         }
         if factors != [1.0; R] {
             self.rescale(&factors);
         }
-        self.add_values::<I, P, N>(&weights, values, visible);
+        add_values::<I, F, P, R, N, V>(self.o, weights, span, visible);
     }
 
     #[inline(always)]
@@ -91,43 +103,6 @@ impl<const R: usize> State<'_, R> {
         for (o, factor) in self.o.chunks_exact_mut(head_dim).zip(factors) {
             for o in o {
                 *o *= factor;
-            }
-        }
-    }
-
-    /// `o += weights * values`, a strip of coordinates at a time.
-    #[inline(always)]
-    fn add_values<I: Isa, P: Packed, const N: usize>(
-        &mut self,
-        weights: &[[f32; BLOCK_SIZE]; R],
-        values: Panel<'_, P>,
-        visible: &[Range<usize>; R],
-    ) {
-        // A block that all queries see goes as one tile, another one query at a time. The order of
-        // the sum is ascending for each query either way.
-        let head_dim = self.o.len() / R;
-        if visible.iter().any(|seen| seen.len() < BLOCK_SIZE) {
-            for (r, seen) in visible.iter().enumerate() {
-                let o = &mut self.o[r * head_dim..(r + 1) * head_dim];
-                add_some::<I, P>(o, &weights[r], values.units, seen.clone());
-            }
-            return;
-        }
-        let strip = N * I::LANES;
-        for start in (0..head_dim).step_by(strip) {
-            let mut sums = [[I::splat(0.0); N]; R];
-            for r in 0..R {
-                for n in 0..N {
-                    sums[r][n] = I::load(&self.o[r * head_dim + start + n * I::LANES..]);
-                }
-            }
-            let lines = values.lines(start, strip, head_dim);
-            let sums = accumulate_block::<I, P, R, N>(sums, weights, lines);
-            for r in 0..R {
-                for n in 0..N {
-                    let o = &mut self.o[r * head_dim + start + n * I::LANES..];
-                    I::store(sums[r][n], o);
-                }
             }
         }
     }
@@ -170,52 +145,33 @@ impl<const R: usize> State<'_, R> {
     }
 }
 
-/// [`crate::tile::accumulate`] over the tokens of a block, with weights row by row, as they are made.
-///
-/// `values` are the lines of a block from the first coordinate of a strip on, `head_dim` apart.
+/// Makes the scores of all tokens but the visible ones minus infinity.
 #[inline(always)]
-fn accumulate_block<I: Isa, P: Packed, const R: usize, const N: usize>(
-    sums: Sums<I, R, N>,
-    weights: &[[f32; BLOCK_SIZE]; R],
-    mut values: Lines<'_, P>,
-) -> Sums<I, R, N> {
-    let mut sums = sums;
-    for line in 0..BLOCK_SIZE / P::DEPTH {
-        let units = values.line(line);
-        for index in 0..P::DEPTH {
-            let mut values = [I::splat(0.0); N];
-            for n in 0..N {
-                values[n] = P::load::<I>(&units[n * I::LANES..], index);
-            }
-            for r in 0..R {
-                let weight = I::splat(weights[r][line * P::DEPTH + index]);
-                for n in 0..N {
-                    sums[r][n] = I::mul_add_lanes(weight, values[n], sums[r][n]);
-                }
+fn hide(scores: &mut [[f32; BLOCK_SIZE]], visible: &Range<usize>) {
+    // In 32 bits: one comparison of a register with AVX-512.
+    let (first, count) = (visible.start as u32, visible.len() as u32);
+    for (start, scores) in (0_u32..).step_by(BLOCK_SIZE).zip(scores) {
+        for (token, score) in (start..).zip(scores) {
+            if token.wrapping_sub(first) >= count {
+                *score = f32::NEG_INFINITY;
             }
         }
     }
-    sums
 }
 
-/// Adds the weighted values of some tokens of a block to one query's `o`.
+/// The largest of each lane, scaled.
 #[inline(always)]
-fn add_some<I: Isa, P: Packed>(
-    o: &mut [f32],
-    weights: &[f32; BLOCK_SIZE],
-    values: &[P],
-    tokens: Range<usize>,
-) {
-    let head_dim = o.len();
-    for token in tokens {
-        let weight = I::splat(weights[token]);
-        let line = &values[token / P::DEPTH * head_dim..][..head_dim];
-        for start in (0..head_dim).step_by(I::LANES) {
-            let value = P::load::<I>(&line[start..], token % P::DEPTH);
-            let sum = I::mul_add_lanes(weight, value, I::load(&o[start..]));
-            I::store(sum, &mut o[start..]);
+fn peaks(scores: &[[f32; BLOCK_SIZE]], scale: f32) -> [f32; BLOCK_SIZE] {
+    let mut peaks = scores[0];
+    for scores in &scores[1..] {
+        for (peak, score) in peaks.iter_mut().zip(scores) {
+            *peak = if *score > *peak { *score } else { *peak };
         }
     }
+    for peak in &mut peaks {
+        *peak *= scale;
+    }
+    peaks
 }
 
 #[inline(always)]

@@ -8,14 +8,12 @@
 //!                      sums, R x N registers
 //! ```
 //!
-//! Every sum is one chain of multiply-adds over `k` in ascending order, whatever R and N are: this is
-//! where batch invariance comes from.
+//! Every sum is one chain of multiply-adds (or of dot products of pairs) over `k` in ascending order,
+//! whatever R and N are: this is where batch invariance comes from.
 
 use crate::element::Packed;
-use crate::isa::{Isa, again, prefetch};
-
-/// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
+use crate::factor::Factor;
+use crate::isa::{CACHE_LINE, Isa, again, prefetch};
 
 /// Packed memory that is B, and what is asked for while it is read: hardware prefetchers stop at every
 /// page, and with few rows reading B is all that takes time.
@@ -153,42 +151,42 @@ pub type Sums<I, const R: usize, const N: usize> = [[<I as Isa>::Vector; N]; R];
 /// compiler keeps an array in registers only where nothing can hold its address.
 #[inline(always)]
 #[must_use]
-pub fn accumulate<I: Isa, P: Packed, const R: usize, const N: usize>(
+pub fn accumulate<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize>(
     sums: Sums<I, R, N>,
-    a: &[[f32; R]],
+    a: &[[F; R]],
     mut b: Lines<'_, P>,
 ) -> Sums<I, R, N> {
     let mut sums = sums;
-    let whole = a.chunks_exact(P::DEPTH);
+    let whole = a.chunks_exact(P::DEPTH / F::DEPTH);
     let rest = whole.remainder();
     for (a, line) in whole.zip(&mut b) {
-        multiply_add::<I, P, R, N>(&mut sums, a, line);
+        add_line::<I, F, P, R, N>(&mut sums, a, line);
     }
     if !rest.is_empty()
         && let Some(line) = b.next()
     {
-        multiply_add::<I, P, R, N>(&mut sums, rest, line);
+        add_line::<I, F, P, R, N>(&mut sums, rest, line);
     }
     sums
 }
 
 /// One line of B against up to `P::DEPTH` values of `k`.
 #[inline(always)]
-fn multiply_add<I: Isa, P: Packed, const R: usize, const N: usize>(
+fn add_line<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize>(
     sums: &mut Sums<I, R, N>,
-    a: &[[f32; R]],
+    a: &[[F; R]],
     line: &[P],
 ) {
     for (index, a) in a.iter().enumerate() {
         let line = if index == 0 { line } else { again(line) };
-        let mut b = [I::splat(0.0); N];
-        for n in 0..N {
-            b[n] = P::load::<I>(&line[n * I::LANES..], index);
+        let mut b = [F::load::<I>(line, index); N];
+        for n in 1..N {
+            b[n] = F::load::<I>(&line[n * I::LANES..], index);
         }
         for r in 0..R {
-            let a = I::splat(a[r]);
+            let a = F::broadcast::<I>(&a[r]);
             for n in 0..N {
-                sums[r][n] = I::mul_add_lanes(a, b[n], sums[r][n]);
+                sums[r][n] = F::multiply_add::<I>(a, b[n], sums[r][n]);
             }
         }
     }

@@ -1,8 +1,4 @@
 //! Norm, rotary embedding, activation and the softmax algebra against float64.
-#![expect(
-    clippy::single_range_in_vec_init,
-    reason = "what each of one or more queries sees"
-)]
 
 mod oracle;
 
@@ -12,9 +8,10 @@ use chairlift_kernels::norm::rms_norm;
 use chairlift_kernels::rope::{HeadNorm, rope};
 use chairlift_kernels::silu::silu_mul;
 use chairlift_kernels::softmax::State;
-use chairlift_kernels::tile::{Ahead, Panel};
+use chairlift_kernels::span::{Block, PerToken, SPAN, Span};
 use chairlift_kernels::{Element, Rows, RowsMut, bf16};
 use oracle::{assert_close, bits, numbers, rounding, wide};
+use std::ops::Range;
 
 const WIDTHS: [usize; 9] = [1, 7, 8, 15, 16, 17, 33, 64, 1000];
 
@@ -171,12 +168,17 @@ fn rope_refuses_a_position_without_angles() {
     }
 }
 
-/// Softmax-weighted values of 32 tokens: block after block into one state, or merged from two.
+/// Softmax-weighted values of two spans: one after the other into one state, or merged from two.
 struct Algebra<'a> {
-    scores: &'a [[f32; 16]; 2],
+    scores: &'a [PerToken<f32>; 2],
     values: &'a [f32],
     merges: bool,
 }
+
+/// What is seen of the second span: the end of one block, a whole one and the start of a third.
+const SEEN: Range<usize> = 13..43;
+
+const SCALE: f32 = 0.5;
 
 impl Kernel for Algebra<'_> {
     type Output = Vec<f32>;
@@ -184,16 +186,16 @@ impl Kernel for Algebra<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) -> Vec<f32> {
         if I::LANES == 16 {
-            self.run_with::<I, 1>()
+            self.run_with::<I, 1, 4>()
         } else {
-            self.run_with::<I, 2>()
+            self.run_with::<I, 2, 2>()
         }
     }
 }
 
 impl Algebra<'_> {
     #[inline(always)]
-    fn run_with<I: Isa, const N: usize>(self) -> Vec<f32> {
+    fn run_with<I: Isa, const N: usize, const V: usize>(self) -> Vec<f32> {
         let (mut m, mut d, mut o) = ([0.0], [[0.0; 16]], vec![0.0; 16]);
         let (mut m2, mut d2, mut o2) = ([0.0], [[0.0; 16]], vec![0.0; 16]);
         let mut state = State {
@@ -208,19 +210,25 @@ impl Algebra<'_> {
         };
         state.clear();
         other.clear();
-        let (first, second) = self.values.split_at(16 * 16);
-        let panel = |units| Panel {
-            units,
-            ahead: Ahead::Nothing,
+        let span = |index: usize| -> Span<'_, f32> {
+            std::array::from_fn(|block| Block {
+                keys: &[],
+                values: &self.values[(index * SPAN + block * 16) * 16..][..16 * 16],
+                ahead: 0,
+            })
         };
-        let (first, second) = (panel(first), panel(second));
-        state.update::<I, f32, N>(&[self.scores[0]], first, &[0..16]);
+        let mut weights = [[[0.0; 16]; 4]];
+        let mut add = |state: &mut State<'_, 1>, index: usize, seen: Range<usize>| {
+            let scores = &mut [self.scores[index]];
+            state.update::<I, f32, f32, N, V>(scores, SCALE, &mut weights, &span(index), &[seen]);
+        };
+        add(&mut state, 0, 0..SPAN);
         if self.merges {
             state.merge::<I>(&other); // of no token
-            other.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
+            add(&mut other, 1, SEEN);
             state.merge::<I>(&other);
         } else {
-            state.update::<I, f32, N>(&[self.scores[1]], second, &[3..13]);
+            add(&mut state, 1, SEEN);
         }
         state.normalize();
         o
@@ -229,13 +237,14 @@ impl Algebra<'_> {
 
 #[test]
 fn updates_and_merges_of_a_state_agree_with_float64() {
-    let scores = numbers::<f32>(1, 32);
-    let values = numbers::<f32>(2, 32 * 16);
-    let scores: &[[f32; 16]; 2] = scores.as_chunks().0.try_into().expect("two blocks");
-    let tokens = || (0..16).chain(19..29);
-    let weights: Vec<f64> = tokens()
-        .map(|t| f64::from(scores[t / 16][t % 16]).exp())
-        .collect();
+    let scores = numbers::<f32>(1, 2 * SPAN);
+    let values = numbers::<f32>(2, 2 * SPAN * 16);
+    let flat = scores;
+    let scores: [PerToken<f32>; 2] = std::array::from_fn(|s| {
+        std::array::from_fn(|b| std::array::from_fn(|t| flat[s * SPAN + b * 16 + t]))
+    });
+    let tokens = || (0..SPAN).chain(SEEN.start + SPAN..SEEN.end + SPAN);
+    let weights: Vec<f64> = tokens().map(|t| f64::from(flat[t] * SCALE).exp()).collect();
     let total: f64 = weights.iter().sum();
     let expected: Vec<f64> = (0..16)
         .map(|c| {
@@ -248,7 +257,7 @@ fn updates_and_merges_of_a_state_agree_with_float64() {
         .collect();
     for merges in [false, true] {
         let out = dispatch(Algebra {
-            scores,
+            scores: &scores,
             values: &values,
             merges,
         });
