@@ -229,8 +229,11 @@ impl<T: Element> Attend<'_, T> {
             scratch.state::<1>(row, head_dim).clear();
         }
         for index in spans(item) {
-            // While a span is read, the one after it is asked for.
-            let (next, next_index) = if index + 1 < spans(item).end {
+            // While a span is read, the one after it is asked for: by a single tile, not by many, each of
+            // which would ask for what the first got.
+            let (next, next_index) = if rows > const { most_rows::<I>() } {
+                (item, index)
+            } else if index + 1 < spans(item).end {
                 (item, index + 1)
             } else {
                 (next, spans(next).start)

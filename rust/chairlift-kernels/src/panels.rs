@@ -182,32 +182,43 @@ trait Store: Sync {
 
 impl<O: Element> Store for Disjoint<'_, O> {
     unsafe fn store(&self, start: usize, stride: usize, columns: usize, rows: &[[f32; MAX_WIDTH]]) {
-        for (r, numbers) in rows.iter().enumerate() {
-            let start = start + r * stride;
-            // SAFETY: the caller's promise; the slice does not outlive this turn.
-            let out = unsafe { self.take(start..start + columns) };
-            dispatch(Round(numbers, out));
-        }
+        dispatch(Round {
+            out: self,
+            start,
+            stride,
+            columns,
+            rows,
+        });
     }
 }
 
-/// Rounds a row to the type of the output.
-struct Round<'a, O>(&'a [f32; MAX_WIDTH], &'a mut [O]);
+/// Rounds the rows of a tile to the type of the output.
+struct Round<'a, 'out, O> {
+    out: &'a Disjoint<'out, O>,
+    start: usize,
+    stride: usize,
+    columns: usize,
+    rows: &'a [[f32; MAX_WIDTH]],
+}
 
-impl<O: Element> Kernel for Round<'_, O> {
+impl<O: Element> Kernel for Round<'_, '_, O> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Self(numbers, out) = self;
         let width = REGISTERS * I::LANES;
-        if out.len() == width {
-            for column in 0..width {
-                out[column] = O::from_f32(numbers[column]);
-            }
-        } else {
-            for (out, number) in out.iter_mut().zip(numbers) {
-                *out = O::from_f32(*number);
+        for (r, numbers) in self.rows.iter().enumerate() {
+            let start = self.start + r * self.stride;
+            // SAFETY: the promise to `store`; the slice does not outlive this turn.
+            let out = unsafe { self.out.take(start..start + self.columns) };
+            if out.len() == width {
+                for column in 0..width {
+                    out[column] = O::from_f32(numbers[column]);
+                }
+            } else {
+                for (out, number) in out.iter_mut().zip(numbers) {
+                    *out = O::from_f32(*number);
+                }
             }
         }
     }

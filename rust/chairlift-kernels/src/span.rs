@@ -44,6 +44,9 @@ impl<P: Packed> Block<'_, P> {
     /// Asks for what lies `ahead` of the cache lines of some units.
     #[inline(always)]
     fn ask(&self, units: &[P]) {
+        if self.ahead == 0 {
+            return;
+        }
         let place = units.as_ptr().cast::<u8>().wrapping_offset(self.ahead);
         for offset in (0..size_of_val(units)).step_by(CACHE_LINE) {
             prefetch(place.wrapping_add(offset), true);
@@ -69,7 +72,7 @@ pub(crate) fn scores<
     scores: &mut [PerToken<f32>; R],
 ) {
     let parts = P::DEPTH / F::DEPTH;
-    for (taken, blocks) in span.as_chunks::<B>().0.iter().enumerate() {
+    for (taken, &blocks) in span.as_chunks::<B>().0.iter().enumerate() {
         if taken * B >= num_blocks {
             break;
         }
@@ -211,7 +214,7 @@ fn add_strip<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize>(
         }
     }
     for block in blocks {
-        let (block, memory) = (block % SPAN_BLOCKS, &span[block]);
+        let (block, memory) = (block % SPAN_BLOCKS, span[block]);
         for line in 0..BLOCK_SIZE / P::DEPTH {
             let units = &memory.values[line * head_dim + start..][..N * I::LANES];
             memory.ask(units);
