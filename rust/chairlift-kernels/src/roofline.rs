@@ -87,7 +87,7 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
                     4
                 }
             };
-            2 * products_per_word * rounds * CHAINS * I::LANES
+            2 * products_per_word * rounds * chains::<I>() * I::LANES
         }
     }
 
@@ -98,21 +98,27 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
     num_operations.into_inner()
 }
 
-/// Sums that grow side by side: enough to hide the latency of an instruction.
-const CHAINS: usize = 14;
+/// Sums that grow side by side at most.
+const MOST_CHAINS: usize = 14;
+
+/// Sums that grow side by side: enough to hide the latency of an instruction, six cycles where two of them
+/// start in each, and few enough for sixteen registers where there are no more.
+const fn chains<I: Isa>() -> usize {
+    if I::LANES == 16 { MOST_CHAINS } else { 10 }
+}
 
 #[inline(always)]
 fn floats<I: Isa>(rounds: usize, step: impl Fn(I::Vector, I::Vector) -> I::Vector) {
     let b = I::splat(black_box(0.25));
-    let mut sums = [I::splat(black_box(1.0)); CHAINS];
+    let mut sums = [I::splat(black_box(1.0)); MOST_CHAINS];
     for _ in 0..rounds {
-        for chain in 0..CHAINS {
+        for chain in 0..const { chains::<I>() } {
             sums[chain] = step(sums[chain], b);
         }
     }
-    for sum in sums {
+    for sum in &sums[..const { chains::<I>() }] {
         let mut numbers = [0.0; 16];
-        I::store(sum, &mut numbers);
+        I::store(*sum, &mut numbers);
         black_box(numbers);
     }
 }
@@ -120,18 +126,18 @@ fn floats<I: Isa>(rounds: usize, step: impl Fn(I::Vector, I::Vector) -> I::Vecto
 #[inline(always)]
 fn integers<I: Isa>(rounds: usize, step: impl Fn(I::Words, I::Words) -> I::Words) {
     let x = I::splat_word(black_box(0x0102_0304));
-    let mut sums = [x; CHAINS];
-    for chain in 0..CHAINS {
+    let mut sums = [x; MOST_CHAINS];
+    for chain in 0..const { chains::<I>() } {
         sums[chain] = I::splat_word(black_box(chain as u32));
     }
     for _ in 0..rounds {
-        for chain in 0..CHAINS {
+        for chain in 0..const { chains::<I>() } {
             sums[chain] = step(sums[chain], x);
         }
     }
-    for sum in sums {
+    for sum in &sums[..const { chains::<I>() }] {
         let mut numbers = [0.0; 16];
-        I::store(I::convert(sum), &mut numbers);
+        I::store(I::convert(*sum), &mut numbers);
         black_box(numbers);
     }
 }
@@ -159,7 +165,7 @@ mod tests {
             (Arithmetic::Int4, 4),
         ] {
             let few = multiply_in_registers(arithmetic, 3);
-            assert_eq!(few % (3 * CHAINS * 2 * per_word), 0);
+            assert_eq!(few % (3 * 2 * per_word), 0);
             assert_eq!(multiply_in_registers(arithmetic, 6), 2 * few);
         }
     }

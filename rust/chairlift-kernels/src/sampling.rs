@@ -188,12 +188,16 @@ impl Kernel for Sampler<'_> {
 /// The largest logit, or None if a logit is NaN or +inf or all are -inf.
 #[inline(always)]
 fn largest(logits: &[f32]) -> Option<f32> {
-    let mut largest = f32::NEG_INFINITY;
+    // A maximum per lane: one alone would be a chain of comparisons, each of which waits for the last.
+    let mut lanes = [f32::NEG_INFINITY; LANES];
     let mut is_sound = true;
-    for &logit in logits {
-        is_sound &= logit < f32::INFINITY;
-        largest = if logit > largest { logit } else { largest };
+    for logits in logits.chunks(LANES) {
+        for (lane, &logit) in lanes.iter_mut().zip(logits) {
+            is_sound &= logit < f32::INFINITY;
+            *lane = if logit > *lane { logit } else { *lane };
+        }
     }
+    let largest = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
     (is_sound && largest > f32::NEG_INFINITY).then_some(largest)
 }
 
