@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers.environments import call
+from benchmarks.peers.environments import PeerError, call
 
 Command = Sequence[str | Path]
 
@@ -50,19 +50,29 @@ def compare(
     """Runs A B A B.
 
     Raises:
-        PeerError: A command failed.
+        PeerError: A command failed, or printed no result.
     """
     comparison = Comparison(title)
     for number in range(1, rounds + 1):
         sides = (("Chairlift", chairlift, comparison.chairlift), (title, peer, comparison.peer))
         for name, command, figures in sides:
-            result = json.loads(call(command).strip().splitlines()[-1])
+            result = _result(name, call(command))
             figures.append(float(result["tokens_per_s"]))
             on_progress(
                 f"round {number} of {rounds}: {name} {_rate(figures[-1])} tokens/s "
                 f"({result['output_tokens']} tokens, {result['seconds']:.1f} s)"
             )
     return comparison
+
+
+def _result(name: str, output: str) -> dict[str, float]:
+    """Finds the JSON line; engines print lines of their own before it and while they end."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            result: dict[str, float] = json.loads(line)
+            return result
+    message = f"{name} printed no result"
+    raise PeerError(message)
 
 
 def table(comparisons: Sequence[Comparison]) -> str:

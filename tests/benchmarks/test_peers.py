@@ -25,6 +25,7 @@ log.write_text(" ".join([*runs, {name!r}]))
 seconds = {seconds}[runs.count({name!r})]
 print("loading")
 print(json.dumps({{"output_tokens": 100, "seconds": seconds, "tokens_per_s": 100 / seconds}}))
+print("goodbye")
 """
     return [sys.executable, "-c", program]
 
@@ -58,6 +59,12 @@ def test_a_peer_that_fails_gives_the_last_line_it_wrote(tmp_path: Path) -> None:
     failing = [sys.executable, "-c", "raise SystemExit('out of chairs')"]
     with pytest.raises(PeerError, match=r"ended with 1: out of chairs$"):
         compare("peer", command("a", [1.0], tmp_path / "log"), failing, 1, lambda _: None)
+
+
+def test_a_peer_without_a_result_is_named(tmp_path: Path) -> None:
+    silent = [sys.executable, "-c", "print('all is well')"]
+    with pytest.raises(PeerError, match=r"^quiet 1\.0 printed no result$"):
+        compare("quiet 1.0", command("a", [1.0], tmp_path / "log"), silent, 1, lambda _: None)
 
 
 def test_a_peer_that_is_not_there_gives_one_line() -> None:

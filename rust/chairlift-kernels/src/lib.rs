@@ -35,6 +35,7 @@ mod pairs;
 pub mod panels;
 pub mod philox;
 pub mod pool;
+mod probabilities;
 pub mod quantize;
 pub mod quantized;
 pub mod roofline;

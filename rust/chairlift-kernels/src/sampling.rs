@@ -13,17 +13,14 @@
 
 use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
-use crate::exp::exp;
 use crate::isa::Isa;
 use crate::philox::uniform;
 use crate::pool;
+use crate::probabilities::{
+    CHUNK, LANES, LAST_OF_ALL, Last, Weights, in_lanes, key, logit_of, weigh,
+};
 use crate::rows::Rows;
 use std::sync::{Mutex, PoisonError};
-
-/// Lanes of a partial sum, on every instruction set.
-const LANES: usize = 16;
-/// Tokens whose weights are summed before the search for the drawn token looks at them.
-const CHUNK: usize = 512;
 
 /// How to draw for each row, `[S]` each.
 #[derive(Debug, Clone, Copy)]
@@ -191,81 +188,18 @@ fn largest(logits: &[f32]) -> Option<f32> {
     // A maximum per lane: one alone would be a chain of comparisons, each of which waits for the last.
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let mut is_sound = true;
-    for logits in logits.chunks(LANES) {
-        for (lane, &logit) in lanes.iter_mut().zip(logits) {
-            is_sound &= logit < f32::INFINITY;
-            *lane = if logit > *lane { logit } else { *lane };
+    for logits in in_lanes(logits) {
+        for lane in 0..LANES {
+            is_sound &= logits[lane] < f32::INFINITY;
+            lanes[lane] = if logits[lane] > lanes[lane] {
+                logits[lane]
+            } else {
+                lanes[lane]
+            };
         }
     }
     let largest = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
     (is_sound && largest > f32::NEG_INFINITY).then_some(largest)
-}
-
-/// A token's place in the order: a smaller key is an earlier token.
-///
-/// The logit's bits, mapped so that integers order as the floats do, above the id.
-#[inline(always)]
-fn key(logit: f32, id: usize) -> u64 {
-    let bits = (logit + 0.0).to_bits(); // -0.0 equals 0.0
-    let ascending = if bits >> 31 == 0 {
-        bits | 0x8000_0000
-    } else {
-        !bits
-    };
-    u64::from(!ascending) << 32 | id as u64
-}
-
-/// The logit of a key.
-fn logit_of(key: u64) -> f32 {
-    let ascending = !((key >> 32) as u32);
-    f32::from_bits(if ascending >> 31 == 1 {
-        ascending & 0x7fff_ffff
-    } else {
-        !ascending
-    })
-}
-
-/// The last token that is kept: its logit and id.
-type Last = (f32, usize);
-const LAST_OF_ALL: Last = (f32::NEG_INFINITY, usize::MAX);
-
-/// Unnormalised probabilities of the tokens that the filters keep; 1 for the likeliest.
-#[derive(Clone, Copy)]
-struct Weights {
-    largest: f32,
-    temperature: f32,
-    /// `min_p`: lesser weights are dropped.
-    floor: f32,
-    /// `top_k` and `top_p`: tokens after this one are dropped.
-    last: Last,
-}
-
-impl Weights {
-    #[inline(always)]
-    fn weight<I: Isa>(&self, logit: f32, id: usize) -> f32 {
-        let weight = exp::<I>((logit - self.largest) / self.temperature);
-        let (last_logit, last_id) = self.last;
-        let is_kept =
-            weight >= self.floor && (logit > last_logit || logit == last_logit && id <= last_id);
-        if is_kept { weight } else { 0.0 }
-    }
-
-    /// Sums over each chunk of tokens, in a fixed order.
-    #[inline(always)]
-    fn sums<I: Isa>(&self, logits: &[f32]) -> Vec<f64> {
-        let mut sums = Vec::with_capacity(logits.len().div_ceil(CHUNK));
-        for (chunk, logits) in logits.chunks(CHUNK).enumerate() {
-            let mut lanes = [0.0; LANES];
-            for (run, logits) in logits.chunks(LANES).enumerate() {
-                for (lane, &logit) in logits.iter().enumerate() {
-                    let id = chunk * CHUNK + run * LANES + lane;
-                    lanes[lane] += f64::from(self.weight::<I>(logit, id));
-                }
-            }
-            sums.push(lanes.iter().sum());
-        }
-        sums
-    }
 }
 
 impl Sampler<'_> {
@@ -392,9 +326,4 @@ impl Sampler<'_> {
         let (_, &mut bound, _) = maxima.select_nth_unstable(top_k - 1);
         logit_of(bound)
     }
-}
-
-#[inline(always)]
-fn weigh<I: Isa>(weights: &Weights, key: u64) -> f64 {
-    f64::from(weights.weight::<I>(logit_of(key), key as u32 as usize))
 }
