@@ -31,9 +31,17 @@ async def test_many_callers_share_one_stream_and_get_their_own_answers(serve):
 
 async def test_text_comes_in_pieces_and_the_end_tells_why(serve):
     async with serve() as server, connect_async(server.address) as client:
-        generation = client.generate([1, 2, 3], max_tokens=8, timeline=True, **GREEDY)
-        pieces = [piece async for piece in generation]
+        options = {"max_tokens": 8, "timeline": True, **GREEDY}
+        whole = await client.generate([1, 2, 3], **options).text()
+        # A fast server may send all at once; half of it cannot wait for the rest.
+        generation = client.generate([1, 2, 3], credit=4, **options)
+        pieces = []
+        async for piece in generation:
+            if not pieces:
+                await generation.credit(4)
+            pieces.append(piece)
         assert len(pieces) > 1
+        assert "".join(pieces) == whole
         assert generation.accepted.num_prompt_tokens == 3
         assert generation.finished.reason == pb.FINISH_REASON_LENGTH
         assert generation.finished.usage.output_tokens == 8
