@@ -749,7 +749,7 @@ def paged_attention(
         query_start_loc: int32 `[R + 1]`.
         seq_lens: int32 `[R]`; the queries of a row are its last tokens.
         out: `[T, num_heads, head_dim]`.
-        scale: Usually head_dim ** -0.5.
+        scale: Positive; usually head_dim ** -0.5.
         block_size: 16.
         window: A token sees itself and the `window - 1` before it.
     """

@@ -40,7 +40,7 @@ pub struct Layer<'a, T> {
     pub cache: &'a [T],
     /// Shape of `cache`.
     pub shape: CacheShape,
-    /// Factor of the scores.
+    /// Factor of the scores; positive.
     pub scale: f32,
     /// A token sees itself and the `window - 1` before it.
     pub window: Option<usize>,
@@ -51,7 +51,8 @@ pub struct Layer<'a, T> {
 /// Shapes: `query`, `out` `[T, num_heads * head_dim]`.
 ///
 /// # Errors
-/// If the arguments do not fit each other, or a block that a query sees is outside the cache.
+/// If the arguments do not fit each other, the scale is not positive, or a block that a query sees is outside
+/// the cache.
 pub fn paged_attention<T: AttentionElement>(
     query: Rows<'_, T>,
     layer: &Layer<'_, T>,
@@ -64,6 +65,9 @@ pub fn paged_attention<T: AttentionElement>(
         ..
     } = layer.shape;
     layer.shape.check(layer.cache.len())?;
+    if layer.scale.is_nan() || layer.scale <= 0.0 {
+        return Err(ArgumentError::new("scale", "above 0", layer.scale));
+    }
     let kv_width = num_kv_heads * head_dim;
     if kv_width == 0 || query.width() == 0 || !query.width().is_multiple_of(kv_width) {
         let expected = format_args!("a width that is a multiple of {kv_width}");

@@ -81,7 +81,8 @@ impl<const R: usize> State<'_, R> {
             for (scores, weights) in scores.iter().zip(&mut weights[r]) {
                 let mut numbers = *scores;
                 for number in &mut numbers {
-                    *number = I::mul_add(*number, scale, -m);
+                    // Two roundings, as of `m`: the largest is exactly 0, and none is above.
+                    *number = *number * scale - m;
                 }
                 let numbers = exp_lanes::<I, BLOCK_SIZE>(numbers);
                 for (d, number) in d.iter_mut().zip(&numbers) {

@@ -28,8 +28,6 @@ pub struct Panel<'a, P> {
 /// Where the memory lies that is needed next.
 #[derive(Clone, Copy)]
 pub enum Ahead {
-    /// Nowhere: B is in cache, and so is what follows.
-    Nothing,
     /// Always so many bytes from the unit that is read, for the nearest cache.
     Bytes(isize),
     /// In the panel after this one, of which each of several tiles that read B asks for its share, for
@@ -49,7 +47,6 @@ impl<'a, P> Panel<'a, P> {
         let rest = &self.units[start..];
         let bytes = |units: usize| units * size_of::<P>();
         let (offset, tiles, is_near) = match self.ahead {
-            Ahead::Nothing => (0, 0, true),
             Ahead::Bytes(offset) => (offset, 1, true),
             Ahead::NextPanel { tile, tiles } => {
                 let len = size_of_val(self.units);
@@ -61,8 +58,8 @@ impl<'a, P> Panel<'a, P> {
             width,
             stride,
             next: rest.as_ptr().cast::<u8>().wrapping_offset(offset),
-            step: bytes(stride).checked_div(tiles).unwrap_or(0),
-            asked: bytes(width).checked_div(tiles).unwrap_or(0),
+            step: bytes(stride) / tiles,
+            asked: bytes(width) / tiles,
             is_near,
         }
     }
@@ -80,15 +77,7 @@ pub struct Lines<'a, P> {
     is_near: bool,
 }
 
-impl<'a, P> Lines<'a, P> {
-    /// Line `index` of those that are left: of a known number, for a loop that the compiler unrolls.
-    #[inline(always)]
-    pub fn line(&mut self, index: usize) -> &'a [P] {
-        let line = &self.rest[index * self.stride..][..self.width];
-        self.ask();
-        line
-    }
-
+impl<P> Lines<'_, P> {
     #[inline(always)]
     fn ask(&mut self) {
         for offset in (0..self.asked).step_by(CACHE_LINE) {

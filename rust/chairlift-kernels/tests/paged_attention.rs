@@ -347,6 +347,47 @@ proptest! {
     }
 }
 
+/// The last of 40 queries, alone, with scores times `scale`.
+fn attend_scaled(scale: f32) -> Result<Vec<f32>, ArgumentError> {
+    let mut world = World::<f32>::new((1, 1), 16, None, &[40]);
+    world.write((0, 0, 40));
+    let mut out = vec![f32::NAN; 16];
+    paged_attention(
+        Rows::contiguous(&world.query[0][39 * 16..], 16),
+        &Layer {
+            scale,
+            ..world.layer()
+        },
+        &Sequences {
+            block_table: Rows::contiguous(&world.table, world.blocks_per_row),
+            rows: &[0],
+            query_start_loc: &[0, 1],
+            seq_lens: &[40],
+        },
+        RowsMut::contiguous(&mut out, 16),
+    )?;
+    Ok(out)
+}
+
+#[test]
+fn scores_of_any_size_have_a_softmax() {
+    let likeliest = attend_scaled(1e4).expect("a good call");
+    for scale in [1e8, 1e10, 1e12, 1e30] {
+        assert_eq!(attend_scaled(scale).expect("a good call"), likeliest);
+    }
+}
+
+#[test]
+fn a_scale_that_is_not_positive_is_refused() {
+    for (scale, got) in [(0.0, "0"), (-0.125, "-0.125"), (f32::NAN, "NaN")] {
+        let error = attend_scaled(scale).expect_err("the scale is wrong");
+        assert_eq!(
+            error.to_string(),
+            format!("scale: expected above 0, got {got}")
+        );
+    }
+}
+
 /// The error for a changed copy of a good call.
 fn refusal(change: impl FnOnce(&mut World<f32>, &mut [i32], &mut [i32], &mut [i32])) -> String {
     let mut world = World::<f32>::new((2, 1), 16, None, &[20]);
