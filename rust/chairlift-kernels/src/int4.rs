@@ -16,7 +16,7 @@
 use crate::Element;
 use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
-use crate::quantize::{CHUNK, GROUP, Scale, quantize_int4, round_chunk};
+use crate::quantize::{CHUNK, GROUP, Scale, quantize_int4, round_chunk, word};
 use crate::quantized::Code;
 use crate::tile::{Panel, Sums, Tile};
 
@@ -30,6 +30,10 @@ const INPUT_LINES: usize = 1 + 2 * LINES;
 const OFFSET: i32 = 8;
 /// The four nibbles that a mask leaves.
 const LOW: u32 = 0x0f0f_0f0f;
+/// A byte in each half.
+const BYTES: u32 = 0x00ff_00ff;
+/// What makes half a group's bytes unsigned.
+const UNSIGNED: i32 = 128 * GROUP as i32 / 2;
 /// 1 in both halves.
 const ONES: u32 = 0x0001_0001;
 
@@ -69,7 +73,7 @@ impl Code for Int4 {
             {
                 for (place, w) in w.iter().enumerate() {
                     let shift = 8 * (place % 4) + 4 * (place / 4);
-                    line[column] |= (w + OFFSET).cast_unsigned() << shift;
+                    line[column] |= (i32::from(*w) + OFFSET).cast_unsigned() << shift;
                 }
             }
         }
@@ -88,18 +92,21 @@ impl Code for Int4 {
         r: usize,
         packed: &mut [[u32; R]],
     ) {
-        let mut groups = packed.as_chunks_mut::<INPUT_LINES>().0.iter_mut();
-        for numbers in numbers.chunks(CHUNK) {
-            let integers = round_chunk(numbers, scale);
-            for (x, lines) in integers.as_chunks::<GROUP>().0.iter().zip(&mut groups) {
-                let mut halves = [0; 2];
+        let (groups, _) = packed.as_chunks_mut::<INPUT_LINES>();
+        let mut integers = [0; CHUNK];
+        for (numbers, groups) in numbers.chunks(CHUNK).zip(groups.chunks_mut(CHUNK / GROUP)) {
+            let integers = round_chunk(numbers, scale, &mut integers);
+            for (lines, x) in groups.iter_mut().zip(integers.as_chunks::<GROUP>().0) {
+                // Two sums in the halves of a word, of bytes that 128 makes unsigned.
+                let mut sums = 0;
                 for (line, x) in lines[1..].iter_mut().zip(x.as_chunks::<4>().0) {
-                    let [a, b, c, d] = x.map(|x| x.cast_unsigned() & 0xff);
-                    line[r] = a | b << 8 | c << 16 | d << 24;
-                    halves[0] += x[0] + x[1];
-                    halves[1] += x[2] + x[3];
+                    let word = word(*x);
+                    line[r] = word;
+                    let unsigned = word ^ 0x8080_8080;
+                    sums += (unsigned & BYTES) + (unsigned >> 8 & BYTES);
                 }
-                let [low, high] = halves.map(|half| (-OFFSET * half).cast_unsigned());
+                let start = |sum: u32| (-OFFSET * (sum.cast_signed() - UNSIGNED)).cast_unsigned();
+                let (low, high) = (start(sums & 0xffff), start(sums >> 16));
                 lines[0][r] = if I::HAS_DOT {
                     low.wrapping_add(high)
                 } else {

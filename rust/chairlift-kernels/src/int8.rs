@@ -1,19 +1,19 @@
 //! Eight-bit weights, one scale per output; inputs in eight bits, one scale per row.
 //!
 //! ```text
-//!   a word of the panel   [w0 w2 w1 w3] + 128, four k of one output
-//!   two lines of inputs   [x0 x1] and [x2 x3] as 16-bit halves, R rows side by side
+//!   a word of the panel   [w0 w1 w2 w3] + 128, four k of one output
+//!   two lines of inputs   [x0 x2] and [x1 x3] as 16-bit halves, R rows side by side
 //! ```
 //!
-//! A mask leaves `w0` and `w1` as 16-bit halves, a shift `w2` and `w3`; their products with the inputs
+//! A mask leaves `w0` and `w2` as 16-bit halves, a shift `w1` and `w3`; their products with the inputs
 //! are exact in 32 bits. Where a machine sums four products of bytes by one instruction, inputs are
-//! one line `[x0 x2 x1 x3]` instead and weights are used as they lie. The offset of 128 is taken back by
+//! one line `[x0 x1 x2 x3]` instead and weights are used as they lie. The offset of 128 is taken back by
 //! the start of each sum, `-128 sum(x)`.
 
 use crate::Element;
 use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
-use crate::quantize::{CHUNK, Scale, round_chunk, scale_int8};
+use crate::quantize::{CHUNK, Scale, round_chunk, scale_int8, word};
 use crate::quantized::Code;
 use crate::tile::{Panel, Sums, Tile};
 
@@ -21,6 +21,8 @@ use crate::tile::{Panel, Sums, Tile};
 const DEPTH: usize = 4;
 /// Makes weights unsigned.
 const OFFSET: i32 = 128;
+/// Adds it to each byte of a word.
+const OFFSETS: u32 = 0x8080_8080;
 /// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
 static EVEN: [u32; 16] = [0x00ff_00ff; 16];
 
@@ -50,12 +52,13 @@ impl Code for Int8 {
         panel: &mut [u32],
     ) -> f32 {
         let scale = scale_int8(weights);
+        let mut integers = [0; CHUNK];
         for (chunk, numbers) in weights.chunks(CHUNK).enumerate() {
-            let integers = round_chunk(numbers, scale);
+            let integers = round_chunk(numbers, scale, &mut integers);
             let words = &mut panel[chunk * (CHUNK / DEPTH) * width..];
             for (line, w) in words.chunks_mut(width).zip(integers.as_chunks::<DEPTH>().0) {
-                let [a, b, c, d] = w.map(|w| (w + OFFSET).cast_unsigned());
-                line[column] = a | c << 8 | b << 16 | d << 24;
+                // Of a byte, adding 128 turns the highest bit.
+                line[column] = word(*w) ^ OFFSETS;
             }
         }
         scale.unit
@@ -75,20 +78,24 @@ impl Code for Int8 {
     ) {
         let (start, packed) = packed.split_first_mut().expect("a start and words");
         let len = input_lines::<I>() * CHUNK / DEPTH;
+        let mut integers = [0; CHUNK];
         let mut total = 0;
         for (numbers, lines) in numbers.chunks(CHUNK).zip(packed.chunks_mut(len)) {
-            let integers = round_chunk(numbers, scale);
+            let integers = round_chunk(numbers, scale, &mut integers);
+            for integer in integers {
+                total += i32::from(*integer);
+            }
+            let (integers, _) = integers.as_chunks::<DEPTH>();
             if I::HAS_DOT {
-                for (line, x) in lines.iter_mut().zip(integers.as_chunks::<DEPTH>().0) {
-                    let [a, b, c, d] = x.map(|x| x.cast_unsigned() & 0xff);
-                    line[r] = a | c << 8 | b << 16 | d << 24;
+                for (line, x) in lines.iter_mut().zip(integers) {
+                    line[r] = word(*x);
                 }
             } else {
-                for (line, x) in lines.iter_mut().zip(integers.as_chunks::<2>().0) {
-                    line[r] = x[0].cast_unsigned() & 0xffff | x[1].cast_unsigned() << 16;
+                for (lines, [a, b, c, d]) in lines.as_chunks_mut::<2>().0.iter_mut().zip(integers) {
+                    lines[0][r] = halves(*a, *c);
+                    lines[1][r] = halves(*b, *d);
                 }
             }
-            total += integers.iter().sum::<i32>();
         }
         start[r] = (-OFFSET * total).cast_unsigned();
     }
@@ -101,7 +108,10 @@ impl Code for Int8 {
         let width = REGISTERS * I::WORDS;
         let lines = panel.lines(0, width, width);
         let (start, x) = x.split_first().expect("a start and words");
-        let mut sums = start.map(|start| [I::splat_word(start); REGISTERS]);
+        let mut sums = [[I::splat_word(0); REGISTERS]; R];
+        for r in 0..R {
+            sums[r] = [I::broadcast_word(&start[r]); REGISTERS];
+        }
         if I::HAS_DOT {
             for (x, line) in x.iter().zip(lines) {
                 let mut w = [I::splat_word(0); REGISTERS];
@@ -115,7 +125,7 @@ impl Code for Int8 {
                     }
                 }
             }
-            return sums.map(|sums| sums.map(I::convert));
+            return converted::<I, R>(&sums);
         }
         for (x, line) in x.as_chunks::<2>().0.iter().zip(lines) {
             let even = I::load_words(again(&EVEN));
@@ -130,8 +140,27 @@ impl Code for Int8 {
             }
             multiply_add::<I, R>(&mut sums, &x[1], w);
         }
-        sums.map(|sums| sums.map(I::convert))
+        converted::<I, R>(&sums)
     }
+}
+
+/// Both halves of a word.
+#[inline(always)]
+fn halves(low: i8, high: i8) -> u32 {
+    let half = |byte: i8| u32::from(i16::from(byte).cast_unsigned());
+    half(low) | half(high) << 16
+}
+
+/// The sums as numbers.
+#[inline(always)]
+fn converted<I: Isa, const R: usize>(sums: &[[I::Words; REGISTERS]; R]) -> Sums<I, R, REGISTERS> {
+    let mut numbers = [[I::splat(0.0); REGISTERS]; R];
+    for r in 0..R {
+        for n in 0..REGISTERS {
+            numbers[r][n] = I::convert(sums[r][n]);
+        }
+    }
+    numbers
 }
 
 #[inline(always)]

@@ -7,8 +7,16 @@
 //!     [K / D][W][D]    [K / D][W][D]
 //! ```
 //!
-//! Each thread packs the rows of the input for itself (a copy that cores share costs more than it
-//! saves), then multiplies every tile of rows by every panel of its share.
+//! Each thread packs the rows of the input that it needs for itself (a copy that cores share costs more
+//! than it saves), then multiplies every tile of them by every panel of its share. Few rows are all
+//! rows; of many each thread takes some, if it can, and packs only these.
+//!
+//! ```text
+//!   4 threads, few rows        p p p p | p p p p | p p p p | p p p p       p: a panel
+//!
+//!   twice as many as pay       p p p p p p p p | p p p p p p p p           one half of the rows
+//!                              p p p p p p p p | p p p p p p p p           the other
+//! ```
 
 use crate::Element;
 use crate::aligned::{Aligned, Zeroed};
@@ -36,6 +44,9 @@ const GRAIN: usize = 1 << 17;
 
 /// Rows whose packed activations a thread holds at a time.
 const MAX_ROWS: usize = 240;
+
+/// Rows for which it pays to read all weights once more: computing with them takes longer by far.
+const ROWS_PER_READER: usize = 96;
 
 /// Rows of numbers times panels of weights.
 pub(crate) trait Product: Sync {
@@ -140,7 +151,7 @@ pub(crate) fn packed_panels<U: Zeroed + Send>(
     panels
 }
 
-/// Gives each thread its share of the panels: `out` `[num_rows, out_features]`.
+/// Gives each thread its share of the rows and panels: `out` `[num_rows, out_features]`.
 pub(crate) fn split_panels<O: Element>(
     (out_features, in_features): (usize, usize),
     out: RowsMut<'_, O>,
@@ -150,23 +161,37 @@ pub(crate) fn split_panels<O: Element>(
     let (num_rows, stride) = (out.len(), out.stride());
     let out = Disjoint::new(out.into_slice());
     let grain = GRAIN / (width * in_features * num_rows.max(1));
-    pool::split(out_features.div_ceil(width), grain, |panels| {
-        task(Target {
-            out: &out,
-            num_rows,
-            stride,
-            out_features,
-            panels,
-        });
+    let num_panels = out_features.div_ceil(width);
+    let readers = num_readers(num_rows, pool::num_threads());
+    pool::split(readers * num_panels, grain * readers, |items| {
+        for reader in items.start / num_panels..items.end.div_ceil(num_panels) {
+            let first = reader * num_panels;
+            task(Target {
+                out: &out,
+                stride,
+                out_features,
+                rows: reader * num_rows / readers..(reader + 1) * num_rows / readers,
+                panels: items.start.max(first) - first..items.end.min(first + num_panels) - first,
+            });
+        }
     });
 }
 
-/// Where one thread's outputs go.
+/// How often all panels are read, each time by as many threads, for other rows.
+fn num_readers(num_rows: usize, threads: usize) -> usize {
+    let most = (num_rows / ROWS_PER_READER).clamp(1, threads);
+    let mut counts = (1..=most).rev();
+    counts
+        .find(|&count| threads.is_multiple_of(count))
+        .unwrap_or(1)
+}
+
+/// Where one thread's outputs go, and which they are.
 pub(crate) struct Target<'a> {
     out: &'a dyn Store,
-    num_rows: usize,
     stride: usize,
     out_features: usize,
+    rows: Range<usize>,
     panels: Range<usize>,
 }
 
@@ -224,7 +249,7 @@ impl<O: Element> Kernel for Round<'_, '_, O> {
     }
 }
 
-/// One thread's panels of a product.
+/// One thread's part of a product.
 pub(crate) struct Share<'a, P> {
     pub(crate) product: P,
     pub(crate) target: Target<'a>,
@@ -237,15 +262,13 @@ impl<P: Product> Kernel for Share<'_, P> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let num_rows = self.target.num_rows;
-        let mut packed =
-            P::Unit::take_scratch(num_rows.min(MAX_ROWS) * self.product.units_per_row::<I>());
+        let target = &self.target.rows;
+        let len = target.len().min(MAX_ROWS) * self.product.units_per_row::<I>();
+        let mut packed = P::Unit::take_scratch(len);
         let mut scales = [0.0; MAX_ROWS];
-        let mut done = 0;
-        while done < num_rows {
-            let rows = done..num_rows.min(done + MAX_ROWS);
-            self.multiply::<I>(rows.clone(), &mut packed, &mut scales);
-            done = rows.end;
+        for first in target.clone().step_by(MAX_ROWS) {
+            let rows = first..target.end.min(first + MAX_ROWS);
+            self.multiply::<I>(rows, &mut packed, &mut scales);
         }
         P::Unit::return_scratch(packed);
     }
@@ -302,7 +325,7 @@ impl<P: Product> Share<'_, P> {
             }
         }
         let start = first_row * target.stride + panel * width;
-        // SAFETY: the columns of a panel belong to one part, which writes them here only.
+        // SAFETY: rows and columns of a panel belong to one part, which writes them here only.
         unsafe { target.out.store(start, target.stride, columns, &rows) };
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::{Element, bf16};
 
-/// Numbers that are rounded at a time; a multiple of what any kernel packs at a time.
-pub(crate) const CHUNK: usize = 64;
+/// Numbers that are rounded at a time: whole groups.
+pub(crate) const CHUNK: usize = 32 * GROUP;
 
 /// Largest magnitude of an eight-bit integer here: the range is symmetric.
 const MAX_INT8: f32 = 127.0;
@@ -49,42 +49,53 @@ pub(crate) fn scale_int8<T: Element>(numbers: &[T]) -> Scale {
 #[inline(always)]
 fn largest_magnitude<T: Element>(numbers: &[T]) -> f32 {
     // The bits of magnitudes are ordered as the magnitudes are, with NaN above infinity.
-    let magnitudes = numbers
-        .iter()
-        .map(|number| number.to_f32().to_bits() & !SIGN);
-    f32::from_bits(magnitudes.fold(0, u32::max))
+    let mut largest = 0;
+    for number in numbers {
+        largest = largest.max(number.to_f32().to_bits() & !SIGN);
+    }
+    f32::from_bits(largest)
 }
 
 const SIGN: u32 = 1 << 31;
 
-/// Rounds up to [`CHUNK`] numbers to integers; zeros fill the rest.
+/// Rounds up to [`CHUNK`] numbers to integers, in the front of a buffer; zeros fill the last group.
+///
+/// In memory, because what follows wants them in another order: a compiler that has them in registers
+/// picks them out one by one.
 #[inline(always)]
-pub(crate) fn round_chunk<T: Element>(numbers: &[T], scale: Scale) -> [i32; CHUNK] {
-    let mut integers = [0; CHUNK];
-    if let Some(numbers) = numbers.first_chunk::<CHUNK>() {
-        for (integer, number) in integers.iter_mut().zip(numbers) {
-            *integer = round(number.to_f32() * scale.inverse);
-        }
-    } else {
-        for (integer, number) in integers.iter_mut().zip(numbers) {
-            *integer = round(number.to_f32() * scale.inverse);
-        }
+pub(crate) fn round_chunk<'b, T: Element>(
+    numbers: &[T],
+    scale: Scale,
+    integers: &'b mut [i8; CHUNK],
+) -> &'b [i8] {
+    let (integers, _) = integers.split_at_mut(numbers.len().next_multiple_of(GROUP));
+    let (whole, rest) = integers.split_at_mut(numbers.len());
+    for (integer, number) in whole.iter_mut().zip(numbers) {
+        *integer = round(number.to_f32() * scale.inverse);
     }
+    rest.fill(0);
     integers
 }
 
 #[inline(always)]
-fn round(number: f32) -> i32 {
+fn round(number: f32) -> i8 {
     // Cut to a byte so that a NaN, whose row is NaN anyway, stays within what the kernels add up.
     let bits = (number + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits());
-    i32::from(bits as u8 as i8)
+    bits as u8 as i8
+}
+
+/// Four neighbours as bytes of a word, the first lowest.
+#[inline(always)]
+pub(crate) fn word(integers: [i8; 4]) -> u32 {
+    let [a, b, c, d] = integers;
+    u32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
 }
 
 /// A group of four-bit weights: integers of -8..=7 and their scale.
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
     pub(crate) scale: bf16,
-    pub(crate) integers: [i32; GROUP],
+    pub(crate) integers: [i8; GROUP],
 }
 
 /// Parts of the largest magnitude that are tried as 8 scales; the one with the least error counts.
@@ -142,7 +153,7 @@ fn squared_error(weights: &[f32; GROUP], group: &Group) -> f32 {
     let scale = group.scale.to_f32();
     let mut lanes = [0.0; 8];
     for (index, (weight, integer)) in weights.iter().zip(group.integers).enumerate() {
-        let difference = weight - scale * integer as f32;
+        let difference = weight - scale * f32::from(integer);
         lanes[index % 8] += difference * difference;
     }
     lanes.into_iter().sum()

@@ -30,8 +30,8 @@ pub struct Panel<'a, P> {
 pub enum Ahead {
     /// Always so many bytes from the unit that is read, for the nearest cache.
     Bytes(isize),
-    /// In the panel after this one, of which each of several tiles that read B asks for its share, for
-    /// a cache farther off: B itself fills the nearest.
+    /// The same line of the panel after this one, for a cache farther off: B itself fills the nearest.
+    /// Of several tiles that read B each asks in its turn.
     NextPanel {
         /// Which tile this is.
         tile: usize,
@@ -45,21 +45,20 @@ impl<'a, P> Panel<'a, P> {
     #[inline(always)]
     pub fn lines(&self, start: usize, width: usize, stride: usize) -> Lines<'a, P> {
         let rest = &self.units[start..];
-        let bytes = |units: usize| units * size_of::<P>();
-        let (offset, tiles, is_near) = match self.ahead {
-            Ahead::Bytes(offset) => (offset, 1, true),
+        let (offset, turn, tiles, is_near) = match self.ahead {
+            Ahead::Bytes(offset) => (offset, 0, 1, true),
             Ahead::NextPanel { tile, tiles } => {
                 let len = size_of_val(self.units);
-                ((len + len * tile / tiles).cast_signed(), tiles, false)
+                (len.cast_signed(), tile, tiles, false)
             }
         };
         Lines {
             rest,
             width,
             stride,
-            next: rest.as_ptr().cast::<u8>().wrapping_offset(offset),
-            step: bytes(stride) / tiles,
-            asked: bytes(width) / tiles,
+            next: rest.as_ptr().wrapping_byte_offset(offset),
+            turn,
+            tiles,
             is_near,
         }
     }
@@ -70,20 +69,26 @@ pub struct Lines<'a, P> {
     rest: &'a [P],
     width: usize,
     stride: usize,
-    /// Where the next line asks for `asked` bytes; then it moves on by `step`.
-    next: *const u8,
-    step: usize,
-    asked: usize,
+    /// What lies ahead of the line that comes next.
+    next: *const P,
+    /// Lines before that of which this tile asks for what lies ahead.
+    turn: usize,
+    tiles: usize,
     is_near: bool,
 }
 
 impl<P> Lines<'_, P> {
     #[inline(always)]
     fn ask(&mut self) {
-        for offset in (0..self.asked).step_by(CACHE_LINE) {
-            prefetch(self.next.wrapping_add(offset), self.is_near);
+        if self.turn == 0 {
+            // A width that the compiler knows makes this one or two instructions.
+            for offset in (0..self.width * size_of::<P>()).step_by(CACHE_LINE) {
+                prefetch(self.next.wrapping_byte_add(offset), self.is_near);
+            }
+            self.turn = self.tiles;
         }
-        self.next = self.next.wrapping_add(self.step);
+        self.turn -= 1;
+        self.next = self.next.wrapping_add(self.stride);
     }
 }
 

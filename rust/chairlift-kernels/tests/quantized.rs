@@ -52,7 +52,7 @@ fn check<T: LinearElement>(m: usize, n: usize, k: usize, quantization: Quantizat
 fn layers_agree_with_float64_at_every_edge() {
     for quantization in BOTH {
         for n in [1, 15, 16, 17, 33] {
-            for k in [1, 3, 4, 31, 32, 33, 64, 65, 130] {
+            for k in [1, 3, 4, 31, 32, 33, 64, 65, 130, 1057] {
                 for m in [1, 5, 6, 7, 13] {
                     check::<f32>(m, n, k, quantization);
                     check::<bf16>(m, n, k, quantization);

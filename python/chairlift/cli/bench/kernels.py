@@ -158,8 +158,9 @@ def _linear(
     layers = [first, *(Linear(weight, None, quantize) for _ in range(count - 1))]
     for num_rows in rows:
         x = torch.randn(num_rows, inputs).to(dtype)
-        seconds = _median(lambda number: layers[number % count](x), repeat)  # noqa: B023
-        moved = first.num_bytes + x.nbytes + num_rows * outputs * dtype.itemsize
+        out = torch.empty(num_rows, outputs, dtype=dtype)
+        seconds = _median(lambda number: layers[number % count](x, out=out), repeat)  # noqa: B023
+        moved = first.num_bytes + x.nbytes + out.nbytes
         operations = 2 * num_rows * outputs * inputs
         text = f"{num_rows} x {inputs} x {outputs}"
         yield roofline.result(name, text, seconds, moved, operations)
@@ -180,11 +181,12 @@ def _elementwise(
         gate_up = torch.randn(num_rows, 2 * inner).to(dtype)
         heads = torch.randn(num_rows, config.num_heads, config.head_dim).to(dtype)
         positions = torch.arange(num_rows, dtype=torch.int32)
+        normed, gated = torch.empty_like(x), torch.empty(num_rows, inner, dtype=dtype)
         shape = f"{num_rows} x {hidden}"
-        seconds = _median(lambda _: ops.rms_norm(x, norm, 1e-6), repeat)  # noqa: B023
+        seconds = _median(lambda _: ops.rms_norm(x, norm, 1e-6, out=normed), repeat)  # noqa: B023
         yield roofline.result("rms_norm", shape, seconds, 2 * x.nbytes, 0)
         shape = f"{num_rows} x {inner}"
-        seconds = _median(lambda _: ops.silu_mul(gate_up), repeat)  # noqa: B023
+        seconds = _median(lambda _: ops.silu_mul(gate_up, out=gated), repeat)  # noqa: B023
         yield roofline.result("silu_mul", shape, seconds, gate_up.nbytes * 3 // 2, 0)
         shape = f"{num_rows} x {config.num_heads} x {config.head_dim}"
         seconds = _median(lambda _: ops.rope_(heads, positions, cos_sin), repeat)  # noqa: B023
