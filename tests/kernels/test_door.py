@@ -32,6 +32,15 @@ def test_the_good_call_is_good():
             "expected one of float32, bfloat16, int32, int64, got torch.float16"
             "\nwhile processing 'x'",
         ),
+        (
+            {"x": torch.ones(3, 8).to_sparse()},
+            "expected a dense tensor, got torch.sparse_coo\nwhile processing 'x'",
+        ),
+        (
+            {"x": torch.ones(3, 8).to(torch.float8_e4m3fn)},
+            "expected one of float32, bfloat16, int32, int64, got torch.float8_e4m3fn"
+            "\nwhile processing 'x'",
+        ),
         ({"x": torch.ones(3, 8).int()}, "x: expected float32 or bfloat16, got int32"),
         ({"weight": torch.ones(8).bfloat16()}, "weight: expected float32, got bfloat16"),
         ({"out": torch.ones(3, 8).bfloat16()}, "out: expected float32, got bfloat16"),

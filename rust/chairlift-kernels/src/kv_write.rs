@@ -7,6 +7,9 @@ use crate::layout::{self, BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::Rows;
 
+/// Numbers that are worth the cache line which each pair of a key has to itself.
+const ELEMENTS_PER_LINE: usize = 8;
+
 /// Writes a key and a value per token and head to the token's slot.
 ///
 /// Threads share the heads and not the tokens: a head of a block is a run of cache lines of its own.
@@ -44,7 +47,7 @@ pub fn kv_write<T: Element>(
         return Err(ArgumentError::new("slot_mapping", expected, slot));
     }
     let cache = Disjoint::new(cache);
-    let grain = pool::grain(key.len() * head_dim);
+    let grain = pool::grain(key.len() * head_dim * ELEMENTS_PER_LINE);
     pool::split(shape.num_kv_heads, grain, |heads| {
         for (token, &slot) in slot_mapping.iter().enumerate() {
             let (block, offset) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);

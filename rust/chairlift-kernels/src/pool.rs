@@ -4,7 +4,7 @@
 //! Parts are fixed shares and not taken from a queue: a share of a weight matrix then stays in the
 //! cache of one core from step to step, and no result can depend on timing.
 //!
-//! - Workers spin for some microseconds after a job (the next layer comes soon), then park.
+//! - Workers spin for a while after a job (the next layer comes soon), then park.
 //! - A panic in a part reaches the caller after the other parts have ended.
 //! - A part that asks for threads itself gets none: it computes all parts in turn.
 //! - After `fork` the child starts workers of its own. At exit nothing is joined.
@@ -17,9 +17,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
-/// Turns of a spin loop before a thread parks; some tens of microseconds.
-const SPINS: usize = 2_000;
+/// How long a thread spins before it parks: longer than what lies between two shared kernels of a
+/// layer, and about what a virtual machine takes to wake a parked thread.
+const SPINNING: Duration = Duration::from_micros(200);
 
 /// Threads of a job, the caller included; 0 is "not set": as many as the process may use.
 static NUM_THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -202,11 +204,15 @@ fn spawn(part: usize) -> Worker {
 
 /// Returns once a condition holds, whose maker unparks this thread.
 fn wait_until(condition: impl Fn() -> bool) {
-    for _ in 0..SPINS {
-        if condition() {
-            return;
+    let start = Instant::now();
+    while start.elapsed() < SPINNING {
+        // Some microseconds, in which nobody looks at the clock.
+        for _ in 0..64 {
+            if condition() {
+                return;
+            }
+            std::hint::spin_loop();
         }
-        std::hint::spin_loop();
     }
     while !condition() {
         thread::park();

@@ -9,14 +9,13 @@
 //! As with any torch operator, nobody else may write a tensor while a call that reads it runs.
 
 mod array;
+mod dlpack;
 
 use crate::error::ArgumentError;
 use crate::rows::{Rows, RowsMut};
 use half::bf16;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
 use std::ops::Range;
 use std::slice;
 
@@ -82,27 +81,6 @@ pub struct Tensor {
     strides: Vec<isize>,
 }
 
-/// What of torch the door looks at.
-struct Torch {
-    tensor: Py<PyAny>,
-    dtypes: [Py<PyAny>; 4],
-}
-
-impl Torch {
-    fn get(py: Python<'_>) -> PyResult<&'static Self> {
-        static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
-        TORCH.get_or_try_init(py, || {
-            let torch = py.import("torch")?;
-            let dtype = |dtype: Dtype| torch.getattr(dtype.name()).map(Bound::unbind);
-            let [a, b, c, d] = Dtype::ALL;
-            Ok(Self {
-                tensor: torch.getattr("Tensor")?.unbind(),
-                dtypes: [dtype(a)?, dtype(b)?, dtype(c)?, dtype(d)?],
-            })
-        })
-    }
-}
-
 impl<'py> FromPyObject<'_, 'py> for Tensor {
     type Error = PyErr;
 
@@ -110,48 +88,8 @@ impl<'py> FromPyObject<'_, 'py> for Tensor {
         if array::is_array(object)? {
             return Self::of_array(&object);
         }
-        let py = object.py();
-        let torch = Torch::get(py)?;
-        if !object.is_instance(torch.tensor.bind(py))? {
-            let got = object.get_type().name()?.to_string();
-            return Err(PyTypeError::new_err(format!(
-                "expected a torch.Tensor, got {got}"
-            )));
-        }
-        if !object.getattr("is_cpu")?.is_truthy()? {
-            let got = object.getattr("device")?.str()?.to_string();
-            return Err(PyTypeError::new_err(format!(
-                "expected a CPU tensor, got one on {got}"
-            )));
-        }
-        let dtype = object.getattr("dtype")?;
-        let known = (0..4).find(|&index| dtype.is(&torch.dtypes[index]));
-        let Some(index) = known else {
-            let names = Dtype::ALL.map(Dtype::name).join(", ");
-            return Err(PyTypeError::new_err(format!(
-                "expected one of {names}, got {dtype}"
-            )));
-        };
-        Ok(Self {
-            address: object.call_method0("data_ptr")?.extract()?,
-            dtype: Dtype::ALL[index],
-            shape: numbers(&object.getattr("shape")?)?,
-            strides: numbers(&object.call_method0("stride")?)?,
-            _object: object.to_owned().unbind(),
-        })
+        Self::of_torch(object)
     }
-}
-
-/// The numbers of a tuple.
-fn numbers<'py, T>(tuple: &Bound<'py, PyAny>) -> PyResult<Vec<T>>
-where
-    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
-{
-    tuple
-        .cast::<PyTuple>()?
-        .iter()
-        .map(|number| number.extract())
-        .collect()
 }
 
 impl Tensor {

@@ -1,10 +1,10 @@
 //! Numpy arrays at the door, by the array interface protocol.
 
-use super::{Dtype, Tensor, numbers};
+use super::{Dtype, Tensor};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 /// Whether an object is a `numpy.ndarray` itself; numpy is imported wherever torch is.
 pub(super) fn is_array(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
@@ -61,4 +61,16 @@ impl Tensor {
             strides,
         })
     }
+}
+
+/// The numbers of a tuple.
+fn numbers<'py, T>(tuple: &Bound<'py, PyAny>) -> PyResult<Vec<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    tuple
+        .cast::<PyTuple>()?
+        .iter()
+        .map(|number| number.extract())
+        .collect()
 }
