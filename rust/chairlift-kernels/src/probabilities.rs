@@ -84,6 +84,22 @@ impl Weights {
     }
 }
 
+/// The sum of the weights of all tokens at temperature 1, in the order of [`Weights::sums`].
+#[inline(always)]
+pub(crate) fn total<I: Isa>(logits: &[f32], largest: f32) -> f64 {
+    let mut total = 0.0;
+    for logits in logits.chunks(CHUNK) {
+        let mut lanes = [0.0; LANES];
+        for logits in in_lanes(logits) {
+            for lane in 0..LANES {
+                lanes[lane] += f64::from(exp::<I>(logits[lane] - largest));
+            }
+        }
+        total += lanes.iter().sum::<f64>();
+    }
+    total
+}
+
 /// The weight of the token of a key.
 #[inline(always)]
 pub(crate) fn weigh<I: Isa>(weights: &Weights, key: u64) -> f64 {

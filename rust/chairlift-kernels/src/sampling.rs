@@ -17,7 +17,7 @@ use crate::isa::Isa;
 use crate::philox::uniform;
 use crate::pool;
 use crate::probabilities::{
-    CHUNK, LANES, LAST_OF_ALL, Last, Weights, in_lanes, key, logit_of, weigh,
+    CHUNK, LANES, LAST_OF_ALL, Last, Weights, in_lanes, key, logit_of, total, weigh,
 };
 use crate::rows::Rows;
 use std::sync::{Mutex, PoisonError};
@@ -164,22 +164,46 @@ impl Kernel for Sampler<'_> {
         let token = if temperature > 0.0 {
             self.draw::<I>(largest, temperature)
         } else {
-            logits.iter().position(|&logit| logit == largest)?
+            first(logits, largest)
         };
-        let raw = Weights {
-            largest,
-            temperature: 1.0,
-            floor: 0.0,
-            last: LAST_OF_ALL,
-        };
-        let total: f64 = raw.sums::<I>(logits).iter().sum();
         let chosen = logits[token];
+        let better = if chosen < largest {
+            num_above(logits, chosen)
+        } else {
+            0
+        };
         Some(Drawn {
             token,
-            logprob: (f64::from(chosen - largest) - total.ln()) as f32,
-            rank: 1 + logits.iter().filter(|&&logit| logit > chosen).count(),
+            logprob: (f64::from(chosen - largest) - total::<I>(logits, largest).ln()) as f32,
+            rank: 1 + better,
         })
     }
+}
+
+/// Where a logit is first.
+#[inline(always)]
+fn first(logits: &[f32], wanted: f32) -> usize {
+    // A search may end anywhere, which is no vector code; whether a chunk has it is.
+    for (chunk, numbers) in logits.chunks(CHUNK).enumerate() {
+        let mut is_here = false;
+        for &logit in numbers {
+            is_here |= logit == wanted;
+        }
+        if is_here {
+            let place = numbers.iter().position(|&logit| logit == wanted);
+            return chunk * CHUNK + place.unwrap_or_default();
+        }
+    }
+    0
+}
+
+#[inline(always)]
+fn num_above(logits: &[f32], bound: f32) -> usize {
+    let mut count = 0;
+    for &logit in logits {
+        count += u32::from(logit > bound);
+    }
+    count as usize
 }
 
 /// The largest logit, or None if a logit is NaN or +inf or all are -inf.
