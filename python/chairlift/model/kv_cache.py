@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 MEMORY_FRACTION = 0.25
 """Of the memory this process may use, where no `kv_cache_memory` is set."""
+TOUCHED_BYTES = 256 << 20
+"""Of a pool in host memory, written before anybody waits: a first touch of a page, which a virtual
+machine may have to ask its host for, takes longer than computing what goes there. These blocks are
+the first in use; more costs memory that a small server never needs."""
 MOST_BLOCKS = 2**27 - 1
 """Of a pool: the place of each of their 16 tokens is an int32."""
 
@@ -133,7 +137,7 @@ def allocate_kv_cache(
     model: ModelConfig, backend: AttentionBackend, num_blocks: int, block_size: int
 ) -> Tensor:
     """Allocates the pool `[layers_per_block, num_blocks, ...]`, zeroed."""
-    return backend.allocate(
+    pool = backend.allocate(
         layers_per_block(model),
         num_blocks,
         model.num_kv_heads,
@@ -141,3 +145,7 @@ def allocate_kv_cache(
         model.head_dim,
         model.dtype,
     )
+    if pool.is_cpu:
+        block_bytes = kv_bytes_per_block(model, backend, block_size)
+        pool[:, : TOUCHED_BYTES // block_bytes].zero_()
+    return pool

@@ -127,7 +127,7 @@ mutants! {
         "        if samples && (tokens.is_empty()" =>
         "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if samples && (tokens.is_empty()";
     nan_becomes_a_token, "vllm#53029", "a row that was not finite goes on", "scheduler/outcome.rs":
-        "&mine[..num_finite]" => "mine";
+        "&mine[..num_finite]" => "{ let _: usize = num_finite; mine }";
 
     // Sliding windows.
     window_is_cut_short, "-", "a block is freed while the next token still sees its end", "config.rs":
@@ -256,9 +256,6 @@ mutants! {
         "blocks[column + blocks.len() - self.num_columns]" => "blocks[column.min(blocks.len() - 1)]";
     part_of_a_block_is_left, "-", "the last, partial block is not copied back", "kv_cache/admit.rs":
         "let num_columns = num_computed.div_ceil(self.block_size);" => "let num_columns = num_computed / self.block_size;";
-    known_block_is_taken, "-", "a block that the cache knows is allocated before it is shared", "kv_cache/admit.rs":
-        "        start.known().for_each(|block| self.pool.share(block));\n" => "",
-        "Source::Known(block) => block,\n                Source::Host(host)" => "Source::Known(block) => { self.pool.share(block); block }\n                Source::Host(host)";
 
     // Changes of live requests.
     paused_goes_on, "-", "a paused request is scheduled", "request.rs":
