@@ -16,7 +16,7 @@ use std::{
 use table::{MUTANTS, Mutant};
 
 /// What the simulator may spend on one bug, in steps; a hunt that long has failed.
-const MAX_STEPS: &str = "6_000_000";
+const MAX_STEPS: &str = "40_000_000";
 
 const HEAD: [&str; 2] = [
     "| bug | seen in | what goes wrong | seed | steps | seconds | events | the simulator says |",
