@@ -12,10 +12,11 @@
 //! rows; of many each thread takes some, if it can, and packs only these.
 //!
 //! ```text
-//!   4 threads, few rows        p p p p | p p p p | p p p p | p p p p       p: a panel
+//!   panels                  0 . . . . . . . . . . . . . . .        four threads
+//!   fewer than 192 rows     [ first ][second ][ third ][fourth ]     all rows
 //!
-//!   twice as many as pay       p p p p p p p p | p p p p p p p p           one half of the rows
-//!                              p p p p p p p p | p p p p p p p p           the other
+//!   192 rows or more        [     first      ][     second     ]     one half of the rows
+//!                           [     third      ][     fourth     ]     the other
 //! ```
 
 use crate::Element;
