@@ -1,5 +1,8 @@
 """How many blocks there are, and how layers share them."""
 
+import resource
+from pathlib import Path
+
 import pytest
 import torch
 from chairlift.attention.cpu import CpuBackend
@@ -11,6 +14,7 @@ from chairlift.model.kv_cache import (
     kv_bytes_per_block,
     layer_slots,
     plan_blocks,
+    touch_first_blocks,
 )
 
 BACKEND = CpuBackend()
@@ -70,4 +74,19 @@ def test_the_pool_is_zeroed_and_has_the_planned_size(mixed):
     assert cache.nbytes == 5 * kv_bytes_per_block(mixed, BACKEND, 16)
     assert cache.shape[:2] == (2, 5)
     assert cache.dtype == torch.float32
+    assert not cache.any()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_pool_is_in_memory_once_its_first_blocks_are_touched(mixed):
+    size = 64 << 20
+    num_blocks = size // kv_bytes_per_block(mixed, BACKEND, 16)
+    before = resident_bytes()
+    cache = allocate_kv_cache(mixed, BACKEND, num_blocks, 16)
+    assert resident_bytes() - before < size // 2
+    touch_first_blocks(cache)
+    assert resident_bytes() - before > size // 2
     assert not cache.any()

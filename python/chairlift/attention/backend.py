@@ -67,8 +67,8 @@ class AttentionBackend(Protocol):
         """Gives `[num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim]` of zeros.
 
         What is inside a layer is the backend's alone. The system gives a page only when it is first
-        written, so that a large pool costs neither time at start nor memory before it is used
-        (but for its first blocks, see `allocate_kv_cache`); `torch.zeros` would write all of it.
+        written, so that a large pool costs neither time at start nor memory before it is used;
+        `torch.zeros` would write all of it.
         """
         shape = (num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim * dtype.itemsize)
         return torch.from_numpy(np.zeros(shape, dtype=np.uint8)).view(dtype)

@@ -15,7 +15,7 @@ from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.model.config import ModelConfig, resolve_model
-from chairlift.model.kv_cache import allocate_kv_cache
+from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
@@ -93,6 +93,8 @@ def load_model(
     trim_heap()
     transformer = Transformer(config, weights, backend)
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
+    if place.accelerator is None:
+        touch_first_blocks(kv_cache)
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         on_capture=_log_capture,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MEMORY_FRACTION = 0.25
 """Of the memory this process may use, where no `kv_cache_memory` is set."""
 TOUCHED_BYTES = 256 << 20
-"""Of a pool in host memory, written before anybody waits: a first touch of a page, which a virtual
+"""Of a CPU's KV cache, written before anybody waits: a first touch of a page, which a virtual
 machine may have to ask its host for, takes longer than computing what goes there. These blocks are
 the first in use; more costs memory that a small server never needs."""
 MOST_BLOCKS = 2**27 - 1
@@ -137,7 +137,7 @@ def allocate_kv_cache(
     model: ModelConfig, backend: AttentionBackend, num_blocks: int, block_size: int
 ) -> Tensor:
     """Allocates the pool `[layers_per_block, num_blocks, ...]`, zeroed."""
-    pool = backend.allocate(
+    return backend.allocate(
         layers_per_block(model),
         num_blocks,
         model.num_kv_heads,
@@ -145,7 +145,8 @@ def allocate_kv_cache(
         model.head_dim,
         model.dtype,
     )
-    if pool.is_cpu:
-        block_bytes = kv_bytes_per_block(model, backend, block_size)
-        pool[:, : TOUCHED_BYTES // block_bytes].zero_()
-    return pool
+
+
+def touch_first_blocks(pool: Tensor) -> None:
+    """Writes zeros to the first `TOUCHED_BYTES` of a pool `[layers_per_block, num_blocks, ...]`."""
+    pool[:, : TOUCHED_BYTES * pool.shape[1] // pool.nbytes].zero_()

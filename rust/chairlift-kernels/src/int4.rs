@@ -16,7 +16,7 @@
 use crate::Element;
 use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
-use crate::quantize::{CHUNK, GROUP, Scale, quantize_int4, round_chunk, word};
+use crate::quantize::{CHUNK, GROUP, SIGNS, Scale, quantize_int4, round_chunk, word};
 use crate::quantized::Code;
 use crate::tile::{Panel, Sums, Tile};
 
@@ -102,7 +102,7 @@ impl Code for Int4 {
                 for (line, x) in lines[1..].iter_mut().zip(x.as_chunks::<4>().0) {
                     let word = word(*x);
                     line[r] = word;
-                    let unsigned = word ^ 0x8080_8080;
+                    let unsigned = word ^ SIGNS;
                     sums += (unsigned & BYTES) + (unsigned >> 8 & BYTES);
                 }
                 let start = |sum: u32| (-OFFSET * (sum.cast_signed() - UNSIGNED)).cast_unsigned();

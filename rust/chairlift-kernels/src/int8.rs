@@ -13,16 +13,14 @@
 use crate::Element;
 use crate::isa::{Isa, again};
 use crate::panels::REGISTERS;
-use crate::quantize::{CHUNK, Scale, round_chunk, scale_int8, word};
+use crate::quantize::{CHUNK, SIGNS, Scale, round_chunk, scale_int8, word};
 use crate::quantized::Code;
 use crate::tile::{Panel, Sums, Tile};
 
 /// Values of `k` in a word.
 const DEPTH: usize = 4;
-/// Makes weights unsigned.
+/// Makes weights unsigned ([`SIGNS`]).
 const OFFSET: i32 = 128;
-/// Adds it to each byte of a word.
-const OFFSETS: u32 = 0x8080_8080;
 /// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
 static EVEN: [u32; 16] = [0x00ff_00ff; 16];
 
@@ -57,8 +55,7 @@ impl Code for Int8 {
             let integers = round_chunk(numbers, scale, &mut integers);
             let words = &mut panel[chunk * (CHUNK / DEPTH) * width..];
             for (line, w) in words.chunks_mut(width).zip(integers.as_chunks::<DEPTH>().0) {
-                // Of a byte, adding 128 turns the highest bit.
-                line[column] = word(*w) ^ OFFSETS;
+                line[column] = word(*w) ^ SIGNS;
             }
         }
         scale.unit

@@ -84,6 +84,9 @@ fn round(number: f32) -> i8 {
     bits as u8 as i8
 }
 
+/// Makes signed bytes of a word unsigned, or unsigned ones signed: adding 128 turns the highest bit.
+pub(crate) const SIGNS: u32 = 0x8080_8080;
+
 /// Four neighbours as bytes of a word, the first lowest.
 #[inline(always)]
 pub(crate) fn word(integers: [i8; 4]) -> u32 {

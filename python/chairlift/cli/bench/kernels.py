@@ -215,9 +215,10 @@ def _decode_attention(roofline: Roofline, config: "ModelConfig", repeat: int) ->
         block_size=BLOCK_SIZE,
     )
     query = torch.randn(num_rows, config.num_heads, head_dim).to(dtype)
+    out, scale = torch.empty_like(query), head_dim**-0.5
 
     def attend(_: int) -> "Tensor":
-        return backend.attend(query, cache, metadata, group=0, scale=head_dim**-0.5, window=None)
+        return backend.attend(query, cache, metadata, group=0, scale=scale, window=None, out=out)
 
     shape = f"{num_rows} x {config.num_heads} x {head_dim}, {CONTEXT} tokens"
     operations = 4 * num_rows * config.num_heads * head_dim * CONTEXT
