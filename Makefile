@@ -153,7 +153,7 @@ chaos: setup ## What a hostile world does to a server (SCENARIO=all SCALE=medium
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
 	@# Servers mostly wait for one another: files in turns would leave half of the processors idle.
-	@$(BIN)/python -m pytest -rs -n auto --dist loadfile
+	@$(BIN)/python -m pytest -rsfE -n auto --dist loadfile
 
 # --- proto ------------------------------------------------------------------------------------
 

@@ -8,7 +8,9 @@ import pty
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -127,9 +129,21 @@ def test_json_tells_who_is_in_which_row(target: str) -> None:
         told = frames(process)
         first = next(told)
         assert (first["state"], first["num_running"]) == ("serving", 0)
-        while not (frame := next(told))["rows"]:
-            for _ in client.generate("one", max_tokens=60, request_id="mine"):
-                pass
+        is_seen = threading.Event()
+
+        def keep_asking() -> None:
+            while not is_seen.is_set():
+                for _ in client.generate("one", max_tokens=60, request_id="mine"):
+                    pass
+
+        # An answer may begin and end between two frames: one follows another until it is seen.
+        with ThreadPoolExecutor() as threads:
+            asked = threads.submit(keep_asking)
+            try:
+                frame = next(frame for frame in told if frame["rows"] or asked.done())
+            finally:
+                is_seen.set()
+        asked.result()
         assert {row["request_id"] for row in frame["rows"]} == {"mine"}  # type: ignore[attr-defined, index]
         assert sum(frame["step_parts_s"].values()) == pytest.approx(frame["step_s"])  # type: ignore[attr-defined]
         process.terminate()

@@ -103,7 +103,6 @@ async def test_the_parts_of_the_steps_add_up(serve, settings, scrape):
     parts = [values[f"chairlift_step_part_seconds_total{{part={part}}}"] for part in STEP_PARTS]
     assert sum(parts) == pytest.approx(values["chairlift_step_seconds_sum"])
     assert min(parts) > 0
-    assert max(parts) == parts[STEP_PARTS.index("forward")]
     # One more than steps: the answer to the submission may come before the first.
     deliveries = values["chairlift_delivery_work_seconds_count"]
     assert deliveries == values["chairlift_delivery_wait_seconds_count"] >= 40

@@ -45,15 +45,15 @@ fn config(num_running: usize) -> Config {
 /// A scheduler with everyone past the prompt.
 fn decoding(num_running: usize) -> (Scheduler, Plan, Vec<i32>, Events) {
     let config = config(num_running);
-    let table = TokenTable::new(vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
+    let table = TokenTable::new(&vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
     let mut scheduler = Scheduler::new(config, Arc::new(table)).expect("a valid configuration");
     for i in 0..num_running {
         // One in `BLOCK_SIZE` requests fills a block in each step, as in real traffic.
         let length = PROMPT + i % BLOCK_SIZE;
         let prompt = (0..length).map(|j| ((i * 7 + j) % 31_000) as i32).collect();
-        scheduler
-            .add(0, NewRequest::new(prompt, 1 << 19))
-            .expect("there is room");
+        let mut new = NewRequest::new(prompt, 1 << 19);
+        new.text.detokenize = true;
+        scheduler.add(0, new).expect("there is room");
     }
     let capacity = 64 + 10 * num_running + 8192 + 4 * num_running * 70;
     let (mut plan, mut buffer, mut events) =
@@ -106,7 +106,7 @@ fn block_allocate_and_release(bencher: Bencher<'_, '_>) {
 fn add_and_abort(bencher: Bencher<'_, '_>, num_waiting: usize) {
     let mut config = config(64);
     config.max_queued_requests = num_waiting + 1;
-    let table = TokenTable::new(vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
+    let table = TokenTable::new(&vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
     let mut scheduler = Scheduler::new(config, Arc::new(table)).expect("a valid configuration");
     let mut events = Events::default();
     let mut now = 0;

@@ -1,4 +1,4 @@
-//! What happened to requests, in order; text and tokens of all events lie in two shared buffers.
+//! What happened to requests, in order; text, tokens and ends of all events lie in shared buffers.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ pub struct Event {
     pub kind: EventKind,
 }
 
-/// Ranges point into the buffers of [`Events`].
+/// Points into the buffers of [`Events`]: an event owns nothing, so that a step's thousands of them are plain writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// New output; text may lag behind tokens.
@@ -54,12 +54,17 @@ pub enum EventKind {
         tokens: Range<usize>,
         sample_slot: usize,
     },
-    /// Nothing follows for the answer, and if it is the last for the request; an error ends all answers.
-    Ended {
-        reason: EndReason,
-        account: Box<Account>,
-        last: bool,
-    },
+    /// Nothing follows for the answer; which of [`Events::ends`] says why.
+    Ended(usize),
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    pub reason: EndReason,
+    pub account: Account,
+    /// Nothing follows for the request either; an error ends all answers.
+    pub last: bool,
 }
 
 /// Events since the last time they were taken.
@@ -68,9 +73,17 @@ pub struct Events {
     pub list: Vec<Event>,
     pub text: String,
     pub tokens: Vec<i32>,
+    pub ends: Vec<End>,
 }
 
 impl Events {
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+        self.text.clear();
+        self.tokens.clear();
+        self.ends.clear();
+    }
+
     pub(crate) fn end(
         &mut self,
         (request, index): (RequestId, u32),
@@ -78,12 +91,12 @@ impl Events {
         account: Account,
         last: bool,
     ) {
-        let account = Box::new(account);
-        let kind = EventKind::Ended {
+        let kind = EventKind::Ended(self.ends.len());
+        self.ends.push(End {
             reason,
             account,
             last,
-        };
+        });
         self.list.push(Event {
             request,
             index,

@@ -131,9 +131,7 @@ impl KvCache {
     fn extend_hashes(&self, table: &mut BlockTable, tokens: &[i32], num_columns: usize) {
         for column in table.hashes.len()..num_columns {
             let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
-            table
-                .hashes
-                .push(self.prefix_cache.hash(table.parent(column), tokens));
+            table.hashes.push(table.parent(column).next(tokens));
         }
     }
 
@@ -165,9 +163,12 @@ impl KvCache {
     /// changed) if there is no room.
     pub(crate) fn grow(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
         let fits = num_tokens <= table.num_columns * self.block_size;
-        if fits && !table.shares_tail {
-            return true;
-        }
+        (fits && !table.shares_tail) || self.allocate_columns(table, num_tokens)
+    }
+
+    // Apart, so that the answer of nearly every step is a comparison in the scheduler's loop.
+    #[cold]
+    fn allocate_columns(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
         let columns = num_tokens.div_ceil(self.block_size);
         let is_shared = |block: &BlockId| self.pool.num_references(*block) > 1;
         let num_copies = table.shared_tail().filter(is_shared).count();
@@ -219,9 +220,13 @@ impl KvCache {
 
     /// Makes the full columns among the first `num_computed` tokens known to others.
     pub(crate) fn publish(&mut self, table: &mut BlockTable, tokens: &[i32], num_computed: usize) {
-        if num_computed < (table.num_published + 1) * self.block_size {
-            return;
+        if num_computed >= (table.num_published + 1) * self.block_size {
+            self.publish_columns(table, tokens, num_computed);
         }
+    }
+
+    #[cold]
+    fn publish_columns(&mut self, table: &mut BlockTable, tokens: &[i32], num_computed: usize) {
         let num_full = num_computed / self.block_size;
         self.extend_hashes(table, tokens, num_full);
         for column in table.num_published..num_full {
@@ -242,9 +247,18 @@ impl KvCache {
     /// Gives back the columns that no token of `tokens` from `num_computed` on sees. What becomes free is promised again
     /// as far as the request needs it.
     pub(crate) fn trim(&mut self, table: &mut BlockTable, num_tokens: usize, num_computed: usize) {
-        if !self.has_windows {
-            return;
+        if self.has_windows {
+            self.free_behind_windows(table, num_tokens, num_computed);
         }
+    }
+
+    #[cold]
+    fn free_behind_windows(
+        &mut self,
+        table: &mut BlockTable,
+        num_tokens: usize,
+        num_computed: usize,
+    ) {
         let mut num_free = 0;
         for (group, columns) in self.groups.iter().zip(&mut table.groups) {
             let first = group.kv.first_column(num_computed, self.block_size);

@@ -85,7 +85,11 @@ impl Plan {
     pub(crate) fn schedule(&mut self, row: Row, tokens: &[i32]) {
         self.rows.push(row as i32);
         self.num_tokens.push(tokens.len() as i32);
-        self.input_ids.extend_from_slice(tokens);
+        match *tokens {
+            // Nearly always: a decode needs no loop.
+            [token] => self.input_ids.push(token),
+            _ => self.input_ids.extend_from_slice(tokens),
+        }
         self.draft_counts.push(0);
     }
 

@@ -1,18 +1,20 @@
 //! Which blocks hold which tokens, so that equal prompt beginnings are computed once (vLLM's automatic prefix caching).
 //!
-//! A full block is named by a keyed BLAKE3 hash over the name of the block before it and its own tokens; the first
-//! block's parent is a root over the namespace (tenant, adapter, salt), every field length-prefixed:
+//! A full block is named by the BLAKE3 hash of its own tokens, keyed by the name of the block before it; the first
+//! block's parent is a root over the namespace (tenant, adapter, salt), every field length-prefixed, keyed by
+//! configuration:
 //!
 //! ```text
-//! root(namespace) --> hash(root, tokens[0..16]) --> hash(., tokens[16..32]) --> ...
+//! key --> root(namespace) --> hash(tokens[0..16]) --> hash(tokens[16..32]) --> ...
 //! ```
 //!
-//! - The key is configuration, so names cannot be computed outside the process.
+//! - Such a cascade of keyed hashes is one itself (Bellare, Canetti, Krawczyk 1996): without the key no name can be
+//!   computed. Whoever learnt a name could go on from it, so that names do not leave the process.
 //! - A hit compares parent and tokens too: a collision costs a miss, never a wrong answer.
 //! - The cache owns nothing. A published block may be free: it is found until the pool gives it out again.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hasher},
 };
 
@@ -24,6 +26,15 @@ use crate::{
 /// Names a full block and, through its parents, everything before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHash([u8; 32]);
+
+impl BlockHash {
+    /// The name of a block with these tokens behind the block of this name.
+    #[must_use]
+    pub fn next(self, tokens: &[i32]) -> Self {
+        let bytes = bytemuck::cast_slice(tokens);
+        Self(*blake3::keyed_hash(&self.0, bytes).as_bytes())
+    }
+}
 
 impl std::hash::Hash for BlockHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -80,9 +91,12 @@ pub struct PrefixCache {
 impl PrefixCache {
     /// An empty cache over a pool of `num_blocks` blocks.
     pub fn new(key: [u8; 32], num_groups: usize, num_blocks: usize) -> Self {
+        // All that it may hold, if groups share the pool alike: growth would hold a step up.
+        let capacity = num_blocks.div_ceil(num_groups);
+        let map = |_| HashMap::with_capacity_and_hasher(capacity, BuildHasherDefault::default());
         Self {
             key,
-            by_hash: vec![HashMap::default(); num_groups],
+            by_hash: (0..num_groups).map(map).collect(),
             by_block: vec![None; num_blocks],
             num_published: 0,
         }
@@ -94,20 +108,6 @@ impl PrefixCache {
         for field in [&namespace.tenant, &namespace.salt] {
             hasher.update(&(field.len() as u64).to_le_bytes());
             hasher.update(field.as_bytes());
-        }
-        BlockHash(*hasher.finalize().as_bytes())
-    }
-
-    /// The name of a block with these tokens after `parent`.
-    pub fn hash(&self, parent: BlockHash, tokens: &[i32]) -> BlockHash {
-        let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(&parent.0);
-        let mut bytes = [0; 64];
-        for sixteen in tokens.chunks(16) {
-            for (four, token) in bytes.chunks_exact_mut(4).zip(sixteen) {
-                four.copy_from_slice(&token.to_le_bytes());
-            }
-            hasher.update(&bytes[..4 * sixteen.len()]);
         }
         BlockHash(*hasher.finalize().as_bytes())
     }
@@ -134,10 +134,13 @@ impl PrefixCache {
         parent: BlockHash,
         tokens: &[i32],
     ) {
-        if self.by_hash[group].contains_key(&hash) || self.is_published(block) {
+        if self.is_published(block) {
             return;
         }
-        self.by_hash[group].insert(hash, block);
+        let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {
+            return;
+        };
+        entry.insert(block);
         self.by_block[block as usize] = Some(Published {
             group,
             hash,
@@ -179,7 +182,7 @@ impl PrefixCache {
                 mapped == Some(&(block as BlockId)),
                 "published block {block} is not found"
             );
-            let hash = self.hash(published.parent, &published.tokens);
+            let hash = published.parent.next(&published.tokens);
             ensure!(
                 hash == published.hash,
                 "published block {block} has another content's name"
@@ -218,7 +221,7 @@ mod tests {
     fn a_published_block_is_found_until_it_is_evicted() {
         let mut cache = cache();
         let root = cache.root(&Namespace::default());
-        let hash = cache.hash(root, &[1, 2]);
+        let hash = root.next(&[1, 2]);
         cache.publish(0, 5, hash, root, &[1, 2]);
         assert_eq!(cache.lookup(0, hash, root, &[1, 2]), Some(5));
         cache.evict(5);
@@ -230,7 +233,7 @@ mod tests {
     fn a_collision_is_a_miss() {
         let mut cache = cache();
         let root = cache.root(&Namespace::default());
-        let hash = cache.hash(root, &[1, 2]);
+        let hash = root.next(&[1, 2]);
         cache.publish(0, 5, hash, root, &[1, 2]);
         assert_eq!(
             cache.lookup(0, hash, root, &[1, 3]),
@@ -277,7 +280,7 @@ mod tests {
     fn the_first_of_two_equal_blocks_stays_the_known_one() {
         let mut cache = cache();
         let root = cache.root(&Namespace::default());
-        let hash = cache.hash(root, &[1]);
+        let hash = root.next(&[1]);
         cache.publish(0, 5, hash, root, &[1]);
         cache.publish(0, 6, hash, root, &[1]);
         assert_eq!(cache.lookup(0, hash, root, &[1]), Some(5));

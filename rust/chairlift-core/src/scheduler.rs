@@ -260,9 +260,7 @@ impl Scheduler {
 
     /// Moves the events since the last call to `out`, which is cleared.
     pub fn take_events(&mut self, out: &mut Events) {
-        out.list.clear();
-        out.text.clear();
-        out.tokens.clear();
+        out.clear();
         std::mem::swap(&mut self.events, out);
     }
 

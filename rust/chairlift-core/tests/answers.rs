@@ -107,13 +107,10 @@ impl World {
                     let mut tokens = events.tokens[tokens].iter();
                     assert!(tokens.all(|&token| token == event.index as i32));
                 }
-                EventKind::Ended {
-                    reason,
-                    account,
-                    last,
-                } => {
-                    let bill = (account.prompt_tokens, account.output_tokens);
-                    ends.push((event.index, reason, bill, last));
+                EventKind::Ended(end) => {
+                    let end = &events.ends[end];
+                    let bill = (end.account.prompt_tokens, end.account.output_tokens);
+                    ends.push((event.index, end.reason.clone(), bill, end.last));
                 }
             }
         }

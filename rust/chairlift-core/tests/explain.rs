@@ -31,7 +31,7 @@ fn waits(driver: &mut Driver, request: RequestId) -> Vec<(Cause, u64)> {
         .abort(driver.now, request, EndReason::Cancelled);
     driver.scheduler.take_events(&mut events);
     let account = events.list.iter().find_map(|event| match &event.kind {
-        EventKind::Ended { account, .. } if event.request == request => Some(**account),
+        EventKind::Ended(end) if event.request == request => Some(events.ends[*end].account),
         _ => None,
     });
     times(&account.expect("the request ends"))

@@ -286,7 +286,7 @@ proptest! {
         let mut model: BTreeMap<(i32, i32), u32> = BTreeMap::new();
         for (first, second, block, evict) in ops {
             let tokens = [first, second];
-            let hash = cache.hash(root, &tokens);
+            let hash = root.next(&tokens);
             if evict {
                 cache.evict(block);
                 model.retain(|_, known| *known != block);

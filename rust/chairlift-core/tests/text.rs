@@ -5,19 +5,21 @@ const FFFD: &str = "\u{fffd}";
 
 /// A table whose ids are the given strings, in order.
 fn table(tokens: &[&[u8]]) -> TokenTable {
-    TokenTable::new(tokens.iter().map(|t| t.to_vec()).collect(), &[], &[], false)
+    let tokens: Vec<_> = tokens.iter().map(|t| t.to_vec()).collect();
+    TokenTable::new(&tokens, &[], &[], false)
 }
 
 /// Ids 0..=255 are single bytes that join into characters.
 fn joined_bytes() -> TokenTable {
-    TokenTable::new((0..=255).map(|b| vec![b]).collect(), &[], &[], false)
+    let tokens: Vec<_> = (0..=255).map(|b| vec![b]).collect();
+    TokenTable::new(&tokens, &[], &[], false)
 }
 
 /// Ids 0..=255 are byte-fallback tokens; 256 is "a".
 fn fallback_bytes() -> TokenTable {
     let mut tokens: Vec<Vec<u8>> = (0..=255).map(|b| vec![b]).collect();
     tokens.push(b"a".to_vec());
-    TokenTable::new(tokens, &[], &(0..=255).collect::<Vec<_>>(), false)
+    TokenTable::new(&tokens, &[], &(0..=255).collect::<Vec<_>>(), false)
 }
 
 fn options(stop: &[&str]) -> TextOptions {
@@ -117,7 +119,7 @@ fn an_incomplete_byte_run_is_replaced_byte_for_byte() {
 #[test]
 fn special_tokens_are_skipped_only_when_asked_and_then_split_no_character() {
     let tokens = vec![b"<s>".to_vec(), vec![0xc3], vec![0xa9]];
-    let table = TokenTable::new(tokens, &[0], &[], false);
+    let table = TokenTable::new(&tokens, &[0], &[], false);
     assert_eq!(text(&table, &[0, 1, 0, 2]), "é");
     assert_eq!(text_with_special(&table, &[0, 1, 2, 0]), "<s>é<s>");
 }
@@ -132,7 +134,7 @@ fn ids_outside_the_table_and_ids_without_bytes_contribute_nothing() {
 #[test]
 fn one_leading_space_of_the_whole_text_is_stripped() {
     let tokens = vec![b"<s>".into(), b"  a".into(), b" b".into(), b" ".into()];
-    let table = TokenTable::new(tokens, &[0], &[3], true);
+    let table = TokenTable::new(&tokens, &[0], &[3], true);
     assert_eq!(text(&table, &[0, 1, 2]), " a b");
     assert_eq!(text(&table, &[2, 2]), "b b");
     assert_eq!(text(&table, &[3, 2]), " b");
@@ -142,7 +144,7 @@ fn one_leading_space_of_the_whole_text_is_stripped() {
 #[test]
 fn the_first_token_that_contributes_may_have_other_bytes() {
     let table =
-        table(&[b" a b", b" ", b""]).with_first_tokens(vec![b"ab".into(), b"".into(), b"".into()]);
+        table(&[b" a b", b" ", b""]).with_first_tokens(&[b"ab".into(), b"".into(), b"".into()]);
     assert_eq!(text(&table, &[2, 0, 0]), "ab a b");
     assert_eq!(text(&table, &[1, 0]), " a b");
 }

@@ -18,7 +18,7 @@ struct Vocabulary {
 impl Vocabulary {
     fn table(&self) -> TokenTable {
         TokenTable::new(
-            self.tokens.clone(),
+            &self.tokens,
             &self.special,
             &self.byte_fallback,
             self.strip_first_space,

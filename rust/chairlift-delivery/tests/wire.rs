@@ -61,6 +61,7 @@ fn outboxes() -> Outboxes {
 
 fn step(text: &str, tokens: &[i32]) -> Events {
     Events {
+        ends: Vec::new(),
         list: vec![Event {
             request: RequestId(5),
             index: 0,

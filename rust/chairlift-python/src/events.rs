@@ -144,12 +144,13 @@ impl Events {
                 };
                 Ok(Py::new(py, event)?.into_any())
             }
-            EventKind::Ended {
-                reason,
-                account,
-                last,
-            } => {
-                let account = Py::new(py, Account::from(&**account))?;
+            EventKind::Ended(end) => {
+                let events::End {
+                    reason,
+                    account,
+                    last,
+                } = &self.inner.ends[*end];
+                let account = Py::new(py, Account::from(account))?;
                 if let EndReason::Failed(failure) = reason {
                     let reason = failure_name(*failure);
                     let event = FailedEvent {

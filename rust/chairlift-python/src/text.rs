@@ -44,9 +44,9 @@ impl TokenTable {
                 first_tokens.len()
             )));
         }
-        let mut table = text::TokenTable::new(tokens, &special, &byte_fallback, strip_first_space);
+        let mut table = text::TokenTable::new(&tokens, &special, &byte_fallback, strip_first_space);
         if !first_tokens.is_empty() {
-            table = table.with_first_tokens(first_tokens);
+            table = table.with_first_tokens(&first_tokens);
         }
         Ok(Self {
             inner: Arc::new(table),

@@ -1,9 +1,6 @@
 //! Several answers to a prompt: whose they are, what they share, and how they end.
 
-use chairlift_core::{
-    Account,
-    events::{EndReason, Failure},
-};
+use chairlift_core::events::{End, EndReason, Failure};
 
 use crate::{
     client::Due,
@@ -70,13 +67,12 @@ impl World {
     }
 
     /// The last event of an answer; an error is that of all answers.
-    pub(crate) fn end(
-        &mut self,
-        index: usize,
-        reason: &EndReason,
-        account: &Account,
-        last: bool,
-    ) -> Checked {
+    pub(crate) fn end(&mut self, index: usize, end: &End) -> Checked {
+        let End {
+            reason,
+            account,
+            last,
+        } = end;
         let first = index - self.clients[index].index;
         let family = first..first + self.clients[index].num_answers;
         if matches!(reason, EndReason::Failed(_)) {
@@ -98,7 +94,7 @@ impl World {
         }
         let is_over = family.clone().all(|other| !self.clients[other].is_live());
         ensure!(
-            is_over == last,
+            is_over == *last,
             "the end of #{}.{} says that it is the last: {last}",
             self.clients[index].label,
             self.clients[index].index

@@ -48,7 +48,8 @@ pub(crate) fn token_table() -> TokenTable {
             .map(|token| token as u32)
     };
     let (special, byte): (Vec<_>, Vec<_>) = (of(Kind::Special).collect(), of(Kind::Byte).collect());
-    TokenTable::new(tokens.clone().map(bytes).collect(), &special, &byte, true)
+    let all: Vec<_> = tokens.clone().map(bytes).collect();
+    TokenTable::new(&all, &special, &byte, true)
 }
 
 /// Tokens as groups of one kind: each group is decoded by itself.

@@ -334,11 +334,7 @@ impl World {
                     self.clients[index].take(tokens, &events.text[text.clone()])?;
                     self.shares.answer(self.clients[index].tenant, tokens.len());
                 }
-                EventKind::Ended {
-                    reason,
-                    account,
-                    last,
-                } => self.end(index, reason, account, *last)?,
+                EventKind::Ended(end) => self.end(index, &events.ends[*end])?,
             }
         }
         for index in self.owed.drain(..) {

@@ -10,7 +10,7 @@ use std::sync::{
 use bolero::{check, generator::*};
 use chairlift_core::{
     Config, KvGroup, NewRequest, RefusalReason, Scheduler,
-    events::{Event, EventKind, Events},
+    events::Events,
     plan::Plan,
     policy::Policy,
     prefix_cache::Namespace,
@@ -121,8 +121,8 @@ fn scheduler() -> Scheduler {
         hash_key: [0; 32],
         steps_in_flight: 1,
     };
-    let tokens = (0..VOCAB as u8).map(|token| vec![b'a' + token]).collect();
-    let table = TokenTable::new(tokens, &[7], &[6], true);
+    let tokens: Vec<_> = (0..VOCAB as u8).map(|token| vec![b'a' + token]).collect();
+    let table = TokenTable::new(&tokens, &[7], &[6], true);
     Scheduler::new(config, Arc::new(table)).expect("the settings are valid")
 }
 
@@ -146,8 +146,7 @@ fn finish(scheduler: &mut Scheduler) -> usize {
         now += 1;
     }
     scheduler.take_events(&mut events);
-    let is_last = |event: &&Event| matches!(event.kind, EventKind::Ended { last: true, .. });
-    events.list.iter().filter(is_last).count()
+    events.ends.iter().filter(|end| end.last).count()
 }
 
 #[test]

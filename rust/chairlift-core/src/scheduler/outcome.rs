@@ -38,17 +38,23 @@ impl Scheduler {
         self.costs.observe(step.work, now.saturating_sub(began));
         self.last_update = now;
         let items = step.items;
-        let (mut tokens, mut sample_slot, mut token_start) = (sampled.tokens, 0, 0);
+        let Sampled {
+            mut tokens,
+            counts: mut all_counts,
+        } = sampled;
+        let mut token_start = 0;
         for &item in &items {
-            let slots = sample_slot..sample_slot + item.num_samples as usize;
-            sample_slot = slots.end;
-            let counts = &sampled.counts[slots];
-            let (mine, rest) = tokens.split_at(num_tokens(counts));
-            let finite = counts.iter().take_while(|&&count| count > 0);
-            let num_finite = finite.map(|&count| count as usize).sum();
+            let counts;
+            (counts, all_counts) = all_counts.split_at(item.num_samples as usize);
+            let (num_tokens, num_finite) = match *counts {
+                // Nearly always: a decode needs no loop.
+                [count] => (count.unsigned_abs() as usize, count.max(0) as usize),
+                _ => num_tokens(counts),
+            };
+            let (mine, rest) = tokens.split_at(num_tokens);
             self.complete(now, item, &mine[..num_finite], token_start);
             tokens = rest;
-            token_start += mine.len();
+            token_start += num_tokens;
         }
         self.recycle(items);
         self.sweep();
@@ -57,21 +63,22 @@ impl Scheduler {
 
     fn check_sampled(&self, step: StepId, sampled: Sampled<'_>) -> Result<(), StepError> {
         let items = &self.check_oldest(step)?.items;
-        let expected = items.iter().map(|item| item.num_samples as usize).sum();
-        let got = sampled.counts.len();
-        let fits = |&count: &i32, most: i32| count != 0 && count <= most;
         let mut counts = sampled.counts.iter();
-        let all_fit = items.iter().all(|item| {
+        let (mut num_slots, mut num_tokens, mut all_fit) = (0, 0, true);
+        for item in items {
             let takes_many = self.config.steps_in_flight == 1 && item.num_samples == 1;
             let most = if takes_many { i32::MAX } else { 1 };
-            let mut counts = counts.by_ref().take(item.num_samples as usize);
-            counts.all(|count| fits(count, most))
-        });
+            num_slots += item.num_samples as usize;
+            for &count in counts.by_ref().take(item.num_samples as usize) {
+                all_fit &= count != 0 && count <= most;
+                num_tokens += count.unsigned_abs() as usize;
+            }
+        }
+        let (expected, got) = (num_slots, sampled.counts.len());
         if got != expected || !all_fit {
             return Err(StepError::WrongCounts { expected, got });
         }
-        let expected = num_tokens(sampled.counts);
-        let got = sampled.tokens.len();
+        let (expected, got) = (num_tokens, sampled.tokens.len());
         if got != expected {
             return Err(StepError::WrongTokens { expected, got });
         }
@@ -228,8 +235,14 @@ impl Scheduler {
     }
 }
 
-/// Tokens of slots with such counts; there is one where the row was not finite, too.
-fn num_tokens(counts: &[i32]) -> usize {
-    let counts = counts.iter();
-    counts.map(|count| count.unsigned_abs() as usize).sum()
+/// Tokens of slots with such counts, one where the row was not finite, too; and those before that.
+fn num_tokens(counts: &[i32]) -> (usize, usize) {
+    let sum = |counts: &[i32]| {
+        counts
+            .iter()
+            .map(|count| count.unsigned_abs() as usize)
+            .sum()
+    };
+    let num_finite = counts.iter().take_while(|&&count| count > 0).count();
+    (sum(counts), sum(&counts[..num_finite]))
 }

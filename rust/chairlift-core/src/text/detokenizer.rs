@@ -6,7 +6,7 @@
 //!   [`String::from_utf8_lossy`]. At most three bytes, the start of one character, are undecided.
 //! - *byte run* (`ByteFallback`): consecutive `<0xNN>` tokens are one text if all of it is valid, else one U+FFFD per
 //!   byte. A run is undecided until another token ends it or a byte breaks it; after that its bytes are decided.
-use super::token_table::TokenTable;
+use super::token_table::{Piece, TokenTable};
 use std::str::from_utf8;
 
 /// The decoder of one answer.
@@ -48,18 +48,20 @@ impl Detokenizer {
         if self.skip_special_tokens && token.is_special() {
             return;
         }
-        let bytes = if self.any_token {
-            token.bytes
+        let piece = if self.any_token {
+            token.piece
         } else {
-            table.first_bytes(&token)
+            table.first_piece(&token)
         };
         self.any_token = true;
         let start = out.len();
         if token.is_byte() {
-            self.push_run(bytes, out);
+            self.push_run(piece.bytes(), out);
         } else {
-            self.end_run(out);
-            self.push_joined(bytes, out);
+            if !matches!(self.run, Run::None) {
+                self.end_run(out);
+            }
+            self.push_joined(piece, out);
         }
         self.strip_first_space(table, start, out);
     }
@@ -72,13 +74,14 @@ impl Detokenizer {
         self.strip_first_space(table, start, out);
     }
 
-    fn push_joined(&mut self, bytes: &[u8], out: &mut String) {
-        if self.open.is_empty() {
-            self.open.extend_from_slice(decode_lossy(bytes, out));
-        } else {
-            self.open.extend_from_slice(bytes);
-            let rest = decode_lossy(&self.open, out).len();
-            self.open.drain(..self.open.len() - rest);
+    fn push_joined(&mut self, piece: Piece<'_>, out: &mut String) {
+        match piece {
+            Piece::Text(text) if self.open.is_empty() => out.push_str(text),
+            _ => {
+                self.open.extend_from_slice(piece.bytes());
+                let rest = decode_lossy(&self.open, out).len();
+                self.open.drain(..self.open.len() - rest);
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! What each token id contributes to text.
 
+use std::str::from_utf8;
+
 const SPECIAL: u8 = 1;
 const BYTE: u8 = 2;
 
@@ -21,7 +23,7 @@ impl TokenTable {
     /// `strip_first_space` drops one leading space of the whole text. An id without bytes contributes
     /// nothing and ends no byte run; ids in the lists that are outside the table are ignored.
     pub fn new(
-        tokens: Vec<Vec<u8>>,
+        tokens: &[Vec<u8>],
         special: &[u32],
         byte_fallback: &[u32],
         strip_first_space: bool,
@@ -46,7 +48,7 @@ impl TokenTable {
     ///
     /// Metaspace decoders leave all spaces out of the first token, wherever in it they are.
     #[must_use]
-    pub fn with_first_tokens(mut self, first_tokens: Vec<Vec<u8>>) -> Self {
+    pub fn with_first_tokens(mut self, first_tokens: &[Vec<u8>]) -> Self {
         self.first_tokens = Some(Strings::new(first_tokens));
         self
     }
@@ -63,15 +65,15 @@ impl TokenTable {
     pub(super) fn get(&self, token: i32) -> Option<Token<'_>> {
         let id = usize::try_from(token).ok()?;
         let kind = *self.kinds.get(id)?;
-        let bytes = self.tokens.get(id);
-        (!bytes.is_empty()).then_some(Token { id, kind, bytes })
+        let piece = self.tokens.get(id);
+        (!piece.bytes().is_empty()).then_some(Token { id, kind, piece })
     }
 
     /// What `token` contributes as the first of a text.
-    pub(super) fn first_bytes<'a>(&'a self, token: &Token<'a>) -> &'a [u8] {
+    pub(super) fn first_piece<'a>(&'a self, token: &Token<'a>) -> Piece<'a> {
         match &self.first_tokens {
             Some(first_tokens) => first_tokens.get(token.id),
-            None => token.bytes,
+            None => token.piece,
         }
     }
 }
@@ -80,7 +82,23 @@ impl TokenTable {
 pub(super) struct Token<'a> {
     id: usize,
     kind: u8,
-    pub(super) bytes: &'a [u8],
+    pub(super) piece: Piece<'a>,
+}
+
+/// The bytes of a token; nearly all tokens are whole characters, and need not be looked at again.
+#[derive(Clone, Copy)]
+pub(super) enum Piece<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Piece<'a> {
+    pub(super) fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
 }
 
 impl Token<'_> {
@@ -93,31 +111,46 @@ impl Token<'_> {
     }
 }
 
-/// Many short byte strings in one allocation: string `i` is `bytes[offsets[i]..offsets[i + 1]]`.
+/// Many short byte strings in two allocations. String `i` is at `spans[i]`, counted over `text` and `bytes`:
+///
+/// ```text
+/// |  text: those that are UTF-8  |  bytes: the others  |
+/// ```
 #[derive(Clone, Debug)]
 struct Strings {
+    text: String,
     bytes: Vec<u8>,
-    offsets: Vec<u32>,
+    spans: Vec<(u32, u32)>,
 }
 
 impl Strings {
-    fn new(strings: Vec<Vec<u8>>) -> Self {
-        let mut bytes = Vec::with_capacity(strings.iter().map(Vec::len).sum());
-        let mut offsets = Vec::with_capacity(strings.len() + 1);
-        offsets.push(0);
-        for string in strings {
-            bytes.extend(string);
-            offsets
-                .push(u32::try_from(bytes.len()).expect("invariant: a vocabulary is below 4 GiB"));
-        }
-        Self { bytes, offsets }
+    fn new(strings: &[Vec<u8>]) -> Self {
+        let texts = strings.iter().filter_map(|string| from_utf8(string).ok());
+        let text: String = texts.collect();
+        let (mut text_end, mut bytes) = (0, Vec::new());
+        let span = |string: &Vec<u8>| {
+            let end = if from_utf8(string).is_ok() {
+                text_end += string.len();
+                text_end
+            } else {
+                bytes.extend_from_slice(string);
+                text.len() + bytes.len()
+            };
+            let offset = |i| u32::try_from(i).expect("invariant: a vocabulary is below 4 GiB");
+            (offset(end - string.len()), offset(end))
+        };
+        let spans = strings.iter().map(span).collect();
+        Self { text, bytes, spans }
     }
 
     /// Empty outside the list.
-    fn get(&self, i: usize) -> &[u8] {
-        match self.offsets.get(i..i + 2) {
-            Some(&[start, end]) => &self.bytes[start as usize..end as usize],
-            _ => &[],
+    fn get(&self, i: usize) -> Piece<'_> {
+        let (start, end) = self.spans.get(i).copied().unwrap_or_default();
+        let (start, end) = (start as usize, end as usize);
+        if end <= self.text.len() {
+            Piece::Text(&self.text[start..end])
+        } else {
+            Piece::Bytes(&self.bytes[start - self.text.len()..end - self.text.len()])
         }
     }
 }

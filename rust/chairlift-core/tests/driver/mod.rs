@@ -44,8 +44,8 @@ pub(crate) fn config(policy: Policy) -> Config {
 }
 
 pub(crate) fn token_table() -> Arc<TokenTable> {
-    let tokens = (0..VOCAB).map(|id| format!("{id} ").into_bytes()).collect();
-    Arc::new(TokenTable::new(tokens, &[], &[], false))
+    let tokens: Vec<_> = (0..VOCAB).map(|id| format!("{id} ").into_bytes()).collect();
+    Arc::new(TokenTable::new(&tokens, &[], &[], false))
 }
 
 fn mix(parent: u64, token: i32, position: usize) -> u64 {
@@ -256,7 +256,7 @@ impl Driver {
                         .tokens
                         .extend_from_slice(&events.tokens[tokens.clone()]);
                 }
-                EventKind::Ended { reason, .. } => outcome.end = Some(reason.clone()),
+                EventKind::Ended(end) => outcome.end = Some(events.ends[*end].reason.clone()),
             }
         }
     }

@@ -61,7 +61,8 @@ mutants! {
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
         "        self.prefix_cache.evict(block);\n        block\n" => "        block\n";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "prefix_cache.rs":
-        "if self.by_hash[group].contains_key(&hash) || self.is_published(block) {" => "if self.is_published(block) {";
+        "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return;\n        };\n        entry.insert(block);" =>
+            "self.by_hash[group].insert(hash, block);";
 
     // Deadlock, livelock, starvation.
     too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler/add.rs":
@@ -99,18 +100,17 @@ mutants! {
     fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "prefix_cache.rs":
         "            hasher.update(&(field.len() as u64).to_le_bytes());\n" => "";
     names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "prefix_cache.rs":
-        "hasher.update(&bytes[..4 * sixteen.len()]);" =>
-        "hasher.update(&[sixteen.iter().fold(0, |sum: i32, token| sum.wrapping_mul(31).wrapping_add(*token)) as u8]);",
+        "let bytes = bytemuck::cast_slice(tokens);" =>
+        "let bytes = &[tokens.iter().fold(0, |sum: i32, token| sum.wrapping_mul(31).wrapping_add(*token)) as u8];",
         "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "(published.parent == parent).then_some(block)";
     name_only, "openvino.genai#3722", "short names, and nothing is compared on a hit", "prefix_cache.rs":
-        "        BlockHash(*hasher.finalize().as_bytes())\n    }\n\n    /// The block of a group" =>
-        "        BlockHash([hasher.finalize().as_bytes()[0]; 32])\n    }\n\n    /// The block of a group",
+        "Self(*blake3::keyed_hash(&self.0, bytes).as_bytes())" =>
+        "Self([blake3::keyed_hash(&self.0, bytes).as_bytes()[0]; 32])",
         "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "Some(block)";
     constant_seed, "vllm#12621", "names of first blocks do not depend on the namespace", "prefix_cache.rs":
-        "        BlockHash(*hasher.finalize().as_bytes())\n    }\n\n    /// The name of a block" =>
-        "        BlockHash([0; 32])\n    }\n\n    /// The name of a block";
+        "BlockHash(*hasher.finalize().as_bytes())" => "BlockHash([0; 32])";
     unrelated_prompt, "llama.cpp#27148", "a block is found whatever came before it", "prefix_cache.rs":
-        "        hasher.update(&parent.0);\n" => "",
+        "blake3::keyed_hash(&self.0, bytes)" => "blake3::keyed_hash(&[0; 32], bytes)",
         "published.parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/step.rs":
         "plan.assign(row, slot, request.index, start);\n        request\n" => "plan.assign(row, slot, request.index, 0);\n        request\n";
