@@ -1,6 +1,7 @@
 //! Memory that starts on a cache line, or on a huge page where it is large.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use memmap2::MmapMut;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -28,6 +29,8 @@ unsafe impl Zeroed for half::bf16 {}
 pub struct Aligned<T: Zeroed> {
     start: NonNull<T>,
     len: usize,
+    /// Where the memory is of the system, and not of the allocator.
+    map: Option<MmapMut>,
 }
 
 // SAFETY: it owns its memory as a `Box<[T]>` would.
@@ -43,54 +46,48 @@ impl<T: Zeroed> Aligned<T> {
             return Self {
                 start: NonNull::dangling(),
                 len,
+                map: None,
             };
         }
-        let memory = if layout.align() < HUGE_PAGE {
+        let (memory, map) = if layout.size() < HUGE_PAGE {
             // SAFETY: the size is not zero.
-            unsafe { alloc_zeroed(layout) }
+            (unsafe { alloc_zeroed(layout) }, None)
         } else {
-            // SAFETY: the size is not zero.
-            unsafe { huge_pages(layout) }
+            let mut map = huge_pages(layout.size()).unwrap_or_else(|_| handle_alloc_error(layout));
+            let offset = map.as_ptr().align_offset(HUGE_PAGE);
+            (map[offset..].as_mut_ptr(), Some(map))
         };
         let Some(start) = NonNull::new(memory.cast::<T>()) else {
             handle_alloc_error(layout)
         };
-        Self { start, len }
+        Self { start, len, map }
     }
 
     fn layout(len: usize) -> Layout {
         let array = Layout::array::<T>(len).expect("the size fits the address space");
-        let align = if array.size() < HUGE_PAGE {
-            LINE
-        } else {
-            HUGE_PAGE
-        };
         array
-            .align_to(align)
+            .align_to(LINE)
             .expect("the size fits the address space")
     }
 }
 
-/// Allocates zeros, on huge pages where the system has them: a stream of weights then waits less often
-/// for an address to be translated.
+/// `size` zeros from the first multiple of a huge page on, on huge pages where the system has them: a
+/// stream of weights then waits less often for an address to be translated.
 ///
-/// # Safety
-/// As of `alloc_zeroed`.
-unsafe fn huge_pages(layout: Layout) -> *mut u8 {
-    // SAFETY: the caller's promise.
-    let memory = unsafe { alloc(layout) };
-    if !memory.is_null() {
-        // The wish must come before the first touch, which is the zeroing.
-        #[cfg(target_os = "linux")]
-        // SAFETY: the range was just allocated; the advice changes no content, and may be refused.
-        unsafe {
-            let whole = layout.size() / HUGE_PAGE * HUGE_PAGE;
-            libc::madvise(memory.cast(), whole, libc::MADV_HUGEPAGE);
-        }
-        // SAFETY: as above.
-        unsafe { memory.write_bytes(0, layout.size()) }
+/// Fresh from the system: what the allocator has from others lies on small pages and stays there.
+fn huge_pages(size: usize) -> std::io::Result<MmapMut> {
+    let map = MmapMut::map_anon(size + HUGE_PAGE)?;
+    // Whole pages only, so that no memory is taken behind the end. The system may refuse.
+    #[cfg(target_os = "linux")]
+    {
+        let offset = map.as_ptr().align_offset(HUGE_PAGE);
+        let _ = map.advise_range(
+            memmap2::Advice::HugePage,
+            offset,
+            size / HUGE_PAGE * HUGE_PAGE,
+        );
     }
-    memory
+    Ok(map)
 }
 
 impl<T: Zeroed> Deref for Aligned<T> {
@@ -112,7 +109,7 @@ impl<T: Zeroed> DerefMut for Aligned<T> {
 impl<T: Zeroed> Drop for Aligned<T> {
     fn drop(&mut self) {
         let layout = Self::layout(self.len);
-        if layout.size() != 0 {
+        if layout.size() != 0 && self.map.is_none() {
             // SAFETY: allocated in `zeroed` with the same layout.
             unsafe { dealloc(self.start.as_ptr().cast(), layout) }
         }

@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +17,16 @@ if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig
 
 FOREIGN_BYTES = 128 << 20
-"""Weights that a kernel reads before it meets the same ones again: far more than caches hold."""
-ROUNDS = 200_000
-"""Of arithmetic in registers: some tens of milliseconds."""
+"""Read between two calls of a kernel: far more than caches hold."""
+ROUNDS = 50_000
+"""Of arithmetic in registers: some milliseconds."""
+ARITHMETICS = ("float32", "bfloat16", "int8", "int4")
+"""Kernels of another name compute in the first."""
 CONTEXT = 4096
 BLOCK_SIZE = 16
+
+
+Call = Callable[[int], object]
 
 
 class BenchDevice(StrEnum):
@@ -59,30 +63,76 @@ def kernels(
     report(results, title=f"Kernels, shapes of {model}", as_json=as_json, by_row=True)
 
 
-@dataclass(frozen=True, slots=True)
 class Roofline:
-    """What was measured of the machine in this run."""
+    """What memory and arithmetic allow, measured again in each turn of a kernel.
 
-    bytes_per_s: float
-    operations_per_s: dict[str, float]
-    """By arithmetic; what has none of its own is measured by that of float32."""
+    Where others share a machine its speed changes from second to second: what was measured a minute
+    ago says little of now.
+    """
 
-    def result(
-        self, name: str, shape: str, seconds: float, num_bytes: float, num_operations: float
+    def __init__(self, repeat: int) -> None:
+        import torch
+
+        self._repeat = repeat
+        self._words = torch.zeros(FOREIGN_BYTES // 4, dtype=torch.int32)
+
+    def limits(self) -> Iterator[Result]:
+        """The machine alone."""
+        seconds = statistics.median(self._read() for _ in range(self._repeat))
+        shape = f"{FOREIGN_BYTES >> 20} MiB"
+        yield _result("read", shape, seconds, FOREIGN_BYTES, 0, 1.0)
+        for name in ARITHMETICS:
+            rate = statistics.median(self._multiply(name) for _ in range(self._repeat))
+            yield _result(name, "in registers", 1.0, 0, rate, 1.0)
+
+    def measure(
+        self, name: str, shape: str, call: Call, num_bytes: float, num_operations: float
     ) -> Result:
-        """One line of the report."""
-        fastest = max(
-            num_bytes / self.bytes_per_s,
-            num_operations / self.operations_per_s.get(name, self.operations_per_s["float32"]),
-        )
-        return {
-            "name": name,
-            "shape": shape,
-            "seconds": seconds,
-            "gb_per_s": num_bytes / seconds / 1e9,
-            "gflop_per_s": num_operations / seconds / 1e9,
-            "fraction_of_roofline": fastest / seconds,
-        }
+        """Median time of a call, which gets its number, and its share of what its turn allows."""
+        arithmetic = name if name in ARITHMETICS else ARITHMETICS[0]
+        times, shares = [], []
+        for turn in range(self._repeat):
+            read, rate = self._read() / FOREIGN_BYTES, self._multiply(arithmetic)
+            # Brings inputs back that the reading has displaced, and not what the next call reads.
+            call(2 * turn)
+            seconds = _seconds(lambda: call(2 * turn + 1))  # noqa: B023
+            times.append(seconds)
+            shares.append(max(num_bytes * read, num_operations / rate) / seconds)
+        seconds, share = statistics.median(times), statistics.median(shares)
+        return _result(name, shape, seconds, num_bytes, num_operations, share)
+
+    def _read(self) -> float:
+        """Seconds."""
+        from chairlift import _core
+
+        return _seconds(lambda: _core.read_memory(self._words))
+
+    def _multiply(self, arithmetic: str) -> float:
+        """Operations per second."""
+        from chairlift import _core
+
+        started = time.perf_counter()
+        return _core.multiply_in_registers(arithmetic, ROUNDS) / (time.perf_counter() - started)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _result(
+    name: str, shape: str, seconds: float, num_bytes: float, num_operations: float, share: float
+) -> Result:
+    """One line of the report."""
+    return {
+        "name": name,
+        "shape": shape,
+        "seconds": seconds,
+        "gb_per_s": num_bytes / seconds / 1e9,
+        "gflop_per_s": num_operations / seconds / 1e9,
+        "fraction_of_roofline": share,
+    }
 
 
 def _measure(model: str, rows: list[int], repeat: int, threads: int | None) -> Iterator[Result]:
@@ -95,42 +145,13 @@ def _measure(model: str, rows: list[int], repeat: int, threads: int | None) -> I
     torch.set_num_threads(1)
     _core.set_num_threads(threads or available_cores())
     config = ModelConfig.load(resolve_model(model))
-    roofline = _roofline(repeat)
-    seconds = FOREIGN_BYTES / roofline.bytes_per_s
-    yield roofline.result("read", f"{FOREIGN_BYTES >> 20} MiB", seconds, FOREIGN_BYTES, 0)
-    for name, rate in roofline.operations_per_s.items():
-        yield roofline.result(name, "in registers", 1.0, 0, rate)
+    roofline = Roofline(repeat)
+    yield from roofline.limits()
     for outputs, inputs in _shapes(config):
         for name in ("float32", "bfloat16", "int8", "int4"):
-            yield from _linear(roofline, name, (outputs, inputs), rows, repeat)
-    yield from _elementwise(roofline, config, rows, repeat)
-    yield from _decode_attention(roofline, config, repeat)
-
-
-def _roofline(repeat: int) -> Roofline:
-    import torch
-
-    from chairlift import _core
-
-    words = torch.zeros(FOREIGN_BYTES // 4, dtype=torch.int32)
-    seconds = _median(lambda _: _core.read_memory(words), repeat)
-
-    def rate(arithmetic: str) -> float:
-        count = _core.multiply_in_registers(arithmetic, ROUNDS)
-        return count / _median(lambda _: _core.multiply_in_registers(arithmetic, ROUNDS), repeat)
-
-    arithmetics = ("float32", "bfloat16", "int8", "int4")
-    return Roofline(FOREIGN_BYTES / seconds, {name: rate(name) for name in arithmetics})
-
-
-def _median(call: Callable[[int], object], repeat: int) -> float:
-    """Seconds of one call, which gets its number."""
-    seconds = []
-    for number in range(repeat + 1):
-        started = time.perf_counter()
-        call(number)
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[1:])
+            yield from _linear(roofline, name, (outputs, inputs), rows)
+    yield from _elementwise(roofline, config, rows)
+    yield from _decode_attention(roofline, config)
 
 
 def _shapes(config: "ModelConfig") -> list[tuple[int, int]]:
@@ -142,7 +163,7 @@ def _shapes(config: "ModelConfig") -> list[tuple[int, int]]:
 
 
 def _linear(
-    roofline: Roofline, name: str, shape: tuple[int, int], rows: list[int], repeat: int
+    roofline: Roofline, name: str, shape: tuple[int, int], rows: list[int]
 ) -> Iterator[Result]:
     import torch
 
@@ -153,22 +174,22 @@ def _linear(
     quantize = name if name.startswith("int") else None
     weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
     first = Linear(weight, None, quantize)
-    # At least two, so that no call meets what the one before has left in a core's own cache.
-    count = min(max(2, FOREIGN_BYTES // first.num_bytes), repeat + 1)
-    layers = [first, *(Linear(weight, None, quantize) for _ in range(count - 1))]
+    # Two, so that no call meets what the one before has left in a cache.
+    layers = [first, Linear(weight, None, quantize)]
     for num_rows in rows:
         x = torch.randn(num_rows, inputs).to(dtype)
         out = torch.empty(num_rows, outputs, dtype=dtype)
-        seconds = _median(lambda number: layers[number % count](x, out=out), repeat)  # noqa: B023
+
+        def multiply(number: int, x: "Tensor" = x, out: "Tensor" = out) -> None:
+            layers[number % 2](x, out=out)
+
         moved = first.num_bytes + x.nbytes + out.nbytes
         operations = 2 * num_rows * outputs * inputs
         text = f"{num_rows} x {inputs} x {outputs}"
-        yield roofline.result(name, text, seconds, moved, operations)
+        yield roofline.measure(name, text, multiply, moved, operations)
 
 
-def _elementwise(
-    roofline: Roofline, config: "ModelConfig", rows: list[int], repeat: int
-) -> Iterator[Result]:
+def _elementwise(roofline: Roofline, config: "ModelConfig", rows: list[int]) -> Iterator[Result]:
     import torch
 
     from chairlift import kernels as ops
@@ -182,18 +203,24 @@ def _elementwise(
         heads = torch.randn(num_rows, config.num_heads, config.head_dim).to(dtype)
         positions = torch.arange(num_rows, dtype=torch.int32)
         normed, gated = torch.empty_like(x), torch.empty(num_rows, inner, dtype=dtype)
-        shape = f"{num_rows} x {hidden}"
-        seconds = _median(lambda _: ops.rms_norm(x, norm, 1e-6, out=normed), repeat)  # noqa: B023
-        yield roofline.result("rms_norm", shape, seconds, 2 * x.nbytes, 0)
-        shape = f"{num_rows} x {inner}"
-        seconds = _median(lambda _: ops.silu_mul(gate_up, out=gated), repeat)  # noqa: B023
-        yield roofline.result("silu_mul", shape, seconds, gate_up.nbytes * 3 // 2, 0)
+
+        def normalize(_: int, x: "Tensor" = x, out: "Tensor" = normed) -> None:
+            ops.rms_norm(x, norm, 1e-6, out=out)
+
+        def gate(_: int, x: "Tensor" = gate_up, out: "Tensor" = gated) -> None:
+            ops.silu_mul(x, out=out)
+
+        def rotate(_: int, x: "Tensor" = heads, positions: "Tensor" = positions) -> None:
+            ops.rope_(x, positions, cos_sin)
+
+        yield roofline.measure("rms_norm", f"{num_rows} x {hidden}", normalize, 2 * x.nbytes, 0)
+        moved = gate_up.nbytes + gated.nbytes
+        yield roofline.measure("silu_mul", f"{num_rows} x {inner}", gate, moved, 0)
         shape = f"{num_rows} x {config.num_heads} x {config.head_dim}"
-        seconds = _median(lambda _: ops.rope_(heads, positions, cos_sin), repeat)  # noqa: B023
-        yield roofline.result("rope", shape, seconds, 2 * heads.nbytes, 0)
+        yield roofline.measure("rope", shape, rotate, 2 * heads.nbytes, 0)
 
 
-def _decode_attention(roofline: Roofline, config: "ModelConfig", repeat: int) -> Iterator[Result]:
+def _decode_attention(roofline: Roofline, config: "ModelConfig") -> Iterator[Result]:
     import torch
 
     from chairlift.attention.cpu import CpuBackend
@@ -203,7 +230,7 @@ def _decode_attention(roofline: Roofline, config: "ModelConfig", repeat: int) ->
     kv_heads, head_dim = config.num_kv_heads, config.head_dim
     dtype, backend = torch.bfloat16, CpuBackend()
     num_blocks = 1 + num_rows * blocks
-    cache = backend.allocate(1, num_blocks, kv_heads, BLOCK_SIZE, head_dim, dtype)[0].fill_(0.5)
+    caches = backend.allocate(2, num_blocks, kv_heads, BLOCK_SIZE, head_dim, dtype).fill_(0.5)
     each = torch.arange(num_rows, dtype=torch.int32)
     metadata = AttentionMetadata(
         rows=each,
@@ -217,10 +244,10 @@ def _decode_attention(roofline: Roofline, config: "ModelConfig", repeat: int) ->
     query = torch.randn(num_rows, config.num_heads, head_dim).to(dtype)
     out, scale = torch.empty_like(query), head_dim**-0.5
 
-    def attend(_: int) -> "Tensor":
-        return backend.attend(query, cache, metadata, group=0, scale=scale, window=None, out=out)
+    def attend(number: int) -> None:
+        cache = caches[number % 2]
+        backend.attend(query, cache, metadata, group=0, scale=scale, window=None, out=out)
 
     shape = f"{num_rows} x {config.num_heads} x {head_dim}, {CONTEXT} tokens"
     operations = 4 * num_rows * config.num_heads * head_dim * CONTEXT
-    seconds = _median(attend, repeat)
-    yield roofline.result("decode_attention", shape, seconds, cache.nbytes, operations)
+    yield roofline.measure("decode_attention", shape, attend, caches[0].nbytes, operations)
