@@ -8,6 +8,8 @@ import platform
 import sys
 from pathlib import Path
 
+from chairlift.choices import KvCacheDtype
+
 from benchmarks.peers.comparison import compare, put_between_marks, table
 from benchmarks.peers.environments import PeerError, install
 from benchmarks.peers.model import make_model
@@ -60,6 +62,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=48, help="of the default workload")
     dtypes = ("float32", "bfloat16", *QUANTIZED)
     parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of the weights")
+    kinds = [kind.value for kind in KvCacheDtype]
+    parser.add_argument("--kv-cache-dtype", choices=kinds, default="auto", help="of Chairlift")
     parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--into", type=Path, help="markdown file that keeps the table")
@@ -99,6 +103,7 @@ def commands(
     chairlift: list[str | Path] = [Path(sys.executable).with_name("chairlift")]
     chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
     chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else common
+    chairlift += ["--kv-cache-dtype", options.kv_cache_dtype]
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
     converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
     converted.parent.mkdir(exist_ok=True)

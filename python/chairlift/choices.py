@@ -12,7 +12,7 @@ class Batching(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Element type of weights, activations and KV cache; auto is the checkpoint's.
+    """Element type of weights and activations; auto is the checkpoint's.
 
     float32 is a CPU's alone, float16 a GPU's.
     """
@@ -21,6 +21,13 @@ class Dtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+
+
+class KvCacheDtype(StrEnum):
+    """Element type of keys and values; auto is that of the activations. int8 is a CPU's alone."""
+
+    AUTO = "auto"
+    INT8 = "int8"
 
 
 class Device(StrEnum):

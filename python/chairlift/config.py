@@ -4,7 +4,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from chairlift.choices import Batching, Device, Dtype, Quantize
+from chairlift.choices import Batching, Device, Dtype, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Device",
     "Dtype",
     "EngineConfig",
+    "KvCacheDtype",
     "Quantize",
     "checked",
     "engine_config",
@@ -66,6 +67,8 @@ class EngineConfig(BaseModel):
     """Element type."""
     quantize: Quantize = Quantize.NONE
     """Weights of linear layers, packed once at load; see docs/quantization.md."""
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
+    """Keys and values; int8 has a scale per token and head, see docs/quantization.md."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the kernels; None is the cores this process may use."""
     default_max_tokens: Annotated[int, Field(ge=1)] = 512

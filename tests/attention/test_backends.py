@@ -67,7 +67,8 @@ def batch(rows, *, num_heads, num_kv_heads, head_dim, dtype, seed=0) -> Batch:
 def attend(backend: AttentionBackend, batch: Batch, dtype: torch.dtype, window=None) -> Tensor:
     heads, head_dim = batch.key.shape[1:]
     cache = backend.allocate(1, batch.num_blocks, heads, BLOCK, head_dim, dtype)[0]
-    cache.fill_(torch.nan)  # blocks and tails that no row owns
+    # NaN in blocks and tails that no row owns; of bytes all are set, which is NaN where scales are.
+    cache.fill_(torch.nan if cache.is_floating_point() else -1)
     backend.write(cache, batch.key.to(dtype), batch.value.to(dtype), batch.slots, BLOCK)
     return backend.attend(
         batch.query.to(dtype),

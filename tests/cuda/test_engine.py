@@ -296,6 +296,7 @@ def test_a_device_that_fails_whatever_it_is_given_takes_the_engine_down(llama):
     [
         ({"dtype": "float32"}, "dtype: expected bfloat16 or float16 on a GPU, got float32"),
         ({"quantize": "int8"}, "quantize: expected none on a GPU, got int8"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype: expected auto on a GPU, got int8"),
     ],
 )
 def test_what_a_gpu_cannot_run_is_named(llama, setting, named):

@@ -1,13 +1,16 @@
-"""Quantized weights of the demo model: what they cost on text that it never saw."""
+"""The demo model in eight and four bits: what they cost on text that it never saw."""
 
 from chairlift.demo.quality import measure
 
 
-def test_quantized_weights_predict_nearly_what_the_others_do():
-    none, int8, int4 = measure(num_documents=24)
+def test_eight_and_four_bits_predict_nearly_what_sixteen_do():
+    none, int8, int4, int8_kv, int8_both = measure(num_documents=24)
     assert none.num_tokens == int8.num_tokens == int4.num_tokens > 1000
     assert none.agreement == 1
     assert int8.perplexity < 1.01 * none.perplexity
     assert int4.perplexity < 1.10 * none.perplexity
     assert 1 > int8.agreement > 0.97
     assert int8.agreement > int4.agreement > 0.88
+    assert int8_kv.perplexity < 1.002 * none.perplexity
+    assert 1 > int8_kv.agreement > 0.99
+    assert int8_both.perplexity < 1.01 * none.perplexity

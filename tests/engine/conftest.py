@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 from chairlift.attention.cpu import CpuBackend
+from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.config import Dtype
 from chairlift.engine.engine import Engine
 from chairlift.model.config import ModelConfig
@@ -22,9 +23,10 @@ def tiny(tmp_path_factory):
 def kv_blocks(tiny):
     """Gives the bytes of a number of KV blocks of a model."""
 
-    def size(num_blocks, folder=tiny.folder, dtype=Dtype.AUTO):
+    def size(num_blocks, folder=tiny.folder, dtype=Dtype.AUTO, kv="auto"):
         model = ModelConfig.load(folder, dtype)
-        return (num_blocks + 1) * kv_bytes_per_block(model, CpuBackend(), 16)
+        backend = CpuBackend() if kv == "auto" else Int8CpuBackend(model.dtype)
+        return (num_blocks + 1) * kv_bytes_per_block(model, backend, 16)
 
     return size
 

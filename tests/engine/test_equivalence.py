@@ -66,18 +66,19 @@ def test_tokens_and_logits_do_not_depend_on_the_batch(
     assert_empty(engine)
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
-def test_bfloat16_bits_do_not_depend_on_the_batch(make_engine, kv_blocks, quantize):
-    alone = make_engine(
-        dtype="bfloat16", quantize=quantize, max_num_batched_tokens=WHOLE, prefix_cache=False
-    )
+@pytest.mark.parametrize(
+    ("quantize", "kv"),
+    [("none", "auto"), ("int8", "auto"), ("int4", "auto"), ("none", "int8"), ("int8", "int8")],
+)
+def test_bfloat16_bits_do_not_depend_on_the_batch(make_engine, kv_blocks, quantize, kv):
+    kind = {"dtype": "bfloat16", "quantize": quantize, "kv_cache_dtype": kv}
+    alone = make_engine(**kind, max_num_batched_tokens=WHOLE, prefix_cache=False)
     expected = watch_sampler(alone)
     answers = [token_ids(run(alone, [request])[0]) for request in requests()]
     engine = make_engine(
-        dtype="bfloat16",
-        quantize=quantize,
+        **kind,
         max_num_batched_tokens=CHUNKED,
-        kv_cache_memory=kv_blocks(26, dtype=Dtype.BFLOAT16),
+        kv_cache_memory=kv_blocks(26, dtype=Dtype.BFLOAT16, kv=kv),
     )
     logits = watch_sampler(engine)
     assert [token_ids(events) for events in run(engine, requests())] == answers

@@ -64,14 +64,23 @@ class AttentionBackend(Protocol):
         head_dim: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Gives `[num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim]` of zeros.
+        """Gives `[num_layers, num_blocks, num_kv_heads, ...]` of zeros: the last axis is a head.
 
         What is inside a layer is the backend's alone. The system gives a page only when it is first
         written, so that a large pool costs neither time at start nor memory before it is used;
         `torch.zeros` would write all of it.
         """
-        shape = (num_layers, num_blocks, num_kv_heads, 2 * block_size * head_dim * dtype.itemsize)
-        return torch.from_numpy(np.zeros(shape, dtype=np.uint8)).view(dtype)
+        shape = (num_layers, num_blocks, num_kv_heads, self.head_bytes(block_size, head_dim, dtype))
+        memory = torch.from_numpy(np.zeros(shape, dtype=np.uint8))
+        return memory.view(self.stored_dtype(dtype))
+
+    def stored_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Gives the dtype of what `allocate` gives, for keys and values of a dtype."""
+        return dtype
+
+    def head_bytes(self, block_size: int, head_dim: int, dtype: torch.dtype) -> int:
+        """Gives the bytes of one head in one block."""
+        return 2 * block_size * head_dim * dtype.itemsize
 
     def block_bytes(
         self,
@@ -82,7 +91,7 @@ class AttentionBackend(Protocol):
         dtype: torch.dtype,
     ) -> int:
         """Bytes that one block takes over all layers."""
-        return num_layers * num_kv_heads * 2 * block_size * head_dim * dtype.itemsize
+        return num_layers * num_kv_heads * self.head_bytes(block_size, head_dim, dtype)
 
     def rotate_and_write(
         self,
@@ -157,7 +166,7 @@ class AttentionBackend(Protocol):
         ...
 
     def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Lays out one block, `[num_kv_heads, 2 * block_size * head_dim]`.
+        """Lays out one block, `[num_kv_heads, ...]`.
 
         `key` and `value` are `[block_size, num_kv_heads, head_dim]`.
         """

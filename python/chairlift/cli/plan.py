@@ -10,7 +10,7 @@ from chairlift.cli.values import format_size
 
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
-    *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize"),
+    *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
 )
 
 

@@ -1,6 +1,7 @@
-"""What quantized weights cost: `python -m chairlift.demo.quality [--documents 64]`.
+"""What eight and four bits cost: `python -m chairlift.demo.quality [--documents 64]`.
 
-Text that training never saw goes through the demo model with each kind of weights. Perplexity is
+Text that training never saw goes through the demo model with each kind of weights, keys and
+values. Perplexity is
 that of each next token; agreement is the share of places where the likeliest next token is that of
 the bfloat16 weights.
 """
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor
 
 from chairlift.attention.cpu import CpuBackend
+from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.config import Quantize
+from chairlift.config import KvCacheDtype, Quantize
 from chairlift.demo import MODEL_DIR
 from chairlift.demo.text import documents
 from chairlift.model.config import ModelConfig
@@ -35,35 +37,45 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One kind of weights."""
+    """One kind of weights, keys and values."""
 
     quantize: str
+    kv_cache_dtype: str
     perplexity: float
     agreement: float
     """Of the likeliest tokens with those of the unquantized weights."""
     num_tokens: int
 
 
+KINDS = (
+    *((quantize, KvCacheDtype.AUTO) for quantize in Quantize),
+    (Quantize.NONE, KvCacheDtype.INT8),
+    (Quantize.INT8, KvCacheDtype.INT8),
+)
+
+
 def measure(num_documents: int) -> Iterator[Quality]:
-    """Gives the quality of each kind of weights, the unquantized first."""
+    """Gives the quality of each kind, the unquantized first."""
     tokenizer = Tokenizer.load(MODEL_DIR)
     texts = itertools.islice(documents(SEED), num_documents)
     prompts = [torch.tensor(tokenizer.encode(text)[:MAX_TOKENS]).int() for text in texts]
     likeliest: list[Tensor] = []
-    for quantize in Quantize:
+    for quantize, kv in KINDS:
         config = ModelConfig.load(MODEL_DIR)
         weights = load_weights(MODEL_DIR, config, quantize=quantize)
-        model = Transformer(config, weights, CpuBackend())
+        in_int8 = kv is KvCacheDtype.INT8
+        backend = Int8CpuBackend(config.dtype) if in_int8 else CpuBackend()
+        model = Transformer(config, weights, backend)
         loss, tokens, equal = 0.0, 0, 0
         for place, prompt in enumerate(prompts):
             logits = _logits(model, prompt)[:-1]
             targets = prompt[1:].long()
             loss += float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
             tokens += len(targets)
-            if quantize is Quantize.NONE:
+            if len(likeliest) == place:
                 likeliest.append(logits.argmax(-1))
             equal += int((logits.argmax(-1) == likeliest[place]).sum())
-        yield Quality(quantize.value, math.exp(loss / tokens), equal / tokens, tokens)
+        yield Quality(quantize.value, kv.value, math.exp(loss / tokens), equal / tokens, tokens)
 
 
 def _logits(model: Transformer, prompt: Tensor) -> Tensor:
@@ -82,7 +94,7 @@ def _logits(model: Transformer, prompt: Tensor) -> Tensor:
         block_tables=tables,
         block_size=BLOCK_SIZE,
     )
-    cache = allocate_kv_cache(model.config, CpuBackend(), 1 + tables.numel(), BLOCK_SIZE)
+    cache = allocate_kv_cache(model.config, model.backend, 1 + tables.numel(), BLOCK_SIZE)
     return model.logits(model.forward(prompt, metadata, cache))
 
 

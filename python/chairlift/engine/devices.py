@@ -7,8 +7,9 @@ import torch
 
 from chairlift.attention.backend import AttentionBackend
 from chairlift.attention.cpu import CpuBackend
+from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.cuda import CudaBackend
-from chairlift.config import Device, Dtype, EngineConfig, Quantize
+from chairlift.config import Device, Dtype, EngineConfig, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.ops import MAX_DECODE_ROWS
@@ -79,7 +80,8 @@ def choose_place(
         raise ConfigError(message)
     if settings.device is Device.AUTO and torch.cuda.is_available():
         logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
-    return Place(settings, CpuBackend(), None)
+    in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
+    return Place(settings, Int8CpuBackend(model.dtype) if in_int8 else CpuBackend(), None)
 
 
 def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
@@ -93,6 +95,12 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     """Gives why the CUDA kernels cannot run a model, naming the field; None if they can."""
     checks = (
         ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
+        (
+            "kv_cache_dtype",
+            "auto",
+            settings.kv_cache_dtype.value,
+            settings.kv_cache_dtype is KvCacheDtype.AUTO,
+        ),
         ("dtype", "bfloat16 or float16", settings.dtype.value, settings.dtype is not Dtype.FLOAT32),
         ("head_dim", "64, 96, 128 or 256", model.head_dim, model.head_dim in HEAD_DIMS),
         (

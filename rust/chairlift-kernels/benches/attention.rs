@@ -5,6 +5,7 @@
 
 use chairlift_kernels::layout::{BLOCK_SIZE, CacheShape};
 use chairlift_kernels::paged_attention::{AttentionElement, Layer, paged_attention};
+use chairlift_kernels::stored::Stored;
 use chairlift_kernels::work_items::Sequences;
 use chairlift_kernels::{Rows, RowsMut, bf16};
 use divan::Bencher;
@@ -52,7 +53,7 @@ fn attend<T: AttentionElement>(bencher: Bencher<'_, '_>, name: &str) {
     let seq_lens = vec![seq_len as i32; rows];
     let seen: usize = (seq_len - queries + 1..=seq_len).sum();
     let layer = Layer {
-        cache: &cache,
+        cache: Stored::Numbers(&cache),
         shape,
         scale: 0.125,
         window: None,

@@ -35,6 +35,13 @@ pub trait Packed: Zeroed + Default + Send + Sync + 'static {
 
     /// Number `index < DEPTH` of each of the first `LANES` units.
     fn load<I: Isa>(units: &[Self], index: usize) -> I::Vector;
+
+    /// Whole numbers as units, in their order; a multiple of 32.
+    fn widen<I: Isa>(codes: &[i8], units: &mut [Self]);
+
+    /// Number `index < DEPTH`.
+    #[cfg(test)]
+    fn number(self, index: usize) -> f32;
 }
 
 impl Element for f32 {
@@ -67,6 +74,18 @@ impl Packed for f32 {
     #[inline(always)]
     fn load<I: Isa>(units: &[Self], _index: usize) -> I::Vector {
         I::load(units)
+    }
+
+    #[inline(always)]
+    fn widen<I: Isa>(codes: &[i8], units: &mut [f32]) {
+        for (unit, &code) in units.iter_mut().zip(codes) {
+            *unit = f32::from(code);
+        }
+    }
+
+    #[cfg(test)]
+    fn number(self, _index: usize) -> f32 {
+        self
     }
 }
 
@@ -114,6 +133,19 @@ impl Packed for u32 {
         } else {
             I::high(words)
         }
+    }
+
+    #[inline(always)]
+    fn widen<I: Isa>(codes: &[i8], units: &mut [u32]) {
+        let (codes, units) = (codes.as_chunks().0, units.as_chunks_mut().0);
+        for (codes, pairs) in codes.iter().zip(units) {
+            I::widen_to_pairs(codes, pairs);
+        }
+    }
+
+    #[cfg(test)]
+    fn number(self, index: usize) -> f32 {
+        f32::from_bits(self >> (16 * index) << 16)
     }
 }
 

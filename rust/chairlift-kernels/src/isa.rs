@@ -52,6 +52,15 @@ pub trait Isa: Integers + Send + Sync {
         store_pairs_by_numbers::<Self>(vector, pairs);
     }
 
+    /// Whole numbers as pairs of bf16, which holds them exactly.
+    #[inline(always)]
+    fn widen_to_pairs(codes: &[i8; 32], pairs: &mut [u32; 16]) {
+        for (pair, codes) in pairs.iter_mut().zip(codes.as_chunks::<2>().0) {
+            let [low, high] = [codes[0], codes[1]].map(|code| f32::from(code).to_bits());
+            *pair = low >> 16 | high;
+        }
+    }
+
     /// Whether `add_pair_dot` is one instruction.
     const HAS_PAIR_DOT: bool = false;
 
@@ -190,14 +199,21 @@ impl Isa for Portable {
 mod x86 {
     use super::{HIGH, Isa, add_pair_dot_by_halves, store_pairs_by_numbers};
     use std::arch::x86_64::{
-        __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _mm256_and_si256,
+        __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm256_and_si256,
         _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
         _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-        _mm256_storeu_si256, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-        _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_epi32,
-        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+        _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
+        _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh, _mm512_dpbf16_ps,
+        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_permutex2var_epi16, _mm512_set1_epi32,
+        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
     };
     use std::mem::transmute;
+
+    /// Of two registers of words, the odd ones.
+    const UPPER_HALVES: [u16; 32] = [
+        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47,
+        49, 51, 53, 55, 57, 59, 61, 63,
+    ];
 
     /// 256-bit registers.
     #[derive(Clone, Copy)]
@@ -303,6 +319,24 @@ mod x86 {
                 }
             } else {
                 store_pairs_by_numbers::<Self>(vector, pairs);
+            }
+        }
+
+        #[inline(always)]
+        fn widen_to_pairs(codes: &[i8; 32], pairs: &mut [u32; 16]) {
+            // SAFETY: see the macro; the arrays are as long as what is loaded and stored.
+            unsafe {
+                let low = _mm_loadu_si128(codes.as_ptr().cast());
+                let high = _mm_loadu_si128(codes.as_ptr().add(16).cast());
+                let low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(low));
+                let high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(high));
+                // Their upper halves: the lower ones are zero.
+                let words = _mm512_permutex2var_epi16(
+                    _mm512_castps_si512(low),
+                    transmute::<[u16; 32], __m512i>(UPPER_HALVES),
+                    _mm512_castps_si512(high),
+                );
+                _mm512_storeu_si512(pairs.as_mut_ptr().cast(), words);
             }
         }
 

@@ -6,6 +6,7 @@ use crate::error::{ArgumentError, expect_equal};
 use crate::layout::{self, BLOCK_SIZE, CacheShape};
 use crate::pool;
 use crate::rows::Rows;
+use crate::stored::{check_int8, pack_int8};
 
 /// Numbers that are worth the cache line which each pair of a key has to itself.
 const ELEMENTS_PER_LINE: usize = 8;
@@ -26,8 +27,35 @@ pub fn kv_write<T: Element>(
     shape: CacheShape,
     slot_mapping: &[i32],
 ) -> Result<(), ArgumentError> {
-    let head_dim = shape.head_dim;
     shape.check(cache.len())?;
+    write(key, value, cache, shape, slot_mapping, layout::pack)
+}
+
+/// The same to a cache in int8 ([`crate::stored`]), laid out for T.
+///
+/// # Errors
+/// As of [`kv_write`].
+pub fn kv_write_int8<T: Element>(
+    key: Rows<'_, T>,
+    value: Rows<'_, T>,
+    cache: &mut [i8],
+    shape: CacheShape,
+    slot_mapping: &[i32],
+) -> Result<(), ArgumentError> {
+    check_int8(shape, cache.len())?;
+    write(key, value, cache, shape, slot_mapping, pack_int8)
+}
+
+/// Puts each token to its place in each head by `pack(head, offset, key, value)`.
+fn write<T: Element, C: Send>(
+    key: Rows<'_, T>,
+    value: Rows<'_, T>,
+    cache: &mut [C],
+    shape: CacheShape,
+    slot_mapping: &[i32],
+    pack: impl Fn(&mut [C], usize, &[T], &[T]) + Sync,
+) -> Result<(), ArgumentError> {
+    let head_dim = shape.head_dim;
     let width = shape.num_kv_heads * head_dim;
     expect_equal("key", "a width of", width, key.width())?;
     expect_equal("value", "a width of", width, value.width())?;
@@ -46,17 +74,18 @@ pub fn kv_write<T: Element>(
         let expected = format_args!("slots in 0..{num_slots}");
         return Err(ArgumentError::new("slot_mapping", expected, slot));
     }
+    let head_len = cache.len() / (shape.num_blocks * shape.num_kv_heads).max(1);
     let cache = Disjoint::new(cache);
     let grain = pool::grain(key.len() * head_dim * ELEMENTS_PER_LINE);
     pool::split(shape.num_kv_heads, grain, |heads| {
         for (token, &slot) in slot_mapping.iter().enumerate() {
             let (block, offset) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
             for head in heads.clone() {
-                let start = shape.head_start(block, head);
+                let start = (block * shape.num_kv_heads + head) * head_len;
                 // SAFETY: no other part has this head, and one `take` at a time is alive here.
-                let place = unsafe { cache.take(start..start + shape.head_len()) };
+                let place = unsafe { cache.take(start..start + head_len) };
                 let numbers = head * head_dim..(head + 1) * head_dim;
-                layout::pack(
+                pack(
                     place,
                     offset,
                     &key.row(token)[numbers.clone()],

@@ -34,6 +34,16 @@ impl CacheShape {
     /// # Errors
     /// If the head size is unsupported or the length of the cache is another.
     pub fn check(&self, cache_len: usize) -> Result<(), ArgumentError> {
+        self.check_head()?;
+        let len = self.num_blocks * self.num_kv_heads * self.head_len();
+        expect_equal("cache", "this many elements:", len, cache_len)
+    }
+
+    /// Checks the head size.
+    ///
+    /// # Errors
+    /// If it is unsupported.
+    pub(crate) fn check_head(&self) -> Result<(), ArgumentError> {
         if self.head_dim == 0 || self.head_dim > 256 || !self.head_dim.is_multiple_of(16) {
             return Err(ArgumentError::new(
                 "head_dim",
@@ -41,19 +51,12 @@ impl CacheShape {
                 self.head_dim,
             ));
         }
-        let len = self.num_blocks * self.num_kv_heads * self.head_len();
-        expect_equal("cache", "this many elements:", len, cache_len)
+        Ok(())
     }
 
     /// Elements of one head in one block, keys and values.
     pub fn head_len(&self) -> usize {
         2 * BLOCK_SIZE * self.head_dim
-    }
-
-    /// Where the keys of a head in a block start; its values follow.
-    #[inline(always)]
-    pub fn head_start(&self, block: usize, kv_head: usize) -> usize {
-        (block * self.num_kv_heads + kv_head) * self.head_len()
     }
 }
 

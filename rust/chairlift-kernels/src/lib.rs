@@ -16,6 +16,7 @@
 //! seen as another type), and `tensor` (memory that torch owns).
 
 pub mod aligned;
+pub mod attend;
 pub mod disjoint;
 pub mod dispatch;
 pub mod element;
@@ -45,6 +46,7 @@ pub mod sampling;
 pub mod silu;
 pub mod softmax;
 pub mod span;
+pub mod stored;
 #[cfg(feature = "python")]
 pub mod tensor;
 pub mod tile;

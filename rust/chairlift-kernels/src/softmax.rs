@@ -16,6 +16,7 @@ use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
 use crate::span::{PerToken, SPAN, Span, add_values};
+use crate::stored::Kept;
 use std::ops::Range;
 
 /// The states of R queries.
@@ -38,20 +39,21 @@ impl<const R: usize> State<'_, R> {
     }
 
     /// Adds a span, of which each query sees some tokens: `scores` times `scale`, which is positive, and
-    /// its values. The weights, as factors F that may round them, are left in `weights`; the denominator
-    /// adds them as they are.
+    /// its values, which are codes times `value_scales` where K says so. The weights, as factors F that may
+    /// round them, are left in `weights`; the denominator adds them as they are.
     ///
     /// N registers hold a number for each token of a block, V are some coordinates of one query.
     ///
     /// Nothing of a token outside `visible` is used: a slot that no one wrote may hold NaN, and a
     /// weight of zero would not silence it.
     #[inline(always)]
-    pub fn update<I: Isa, F: Factor<P>, P: Packed, const N: usize, const V: usize>(
+    pub fn update<I: Isa, F: Factor<P>, P: Packed, K: Kept, const N: usize, const V: usize>(
         &mut self,
         scores: &mut [PerToken<f32>; R],
         scale: f32,
         weights: &mut [PerToken<F>; R],
         span: &Span<'_, P>,
+        value_scales: &PerToken<f32>,
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
@@ -78,7 +80,8 @@ impl<const R: usize> State<'_, R> {
                     *d *= factors[r];
                 }
             }
-            for (scores, weights) in scores.iter().zip(&mut weights[r]) {
+            for ((scores, weights), scales) in scores.iter().zip(&mut weights[r]).zip(value_scales)
+            {
                 let mut numbers = *scores;
                 for number in &mut numbers {
                     // Two roundings, as of `m`: the largest is exactly 0, and none is above.
@@ -88,6 +91,12 @@ impl<const R: usize> State<'_, R> {
                 for (d, number) in d.iter_mut().zip(&numbers) {
                     *d += number;
                 }
+                let mut numbers = numbers;
+                if K::IS_INT8 {
+                    for (number, scale) in numbers.iter_mut().zip(scales) {
+                        *number *= scale;
+                    }
+                }
                 F::store::<I>(&numbers, weights);
             }
             (self.m[r], self.d[r]) = (m, d);
@@ -95,7 +104,7 @@ impl<const R: usize> State<'_, R> {
         if factors != [1.0; R] {
             self.rescale(&factors);
         }
-        add_values::<I, F, P, R, N, V>(self.o, weights, span, visible);
+        add_values::<I, F, P, K, R, N, V>(self.o, weights, span, visible);
     }
 
     #[inline(always)]

@@ -15,6 +15,7 @@ use crate::element::Packed;
 use crate::factor::Factor;
 use crate::isa::{CACHE_LINE, Isa, again, prefetch};
 use crate::layout::BLOCK_SIZE;
+use crate::stored::Kept;
 use std::ops::Range;
 
 /// Blocks of a span.
@@ -33,7 +34,7 @@ pub struct Block<'a, P> {
     pub keys: &'a [P],
     /// `[16][head_dim]`
     pub values: &'a [P],
-    /// Bytes from here to what is asked for meanwhile.
+    /// Bytes from here to what is asked for meanwhile; of widened codes, where the next head lies.
     pub ahead: isize,
 }
 
@@ -43,11 +44,17 @@ pub type Span<'a, P> = [Block<'a, P>; SPAN_BLOCKS];
 impl<P: Packed> Block<'_, P> {
     /// Asks for what lies `ahead` of the cache lines of some units.
     #[inline(always)]
-    fn ask(&self, units: &[P]) {
+    fn ask<K: Kept>(&self, units: &[P]) {
         if self.ahead == 0 {
             return;
         }
-        let place = units.as_ptr().cast::<u8>().wrapping_offset(self.ahead);
+        let mut place = units.as_ptr().cast::<u8>().wrapping_offset(self.ahead);
+        if K::IS_INT8 {
+            // A code is a byte; values follow the keys here as there.
+            let units = units.as_ptr() as usize - self.keys.as_ptr() as usize;
+            let codes = units / size_of::<P>() * P::DEPTH;
+            place = std::ptr::without_provenance(self.ahead.cast_unsigned() + codes);
+        }
         for offset in (0..size_of_val(units)).step_by(CACHE_LINE) {
             prefetch(place.wrapping_add(offset), true);
         }
@@ -62,6 +69,7 @@ pub(crate) fn scores<
     I: Isa,
     F: Factor<P>,
     P: Packed,
+    K: Kept,
     const R: usize,
     const N: usize,
     const B: usize,
@@ -84,7 +92,7 @@ pub(crate) fn scores<
                     let units = &blocks[b].keys[line * BLOCK_SIZE..][..BLOCK_SIZE];
                     let units = if index == 0 { units } else { again(units) };
                     if index == 0 {
-                        blocks[b].ask(units);
+                        blocks[b].ask::<K>(units);
                     }
                     for n in 0..N {
                         k[b][n] = F::load::<I>(&units[n * I::LANES..], index);
@@ -120,6 +128,7 @@ pub(crate) fn add_values<
     I: Isa,
     F: Factor<P>,
     P: Packed,
+    K: Kept,
     const R: usize,
     const N: usize,
     const V: usize,
@@ -134,7 +143,7 @@ pub(crate) fn add_values<
     while block < SPAN_BLOCKS {
         let whole = block..first_partial(visible, block);
         if !whole.is_empty() {
-            add_blocks::<I, F, P, R, N, V>(o, weights, span, whole.clone());
+            add_blocks::<I, F, P, K, R, N, V>(o, weights, span, whole.clone());
             block = whole.end;
             continue;
         }
@@ -142,7 +151,7 @@ pub(crate) fn add_values<
             let seen = part(visible, block);
             if seen.len() == BLOCK_SIZE {
                 let weights = std::array::from_ref(weights);
-                add_blocks::<I, F, P, 1, N, V>(o, weights, span, block..block + 1);
+                add_blocks::<I, F, P, K, 1, N, V>(o, weights, span, block..block + 1);
             } else {
                 add_some::<I, F, P>(o, &weights[block], span[block].values, seen);
             }
@@ -177,7 +186,15 @@ fn first_partial<const R: usize>(visible: &[Range<usize>; R], block: usize) -> u
 
 /// Adds whole blocks, a strip of coordinates at a time.
 #[inline(always)]
-fn add_blocks<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize, const V: usize>(
+fn add_blocks<
+    I: Isa,
+    F: Factor<P>,
+    P: Packed,
+    K: Kept,
+    const R: usize,
+    const N: usize,
+    const V: usize,
+>(
     o: &mut [f32],
     weights: &[PerToken<F>; R],
     span: &Span<'_, P>,
@@ -186,19 +203,19 @@ fn add_blocks<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize, c
     let head_dim = o.len() / R;
     let mut start = 0;
     while start + V * I::LANES <= head_dim {
-        add_strip::<I, F, P, R, V>(o, start, weights, span, blocks.clone());
+        add_strip::<I, F, P, K, R, V>(o, start, weights, span, blocks.clone());
         start += V * I::LANES;
     }
     // A head may have fewer coordinates left than V registers have lanes.
     while start < head_dim {
-        add_strip::<I, F, P, R, N>(o, start, weights, span, blocks.clone());
+        add_strip::<I, F, P, K, R, N>(o, start, weights, span, blocks.clone());
         start += N * I::LANES;
     }
 }
 
 /// [`add_blocks`] of the coordinates from `start` on that N registers hold.
 #[inline(always)]
-fn add_strip<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize>(
+fn add_strip<I: Isa, F: Factor<P>, P: Packed, K: Kept, const R: usize, const N: usize>(
     o: &mut [f32],
     start: usize,
     weights: &[PerToken<F>; R],
@@ -217,7 +234,7 @@ fn add_strip<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize>(
         let (block, memory) = (block % SPAN_BLOCKS, span[block]);
         for line in 0..BLOCK_SIZE / P::DEPTH {
             let units = &memory.values[line * head_dim + start..][..N * I::LANES];
-            memory.ask(units);
+            memory.ask::<K>(units);
             for index in 0..parts {
                 let units = if index == 0 { units } else { again(units) };
                 let place = line * parts + index;

@@ -26,6 +26,8 @@ pub enum Dtype {
     Float32,
     /// `torch.bfloat16`
     Bfloat16,
+    /// `torch.int8`
+    Int8,
     /// `torch.int32`
     Int32,
     /// `torch.int64`
@@ -33,13 +35,20 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    const ALL: [Self; 4] = [Self::Float32, Self::Bfloat16, Self::Int32, Self::Int64];
+    const ALL: [Self; 5] = [
+        Self::Float32,
+        Self::Bfloat16,
+        Self::Int8,
+        Self::Int32,
+        Self::Int64,
+    ];
 
     /// As torch calls it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float32 => "float32",
             Self::Bfloat16 => "bfloat16",
+            Self::Int8 => "int8",
             Self::Int32 => "int32",
             Self::Int64 => "int64",
         }
@@ -62,6 +71,10 @@ unsafe impl TensorElement for f32 {
 // SAFETY: a transparent `u16` that holds the same format.
 unsafe impl TensorElement for bf16 {
     const DTYPE: Dtype = Dtype::Bfloat16;
+}
+// SAFETY: the same type.
+unsafe impl TensorElement for i8 {
+    const DTYPE: Dtype = Dtype::Int8;
 }
 // SAFETY: the same type.
 unsafe impl TensorElement for i32 {

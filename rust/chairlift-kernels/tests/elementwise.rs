@@ -9,6 +9,7 @@ use chairlift_kernels::rope::{HeadNorm, rope};
 use chairlift_kernels::silu::silu_mul;
 use chairlift_kernels::softmax::State;
 use chairlift_kernels::span::{Block, PerToken, SPAN, Span};
+use chairlift_kernels::stored::{NO_SCALES, Numbers};
 use chairlift_kernels::{Element, Rows, RowsMut, bf16};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 use std::ops::Range;
@@ -220,7 +221,14 @@ impl Algebra<'_> {
         let mut weights = [[[0.0; 16]; 4]];
         let mut add = |state: &mut State<'_, 1>, index: usize, seen: Range<usize>| {
             let scores = &mut [self.scores[index]];
-            state.update::<I, f32, f32, N, V>(scores, SCALE, &mut weights, &span(index), &[seen]);
+            state.update::<I, f32, f32, Numbers, N, V>(
+                scores,
+                SCALE,
+                &mut weights,
+                &span(index),
+                &NO_SCALES,
+                &[seen],
+            );
         };
         add(&mut state, 0, 0..SPAN);
         if self.merges {

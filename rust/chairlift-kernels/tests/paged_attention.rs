@@ -6,6 +6,7 @@ use chairlift_kernels::dispatch::{InstructionSet, instruction_set};
 use chairlift_kernels::kv_write::kv_write;
 use chairlift_kernels::layout::{BLOCK_SIZE, CacheShape};
 use chairlift_kernels::paged_attention::{AttentionElement, Layer, paged_attention};
+use chairlift_kernels::stored::Stored;
 use chairlift_kernels::work_items::Sequences;
 use chairlift_kernels::{ArgumentError, Rows, RowsMut, bf16, pool};
 use oracle::{assert_close, bits, numbers, permutation, rounding, wide};
@@ -111,7 +112,7 @@ impl<T: AttentionElement> World<T> {
 
     fn layer(&self) -> Layer<'_, T> {
         Layer {
-            cache: &self.cache,
+            cache: Stored::Numbers(&self.cache),
             shape: self.shape,
             scale: self.scale(),
             window: self.window,

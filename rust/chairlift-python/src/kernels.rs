@@ -7,6 +7,7 @@ use chairlift_kernels::layout::{CacheShape, check_block_size};
 use chairlift_kernels::paged_attention::Layer;
 use chairlift_kernels::rope::HeadNorm;
 use chairlift_kernels::sampling::{Draws, Parameters};
+use chairlift_kernels::stored::{Stored, check_int8};
 use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorElement};
 use chairlift_kernels::work_items::Sequences;
 use chairlift_kernels::{bf16, pool, sampling};
@@ -149,7 +150,12 @@ fn cache_shape(cache: &Tensor, head_dim: usize) -> PyResult<CacheShape> {
         num_kv_heads,
         head_dim,
     };
-    shape.check(cache.shape().iter().product())?;
+    let len = cache.shape().iter().product();
+    if cache.dtype() == Dtype::Int8 {
+        check_int8(shape, len)?;
+    } else {
+        shape.check(len)?;
+    }
     Ok(shape)
 }
 
@@ -171,16 +177,23 @@ fn kv_write(
         return Err(PyValueError::new_err(message));
     }
     let shape = cache_shape(&cache, head_dim)?;
-    with_dtype!(cache, "cache", |T| {
+    with_dtype!(key, "key", |T| {
         let mut borrows = Borrows::default();
         let key = borrows.rows::<T>("key", &key)?;
         let value = borrows.rows::<T>("value", &value)?;
         let slots = borrows.slice::<i32>("slot_mapping", &slot_mapping)?;
-        let cache = borrows.slice_mut::<T>("cache", &cache)?;
         let work = key.len() * key.width();
-        detach_long(py, work, || {
-            chairlift_kernels::kv_write::kv_write(key, value, cache, shape, slots)
-        })?;
+        if cache.dtype() == Dtype::Int8 {
+            let cache = borrows.slice_mut::<i8>("cache", &cache)?;
+            detach_long(py, work, || {
+                chairlift_kernels::kv_write::kv_write_int8(key, value, cache, shape, slots)
+            })?;
+        } else {
+            let cache = borrows.slice_mut::<T>("cache", &cache)?;
+            detach_long(py, work, || {
+                chairlift_kernels::kv_write::kv_write(key, value, cache, shape, slots)
+            })?;
+        }
         Ok(())
     })
 }
@@ -216,11 +229,15 @@ fn paged_attention(
     }
     block_table.dims::<2>("block_table")?;
     let shape = cache_shape(&cache, head_dim)?;
-    with_dtype!(cache, "cache", |T| {
+    with_dtype!(query, "query", |T| {
         let mut borrows = Borrows::default();
         let query = borrows.rows::<T>("query", &query)?;
         let layer = Layer {
-            cache: borrows.slice::<T>("cache", &cache)?,
+            cache: if cache.dtype() == Dtype::Int8 {
+                Stored::Int8(borrows.slice("cache", &cache)?)
+            } else {
+                Stored::Numbers(borrows.slice::<T>("cache", &cache)?)
+            },
             shape,
             scale,
             window,

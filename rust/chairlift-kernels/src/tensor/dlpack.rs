@@ -143,6 +143,7 @@ fn dtype(view: &DlTensor) -> Option<Dtype> {
     match (view.code, view.bits, view.lanes) {
         (2, 32, 1) => Some(Dtype::Float32),
         (4, 16, 1) => Some(Dtype::Bfloat16),
+        (0, 8, 1) => Some(Dtype::Int8),
         (0, 32, 1) => Some(Dtype::Int32),
         (0, 64, 1) => Some(Dtype::Int64),
         _ => None,

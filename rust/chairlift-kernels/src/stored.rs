@@ -1,0 +1,302 @@
+//! What a cache holds: numbers as they are, or eight-bit codes with a scale per token, head and half.
+//!
+//! ```text
+//!   a head of a block in int8    [ codes of K | codes of V | 16 scales of K | 16 of V ]
+//!                                  16 * head_dim bytes each  64 bytes each, f32
+//! ```
+//!
+//! Codes lie where the numbers would ([`crate::layout`]) and are whole numbers that bf16 holds exactly: a span
+//! is widened once, into a panel as of any keys and values. The scale of a token multiplies its score, or its
+//! weight, so that no product of the sums is rounded for it.
+
+use crate::aligned::Aligned;
+use crate::element::{Element, Packed};
+use crate::error::{ArgumentError, expect_equal};
+use crate::isa::{Isa, prefetch};
+use crate::layout::{self, BLOCK_SIZE, CacheShape};
+use crate::quantize::{CHUNK, round_chunk, scale_int8};
+use crate::span::{Block, PerToken, SPAN_BLOCKS, Span};
+
+/// Bytes of the scales of a head in a block.
+const SCALES: usize = 2 * HALF_SCALES;
+
+/// Bytes of the scales of keys or of values.
+const HALF_SCALES: usize = BLOCK_SIZE * size_of::<f32>();
+
+/// One layer's cache.
+#[derive(Debug, Clone, Copy)]
+pub enum Stored<'a, T> {
+    /// As [`crate::layout`] has them.
+    Numbers(&'a [T]),
+    /// As this module has them.
+    Int8(&'a [i8]),
+}
+
+/// How a cache keeps keys and values, for the compiler.
+pub trait Kept: 'static {
+    /// As codes, with scales.
+    const IS_INT8: bool;
+}
+
+/// As numbers.
+pub struct Numbers;
+
+/// As eight-bit codes.
+pub struct Codes;
+
+impl Kept for Numbers {
+    const IS_INT8: bool = false;
+}
+
+impl Kept for Codes {
+    const IS_INT8: bool = true;
+}
+
+/// In the place of scales where numbers need none.
+pub const NO_SCALES: PerToken<f32> = [[1.0; BLOCK_SIZE]; SPAN_BLOCKS];
+
+impl<T: Element> Stored<'_, T> {
+    /// Checks the cache against its shape.
+    pub(crate) fn check(&self, shape: CacheShape) -> Result<(), ArgumentError> {
+        match self {
+            Self::Numbers(cache) => shape.check(cache.len()),
+            Self::Int8(cache) => check_int8(shape, cache.len()),
+        }
+    }
+}
+
+/// Bytes of one head in one block.
+#[must_use]
+pub fn int8_head_len(head_dim: usize) -> usize {
+    2 * BLOCK_SIZE * head_dim + SCALES
+}
+
+/// Checks the length of a cache in int8.
+///
+/// # Errors
+/// If the head size is unsupported or the length of the cache is another.
+pub fn check_int8(shape: CacheShape, cache_len: usize) -> Result<(), ArgumentError> {
+    shape.check_head()?;
+    let len = shape.num_blocks * shape.num_kv_heads * int8_head_len(shape.head_dim);
+    expect_equal("cache", "this many elements:", len, cache_len)
+}
+
+/// Writes the key and value of one token to its place in one head of a block; a scale is NaN where a
+/// number is not finite.
+pub fn pack_int8<T: Element>(head: &mut [i8], token: usize, key: &[T], value: &[T]) {
+    let (codes, scales) = head.split_at_mut(head.len() - SCALES);
+    let (keys, values) = codes.split_at_mut(codes.len() / 2);
+    let (key_scales, value_scales) = scales.split_at_mut(HALF_SCALES);
+    let mut buffer = [0; CHUNK];
+    let scale = scale_int8(key);
+    for (d, &code) in round_chunk(key, scale, &mut buffer)[..key.len()]
+        .iter()
+        .enumerate()
+    {
+        keys[layout::key_index::<T>(token, d)] = code;
+    }
+    put_scale(key_scales, token, scale.unit);
+    let scale = scale_int8(value);
+    for (d, &code) in round_chunk(value, scale, &mut buffer)[..value.len()]
+        .iter()
+        .enumerate()
+    {
+        values[layout::value_index::<T>(token, d, value.len())] = code;
+    }
+    put_scale(value_scales, token, scale.unit);
+}
+
+fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
+    scales.as_chunks_mut::<4>().0[token] = scale.to_ne_bytes().map(u8::cast_signed);
+}
+
+/// The scales of the tokens of a span.
+#[derive(Clone, Copy)]
+pub(crate) struct Scales<'a> {
+    pub(crate) keys: &'a PerToken<f32>,
+    pub(crate) values: &'a PerToken<f32>,
+}
+
+impl Scales<'static> {
+    /// Of numbers.
+    pub(crate) const NONE: Self = Self {
+        keys: &NO_SCALES,
+        values: &NO_SCALES,
+    };
+}
+
+/// Memory for a span of codes as numbers.
+pub(crate) struct Widened<P: Packed> {
+    /// Of each block keys, then values.
+    units: Aligned<P>,
+    keys: PerToken<f32>,
+    values: PerToken<f32>,
+}
+
+impl<P: Packed> Widened<P> {
+    pub(crate) fn new(head_dim: usize) -> Self {
+        let numbers = SPAN_BLOCKS * 2 * BLOCK_SIZE * head_dim;
+        Self {
+            units: Aligned::zeroed(numbers / P::DEPTH),
+            keys: [[0.0; BLOCK_SIZE]; SPAN_BLOCKS],
+            values: [[0.0; BLOCK_SIZE]; SPAN_BLOCKS],
+        }
+    }
+
+    /// Widens four heads of a cache, and asks for those that come next.
+    #[inline(always)]
+    pub(crate) fn span<I: Isa>(
+        &mut self,
+        cache: &[i8],
+        heads: [usize; SPAN_BLOCKS],
+        next: [usize; SPAN_BLOCKS],
+    ) -> (Span<'_, P>, Scales<'_>) {
+        let len = self.units.len() / SPAN_BLOCKS;
+        let head_len = len * P::DEPTH + SCALES;
+        for (block, units) in self.units.chunks_exact_mut(len).enumerate() {
+            let head = &cache[heads[block] * head_len..][..head_len];
+            let (codes, scales) = head.split_at(head_len - SCALES);
+            P::widen::<I>(codes, units);
+            let (keys, values) = scales.split_at(HALF_SCALES);
+            get_scales(keys, &mut self.keys[block]);
+            get_scales(values, &mut self.values[block]);
+        }
+        let units = &self.units;
+        let span = std::array::from_fn(|block| {
+            let (keys, values) = units[block * len..][..len].split_at(len / 2);
+            let next_head = cache.as_ptr().wrapping_add(next[block] * head_len);
+            // Tiles ask for codes, line by line; two lines of scales are behind them.
+            for offset in [0, HALF_SCALES] {
+                prefetch(next_head.wrapping_add(head_len - SCALES + offset), true);
+            }
+            let is_same = next == heads;
+            let ahead = if is_same {
+                0
+            } else {
+                (next_head as usize).cast_signed()
+            };
+            Block {
+                keys,
+                values,
+                ahead,
+            }
+        });
+        let (keys, values) = (&self.keys, &self.values);
+        (span, Scales { keys, values })
+    }
+}
+
+/// Gives each score the scale of its token's key.
+#[inline(always)]
+pub(crate) fn scale_keys<const R: usize>(scores: &mut [PerToken<f32>; R], scales: &PerToken<f32>) {
+    for scores in scores {
+        for (scores, scales) in scores.iter_mut().zip(scales) {
+            for (score, scale) in scores.iter_mut().zip(scales) {
+                *score *= scale;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn get_scales(bytes: &[i8], scales: &mut [f32; BLOCK_SIZE]) {
+    for (scale, bytes) in scales.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *scale = f32::from_ne_bytes(bytes.map(i8::cast_unsigned));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bf16;
+    use crate::dispatch::{Kernel, dispatch};
+
+    struct Widen<'a, P: Packed>(&'a mut Widened<P>, &'a [i8]);
+
+    impl<P: Packed> Kernel for Widen<'_, P> {
+        type Output = ();
+
+        const USES_PAIR_DOT: bool = true;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) {
+            self.0.span::<I>(self.1, [0, 1, 2, 3], [3, 2, 1, 0]);
+        }
+    }
+
+    fn a_span_is_what_was_packed<T: Element>() {
+        let head_dim = 32;
+        let mut cache = vec![0; SPAN_BLOCKS * int8_head_len(head_dim)];
+        let number = |i: usize, d: usize| ((i * 37 + d * 11) % 101) as f32 / 7.0 - 6.0;
+        let tokens: Vec<(Vec<T>, Vec<T>)> = (0..SPAN_BLOCKS * BLOCK_SIZE)
+            .map(|token| {
+                let numbers = |i| (0..head_dim).map(|d| T::from_f32(number(i, d))).collect();
+                (numbers(token), numbers(token + 1000))
+            })
+            .collect();
+        for (token, (key, value)) in tokens.iter().enumerate() {
+            let len = int8_head_len(head_dim);
+            let head = &mut cache[token / BLOCK_SIZE * len..][..len];
+            pack_int8(head, token % BLOCK_SIZE, key, value);
+        }
+        let mut widened = Widened::<T::Packed>::new(head_dim);
+        dispatch(Widen(&mut widened, &cache));
+        let mut head = vec![T::default(); 2 * BLOCK_SIZE * head_dim];
+        for (token, (key, value)) in tokens.iter().enumerate() {
+            layout::pack(&mut head, token % BLOCK_SIZE, key, value);
+            if token % BLOCK_SIZE < BLOCK_SIZE - 1 {
+                continue;
+            }
+            let block = token / BLOCK_SIZE;
+            let units = widened.units.len() / SPAN_BLOCKS;
+            let units = &widened.units[block * units..][..units];
+            for (place, number) in head.iter().enumerate() {
+                // Which token a place belongs to, by the layout's own functions.
+                let half = head.len() / 2;
+                let is_key = place < half;
+                let token = (0..BLOCK_SIZE).find(|&token| {
+                    (0..head_dim).any(|d| {
+                        let key = layout::key_index::<T>(token, d);
+                        let value = half + layout::value_index::<T>(token, d, head_dim);
+                        place == if is_key { key } else { value }
+                    })
+                });
+                let token = token.expect("every place has a token");
+                let scales = if is_key {
+                    &widened.keys
+                } else {
+                    &widened.values
+                };
+                let scale = scales[block][token];
+                let unit = &units[place / T::Packed::DEPTH..];
+                let code = T::Packed::number(unit[0], place % T::Packed::DEPTH);
+                assert_eq!(code, code.round(), "codes are whole");
+                let error = (code * scale - number.to_f32()).abs();
+                assert!(
+                    error <= 0.51 * scale,
+                    "{code} * {scale} for {}",
+                    number.to_f32()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_span_of_codes_is_what_was_packed() {
+        a_span_is_what_was_packed::<f32>();
+        a_span_is_what_was_packed::<bf16>();
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_makes_the_scale_nan() {
+        let mut head = vec![0; int8_head_len(16)];
+        let mut key = [1.0; 16];
+        key[3] = f32::INFINITY;
+        pack_int8(&mut head, 5, &key, &[0.0; 16]);
+        let mut scales = [0.0; BLOCK_SIZE];
+        get_scales(&head[head.len() - SCALES..][..HALF_SCALES], &mut scales);
+        assert!(scales[5].is_nan());
+        get_scales(&head[head.len() - HALF_SCALES..], &mut scales);
+        assert_eq!(scales[5], 0.0, "values that are all zero");
+    }
+}
