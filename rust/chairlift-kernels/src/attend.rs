@@ -227,7 +227,7 @@ impl<T: Element> Attend<'_, T> {
     fn head(&self, item: &Item, index: usize) -> usize {
         let index = index.clamp(item.blocks.start, item.blocks.end - 1);
         let block = self.block_table.row(item.row)[index] as usize;
-        block * self.layer.shape.num_kv_heads + item.kv_head
+        self.layer.shape.head_index(block, item.kv_head)
     }
 
     /// Token and columns of row `row` of an item: heads of a token are neighbours.

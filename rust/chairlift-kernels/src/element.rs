@@ -38,10 +38,6 @@ pub trait Packed: Zeroed + Default + Send + Sync + 'static {
 
     /// Whole numbers as units, in their order; a multiple of 32.
     fn widen<I: Isa>(codes: &[i8], units: &mut [Self]);
-
-    /// Number `index < DEPTH`.
-    #[cfg(test)]
-    fn number(self, index: usize) -> f32;
 }
 
 impl Element for f32 {
@@ -81,11 +77,6 @@ impl Packed for f32 {
         for (unit, &code) in units.iter_mut().zip(codes) {
             *unit = f32::from(code);
         }
-    }
-
-    #[cfg(test)]
-    fn number(self, _index: usize) -> f32 {
-        self
     }
 }
 
@@ -141,11 +132,6 @@ impl Packed for u32 {
         for (codes, pairs) in codes.iter().zip(units) {
             I::widen_to_pairs(codes, pairs);
         }
-    }
-
-    #[cfg(test)]
-    fn number(self, index: usize) -> f32 {
-        f32::from_bits(self >> (16 * index) << 16)
     }
 }
 

@@ -81,7 +81,7 @@ fn write<T: Element, C: Send>(
         for (token, &slot) in slot_mapping.iter().enumerate() {
             let (block, offset) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
             for head in heads.clone() {
-                let start = (block * shape.num_kv_heads + head) * head_len;
+                let start = shape.head_index(block, head) * head_len;
                 // SAFETY: no other part has this head, and one `take` at a time is alive here.
                 let place = unsafe { cache.take(start..start + head_len) };
                 let numbers = head * head_dim..(head + 1) * head_dim;

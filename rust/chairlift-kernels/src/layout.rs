@@ -54,6 +54,12 @@ impl CacheShape {
         Ok(())
     }
 
+    /// Which of all heads of the cache a head of a block is.
+    #[inline(always)]
+    pub fn head_index(&self, block: usize, kv_head: usize) -> usize {
+        block * self.num_kv_heads + kv_head
+    }
+
     /// Elements of one head in one block, keys and values.
     pub fn head_len(&self) -> usize {
         2 * BLOCK_SIZE * self.head_dim

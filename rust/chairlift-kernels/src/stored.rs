@@ -87,23 +87,23 @@ pub fn pack_int8<T: Element>(head: &mut [i8], token: usize, key: &[T], value: &[
     let (codes, scales) = head.split_at_mut(head.len() - SCALES);
     let (keys, values) = codes.split_at_mut(codes.len() / 2);
     let (key_scales, value_scales) = scales.split_at_mut(HALF_SCALES);
-    let mut buffer = [0; CHUNK];
-    let scale = scale_int8(key);
-    for (d, &code) in round_chunk(key, scale, &mut buffer)[..key.len()]
-        .iter()
-        .enumerate()
-    {
-        keys[layout::key_index::<T>(token, d)] = code;
+    let scale = pack_half(keys, key, |d| layout::key_index::<T>(token, d));
+    put_scale(key_scales, token, scale);
+    let scale = pack_half(values, value, |d| {
+        layout::value_index::<T>(token, d, value.len())
+    });
+    put_scale(value_scales, token, scale);
+}
+
+/// Writes the codes of a key or a value to their places, and gives their scale.
+fn pack_half<T: Element>(codes: &mut [i8], numbers: &[T], place: impl Fn(usize) -> usize) -> f32 {
+    let scale = scale_int8(numbers);
+    let mut rounded = [0; CHUNK];
+    let rounded = &round_chunk(numbers, scale, &mut rounded)[..numbers.len()];
+    for (d, &code) in rounded.iter().enumerate() {
+        codes[place(d)] = code;
     }
-    put_scale(key_scales, token, scale.unit);
-    let scale = scale_int8(value);
-    for (d, &code) in round_chunk(value, scale, &mut buffer)[..value.len()]
-        .iter()
-        .enumerate()
-    {
-        values[layout::value_index::<T>(token, d, value.len())] = code;
-    }
-    put_scale(value_scales, token, scale.unit);
+    scale.unit
 }
 
 fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
@@ -210,6 +210,8 @@ mod tests {
     use super::*;
     use crate::bf16;
     use crate::dispatch::{Kernel, dispatch};
+    use crate::factor::Factor;
+    use crate::span::SPAN;
 
     struct Widen<'a, P: Packed>(&'a mut Widened<P>, &'a [i8]);
 
@@ -224,59 +226,43 @@ mod tests {
         }
     }
 
-    fn a_span_is_what_was_packed<T: Element>() {
-        let head_dim = 32;
-        let mut cache = vec![0; SPAN_BLOCKS * int8_head_len(head_dim)];
-        let number = |i: usize, d: usize| ((i * 37 + d * 11) % 101) as f32 / 7.0 - 6.0;
-        let tokens: Vec<(Vec<T>, Vec<T>)> = (0..SPAN_BLOCKS * BLOCK_SIZE)
-            .map(|token| {
-                let numbers = |i| (0..head_dim).map(|d| T::from_f32(number(i, d))).collect();
-                (numbers(token), numbers(token + 1000))
-            })
-            .collect();
-        for (token, (key, value)) in tokens.iter().enumerate() {
-            let len = int8_head_len(head_dim);
+    fn a_span_is_what_was_packed<T: Element>()
+    where
+        T::Packed: Factor<T::Packed>,
+    {
+        let (head_dim, depth) = (32, <T::Packed as Packed>::DEPTH);
+        let len = int8_head_len(head_dim);
+        let mut cache = vec![0; SPAN_BLOCKS * len];
+        let numbers = |token: usize| -> Vec<T> {
+            let number = |d| ((token * 37 + d * 11) % 101) as f32 / 7.0 - 6.0;
+            (0..head_dim).map(|d| T::from_f32(number(d))).collect()
+        };
+        let (key, value) = (numbers, |token| numbers(token + 1000));
+        for token in 0..SPAN {
             let head = &mut cache[token / BLOCK_SIZE * len..][..len];
-            pack_int8(head, token % BLOCK_SIZE, key, value);
+            pack_int8(head, token % BLOCK_SIZE, &key(token), &value(token));
         }
         let mut widened = Widened::<T::Packed>::new(head_dim);
         dispatch(Widen(&mut widened, &cache));
-        let mut head = vec![T::default(); 2 * BLOCK_SIZE * head_dim];
-        for (token, (key, value)) in tokens.iter().enumerate() {
-            layout::pack(&mut head, token % BLOCK_SIZE, key, value);
-            if token % BLOCK_SIZE < BLOCK_SIZE - 1 {
-                continue;
-            }
-            let block = token / BLOCK_SIZE;
-            let units = widened.units.len() / SPAN_BLOCKS;
-            let units = &widened.units[block * units..][..units];
-            for (place, number) in head.iter().enumerate() {
-                // Which token a place belongs to, by the layout's own functions.
-                let half = head.len() / 2;
-                let is_key = place < half;
-                let token = (0..BLOCK_SIZE).find(|&token| {
-                    (0..head_dim).any(|d| {
-                        let key = layout::key_index::<T>(token, d);
-                        let value = half + layout::value_index::<T>(token, d, head_dim);
-                        place == if is_key { key } else { value }
-                    })
-                });
-                let token = token.expect("every place has a token");
-                let scales = if is_key {
-                    &widened.keys
-                } else {
-                    &widened.values
-                };
-                let scale = scales[block][token];
-                let unit = &units[place / T::Packed::DEPTH..];
-                let code = T::Packed::number(unit[0], place % T::Packed::DEPTH);
-                assert_eq!(code, code.round(), "codes are whole");
-                let error = (code * scale - number.to_f32()).abs();
-                assert!(
-                    error <= 0.51 * scale,
-                    "{code} * {scale} for {}",
-                    number.to_f32()
-                );
+        let codes: Vec<f32> = (0..widened.units.len() * depth)
+            .map(|place| widened.units[place / depth].number(place % depth))
+            .collect();
+        let codes: Vec<T> = codes.into_iter().map(T::from_f32).collect();
+        for token in 0..SPAN {
+            let (block, offset) = (token / BLOCK_SIZE, token % BLOCK_SIZE);
+            let head = &codes[block * codes.len() / SPAN_BLOCKS..][..codes.len() / SPAN_BLOCKS];
+            let mut unpacked = [vec![T::default(); head_dim], vec![T::default(); head_dim]];
+            let [key_codes, value_codes] = &mut unpacked;
+            layout::unpack(head, offset, key_codes, value_codes);
+            let scales = [widened.keys[block][offset], widened.values[block][offset]];
+            for half in 0..2 {
+                let expected = [key(token), value(token)];
+                for (code, number) in unpacked[half].iter().zip(&expected[half]) {
+                    let (code, number) = (code.to_f32(), number.to_f32());
+                    assert_eq!(code, code.round(), "codes are whole");
+                    let error = (code * scales[half] - number).abs();
+                    assert!(error <= 0.51 * scales[half], "{code} for {number}");
+                }
             }
         }
     }
