@@ -153,7 +153,8 @@ chaos: setup ## What a hostile world does to a server (SCENARIO=all SCALE=medium
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
 	@# Servers mostly wait for one another: files in turns would leave half of the processors idle.
-	@$(BIN)/python -m pytest -rsfE -n auto --dist loadfile
+	@# A worker that faulthandler ends amid a test begins that test's file anew: once, not for ever.
+	@$(BIN)/python -m pytest -rsfE -n auto --dist loadfile --max-worker-restart 1
 
 # --- proto ------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 
 from tests.chaos.figures import percentile
+from tests.chaos.pipes import end, hear
 from tests.server.talk import start
 
 TOKENS = 25
@@ -80,14 +81,14 @@ async def beside(lab, server, work, *, num=1):
     clients = [
         lab.client(ask_on, server.address, traffic.prompts, traffic.answers) for _ in range(num)
     ]
-    alone = [await asyncio.to_thread(pipe.recv) for _, pipe in clients]
+    alone = [await hear(pipe) for _, pipe in clients]
     with _out_of_the_way():
         await work
     for _, pipe in clients:
         pipe.send("stop")
-    during = [await asyncio.to_thread(pipe.recv) for _, pipe in clients]
+    during = [await hear(pipe) for _, pipe in clients]
     for process, _ in clients:
-        await asyncio.to_thread(process.join)
+        await end(process)
     return alone, during
 
 

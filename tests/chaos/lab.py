@@ -11,12 +11,9 @@ import grpc
 from chairlift.v1 import generation_pb2_grpc, server_pb2, server_pb2_grpc
 
 from tests.chaos import served
+from tests.chaos.pipes import END_S, end, hear
 from tests.chaos.served import Setup
 from tests.chaos.traffic import Traffic
-
-START_S = 60.0
-END_S = 60.0
-"""Longer is a hang."""
 
 # Torch is imported once; a server is a fork of a process that has done nothing else.
 _fork = multiprocessing.get_context("forkserver")
@@ -37,16 +34,17 @@ class ServerProcess:
     async def inside(self, *question):
         """Asks the process: see `served.Inside`."""
         self._pipe.send(question)
-        return await asyncio.to_thread(self._pipe.recv)
+        answer = await hear(self._pipe)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def signal(self, number=signal.SIGTERM):
         os.kill(self.process.pid, number)
 
     async def exit_code(self):
         """Waits for the end; 137 after a kill."""
-        await asyncio.to_thread(self.process.join, END_S)
-        assert self.process.exitcode is not None, f"the server hangs; see {self.log}"
-        code = self.process.exitcode
+        code = await end(self.process)
         return code if code >= 0 else 128 - code
 
     @asynccontextmanager
@@ -113,9 +111,8 @@ class Lab:
         process.start()
         self._processes.append(process)
         theirs.close()
-        assert await asyncio.to_thread(ours.poll, START_S), f"the server does not start: {log}"
         try:
-            server = ServerProcess(process, ours, ours.recv(), log)
+            server = ServerProcess(process, ours, await hear(ours), log)
         except EOFError:
             raise AssertionError(log.read_text()[-4000:]) from None
         self._servers.append(server)

@@ -113,7 +113,12 @@ def obey(inside, pipe):
         except EOFError:
             # The scenario is gone.
             os._exit(1)
-        pipe.send(getattr(inside, name)(*arguments))
+        try:
+            answer = getattr(inside, name)(*arguments)
+        except Exception as error:
+            # Whoever asked raises it.
+            answer = error
+        pipe.send(answer)
 
 
 def prepare(inside, setup):

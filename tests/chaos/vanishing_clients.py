@@ -1,6 +1,5 @@
 """Clients that are killed, and clients whose network goes dark: their requests end without them."""
 
-import asyncio
 import time
 from contextlib import AsyncExitStack
 
@@ -10,6 +9,7 @@ from chairlift.v1 import generation_pb2_grpc
 from tests.chaos import client
 from tests.chaos.black_hole import BlackHole
 from tests.chaos.figures import Figures, Scale
+from tests.chaos.pipes import end, hear
 from tests.server.talk import next_event, start
 
 KILLED = {Scale.QUICK: 50, Scale.MEDIUM: 100, Scale.LONG: 1_000}
@@ -49,7 +49,7 @@ async def kill(lab, server, num):
     before = (await server.inside("figures"))["cancels"]
     clients = [lab.client(client.stream, server.address, REQUESTS) for _ in range(num)]
     for _, pipe in clients:
-        assert await asyncio.to_thread(pipe.recv) == "streaming"
+        assert await hear(pipe) == "streaming"
     began = time.monotonic()
     for process, pipe in clients:
         process.kill()
@@ -57,7 +57,7 @@ async def kill(lab, server, num):
     await server.until_idle()
     freed_s = time.monotonic() - began
     for process, _ in clients:
-        process.join()
+        await end(process)
     # They were cancelled, and had not just ended.
     num_cancels = (await server.inside("figures"))["cancels"] - before
     assert num_cancels == num * REQUESTS

@@ -57,7 +57,7 @@ class Gate:
         return self._run(inputs)
 
     async def reached(self):
-        await asyncio.to_thread(self._reached.wait)
+        assert await asyncio.to_thread(self._reached.wait, 60)
 
     def open(self):
         self._open.set()

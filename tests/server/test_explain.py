@@ -52,8 +52,9 @@ async def test_one_without_credit_is_parked_and_one_that_runs_waits_for_nothing(
 async def test_a_wait_is_estimated_once_the_pace_is_known(serve):
     async with serve(max_num_seqs=1) as server:
         call = server.generation.Generate()
+        # The first one has the row until all others wait.
         for i in range(20):
-            await call.write(start(f"{i}", max_tokens=2 if i < 12 else 200))
+            await call.write(start(f"{i}", max_tokens=20 if 0 < i < 12 else 250))
         heard = []
         while not any(event.request_id == "12" and event.HasField("tokens") for event in heard):
             heard += (await call.read()).events

@@ -163,13 +163,13 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
             # While the first step stands still the others queue up; the next one takes one of them.
             for i in range(3):
                 await call.write(start(f"r{i}", max_tokens=200))
-            await asyncio.to_thread(reached.wait)
+            assert await asyncio.to_thread(reached.wait, 60)
             while len(server.server._desk.live) < 3:
                 await asyncio.sleep(0.01)
         while (await server.load()).num_waiting != 1:
             await asyncio.sleep(0)
         with held(server.server.gate.engine().engine.runner) as reached:
-            await asyncio.to_thread(reached.wait)
+            assert await asyncio.to_thread(reached.wait, 60)
             values = await scrape()
         call.cancel()
     of_model = f"{{model_name={tiny_folder}}}"
