@@ -114,7 +114,7 @@ def in_words(before, during, what):
 @contextmanager
 def _out_of_the_way():
     """Lowers the priority of all threads of this process."""
-    _set_priority(19)
+    _set_priority(10)
     try:
         yield
     finally:

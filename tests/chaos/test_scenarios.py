@@ -8,6 +8,8 @@ from tests.chaos import SCENARIOS
 from tests.chaos.figures import Scale
 
 
+# A storm takes a minute where another test has the other core.
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_the_server_survives(name, lab):
     scenario = importlib.import_module(f"tests.chaos.{name}")

@@ -45,11 +45,19 @@ class PagedBatch:
     def step(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
         """Computes the next tokens of some rows; gives the logits `[len(chunk), vocab]` of each."""
         lengths = [len(chunk) for chunk in chunks.values()]
+        logits = self.model.logits(self.hidden(chunks))
+        return dict(zip(chunks, logits.split(lengths), strict=True))
+
+    def hidden(
+        self, chunks: Mapping[int, Sequence[int]], selected: Sequence[int] | None = None
+    ) -> Tensor:
+        """Computes the next tokens; gives the hidden states of all, or of the selected ones."""
         input_ids = torch.tensor([token for chunk in chunks.values() for token in chunk]).int()
-        hidden = self.model.forward(input_ids, self._metadata(chunks), self.kv_cache)
-        for row, length in zip(chunks, lengths, strict=True):
-            self.computed[row] += length
-        return dict(zip(chunks, self.model.logits(hidden).split(lengths), strict=True))
+        indices = None if selected is None else torch.tensor(selected, dtype=torch.int32)
+        hidden = self.model.forward(input_ids, self._metadata(chunks), self.kv_cache, indices)
+        for row, chunk in chunks.items():
+            self.computed[row] += len(chunk)
+        return hidden
 
     def _metadata(self, chunks: Mapping[int, Sequence[int]]) -> AttentionMetadata:
         spans = [

@@ -81,6 +81,20 @@ def test_logits_are_bit_equal_whatever_the_batch_and_the_chunks(pretrained, fami
 
 
 @every_family
+@pytest.mark.parametrize("selected", [(), (0,), (40, 73, 74, 75), tuple(range(76))])
+def test_selected_tokens_have_the_bits_they_have_among_all(pretrained, family, selected):
+    _, folder = pretrained(family)
+    model = load_model(folder, dtype=Dtype.BFLOAT16)
+    chunks = {1: random_tokens(PROMPT_LENGTH, 0), 0: random_tokens(1, 1)}
+    batches = [PagedBatch(model, num_rows=2, max_len=PROMPT_LENGTH + 1) for _ in range(2)]
+    everything, some = batches[0].hidden(chunks), batches[1].hidden(chunks, selected)
+    assert torch.equal(some, everything[list(selected)])
+    # Every token's keys and values are there for those to come.
+    decodes = {0: [5], 1: [7]}
+    assert torch.equal(batches[1].hidden(decodes), batches[0].hidden(decodes))
+
+
+@every_family
 def test_bfloat16_is_as_near_to_float32_as_transformers_is(pretrained, family):
     _, folder = pretrained(family)
     prompt = random_tokens(PROMPT_LENGTH, 0)

@@ -121,7 +121,6 @@ class DeviceRunner(ModelRunner):
         ]
         self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
         weights = model.weights.embedding
-        self._selected = weights.new_empty(rows, config.hidden_size)
         self._logits = weights.new_empty(rows, config.vocab_size, dtype=torch.float32)
         self._results = torch.zeros(4, rows, dtype=torch.int32, device=device)
         self._host_results = [
@@ -279,14 +278,15 @@ class DeviceRunner(ModelRunner):
                 )
             ),
         )
-        hidden = self.model.forward(input_ids, metadata, self.kv_cache)
+        # Where every token samples, they do so in order.
+        selected = device.sample_rows[:num_samples] if num_samples < num_tokens else None
+        hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected)
         if num_samples:
             self._draw(hidden, num_samples)
 
     def _draw(self, hidden: Tensor, num_samples: int) -> None:
-        device, selected = self._staging.device, self._selected[:num_samples]
-        torch.index_select(hidden, 0, device.sample_rows[:num_samples], out=selected)
-        logits = self.model.logits(selected, out=self._logits[:num_samples])
+        device = self._staging.device
+        logits = self.model.logits(hidden, out=self._logits[:num_samples])
         tokens, counts, logprobs, ranks = self._results[:, :num_samples]
         parameters = (
             *(device.temperature, device.top_k, device.top_p, device.min_p),

@@ -199,10 +199,12 @@ class ModelRunner:
             inputs: Of the step, for which `move_blocks` was called, or of a part of it.
         """
         input_ids, metadata, sample_rows, *_ = inputs
-        hidden = self.model.forward(input_ids, metadata, self.kv_cache)
+        # Where every token samples, they do so in order.
+        selected = sample_rows if len(sample_rows) < len(input_ids) else None
+        hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected)
         if len(sample_rows) == 0:
             return Sampled.empty(0)
-        logits = self.model.logits(hidden.index_select(0, sample_rows))
+        logits = self.model.logits(hidden)
         began = self._clock()
         try:
             draws = self.draws(inputs)

@@ -45,29 +45,48 @@ class Transformer:
         """Allocates for steps of so many tokens once and for all, where an allocation is dear."""
         self._reserved = Buffers.empty(self.config, self.weights, max_tokens)
 
-    def forward(self, input_ids: Tensor, metadata: AttentionMetadata, kv_cache: Tensor) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: AttentionMetadata,
+        kv_cache: Tensor,
+        selected: Tensor | None = None,
+    ) -> Tensor:
         """Computes the hidden states of a ragged batch, and writes its keys and values.
+
+        A prompt's tokens are there for their keys and values: the last layer goes on with the
+        selected ones alone, as llama.cpp does.
 
         Args:
             input_ids: int32 `[T]`.
             metadata: The row, position and cache slots of each token.
             kv_cache: From `allocate_kv_cache`.
+            selected: int32 `[S]`: the tokens whose hidden states are wanted, as indices into T;
+                None wants all.
 
         Returns:
-            `[T, H]`, after the last norm; in a buffer of the next step, where `reserve` was called.
+            `[S, H]`, after the last norm; in a buffer of the next step, where `reserve` was called.
         """
         buffers, eps = self._buffers(input_ids.shape[0]), self.config.rms_norm_eps
-        x, normed, kernels = buffers.x, buffers.normed, self.backend.kernels
-        torch.index_select(self.weights.embedding, 0, input_ids, out=x)
-        kernels.rms_norm(x, self._first_norm, eps, out=normed)
+        kernels, last = self.backend.kernels, self.blocks[-1]
+        torch.index_select(self.weights.embedding, 0, input_ids, out=buffers.x)
+        kernels.rms_norm(buffers.x, self._first_norm, eps, out=buffers.normed)
         # One view per layer and per KV group, taken here once.
         caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
         for block, next_norm in zip(self.blocks, self._next_norms, strict=True):
-            update = block.attention(metadata, caches[block.slot], slots[block.group], buffers)
+            cache = caches[block.slot]
+            block.write(metadata, cache, slots[block.group], buffers)
+            if selected is not None and block is last and selected.shape[0] == 0:
+                return buffers.normed[:0]
+            block.attend(metadata, cache, buffers)
+            if selected is not None and block is last:
+                buffers = buffers.select(selected)
+            x, normed, update = buffers.x, buffers.normed, buffers.update
+            block.weights.output(buffers.attended.flatten(1), out=update)
             kernels.add_rms_norm(x, update, block.weights.feed_forward_norm, eps, out=normed)
-            update = block.feed_forward(buffers)
+            block.feed_forward(buffers)
             kernels.add_rms_norm(x, update, next_norm, eps, out=normed)
-        return normed
+        return buffers.normed
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Scores the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
@@ -128,6 +147,24 @@ class Buffers(NamedTuple):
             gated[:num_tokens],
         )
 
+    def select(self, tokens: Tensor) -> "Buffers":
+        """Gives buffers for some of the tokens, with what attention gave them.
+
+        Nothing is allocated: the stream and its norm change places, and what was attended lies
+        where the projections were, which nobody reads any more.
+
+        Args:
+            tokens: int32 `[S]`, indices into T.
+        """
+        num_tokens = tokens.shape[0]
+        small = self.first(num_tokens)
+        small = small._replace(x=small.normed, normed=small.x)
+        torch.index_select(self.x, 0, tokens, out=small.x)
+        projected = self.projections.qkv.view(-1)[: small.attended.numel()]
+        attended = projected.view(small.attended.shape)
+        torch.index_select(self.attended, 0, tokens, out=attended)
+        return small._replace(attended=attended)
+
 
 class Block:
     """One layer: attention, then a gated feed-forward, each on the normed residual stream."""
@@ -150,22 +187,25 @@ class Block:
         self.slot = slot
         """Where the layer's keys and values are inside the blocks of its KV group."""
 
-    def attention(
+    def write(
         self, metadata: AttentionMetadata, cache: Tensor, slot_mapping: Tensor, buffers: Buffers
-    ) -> Tensor:
-        """Lets each normed token read the tokens up to itself in its row.
+    ) -> None:
+        """Projects each normed token, and writes its key and value to the cache.
 
         Args:
             metadata: Of the batch.
             cache: Of this layer.
             slot_mapping: Of the layer's KV group, int32 `[T]`.
-            buffers: Of the forward pass; the result is in one of them.
+            buffers: Of the forward pass.
         """
-        weights, projections = self.weights, buffers.projections
-        weights.qkv(buffers.normed, out=projections.qkv)
+        projections = buffers.projections
+        self.weights.qkv(buffers.normed, out=projections.qkv)
         self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
+
+    def attend(self, metadata: AttentionMetadata, cache: Tensor, buffers: Buffers) -> None:
+        """Lets each token read the tokens up to itself in its row."""
         self.backend.attend(
-            projections.query,
+            buffers.projections.query,
             cache,
             metadata,
             group=self.group,
@@ -173,14 +213,13 @@ class Block:
             window=self.window,
             out=buffers.attended,
         )
-        return weights.output(buffers.attended.flatten(1), out=buffers.update)
 
-    def feed_forward(self, buffers: Buffers) -> Tensor:
+    def feed_forward(self, buffers: Buffers) -> None:
         """Maps each normed token through SwiGLU (Shazeer, 2020)."""
         weights = self.weights
         weights.gate_up(buffers.normed, out=buffers.gate_up)
         self.backend.kernels.silu_mul(buffers.gate_up, out=buffers.gated)
-        return weights.down(buffers.gated, out=buffers.update)
+        weights.down(buffers.gated, out=buffers.update)
 
 
 def cos_sin_table(config: ModelConfig) -> Tensor:

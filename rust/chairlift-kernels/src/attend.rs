@@ -2,18 +2,19 @@
 
 use crate::aligned::{Aligned, Zeroed};
 use crate::disjoint::Disjoint;
-use crate::dispatch::Kernel;
+use crate::dispatch::{Kernel, apart};
 use crate::factor::Factor;
 use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::paged_attention::Layer;
 use crate::rows::Rows;
 use crate::softmax::State;
-use crate::span::{Block, PerToken, SPAN, SPAN_BLOCKS, Span, scores};
+use crate::span::{Block, PerToken, SPAN, SPAN_BLOCKS, Scores, Span};
 use crate::stored::{Codes, Kept, Numbers, Scales, Stored, Widened, scale_keys};
 use crate::tile::{balanced, with_rows};
 use crate::work_items::{ITEM_ROWS, Item, first_visible};
 use crate::{Element, bf16};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Work in `bf16`, by dot products of pairs if the machine has them: queries stay pairs, as keys are, and
@@ -193,18 +194,20 @@ impl<T: Element> Attend<'_, T> {
             unreachable!("codes are widened")
         };
         let head_len = self.layer.shape.head_len();
-        std::array::from_fn(|block| {
-            let start = self.head(item, index * SPAN_BLOCKS + block) * head_len;
-            let ahead = self.head(next.0, next.1 * SPAN_BLOCKS + block) * head_len;
-            let ahead = ahead.cast_signed();
-            let head = &cache[start..][..head_len];
-            let (keys, values) = head.split_at(head.len() / 2);
-            Block {
+        let (heads, next) = (self.heads(item, index), self.heads(next.0, next.1));
+        let mut span = [const { Block::EMPTY }; SPAN_BLOCKS];
+        for (block, memory) in span.iter_mut().enumerate() {
+            let head = &cache[heads[block] * head_len..][..head_len];
+            let (keys, values) = head.split_at(head_len / 2);
+            let next = cache.as_ptr().wrapping_add(next[block] * head_len);
+            *memory = Block {
                 keys: T::as_packed(keys),
                 values: T::as_packed(values),
-                ahead: (ahead - start.cast_signed()) * size_of::<T>().cast_signed(),
-            }
-        })
+                next_keys: next.cast(),
+                next_values: next.wrapping_add(head_len / 2).cast(),
+            };
+        }
+        span
     }
 
     /// The same of codes, widened, and their scales.
@@ -217,17 +220,23 @@ impl<T: Element> Attend<'_, T> {
         let Stored::Int8(cache) = self.layer.cache else {
             unreachable!("numbers are as they are")
         };
-        let heads = std::array::from_fn(|block| self.head(item, index * SPAN_BLOCKS + block));
-        let next = std::array::from_fn(|block| self.head(next.0, next.1 * SPAN_BLOCKS + block));
+        let (heads, next) = (self.heads(item, index), self.heads(next.0, next.1));
         widened.span::<I>(cache, heads, next)
     }
 
-    /// Which head of the cache block `index` of an item's row has, or the nearest block of those that it sees.
+    /// Which heads of the cache the blocks of span `index` of an item's row have; for a block that it does
+    /// not see, that of the nearest that it sees.
     #[inline(always)]
-    fn head(&self, item: &Item, index: usize) -> usize {
-        let index = index.clamp(item.blocks.start, item.blocks.end - 1);
-        let block = self.block_table.row(item.row)[index] as usize;
-        self.layer.shape.head_index(block, item.kv_head)
+    fn heads(&self, item: &Item, index: usize) -> [usize; SPAN_BLOCKS] {
+        let blocks = self.block_table.row(item.row);
+        let mut heads = [0; SPAN_BLOCKS];
+        for (block, head) in heads.iter_mut().enumerate() {
+            let index = index * SPAN_BLOCKS + block;
+            let index = index.clamp(item.blocks.start, item.blocks.end - 1);
+            let block = blocks[index] as usize;
+            *head = self.layer.shape.head_index(block, item.kv_head);
+        }
+        heads
     }
 
     /// Token and columns of row `row` of an item: heads of a token are neighbours.
@@ -281,7 +290,13 @@ impl<T: Element> Attend<'_, T> {
         let (q, _) = scratch.q[first * len..(first + R) * len].as_chunks::<R>();
         let tile_scores = scratch.scores.first_chunk_mut().expect("a tile");
         let seen = visible.iter().map(|visible| visible.end).max().unwrap_or(0);
-        scores::<I, F, _, K, R, N, B>(q, span, seen.div_ceil(BLOCK_SIZE), tile_scores);
+        apart::<I, _>(Scores::<F, T::Packed, K, R, N, B> {
+            q,
+            span,
+            num_blocks: seen.div_ceil(BLOCK_SIZE),
+            scores: &mut *tile_scores,
+            kept: PhantomData,
+        });
         if K::IS_INT8 {
             scale_keys(tile_scores, scales.keys);
         }
@@ -291,7 +306,7 @@ impl<T: Element> Attend<'_, T> {
             o: &mut scratch.o[first * head_dim..(first + R) * head_dim],
         };
         let weights = scratch.weights.first_chunk_mut().expect("a tile");
-        let scale = self.layer.scale;
+        let scale = self.layer.scale * std::f32::consts::LOG2_E;
         let values = scales.values;
         state.update::<I, F, _, K, N, V>(tile_scores, scale, weights, span, values, &visible);
     }

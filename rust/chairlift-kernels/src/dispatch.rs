@@ -34,6 +34,16 @@ impl InstructionSet {
         Self::Portable,
     ];
 
+    /// That of an x86-64 with 512-bit registers.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn avx512(has_vnni: bool, has_bf16: bool) -> Self {
+        match (has_vnni, has_bf16) {
+            (true, true) => Self::Avx512Bf16,
+            (true, false) => Self::Avx512Vnni,
+            _ => Self::Avx512,
+        }
+    }
+
     /// The name that `CHAIRLIFT_CPU` and `cpu_features()` use.
     pub fn name(self) -> &'static str {
         match self {
@@ -94,26 +104,50 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Portable>()
 }
 
+/// Runs a part of a kernel, on the set that the kernel runs on, in a function of its own: loops that need
+/// all registers get them, and none goes to what the kernel wants to keep.
+#[inline(always)]
+pub(crate) fn apart<I: Isa, K: Kernel>(part: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    match I::SET {
+        // SAFETY: `I` is a set that this machine has: there is code for it in `dispatch` alone.
+        InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
+        // SAFETY: as above.
+        InstructionSet::Avx512Vnni => unsafe { run_avx512vnni(part) },
+        // SAFETY: as above.
+        InstructionSet::Avx512 => unsafe { run_avx512(part) },
+        // SAFETY: as above.
+        InstructionSet::Avx2 => unsafe { run_avx2(part) },
+        InstructionSet::Portable => part.run::<Portable>(),
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    part.run::<I>()
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline(never)]
 fn run_avx512bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<true, true>>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline(never)]
 fn run_avx512vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<true, false>>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline(never)]
 fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<false, false>>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
+#[inline(never)]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
 }

@@ -14,7 +14,8 @@
 //! fused and separate multiply-adds give the same bits.
 
 use crate::Element;
-use crate::isa::{Isa, again};
+use crate::isa::Isa;
+use crate::memory::again;
 use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, GROUP, SIGNS, Scale, quantize_int4, round_chunk, word};
 use crate::quantized::Code;

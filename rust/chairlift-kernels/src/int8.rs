@@ -11,7 +11,8 @@
 //! the start of each sum, `-128 sum(x)`.
 
 use crate::Element;
-use crate::isa::{Isa, again};
+use crate::isa::Isa;
+use crate::memory::again;
 use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, SIGNS, Scale, round_chunk, scale_int8, word};
 use crate::quantized::Code;

@@ -3,6 +3,7 @@
 //! Loops over slices of numbers become vector code by themselves. The tile of [`crate::tile`] does
 //! not: its accumulators must stay in registers, so it is written with [`Isa::Vector`].
 
+use crate::dispatch::InstructionSet;
 use crate::element::Element;
 use crate::integers::Integers;
 use half::bf16;
@@ -11,6 +12,9 @@ use half::bf16;
 pub trait Isa: Integers + Send + Sync {
     /// A register.
     type Vector: Copy;
+
+    /// Which set it is.
+    const SET: InstructionSet;
 
     /// Numbers in a register.
     const LANES: usize;
@@ -25,6 +29,9 @@ pub trait Isa: Integers + Send + Sync {
 
     /// [`Self::mul_add`] of each lane.
     fn mul_add_lanes(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
+    /// The larger of each lane; that of `b` where one is NaN.
+    fn max_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
     /// One number in every lane.
     fn splat(number: f32) -> Self::Vector;
@@ -92,45 +99,6 @@ fn store_pairs_by_numbers<I: Isa>(vector: I::Vector, pairs: &mut [u32]) {
     }
 }
 
-/// Bytes of a cache line.
-pub(crate) const CACHE_LINE: usize = 64;
-
-/// Asks for a cache line, for the nearest cache or the next; does nothing where there is no memory.
-#[inline(always)]
-pub(crate) fn prefetch<T>(place: *const T, is_near: bool) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch never faults, and every x86-64 has it.
-        unsafe {
-            if is_near {
-                _mm_prefetch::<_MM_HINT_T0>(place.cast());
-            } else {
-                _mm_prefetch::<_MM_HINT_T1>(place.cast());
-            }
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (place, is_near);
-}
-
-/// The same slice, of which the compiler does not know that it was read: it reads memory again, which is
-/// close, instead of keeping in registers what would push sums out of them.
-#[inline(always)]
-pub(crate) fn again<T>(slice: &[T]) -> &[T] {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let mut start = slice.as_ptr();
-        // SAFETY: no instruction at all: the pointer stays what it is.
-        unsafe {
-            std::arch::asm!("/* {0} */", inout(reg) start, options(pure, readonly, nostack, preserves_flags));
-            std::slice::from_raw_parts(start, slice.len())
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    slice
-}
-
 /// Mask of the high half of a word.
 const HIGH: u32 = 0xffff_0000;
 
@@ -141,6 +109,7 @@ pub(crate) struct Portable;
 impl Isa for Portable {
     type Vector = [f32; 8];
 
+    const SET: InstructionSet = InstructionSet::Portable;
     const LANES: usize = 8;
     // Registers are taken to be sixteen of four lanes.
     const ROWS: usize = 2;
@@ -162,6 +131,15 @@ impl Isa for Portable {
             sum[lane] = Self::mul_add(a[lane], b[lane], c[lane]);
         }
         sum
+    }
+
+    #[inline(always)]
+    fn max_lanes(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        let mut larger = b;
+        for lane in 0..8 {
+            larger[lane] = if a[lane] > b[lane] { a[lane] } else { b[lane] };
+        }
+        larger
     }
 
     #[inline(always)]
@@ -197,15 +175,16 @@ impl Isa for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{HIGH, Isa, add_pair_dot_by_halves, store_pairs_by_numbers};
+    use super::{HIGH, InstructionSet, Isa, add_pair_dot_by_halves, store_pairs_by_numbers};
     use std::arch::x86_64::{
         __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm256_and_si256,
-        _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+        _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
         _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
         _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
         _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh, _mm512_dpbf16_ps,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_permutex2var_epi16, _mm512_set1_epi32,
-        _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_permutex2var_epi16,
+        _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+        _mm512_storeu_si512,
     };
     use std::mem::transmute;
 
@@ -230,7 +209,7 @@ mod x86 {
     macro_rules! implement {
         (
             [$($parameters:tt)*] $Set:ty, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
-            $fmadd:ident, $set1:ident, $loadu:ident, $storeu:ident,
+            $fmadd:ident, $max:ident, $set1:ident, $loadu:ident, $storeu:ident,
             $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
             $($more:item)*
         ) => {
@@ -249,6 +228,12 @@ mod x86 {
                 fn mul_add_lanes(a: $Vector, b: $Vector, c: $Vector) -> $Vector {
                     // SAFETY: see the macro.
                     unsafe { $fmadd(a, b, c) }
+                }
+
+                #[inline(always)]
+                fn max_lanes(a: $Vector, b: $Vector) -> $Vector {
+                    // SAFETY: see the macro.
+                    unsafe { $max(a, b) }
                 }
 
                 #[inline(always)]
@@ -297,15 +282,17 @@ mod x86 {
     // 12 accumulators, 2 of B, 1 of a row and the mask are 16 registers.
     implement!(
         [] Avx2, __m256, 8 lanes, 6 rows,
-        _mm256_fmadd_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+        _mm256_fmadd_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
         _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
         _mm256_castsi256_ps, _mm256_cvtepi32_ps,
+        const SET: InstructionSet = InstructionSet::Avx2;
     );
     implement!(
         [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 12 rows,
-        _mm512_fmadd_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+        _mm512_fmadd_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
         _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
         _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+        const SET: InstructionSet = InstructionSet::avx512(VNNI, BF16);
         const HAS_PAIR_DOT: bool = BF16;
 
         #[inline(always)]

@@ -11,7 +11,7 @@
 //! - A kernel has one source, generic over the instruction set ([`isa`]); [`dispatch`] holds an
 //!   instance per set and chooses at run time.
 //!
-//! `unsafe` is confined to [`isa`], [`integers`] and [`dispatch`] (instructions that not every machine has),
+//! `unsafe` is confined to [`isa`], [`integers`] and [`dispatch`] (instructions that not every machine has), [`memory`],
 //! [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and [`element`] (memory
 //! seen as another type), and `tensor` (memory that torch owns).
 
@@ -30,6 +30,7 @@ pub mod isa;
 pub mod kv_write;
 pub mod layout;
 pub mod linear;
+mod memory;
 pub mod norm;
 pub mod paged_attention;
 mod pairs;

@@ -1,7 +1,8 @@
 //! The algebra of attention: an online softmax (Milakov and Gimelshein, 2018).
 //!
 //! A state `{m, d, o}` stands for attention over some of the tokens: `m` is their largest score, `d`
-//! the sum of `e^(score - m)` and `o` the sum of `e^(score - m) * value`.
+//! the sum of `2^(score - m)` and `o` the sum of `2^(score - m) * value`, where scores are scaled such that
+//! powers of 2 stand for powers of e.
 //!
 //! - `update` adds a span of tokens,
 //! - `merge` joins the states of two sets of tokens,
@@ -9,14 +10,16 @@
 //!
 //! The PyTorch twin (`attention/reference.py`) and the device code use the same names.
 
+use crate::dispatch::apart;
 use crate::element::Packed;
-use crate::exp::{exp, exp_lanes};
+use crate::exp::exp2;
 use crate::factor::Factor;
 use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
-use crate::span::{PerToken, SPAN, Span, add_values};
+use crate::span::{AddValues, PerToken, SPAN, Span};
 use crate::stored::Kept;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// The states of R queries.
@@ -38,8 +41,8 @@ impl<const R: usize> State<'_, R> {
         self.o.fill(0.0);
     }
 
-    /// Adds a span, of which each query sees some tokens: `scores` times `scale`, which is positive, and
-    /// its values, which are codes times `value_scales` where K says so. The weights, as factors F that may
+    /// Adds a span, of which each query sees some tokens: `scores` times `scale`, which is positive and has
+    /// the factor `log2 e`, and its values, which are codes times `value_scales` where K says so. The weights, as factors F that may
     /// round them, are left in `weights`; the denominator adds them as they are.
     ///
     /// N registers hold a number for each token of a block, V are some coordinates of one query.
@@ -71,10 +74,10 @@ impl<const R: usize> State<'_, R> {
             // Copies: the compiler knows that nothing else changes them.
             let (mut m, mut d) = (self.m[r], self.d[r]);
             // Most spans leave the maximum as it is; the factor then is exactly 1.
-            let peaks = peaks(scores, scale);
+            let peaks = peaks::<I>(scores, scale);
             if is_any_above(&peaks, m) {
-                let peak = max_lanes(peaks, m);
-                factors[r] = exp::<I>(m - peak);
+                let peak = max_of(peaks, m);
+                factors[r] = exp2::<I>(m - peak);
                 m = peak;
                 for d in &mut d {
                     *d *= factors[r];
@@ -83,15 +86,11 @@ impl<const R: usize> State<'_, R> {
             for ((scores, weights), scales) in scores.iter().zip(&mut weights[r]).zip(value_scales)
             {
                 let mut numbers = *scores;
-                for number in &mut numbers {
+                for (d, number) in d.iter_mut().zip(&mut numbers) {
                     // Two roundings, as of `m`: the largest is exactly 0, and none is above.
-                    *number = *number * scale - m;
+                    *number = exp2::<I>(*number * scale - m);
+                    *d += *number;
                 }
-                let numbers = exp_lanes::<I, BLOCK_SIZE>(numbers);
-                for (d, number) in d.iter_mut().zip(&numbers) {
-                    *d += number;
-                }
-                let mut numbers = numbers;
                 if K::IS_INT8 {
                     for (number, scale) in numbers.iter_mut().zip(scales) {
                         *number *= scale;
@@ -104,7 +103,13 @@ impl<const R: usize> State<'_, R> {
         if factors != [1.0; R] {
             self.rescale(&factors);
         }
-        add_values::<I, F, P, K, R, N, V>(self.o, weights, span, visible);
+        apart::<I, _>(AddValues::<F, P, K, R, N, V> {
+            o: self.o,
+            weights,
+            span,
+            visible,
+            kept: PhantomData,
+        });
     }
 
     #[inline(always)]
@@ -130,7 +135,7 @@ impl<const R: usize> State<'_, R> {
             } else {
                 self.m[r]
             };
-            let (ours, theirs) = (exp::<I>(self.m[r] - m), exp::<I>(other.m[r] - m));
+            let (ours, theirs) = (exp2::<I>(self.m[r] - m), exp2::<I>(other.m[r] - m));
             self.m[r] = m;
             for (d, other) in self.d[r].iter_mut().zip(&other.d[r]) {
                 *d = I::mul_add(*d, ours, other * theirs);
@@ -171,12 +176,15 @@ fn hide(scores: &mut [[f32; BLOCK_SIZE]], visible: &Range<usize>) {
 
 /// The largest of each lane, scaled.
 #[inline(always)]
-fn peaks(scores: &[[f32; BLOCK_SIZE]], scale: f32) -> [f32; BLOCK_SIZE] {
-    let mut peaks = scores[0];
-    for scores in &scores[1..] {
-        for (peak, score) in peaks.iter_mut().zip(scores) {
-            *peak = if *score > *peak { *score } else { *peak };
+fn peaks<I: Isa>(scores: &[[f32; BLOCK_SIZE]], scale: f32) -> [f32; BLOCK_SIZE] {
+    let mut peaks = [0.0; BLOCK_SIZE];
+    // By registers: of the plain loop the compiler makes pairs of lanes.
+    for start in (0..BLOCK_SIZE).step_by(I::LANES) {
+        let mut peak = I::load(&scores[0][start..]);
+        for scores in &scores[1..] {
+            peak = I::max_lanes(I::load(&scores[start..]), peak);
         }
+        I::store(peak, &mut peaks[start..]);
     }
     for peak in &mut peaks {
         *peak *= scale;
@@ -195,7 +203,7 @@ fn is_any_above(lanes: &[f32; BLOCK_SIZE], bound: f32) -> bool {
 
 /// Largest of the lanes and `start`.
 #[inline(always)]
-fn max_lanes(mut lanes: [f32; BLOCK_SIZE], start: f32) -> f32 {
+fn max_of(mut lanes: [f32; BLOCK_SIZE], start: f32) -> f32 {
     let mut width = BLOCK_SIZE / 2;
     while width > 0 {
         for lane in 0..width {

@@ -9,13 +9,17 @@
 //! ```
 //!
 //! Several blocks at a time keep a core busy even with one query; a softmax over 64 tokens costs a fraction
-//! of four over 16, and sums stay in registers for as long.
+//! of four over 16, and sums stay in registers for as long. Both halves are compiled apart: they need all
+//! registers, and the exponential between them would keep some of its constants there.
 
+use crate::dispatch::Kernel;
 use crate::element::Packed;
 use crate::factor::Factor;
-use crate::isa::{CACHE_LINE, Isa, again, prefetch};
+use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
+use crate::memory::{CACHE_LINE, again, prefetch};
 use crate::stored::Kept;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Blocks of a span.
@@ -34,159 +38,186 @@ pub struct Block<'a, P> {
     pub keys: &'a [P],
     /// `[16][head_dim]`
     pub values: &'a [P],
-    /// Bytes from here to what is asked for meanwhile; of widened codes, where the next head lies.
-    pub ahead: isize,
+    /// Keys of the head that is read next, as the cache has them: asked for meanwhile.
+    pub next_keys: *const u8,
+    /// Its values.
+    pub next_values: *const u8,
+}
+
+impl<P> Block<'_, P> {
+    /// No memory.
+    pub const EMPTY: Self = Self {
+        keys: &[],
+        values: &[],
+        next_keys: std::ptr::null(),
+        next_values: std::ptr::null(),
+    };
 }
 
 /// The blocks of a span; where a row has fewer, others that no query sees stand in for them.
 pub type Span<'a, P> = [Block<'a, P>; SPAN_BLOCKS];
 
-impl<P: Packed> Block<'_, P> {
-    /// Asks for what lies `ahead` of the cache lines of some units.
-    #[inline(always)]
-    fn ask<K: Kept>(&self, units: &[P]) {
-        if self.ahead == 0 {
-            return;
-        }
-        let mut place = units.as_ptr().cast::<u8>().wrapping_offset(self.ahead);
-        if K::IS_INT8 {
-            // A code is a byte; values follow the keys here as there.
-            let units = units.as_ptr() as usize - self.keys.as_ptr() as usize;
-            let codes = units / size_of::<P>() * P::DEPTH;
-            place = std::ptr::without_provenance(self.ahead.cast_unsigned() + codes);
-        }
-        for offset in (0..size_of_val(units)).step_by(CACHE_LINE) {
-            prefetch(place.wrapping_add(offset), true);
-        }
+/// Asks for `len` units of a half of a head, from unit `start` on, that lies in the cache as K says.
+#[inline(always)]
+fn ask<P: Packed, K: Kept>(half: *const u8, start: usize, len: usize) {
+    let place = half.wrapping_add(K::bytes::<P>(start));
+    for offset in (0..K::bytes::<P>(len)).step_by(CACHE_LINE) {
+        prefetch(place.wrapping_add(offset), true);
     }
 }
 
-/// Scores of R queries `[head_dim / DEPTH][R]` and the tokens of the first `num_blocks` of a span.
+/// Scores of R queries and the tokens of the first `num_blocks` of a span.
 ///
 /// N registers hold a number for each token of a block, and B blocks are taken at a time.
-#[inline(always)]
-pub(crate) fn scores<
-    I: Isa,
-    F: Factor<P>,
-    P: Packed,
-    K: Kept,
-    const R: usize,
-    const N: usize,
-    const B: usize,
->(
-    q: &[[F; R]],
-    span: &Span<'_, P>,
-    num_blocks: usize,
-    scores: &mut [PerToken<f32>; R],
-) {
-    let parts = P::DEPTH / F::DEPTH;
-    for (taken, &blocks) in span.as_chunks::<B>().0.iter().enumerate() {
-        if taken * B >= num_blocks {
-            break;
-        }
-        let mut sums = [[[I::splat(0.0); N]; B]; R];
-        for (line, q) in q.chunks_exact(parts).enumerate() {
-            for (index, q) in q.iter().enumerate() {
-                let mut k = [[F::broadcast::<I>(&q[0]); N]; B];
-                for b in 0..B {
-                    let units = &blocks[b].keys[line * BLOCK_SIZE..][..BLOCK_SIZE];
-                    let units = if index == 0 { units } else { again(units) };
-                    if index == 0 {
-                        blocks[b].ask::<K>(units);
-                    }
-                    for n in 0..N {
-                        k[b][n] = F::load::<I>(&units[n * I::LANES..], index);
-                    }
+pub(crate) struct Scores<'a, F, P, K, const R: usize, const N: usize, const B: usize> {
+    /// `[head_dim / DEPTH][R]`
+    pub q: &'a [[F; R]],
+    pub span: &'a Span<'a, P>,
+    pub num_blocks: usize,
+    pub scores: &'a mut [PerToken<f32>; R],
+    pub kept: PhantomData<K>,
+}
+
+impl<F: Factor<P>, P: Packed, K: Kept, const R: usize, const N: usize, const B: usize> Kernel
+    for Scores<'_, F, P, K, R, N, B>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let parts = P::DEPTH / F::DEPTH;
+        let num_lines = self.q.len() / parts;
+        for (taken, blocks) in self.span.as_chunks::<B>().0.iter().enumerate() {
+            if taken * B >= self.num_blocks {
+                break;
+            }
+            let mut keys: [&[[P; BLOCK_SIZE]]; B] = [&[]; B];
+            for b in 0..B {
+                keys[b] = &blocks[b].keys.as_chunks().0[..num_lines];
+            }
+            let mut sums = [[[I::splat(0.0); N]; B]; R];
+            for line in 0..num_lines {
+                let q = &self.q[line * parts..][..parts];
+                for block in blocks {
+                    ask::<P, K>(block.next_keys, line * BLOCK_SIZE, BLOCK_SIZE);
                 }
-                for r in 0..R {
-                    let q = F::broadcast::<I>(&q[r]);
+                for (index, q) in q.iter().enumerate() {
+                    let mut k = [[F::broadcast::<I>(&q[0]); N]; B];
                     for b in 0..B {
+                        let units = &keys[b][line][..];
+                        let units = if index == 0 { units } else { again(units) };
                         for n in 0..N {
-                            sums[r][b][n] = F::multiply_add::<I>(q, k[b][n], sums[r][b][n]);
+                            k[b][n] = F::load::<I>(&units[n * I::LANES..], index);
+                        }
+                    }
+                    for r in 0..R {
+                        let q = F::broadcast::<I>(&q[r]);
+                        for b in 0..B {
+                            for n in 0..N {
+                                sums[r][b][n] = F::multiply_add::<I>(q, k[b][n], sums[r][b][n]);
+                            }
                         }
                     }
                 }
             }
-        }
-        for r in 0..R {
-            for b in 0..B {
-                for n in 0..N {
-                    let scores = &mut scores[r][taken * B + b];
-                    I::store(sums[r][b][n], &mut scores[n * I::LANES..]);
+            for r in 0..R {
+                for b in 0..B {
+                    for n in 0..N {
+                        let scores = &mut self.scores[r][taken * B + b];
+                        I::store(sums[r][b][n], &mut scores[n * I::LANES..]);
+                    }
                 }
             }
         }
     }
 }
 
-/// `o += weights * values` for R queries `[R][head_dim]`.
+/// `o += weights * values` for R queries.
 ///
-/// V registers hold coordinates of one query at a time. Whether a query sees all of a block decides how
-/// that block is added, whatever the others see; nothing of a token that it does not see is used.
+/// A line of values has the tokens of one unit: one, or a pair. Whether a query sees all of them decides
+/// how they are added, whatever the others see; nothing of a token that it does not see is used.
+///
+/// ```text
+///   visible to query 0      . . o o|o o|o o|o o|. .        alone | together    | alone
+///   to query 1              . o o o|o o|o o|o o|o .
+/// ```
+///
+/// V registers hold coordinates of one query at a time; N where a head has no more for V.
+pub(crate) struct AddValues<'a, F, P, K, const R: usize, const N: usize, const V: usize> {
+    /// `[R][head_dim]`
+    pub o: &'a mut [f32],
+    pub weights: &'a [PerToken<F>; R],
+    pub span: &'a Span<'a, P>,
+    pub visible: &'a [Range<usize>; R],
+    pub kept: PhantomData<K>,
+}
+
+impl<F: Factor<P>, P: Packed, K: Kept, const R: usize, const N: usize, const V: usize> Kernel
+    for AddValues<'_, F, P, K, R, N, V>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Self {
+            o,
+            weights,
+            span,
+            visible,
+            ..
+        } = self;
+        let (mut first, mut end) = (0, SPAN / P::DEPTH);
+        for visible in visible {
+            first = first.max(visible.start.div_ceil(P::DEPTH));
+            end = end.min(visible.end / P::DEPTH);
+        }
+        let end = end.max(first);
+        if end - first == SPAN / P::DEPTH {
+            // Nearly every span.
+            add_lines::<I, F, P, K, R, N, V>(o, weights, span, 0..SPAN / P::DEPTH);
+            return;
+        }
+        let (start, stop) = (first * P::DEPTH, end * P::DEPTH);
+        let head_dim = o.len() / R;
+        for r in 0..R {
+            let tokens = visible[r].start..visible[r].end.min(start);
+            let o = &mut o[r * head_dim..(r + 1) * head_dim];
+            add_alone::<I, F, P, K, N, V>(o, &weights[r], span, tokens);
+        }
+        add_lines::<I, F, P, K, R, N, V>(o, weights, span, first..end);
+        for r in 0..R {
+            let tokens = visible[r].start.max(stop)..visible[r].end;
+            let o = &mut o[r * head_dim..(r + 1) * head_dim];
+            add_alone::<I, F, P, K, N, V>(o, &weights[r], span, tokens);
+        }
+    }
+}
+
+/// Adds the tokens that a query sees, line by line, and what it sees of the first and last line.
 #[inline(always)]
-pub(crate) fn add_values<
-    I: Isa,
-    F: Factor<P>,
-    P: Packed,
-    K: Kept,
-    const R: usize,
-    const N: usize,
-    const V: usize,
->(
+fn add_alone<I: Isa, F: Factor<P>, P: Packed, K: Kept, const N: usize, const V: usize>(
     o: &mut [f32],
-    weights: &[PerToken<F>; R],
+    weights: &PerToken<F>,
     span: &Span<'_, P>,
-    visible: &[Range<usize>; R],
+    tokens: Range<usize>,
 ) {
-    let head_dim = o.len() / R;
-    let mut block = 0;
-    while block < SPAN_BLOCKS {
-        let whole = block..first_partial(visible, block);
-        if !whole.is_empty() {
-            add_blocks::<I, F, P, K, R, N, V>(o, weights, span, whole.clone());
-            block = whole.end;
-            continue;
-        }
-        for ((o, weights), visible) in o.chunks_exact_mut(head_dim).zip(weights).zip(visible) {
-            let seen = part(visible, block);
-            if seen.len() == BLOCK_SIZE {
-                let weights = std::array::from_ref(weights);
-                add_blocks::<I, F, P, K, 1, N, V>(o, weights, span, block..block + 1);
-            } else {
-                add_some::<I, F, P>(o, &weights[block], span[block].values, seen);
-            }
-        }
-        block += 1;
+    let lines = tokens.start.div_ceil(P::DEPTH)..tokens.end / P::DEPTH;
+    let start = tokens.end.min(lines.start * P::DEPTH);
+    for token in tokens.start..start {
+        add_token::<I, F, P>(o, weights, span, token);
+    }
+    if !lines.is_empty() {
+        let weights = std::array::from_ref(weights);
+        add_lines::<I, F, P, K, 1, N, V>(o, weights, span, lines.clone());
+    }
+    for token in start.max(lines.end * P::DEPTH)..tokens.end {
+        add_token::<I, F, P>(o, weights, span, token);
     }
 }
 
-/// The tokens of a block that are visible, counted from its start.
+/// Adds whole lines, a strip of coordinates at a time.
 #[inline(always)]
-fn part(visible: &Range<usize>, block: usize) -> Range<usize> {
-    let start = block * BLOCK_SIZE;
-    let first = visible.start.clamp(start, start + BLOCK_SIZE) - start;
-    let end = visible.end.clamp(start, start + BLOCK_SIZE) - start;
-    first..end.max(first)
-}
-
-/// The first block from `block` on of which some query does not see all.
-#[inline(always)]
-fn first_partial<const R: usize>(visible: &[Range<usize>; R], block: usize) -> usize {
-    let (mut first, mut end) = (0, SPAN);
-    for visible in visible {
-        first = first.max(visible.start);
-        end = end.min(visible.end);
-    }
-    if first <= block * BLOCK_SIZE {
-        block.max(end / BLOCK_SIZE)
-    } else {
-        block
-    }
-}
-
-/// Adds whole blocks, a strip of coordinates at a time.
-#[inline(always)]
-fn add_blocks<
+fn add_lines<
     I: Isa,
     F: Factor<P>,
     P: Packed,
@@ -198,43 +229,47 @@ fn add_blocks<
     o: &mut [f32],
     weights: &[PerToken<F>; R],
     span: &Span<'_, P>,
-    blocks: Range<usize>,
+    lines: Range<usize>,
 ) {
     let head_dim = o.len() / R;
     let mut start = 0;
     while start + V * I::LANES <= head_dim {
-        add_strip::<I, F, P, K, R, V>(o, start, weights, span, blocks.clone());
+        add_strip::<I, F, P, K, R, V>(o, start, weights, span, lines.clone());
         start += V * I::LANES;
     }
     // A head may have fewer coordinates left than V registers have lanes.
     while start < head_dim {
-        add_strip::<I, F, P, K, R, N>(o, start, weights, span, blocks.clone());
+        add_strip::<I, F, P, K, R, N>(o, start, weights, span, lines.clone());
         start += N * I::LANES;
     }
 }
 
-/// [`add_blocks`] of the coordinates from `start` on that N registers hold.
+/// [`add_lines`] of the coordinates from `start` on that N registers hold.
 #[inline(always)]
 fn add_strip<I: Isa, F: Factor<P>, P: Packed, K: Kept, const R: usize, const N: usize>(
     o: &mut [f32],
     start: usize,
     weights: &[PerToken<F>; R],
     span: &Span<'_, P>,
-    blocks: Range<usize>,
+    lines: Range<usize>,
 ) {
     let head_dim = o.len() / R;
-    let parts = P::DEPTH / F::DEPTH;
+    let (parts, block_lines) = (P::DEPTH / F::DEPTH, BLOCK_SIZE / P::DEPTH);
     let mut sums = [[I::splat(0.0); N]; R];
     for r in 0..R {
         for n in 0..N {
             sums[r][n] = I::load(&o[r * head_dim + start + n * I::LANES..]);
         }
     }
-    for block in blocks {
-        let (block, memory) = (block % SPAN_BLOCKS, span[block]);
-        for line in 0..BLOCK_SIZE / P::DEPTH {
-            let units = &memory.values[line * head_dim + start..][..N * I::LANES];
-            memory.ask::<K>(units);
+    let mut first = lines.start;
+    while first < lines.end {
+        let (block, start_line) = (first / block_lines % SPAN_BLOCKS, first % block_lines);
+        let count = (lines.end - first).min(block_lines - start_line);
+        let memory = &span[block];
+        for line in start_line..start_line + count {
+            let unit = line * head_dim + start;
+            ask::<P, K>(memory.next_values, unit, N * I::LANES);
+            let units = &memory.values[unit..][..N * I::LANES];
             for index in 0..parts {
                 let units = if index == 0 { units } else { again(units) };
                 let place = line * parts + index;
@@ -250,6 +285,7 @@ fn add_strip<I: Isa, F: Factor<P>, P: Packed, K: Kept, const R: usize, const N: 
                 }
             }
         }
+        first += count;
     }
     for r in 0..R {
         for n in 0..N {
@@ -258,23 +294,21 @@ fn add_strip<I: Isa, F: Factor<P>, P: Packed, K: Kept, const R: usize, const N: 
     }
 }
 
-/// Adds the weighted values of some tokens of a block to one query's `o`.
+/// Adds the weighted value of one token.
 #[inline(always)]
-fn add_some<I: Isa, F: Factor<P>, P: Packed>(
+fn add_token<I: Isa, F: Factor<P>, P: Packed>(
     o: &mut [f32],
-    weights: &[F; BLOCK_SIZE],
-    values: &[P],
-    tokens: Range<usize>,
+    weights: &PerToken<F>,
+    span: &Span<'_, P>,
+    token: usize,
 ) {
-    let head_dim = o.len();
-    for start in (0..head_dim).step_by(I::LANES) {
-        let mut sum = I::load(&o[start..]);
-        for token in tokens.clone() {
-            let weight = weights[token / F::DEPTH].number(token % F::DEPTH);
-            let units = &values[token / P::DEPTH * head_dim + start..];
-            let value = P::load::<I>(units, token % P::DEPTH);
-            sum = I::mul_add_lanes(I::splat(weight), value, sum);
-        }
+    let (block, token) = (token / BLOCK_SIZE, token % BLOCK_SIZE);
+    let weight = weights[block][token / F::DEPTH].number(token % F::DEPTH);
+    let line = token / P::DEPTH * o.len();
+    for start in (0..o.len()).step_by(I::LANES) {
+        let value = P::load::<I>(&span[block].values[line + start..], token % P::DEPTH);
+        let sum = I::load(&o[start..]);
+        let sum = I::mul_add_lanes(I::splat(weight), value, sum);
         I::store(sum, &mut o[start..]);
     }
 }

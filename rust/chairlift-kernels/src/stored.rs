@@ -12,8 +12,9 @@
 use crate::aligned::Aligned;
 use crate::element::{Element, Packed};
 use crate::error::{ArgumentError, expect_equal};
-use crate::isa::{Isa, prefetch};
+use crate::isa::Isa;
 use crate::layout::{self, BLOCK_SIZE, CacheShape};
+use crate::memory::prefetch;
 use crate::quantize::{CHUNK, round_chunk, scale_int8};
 use crate::span::{Block, PerToken, SPAN_BLOCKS, Span};
 
@@ -36,6 +37,9 @@ pub enum Stored<'a, T> {
 pub trait Kept: 'static {
     /// As codes, with scales.
     const IS_INT8: bool;
+
+    /// Bytes that hold so many units.
+    fn bytes<P: Packed>(units: usize) -> usize;
 }
 
 /// As numbers.
@@ -46,10 +50,20 @@ pub struct Codes;
 
 impl Kept for Numbers {
     const IS_INT8: bool = false;
+
+    #[inline(always)]
+    fn bytes<P: Packed>(units: usize) -> usize {
+        units * size_of::<P>()
+    }
 }
 
 impl Kept for Codes {
     const IS_INT8: bool = true;
+
+    #[inline(always)]
+    fn bytes<P: Packed>(units: usize) -> usize {
+        units * P::DEPTH
+    }
 }
 
 /// In the place of scales where numbers need none.
@@ -169,16 +183,12 @@ impl<P: Packed> Widened<P> {
             for offset in [0, HALF_SCALES] {
                 prefetch(next_head.wrapping_add(head_len - SCALES + offset), true);
             }
-            let is_same = next == heads;
-            let ahead = if is_same {
-                0
-            } else {
-                (next_head as usize).cast_signed()
-            };
+            let next_head = next_head.cast::<u8>();
             Block {
                 keys,
                 values,
-                ahead,
+                next_keys: next_head,
+                next_values: next_head.wrapping_add((head_len - SCALES) / 2),
             }
         });
         let (keys, values) = (&self.keys, &self.values);

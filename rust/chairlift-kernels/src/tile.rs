@@ -13,7 +13,8 @@
 
 use crate::element::Packed;
 use crate::factor::Factor;
-use crate::isa::{CACHE_LINE, Isa, again, prefetch};
+use crate::isa::Isa;
+use crate::memory::{CACHE_LINE, again, prefetch};
 
 /// Packed memory that is B, and what is asked for while it is read: hardware prefetchers stop at every
 /// page, and with few rows reading B is all that takes time.

@@ -213,9 +213,8 @@ impl Algebra<'_> {
         other.clear();
         let span = |index: usize| -> Span<'_, f32> {
             std::array::from_fn(|block| Block {
-                keys: &[],
                 values: &self.values[(index * SPAN + block * 16) * 16..][..16 * 16],
-                ahead: 0,
+                ..Block::EMPTY
             })
         };
         let mut weights = [[[0.0; 16]; 4]];
@@ -223,7 +222,7 @@ impl Algebra<'_> {
             let scores = &mut [self.scores[index]];
             state.update::<I, f32, f32, Numbers, N, V>(
                 scores,
-                SCALE,
+                SCALE * std::f32::consts::LOG2_E,
                 &mut weights,
                 &span(index),
                 &NO_SCALES,
