@@ -172,20 +172,17 @@ impl<F: Factor<P>, P: Packed, K: Kept, const R: usize, const N: usize, const V: 
             end = end.min(visible.end / P::DEPTH);
         }
         let end = end.max(first);
-        if end - first == SPAN / P::DEPTH {
-            // Nearly every span.
-            add_lines::<I, F, P, K, R, N, V>(o, weights, span, 0..SPAN / P::DEPTH);
-            return;
-        }
         let (start, stop) = (first * P::DEPTH, end * P::DEPTH);
+        // Nearly every span is seen whole.
+        let alone = if stop - start < SPAN { 0..R } else { 0..0 };
         let head_dim = o.len() / R;
-        for r in 0..R {
+        for r in alone.clone() {
             let tokens = visible[r].start..visible[r].end.min(start);
             let o = &mut o[r * head_dim..(r + 1) * head_dim];
             add_alone::<I, F, P, K, N, V>(o, &weights[r], span, tokens);
         }
         add_lines::<I, F, P, K, R, N, V>(o, weights, span, first..end);
-        for r in 0..R {
+        for r in alone {
             let tokens = visible[r].start.max(stop)..visible[r].end;
             let o = &mut o[r * head_dim..(r + 1) * head_dim];
             add_alone::<I, F, P, K, N, V>(o, &weights[r], span, tokens);
