@@ -24,10 +24,14 @@ class Dtype(StrEnum):
 
 
 class KvCacheDtype(StrEnum):
-    """Element type of keys and values; auto is that of the activations. int8 is a CPU's alone."""
+    """Element type of keys and values; auto is that of the activations.
+
+    int8 is a CPU's alone, fp8 a GPU's.
+    """
 
     AUTO = "auto"
     INT8 = "int8"
+    FP8 = "fp8"
 
 
 class Device(StrEnum):

@@ -4,6 +4,8 @@ Kernels of a GPU round otherwise than `transformers` in float32 does: a token pa
 reference finds hardly any other likelier.
 """
 
+import sys
+
 import pytest
 import torch
 from chairlift.engine.device_runner import padded_sizes
@@ -31,8 +33,11 @@ pytestmark = pytest.mark.timeout(600)
 
 VOCAB_SIZE = 390
 NUM_TOKENS = 6
-GAPS = {"bfloat16": 0.05, "float16": 0.01}
-"""How far a token may be from the reference's choice, in standard deviations of the logits."""
+GAPS = {"bfloat16": 0.05, "float16": 0.01, "float8": 0.2}
+"""How far a token may be from the reference's choice, in standard deviations of the logits.
+
+A key between two numbers of float8 may be rounded to either.
+"""
 
 SIZES = {
     "vocab_size": VOCAB_SIZE,
@@ -110,7 +115,7 @@ def assert_likely(reference, prompt, answer, dtype="bfloat16"):
     assert gaps.max() < GAPS[dtype], f"gaps {gaps.tolist()}"
 
 
-@pytest.mark.parametrize("dtype", GAPS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_answers_are_those_of_transformers(model, dtype):
     folder, reference = model
     engine = make(folder, dtype=dtype)
@@ -121,6 +126,35 @@ def test_answers_are_those_of_transformers(model, dtype):
         assert len(token_ids(events)) == NUM_TOKENS
         assert_likely(reference, prompt, token_ids(events), dtype)
     assert_empty(engine)
+
+
+def test_keys_and_values_in_float8_take_half(model, monkeypatch):
+    folder, reference = model
+    round_keys_and_values(reference, monkeypatch)
+    roomy = make(folder, kv_cache_dtype="fp8")
+    assert roomy.runner.kv_cache.dtype == torch.float8_e4m3fn
+    assert roomy.load().num_blocks == 2 * make(folder).load().num_blocks + 1
+    # A tight pool as well: blocks are written, read again and computed again.
+    block = roomy.runner.kv_cache[:, :, 0].nbytes
+    num_blocks = 1 + 14 * len(reference.windows)
+    tight = make(folder, kv_cache_dtype="fp8", kv_cache_memory=num_blocks * block)
+    asked = prompts(1, 17, 150, 40, 5, 90)
+    for engine in (roomy, tight):
+        for prompt, events in zip(asked, run(engine, requests(asked)), strict=True):
+            assert_likely(reference, prompt, token_ids(events), "float8")
+        assert_empty(engine)
+
+
+def round_keys_and_values(reference, monkeypatch):
+    """Makes the reference read its keys and values as float8 holds them."""
+    module = sys.modules[type(reference).__module__]
+    attend = module.eager_attention_forward
+
+    def attend_rounded(layer, query, key, value, *args, **kwargs):
+        key, value = (half.to(torch.float8_e4m3fn).float() for half in (key, value))
+        return attend(layer, query, key, value, *args, **kwargs)
+
+    monkeypatch.setattr(module, "eager_attention_forward", attend_rounded)
 
 
 @pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
@@ -296,7 +330,7 @@ def test_a_device_that_fails_whatever_it_is_given_takes_the_engine_down(llama):
     [
         ({"dtype": "float32"}, "dtype: expected bfloat16 or float16 on a GPU, got float32"),
         ({"quantize": "int8"}, "quantize: expected none on a GPU, got int8"),
-        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype: expected auto on a GPU, got int8"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype: expected auto or fp8 on a GPU, got int8"),
     ],
 )
 def test_what_a_gpu_cannot_run_is_named(llama, setting, named):
@@ -307,7 +341,8 @@ def test_what_a_gpu_cannot_run_is_named(llama, setting, named):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_machine_without_a_gpu_says_so(llama):
-    for setting, named in (({"device": "cuda"}, "device"), ({"dtype": "float16"}, "dtype")):
+    for setting in ({"device": "cuda"}, {"dtype": "float16"}, {"kv_cache_dtype": "fp8"}):
+        (named,) = setting
         with pytest.raises(ConfigError, match=f"^{named}: .*without a GPU"):
             Engine(llama[0], **setting)
     assert Engine(llama[0], max_model_len=32).place.device.type == "cpu"

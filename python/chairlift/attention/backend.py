@@ -80,7 +80,7 @@ class AttentionBackend(Protocol):
 
     def head_bytes(self, block_size: int, head_dim: int, dtype: torch.dtype) -> int:
         """Gives the bytes of one head in one block."""
-        return 2 * block_size * head_dim * dtype.itemsize
+        return 2 * block_size * head_dim * self.stored_dtype(dtype).itemsize
 
     def block_bytes(
         self,

@@ -100,7 +100,7 @@ class CudaBackend(AttentionBackend):
     ) -> Tensor:
         """Gives `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]` of zeros."""
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
-        return torch.zeros(shape, dtype=dtype, device=self.device)
+        return torch.zeros(shape, dtype=self.stored_dtype(dtype), device=self.device)
 
     def rotate_and_write(
         self,

@@ -45,7 +45,7 @@ ENGINE_HELP = {
     "device": "Where the model runs; auto is a GPU if there is one that can run it.",
     "dtype": "Element type of weights and activations.",
     "quantize": "Weights of linear layers in 8 or 4 bits.",
-    "kv_cache_dtype": "Keys and values; int8 takes little more than half the memory of bfloat16.",
+    "kv_cache_dtype": "Keys and values; int8 (CPU) and fp8 (GPU) halve the memory of bfloat16.",
     "num_threads": "Threads of the kernels; default: the cores this process may use.",
     "default_max_tokens": "Answer length where a request names none.",
     "queue_timeout_s": "A request that has not started by then fails.",

@@ -50,7 +50,9 @@ def list_kernels(model: Model = None) -> None:
 
 
 def _names(model: str | None) -> list[str]:
-    from chairlift.kernels.cuda.sources import ModelKernels, all_kernels
+    import torch
+
+    from chairlift.kernels.cuda.sources import ModelKernels, all_kernels, names_of
 
     if model is None:
         return all_kernels()
@@ -63,4 +65,6 @@ def _names(model: str | None) -> list[str]:
     if (obstacle := gpu_obstacle(settings, config)) is not None:
         raise ConfigError(obstacle)
     dtype = compute_dtype(settings, config)
-    return ModelKernels(dtype, dtype, config.head_dim).names()
+    # Whatever --kv-cache-dtype will say.
+    kv_dtypes = (dtype, torch.float8_e4m3fn)
+    return names_of(ModelKernels(dtype, kv, config.head_dim) for kv in kv_dtypes)

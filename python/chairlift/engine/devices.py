@@ -9,6 +9,7 @@ from chairlift.attention.backend import AttentionBackend
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.cuda import CudaBackend
+from chairlift.attention.cuda_fp8 import Fp8CudaBackend
 from chairlift.config import Device, Dtype, EngineConfig, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
@@ -67,17 +68,19 @@ def choose_place(
             if name not in settings.model_fields_set
         }
         accelerator = accelerator or CudaDevice()
+        in_fp8 = settings.kv_cache_dtype is KvCacheDtype.FP8
         return Place(
             settings.model_copy(update=defaults),
-            CudaBackend(accelerator.device),
+            (Fp8CudaBackend if in_fp8 else CudaBackend)(accelerator.device),
             accelerator,
             accelerator.free_bytes(),
         )
     if settings.device is Device.CUDA:
         raise ConfigError(obstacle)
-    if settings.dtype is Dtype.FLOAT16:
-        message = f"dtype: float16 is a GPU's alone ({obstacle})"
-        raise ConfigError(message)
+    for name, value in (("dtype", Dtype.FLOAT16), ("kv_cache_dtype", KvCacheDtype.FP8)):
+        if getattr(settings, name) is value:
+            message = f"{name}: {value} is a GPU's alone ({obstacle})"
+            raise ConfigError(message)
     if settings.device is Device.AUTO and torch.cuda.is_available():
         logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
@@ -97,9 +100,9 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
         ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
         (
             "kv_cache_dtype",
-            "auto",
+            "auto or fp8",
             settings.kv_cache_dtype.value,
-            settings.kv_cache_dtype is KvCacheDtype.AUTO,
+            settings.kv_cache_dtype is not KvCacheDtype.INT8,
         ),
         ("dtype", "bfloat16 or float16", settings.dtype.value, settings.dtype is not Dtype.FLOAT32),
         ("head_dim", "64, 96, 128 or 256", model.head_dim, model.head_dim in HEAD_DIMS),

@@ -78,7 +78,8 @@ def load_model(
     settings, backend = place.settings, place.backend
     if place.accelerator is not None:
         config = replace(config, dtype=compute_dtype(settings, config))
-        kernels = ModelKernels(config.dtype, config.dtype, config.head_dim)
+        kv_dtype = backend.stored_dtype(config.dtype)
+        kernels = ModelKernels(config.dtype, kv_dtype, config.head_dim)
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)

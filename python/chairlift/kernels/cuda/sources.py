@@ -5,6 +5,7 @@ A kernel is named by its C++ name expression, such as
 asked for by that name, and a launch names it the same.
 """
 
+from collections.abc import Iterable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -74,11 +75,16 @@ class ModelKernels(NamedTuple):
 
 def all_kernels() -> list[str]:
     """Gives the name of every instantiation that some model needs."""
-    models = (
-        ModelKernels(dtype, dtype, head_dim)
+    return names_of(
+        ModelKernels(dtype, kv_dtype, head_dim)
         for dtype in (torch.bfloat16, torch.float16)
+        for kv_dtype in (dtype, torch.float8_e4m3fn)
         for head_dim in HEAD_DIMS
     )
+
+
+def names_of(models: Iterable[ModelKernels]) -> list[str]:
+    """Gives the name of every instantiation that one of the models needs, once."""
     return list(dict.fromkeys(name for model in models for name in model.names()))
 
 
