@@ -13,7 +13,7 @@ from chairlift.choices import KvCacheDtype
 from benchmarks.peers.comparison import compare, put_between_marks, table
 from benchmarks.peers.environments import PeerError, install
 from benchmarks.peers.model import make_model
-from benchmarks.peers.workload import write_workload
+from benchmarks.peers.workload import KINDS, write_workload
 
 QUANTIZED = ("int8", "int4")
 WITH_QUANTIZED = ["openvino", "llamacpp"]
@@ -35,7 +35,7 @@ def main() -> None:
     if options.install_only:
         return
     model = options.model or made_model()
-    workload = options.workload or made_workload(model, options.requests)
+    workload = options.workload or made_workload(model, options.requests, options.kind)
     comparisons = []
     for peer, python in pythons.items():
         chairlift, command = commands(peer, python, model, workload, options)
@@ -59,7 +59,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(TITLES)}")
     parser.add_argument("--model", type=Path, help="folder; default: a random Llama of 336 M")
     parser.add_argument("--workload", type=Path, help="as of `chairlift bench offline`")
-    parser.add_argument("--requests", type=int, default=48, help="of the default workload")
+    parser.add_argument("--kind", choices=KINDS, default="chat", help="of the made workload")
+    parser.add_argument("--requests", type=int, default=48, help="of the made workload")
     dtypes = ("float32", "bfloat16", *QUANTIZED)
     parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of the weights")
     kinds = [kind.value for kind in KvCacheDtype]
@@ -130,11 +131,11 @@ def made_model() -> Path:
     return folder
 
 
-def made_workload(model: Path, num_requests: int) -> Path:
-    """Gives the default work for a model's vocabulary."""
+def made_workload(model: Path, num_requests: int, kind: str) -> Path:
+    """Gives work for a model's vocabulary."""
     vocab_size = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-    path = HOME / f"workload-{num_requests}-{vocab_size}.jsonl"
-    write_workload(path, num_requests, vocab_size)
+    path = HOME / f"workload-{kind}-{num_requests}-{vocab_size}.jsonl"
+    write_workload(path, num_requests, vocab_size, kind)
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.peers.comparison import Comparison, compare, put_between_marks, table
 from benchmarks.peers.environments import PeerError
-from benchmarks.peers.workload import write_workload
+from benchmarks.peers.workload import KINDS, write_workload
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,12 +81,13 @@ def test_a_table_replaces_only_what_stands_between_its_marks() -> None:
         put_between_marks(document, "c", "new")
 
 
-def test_a_workload_is_the_same_each_time_and_chairlift_reads_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_workload_is_the_same_each_time_and_chairlift_reads_it(tmp_path: Path, kind: str) -> None:
     from chairlift.cli.bench.workload import read_workload
 
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
-    write_workload(first, 5, vocab_size=100)
-    write_workload(second, 5, vocab_size=100)
+    write_workload(first, 5, vocab_size=100, kind=kind)
+    write_workload(second, 5, vocab_size=100, kind=kind)
     assert first.read_bytes() == second.read_bytes()
     work = read_workload(first)
     assert len(work) == 5

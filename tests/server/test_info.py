@@ -39,7 +39,18 @@ async def test_server_and_model_describe_themselves(serve, tiny_folder):
         assert model.dtype == "float32"
         assert model.has_chat_template
         assert model.quantization == "none"
+        assert model.kv_cache_dtype == "float32"
         assert model.sampling_defaults.top_p == 1
+
+
+async def test_it_tells_what_weights_keys_and_values_are_kept_as(serve):
+    async with serve(quantize="int8", kv_cache_dtype="int8", device="cpu") as server:
+        model = await server.info.GetModelInfo(server_pb2.GetModelInfoRequest())
+        assert (model.dtype, model.quantization, model.kv_cache_dtype) == (
+            "float32",
+            "int8",
+            "int8",
+        )
 
 
 async def test_memory_is_planned_for_the_served_model(serve):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf import timestamp_pb2
 
 from chairlift import _core
-from chairlift.config import EngineConfig
+from chairlift.config import EngineConfig, KvCacheDtype
 from chairlift.errors import ConfigError, Reason, RequestError
 from chairlift.server.convert import check_model, seconds
 from chairlift.server.gate import Phase
@@ -78,6 +78,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         engine = self._desk.gate.engine().engine
         check_model(request.model, engine.model_name)
         model, defaults = engine.model_config, engine.model_config.generation
+        dtype, kv_dtype = str(model.dtype).removeprefix("torch."), self._config.kv_cache_dtype
         return pb.GetModelInfoResponse(
             name=engine.model_name,
             architecture=model.architecture,
@@ -85,7 +86,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             max_model_len=engine.max_model_len,
             max_context_len=engine.max_context_len,
             eos_token_ids=model.eos_token_ids,
-            dtype=str(model.dtype).removeprefix("torch."),
+            dtype=dtype,
             num_layers=model.num_layers,
             hidden_size=model.hidden_size,
             sampling_defaults=pb.SamplingDefaults(
@@ -96,6 +97,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             ),
             has_chat_template=engine.tokenizer.has_chat_template,
             quantization=self._config.quantize.value,
+            kv_cache_dtype=dtype if kv_dtype is KvCacheDtype.AUTO else kv_dtype.value,
         )
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
