@@ -50,9 +50,7 @@ def list_kernels(model: Model = None) -> None:
 
 
 def _names(model: str | None) -> list[str]:
-    import torch
-
-    from chairlift.kernels.cuda.sources import ModelKernels, all_kernels, names_of
+    from chairlift.kernels.cuda.sources import all_kernels, kernels_of
 
     if model is None:
         return all_kernels()
@@ -64,7 +62,4 @@ def _names(model: str | None) -> list[str]:
     settings, config = EngineConfig(), ModelConfig.load(resolve_model(model))
     if (obstacle := gpu_obstacle(settings, config)) is not None:
         raise ConfigError(obstacle)
-    dtype = compute_dtype(settings, config)
-    # Whatever --kv-cache-dtype will say.
-    kv_dtypes = (dtype, torch.float8_e4m3fn)
-    return names_of(ModelKernels(dtype, kv, config.head_dim) for kv in kv_dtypes)
+    return kernels_of(compute_dtype(settings, config), config.head_dim)

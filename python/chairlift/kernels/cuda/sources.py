@@ -5,7 +5,6 @@ A kernel is named by its C++ name expression, such as
 asked for by that name, and a launch names it the same.
 """
 
-from collections.abc import Iterable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -75,17 +74,14 @@ class ModelKernels(NamedTuple):
 
 def all_kernels() -> list[str]:
     """Gives the name of every instantiation that some model needs."""
-    return names_of(
-        ModelKernels(dtype, kv_dtype, head_dim)
-        for dtype in (torch.bfloat16, torch.float16)
-        for kv_dtype in (dtype, torch.float8_e4m3fn)
-        for head_dim in HEAD_DIMS
-    )
+    kinds = [(dtype, dim) for dtype in (torch.bfloat16, torch.float16) for dim in HEAD_DIMS]
+    return list(dict.fromkeys(name for kind in kinds for name in kernels_of(*kind)))
 
 
-def names_of(models: Iterable[ModelKernels]) -> list[str]:
-    """Gives the name of every instantiation that one of the models needs, once."""
-    return list(dict.fromkeys(name for model in models for name in model.names()))
+def kernels_of(dtype: torch.dtype, head_dim: int) -> list[str]:
+    """Gives the name of every instantiation that a model may need, whatever keeps its keys."""
+    both = (ModelKernels(dtype, kept, head_dim) for kept in (dtype, torch.float8_e4m3fn))
+    return list(dict.fromkeys(name for model in both for name in model.names()))
 
 
 def digest() -> str:
