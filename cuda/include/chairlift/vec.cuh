@@ -66,8 +66,8 @@ __device__ __forceinline__ float round_to<float>(float value) {
 //                                                          float16   s 0 eeee mmm 000 0000
 //
 // Read with T's larger bias, the moved bits are the number times a power of two, subnormal numbers
-// too; one multiplication makes up for it. (A float8 NaN becomes a number: nothing stores one
-// unless the model is broken.)
+// too; one multiplication makes up for it. A float8 NaN becomes a number: nothing stores one
+// unless the model is broken, which then shows in the logits of that token alone.
 template <typename T>
 __device__ __forceinline__ unsigned widen_pair(unsigned upper_bytes);
 

@@ -2,7 +2,8 @@
 
 Numbers are float8 e4m3 as they are, without a scale: four bits of precision from 2^-6 to 448,
 beyond which they are cut off (Micikevicius et al., "FP8 formats for deep learning", 2022). The
-kernels widen them in registers.
+kernels widen them in registers, where NaN becomes a number too: a token of a prompt that is not
+finite shows in its own logits, not in those of the tokens that read it.
 """
 
 import torch

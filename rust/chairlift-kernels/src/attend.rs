@@ -159,7 +159,7 @@ impl<T: Element> Attend<'_, T> {
         }
         for index in spans(item) {
             // While a span is read, the one after it is asked for: by a single tile, not by many, each of
-            // which would ask for what the first got.
+            // which would ask for what the first got. Those ask for what they read.
             let (next, next_index) = if rows > const { most_rows::<I>() } {
                 (item, index)
             } else if index + 1 < spans(item).end {
