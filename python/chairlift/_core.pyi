@@ -30,6 +30,7 @@ __all__ = [
     "Load",
     "Outboxes",
     "Posted",
+    "Recording",
     "Refused",
     "Scheduler",
     "TextStream",
@@ -50,6 +51,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "select_rows",
     "set_num_threads",
     "silu_mul",
 ]
@@ -683,6 +685,32 @@ def linear_bytes(
     out_features: int, in_features: int, item_size: int, quantize: str | None = None
 ) -> int:
     """Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16."""
+
+@final
+class Recording:
+    """Calls of kernels that are kept, to be computed without Python: a CPU's captured graph.
+
+    Inside `with`, what this thread calls of the kernels below and of `Linear.forward` is kept and
+    not computed. The calls keep their tensors; only what these contain may change between two runs.
+    """
+
+    def __new__(cls) -> Self: ...
+    def __enter__(self) -> Self:
+        """Begins; `RuntimeError` if the thread keeps calls already, or this has its own."""
+
+    def __exit__(self, *raised: object) -> None:
+        """Ends that; calls before an exception are dropped."""
+
+    def run(self) -> None:
+        """Computes all calls in their order.
+
+        Raises:
+            RuntimeError: There are none yet.
+            ValueError: As the call itself; those before it are computed.
+        """
+
+def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
+    """Writes `x[rows]`; `x` `[N, H]`, `rows` int32 `[T]`, `out` `[T, H]`."""
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     """Writes x / rms(x) * weight over the last axis; `x`, `out` `[T, H]`, `weight` `[H]`."""

@@ -54,6 +54,8 @@ class AttentionBackend(Protocol):
     """Names the inside of a block; blocks move only between caches of equal layout."""
     kernels: Kernels
     """Those of the device that its blocks are on."""
+    records: bool = False
+    """Whether a `_core.Recording` can keep its operations."""
 
     def allocate(
         self,

@@ -19,6 +19,7 @@ class CpuBackend(AttentionBackend):
 
     layout = "cpu-k_transposed-v_rows-16"
     kernels = cpu
+    records = True
 
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int

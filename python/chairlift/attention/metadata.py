@@ -43,5 +43,8 @@ class AttentionMetadata:
     """`[G, max_num_seqs, max_blocks_per_row]`: the blocks of each row, in order."""
     block_size: int
     """Tokens of a block."""
+    views: tuple[int, ...] | None = None
+    """Batches of equal numbers are equal views of the same memory, of which only the contents
+    differ: what was recorded for one computes the others. None is like no other."""
     work: tuple[AttentionWork, ...] = ()
     """`[G]` on a GPU; a CPU needs none."""

@@ -101,7 +101,6 @@ class DeviceRunner(ModelRunner):
             group=self._group,
         )
         backend.reserve(self._limits, rows, config.num_kv_heads, config.head_dim)
-        model.reserve(shape.max_num_batched_tokens)
         self._staging = Staging(
             accelerator,
             max_num_seqs=rows,

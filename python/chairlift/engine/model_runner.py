@@ -146,6 +146,7 @@ class ModelRunner:
         self._block_tables = _int32(shape.num_kv_groups, rows, shape.max_blocks_per_row)
         self._buffers = [InputBuffers(shape) for _ in range(shape.steps_in_flight)]
         self._num_applied = 0
+        model.reserve(shape.max_num_batched_tokens)
 
     def apply(self, plan: Tensor) -> StepInputs:
         """Changes the tables as a plan says and derives the inputs of its step.
@@ -153,7 +154,8 @@ class ModelRunner:
         Args:
             plan: int32, from `Scheduler.schedule`.
         """
-        buffers = self._buffers[self._num_applied % len(self._buffers)]
+        turn = self._num_applied % len(self._buffers)
+        buffers = self._buffers[turn]
         self._num_applied += 1
         num_rows, num_tokens, num_samples = _core.apply_plan(
             plan,
@@ -179,6 +181,8 @@ class ModelRunner:
             slot_mapping=buffers.slot_mapping[:, :num_tokens],
             block_tables=self._block_tables,
             block_size=self._block_size,
+            # A token of each row, which samples: nothing but their number decides the views.
+            views=(turn, num_rows) if num_rows == num_tokens == num_samples else None,
         )
         numbers = plan.numpy()
         swap_in, swap_out = block_swaps(numbers)

@@ -71,6 +71,11 @@ def linear_bytes(
     return _core.linear_bytes(out_features, in_features, dtype.itemsize, quantize)
 
 
+def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
+    """Writes `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+    _core.select_rows(x, rows, out)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
     if out is None:

@@ -49,6 +49,9 @@ class Kernels(Protocol):
     ) -> int:
         """Gives what such a layer takes."""
 
+    def select_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """Writes `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
         """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
 

@@ -1,7 +1,7 @@
 """The forward pass of every model, top down; what differs between families is data.
 
 The pass is the same on every device: all sums go through the kernels of the attention backend and
-the backend itself; PyTorch only gathers rows. On a CPU they compute each token as if it were alone,
+the backend itself; PyTorch lends the memory. On a CPU they compute each token as if it were alone,
 so that its logits have the same bits whatever else is in the batch.
 
 Source of the method: Llama (Touvron et al., 2023).
@@ -13,11 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from chairlift._core import Recording
 from chairlift.attention.backend import AttentionBackend, Projections, Rotation
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.kernels import Kernels
 from chairlift.model.config import LinearScaling, Llama3Scaling, ModelConfig
 from chairlift.model.kv_cache import layer_slots
 from chairlift.model.weights import BlockWeights, Weights
+
+MOST_RECORDED = 16
+"""Forward passes that are kept; a call takes about a kilobyte, and a layer some eight of them."""
 
 
 class Transformer:
@@ -40,6 +45,7 @@ class Transformer:
         norms = [block.attention_norm for block in weights.blocks] + [weights.norm]
         self._first_norm, *self._next_norms = norms
         self._reserved: Buffers | None = None
+        self._recorded: dict[tuple[int, ...], tuple[Recording, Tensor]] = {}
 
     def reserve(self, max_tokens: int) -> None:
         """Allocates for steps of so many tokens once and for all, where an allocation is dear."""
@@ -60,16 +66,40 @@ class Transformer:
         Args:
             input_ids: int32 `[T]`.
             metadata: The row, position and cache slots of each token.
-            kv_cache: From `allocate_kv_cache`.
+            kv_cache: From `allocate_kv_cache`; the same for batches of equal `metadata.views`.
             selected: int32 `[S]`: the tokens whose hidden states are wanted, as indices into T;
                 None wants all.
 
         Returns:
             `[S, H]`, after the last norm; in a buffer of the next step, where `reserve` was called.
         """
+        batch = (input_ids, metadata, kv_cache, selected)
+        if not self.backend.records:
+            return self._forward(*batch)
+        # Python is asked once for a step, or not at all for a batch whose views are known: two
+        # hundred calls take as long as some of the layers, and others may hold its lock.
+        recorded = None if metadata.views is None else self._recorded.get(metadata.views)
+        if recorded is None:
+            with Recording() as recording:
+                recorded = recording, self._forward(*batch)
+            if metadata.views is not None:
+                if len(self._recorded) == MOST_RECORDED:
+                    self._recorded.pop(next(iter(self._recorded)))
+                self._recorded[metadata.views] = recorded
+        recording, hidden = recorded
+        recording.run()
+        return hidden
+
+    def _forward(
+        self,
+        input_ids: Tensor,
+        metadata: AttentionMetadata,
+        kv_cache: Tensor,
+        selected: Tensor | None,
+    ) -> Tensor:
         buffers, eps = self._buffers(input_ids.shape[0]), self.config.rms_norm_eps
         kernels, last = self.backend.kernels, self.blocks[-1]
-        torch.index_select(self.weights.embedding, 0, input_ids, out=buffers.x)
+        kernels.select_rows(self.weights.embedding, input_ids, buffers.x)
         kernels.rms_norm(buffers.x, self._first_norm, eps, out=buffers.normed)
         # One view per layer and per KV group, taken here once.
         caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
@@ -80,7 +110,7 @@ class Transformer:
                 return buffers.normed[:0]
             block.attend(metadata, cache, buffers)
             if selected is not None and block is last:
-                buffers = buffers.select(selected)
+                buffers = buffers.select(selected, kernels)
             x, normed, update = buffers.x, buffers.normed, buffers.update
             block.weights.output(buffers.attended.flatten(1), out=update)
             kernels.add_rms_norm(x, update, block.weights.feed_forward_norm, eps, out=normed)
@@ -147,7 +177,7 @@ class Buffers(NamedTuple):
             gated[:num_tokens],
         )
 
-    def select(self, tokens: Tensor) -> "Buffers":
+    def select(self, tokens: Tensor, kernels: Kernels) -> "Buffers":
         """Gives buffers for some of the tokens, with what attention gave them.
 
         Nothing is allocated: the stream and its norm change places, and what was attended lies
@@ -155,14 +185,15 @@ class Buffers(NamedTuple):
 
         Args:
             tokens: int32 `[S]`, indices into T.
+            kernels: Of the device.
         """
         num_tokens = tokens.shape[0]
         small = self.first(num_tokens)
         small = small._replace(x=small.normed, normed=small.x)
-        torch.index_select(self.x, 0, tokens, out=small.x)
+        kernels.select_rows(self.x, tokens, small.x)
         projected = self.projections.qkv.view(-1)[: small.attended.numel()]
         attended = projected.view(small.attended.shape)
-        torch.index_select(self.attended, 0, tokens, out=attended)
+        kernels.select_rows(self.attended, tokens, attended)
         return small._replace(attended=attended)
 
 

@@ -44,6 +44,7 @@ pub mod roofline;
 pub mod rope;
 pub mod rows;
 pub mod sampling;
+pub mod select;
 pub mod silu;
 pub mod softmax;
 pub mod span;

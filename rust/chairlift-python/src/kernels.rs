@@ -1,29 +1,25 @@
-//! Bindings of the CPU kernels: check at the door, release the GIL, call.
+//! Bindings of the CPU kernels: check at the door, release the GIL, call; or keep the call ([`crate::recording`]).
 
-use crate::detach::detach_long;
-use crate::linear;
+use crate::recording::{Call, call};
+use crate::{attention, linear, sampling};
 use chairlift_kernels::dispatch::instruction_set;
-use chairlift_kernels::layout::{CacheShape, check_block_size};
-use chairlift_kernels::paged_attention::Layer;
 use chairlift_kernels::rope::HeadNorm;
-use chairlift_kernels::sampling::{Draws, Parameters};
-use chairlift_kernels::stored::{Stored, check_int8};
 use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorElement};
-use chairlift_kernels::work_items::Sequences;
-use chairlift_kernels::{bf16, pool, sampling};
+use chairlift_kernels::{bf16, pool};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// Registers the kernels with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     linear::register(module)?;
+    module.add_function(wrap_pyfunction!(select_rows, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
-    module.add_function(wrap_pyfunction!(kv_write, module)?)?;
-    module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
-    module.add_function(wrap_pyfunction!(sample, module)?)?;
+    module.add_function(wrap_pyfunction!(attention::kv_write, module)?)?;
+    module.add_function(wrap_pyfunction!(attention::paged_attention, module)?)?;
+    module.add_function(wrap_pyfunction!(sampling::sample, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_function(wrap_pyfunction!(set_num_threads, module)?)
 }
@@ -44,6 +40,7 @@ macro_rules! with_dtype {
         }
     };
 }
+pub(crate) use with_dtype;
 
 pub(crate) fn optional<'t, T: TensorElement>(
     borrows: &mut Borrows,
@@ -53,21 +50,104 @@ pub(crate) fn optional<'t, T: TensorElement>(
     tensor.map(|tensor| borrows.slice(name, tensor)).transpose()
 }
 
+/// Numbers of a tensor.
+pub(crate) fn numel(tensor: &Tensor) -> usize {
+    tensor.shape().iter().product()
+}
+
+struct SelectRows {
+    x: Tensor,
+    rows: Tensor,
+    out: Tensor,
+}
+
+impl Call for SelectRows {
+    fn work(&self) -> usize {
+        numel(&self.out)
+    }
+
+    fn run(&self) -> PyResult<()> {
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows::<T>("x", &self.x)?;
+            let rows = borrows.slice::<i32>("rows", &self.rows)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(chairlift_kernels::select::select_rows(x, rows, out)?)
+        })
+    }
+}
+
+/// out[i] = x[rows[i]].
+#[pyfunction]
+fn select_rows(py: Python<'_>, x: Tensor, rows: Tensor, out: Tensor) -> PyResult<()> {
+    call(py, SelectRows { x, rows, out })
+}
+
+struct RmsNorm {
+    x: Tensor,
+    weight: Tensor,
+    eps: f32,
+    out: Tensor,
+}
+
+impl Call for RmsNorm {
+    fn work(&self) -> usize {
+        numel(&self.x)
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows::<T>("x", &self.x)?;
+            let weight = borrows.slice::<T>("weight", &self.weight)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(chairlift_kernels::norm::rms_norm(x, weight, self.eps, out)?)
+        })
+    }
+}
+
 /// out = x / rms(x) * weight over the last axis.
 #[pyfunction]
 fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: Tensor) -> PyResult<()> {
-    x.dims::<2>("x")?;
-    with_dtype!(x, "x", |T| {
-        let mut borrows = Borrows::default();
-        let x = borrows.rows::<T>("x", &x)?;
-        let weight = borrows.slice::<T>("weight", &weight)?;
-        let out = borrows.rows_mut::<T>("out", &out)?;
-        let work = x.len() * x.width();
-        detach_long(py, work, || {
-            chairlift_kernels::norm::rms_norm(x, weight, eps, out)
-        })?;
-        Ok(())
-    })
+    call(
+        py,
+        RmsNorm {
+            x,
+            weight,
+            eps,
+            out,
+        },
+    )
+}
+
+struct AddRmsNorm {
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor,
+    eps: f32,
+    out: Tensor,
+}
+
+impl Call for AddRmsNorm {
+    fn work(&self) -> usize {
+        2 * numel(&self.x)
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            let update = borrows.rows::<T>("update", &self.update)?;
+            let weight = borrows.slice::<T>("weight", &self.weight)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            let eps = self.eps;
+            Ok(chairlift_kernels::norm::add_rms_norm(
+                x, update, weight, eps, out,
+            )?)
+        })
+    }
 }
 
 /// Adds `update` to `x` in place, then as `rms_norm`.
@@ -80,19 +160,49 @@ fn add_rms_norm(
     eps: f32,
     out: Tensor,
 ) -> PyResult<()> {
-    x.dims::<2>("x")?;
-    with_dtype!(x, "x", |T| {
-        let mut borrows = Borrows::default();
-        let x = borrows.rows_mut::<T>("x", &x)?;
-        let update = borrows.rows::<T>("update", &update)?;
-        let weight = borrows.slice::<T>("weight", &weight)?;
-        let out = borrows.rows_mut::<T>("out", &out)?;
-        let work = 2 * x.len() * x.width();
-        detach_long(py, work, || {
-            chairlift_kernels::norm::add_rms_norm(x, update, weight, eps, out)
-        })?;
-        Ok(())
-    })
+    call(
+        py,
+        AddRmsNorm {
+            x,
+            update,
+            weight,
+            eps,
+            out,
+        },
+    )
+}
+
+struct Rope {
+    x: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    norm_weight: Option<Tensor>,
+    eps: f32,
+}
+
+impl Call for Rope {
+    fn work(&self) -> usize {
+        numel(&self.x)
+    }
+
+    fn run(&self) -> PyResult<()> {
+        let [_, _, head_dim] = self.x.dims("x")?;
+        let [_, width] = self.cos_sin.dims("cos_sin")?;
+        if width != head_dim {
+            let message = format!("cos_sin: expected head_dim, {head_dim} columns, got {width}");
+            return Err(PyValueError::new_err(message));
+        }
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let positions = borrows.slice::<i32>("positions", &self.positions)?;
+            let cos_sin = borrows.rows::<f32>("cos_sin", &self.cos_sin)?;
+            let weight = optional::<T>(&mut borrows, "norm_weight", self.norm_weight.as_ref())?;
+            let eps = self.eps;
+            let norm = weight.map(|weight| HeadNorm { weight, eps });
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            Ok(chairlift_kernels::rope::rope(x, positions, cos_sin, norm)?)
+        })
+    }
 }
 
 /// Rotates `x` in place, after an RMS norm per head if given.
@@ -106,199 +216,44 @@ fn rope(
     norm_weight: Option<Tensor>,
     eps: f32,
 ) -> PyResult<()> {
-    let [_, _, head_dim] = x.dims("x")?;
-    let [_, width] = cos_sin.dims("cos_sin")?;
-    if width != head_dim {
-        let message = format!("cos_sin: expected head_dim, {head_dim} columns, got {width}");
-        return Err(PyValueError::new_err(message));
+    call(
+        py,
+        Rope {
+            x,
+            positions,
+            cos_sin,
+            norm_weight,
+            eps,
+        },
+    )
+}
+
+struct SiluMul {
+    gate_up: Tensor,
+    out: Tensor,
+}
+
+impl Call for SiluMul {
+    fn work(&self) -> usize {
+        numel(&self.gate_up)
     }
-    with_dtype!(x, "x", |T| {
-        let mut borrows = Borrows::default();
-        let positions = borrows.slice::<i32>("positions", &positions)?;
-        let cos_sin = borrows.rows::<f32>("cos_sin", &cos_sin)?;
-        let weight = optional::<T>(&mut borrows, "norm_weight", norm_weight.as_ref())?;
-        let norm = weight.map(|weight| HeadNorm { weight, eps });
-        let x = borrows.rows_mut::<T>("x", &x)?;
-        let work = x.len() * x.width();
-        detach_long(py, work, || {
-            chairlift_kernels::rope::rope(x, positions, cos_sin, norm)
-        })?;
-        Ok(())
-    })
+
+    fn run(&self) -> PyResult<()> {
+        self.gate_up.dims::<2>("gate_up")?;
+        self.out.dims::<2>("out")?;
+        with_dtype!(self.gate_up, "gate_up", |T| {
+            let mut borrows = Borrows::default();
+            let gate_up = borrows.rows::<T>("gate_up", &self.gate_up)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(chairlift_kernels::silu::silu_mul(gate_up, out)?)
+        })
+    }
 }
 
 /// out = silu(gate) * up.
 #[pyfunction]
 fn silu_mul(py: Python<'_>, gate_up: Tensor, out: Tensor) -> PyResult<()> {
-    gate_up.dims::<2>("gate_up")?;
-    out.dims::<2>("out")?;
-    with_dtype!(gate_up, "gate_up", |T| {
-        let mut borrows = Borrows::default();
-        let gate_up = borrows.rows::<T>("gate_up", &gate_up)?;
-        let out = borrows.rows_mut::<T>("out", &out)?;
-        let work = gate_up.len() * gate_up.width();
-        detach_long(py, work, || chairlift_kernels::silu::silu_mul(gate_up, out))?;
-        Ok(())
-    })
-}
-
-/// Shape of one layer's cache, given the head size.
-fn cache_shape(cache: &Tensor, head_dim: usize) -> PyResult<CacheShape> {
-    let [num_blocks, num_kv_heads, _] = cache.dims("cache")?;
-    let shape = CacheShape {
-        num_blocks,
-        num_kv_heads,
-        head_dim,
-    };
-    let len = cache.shape().iter().product();
-    if cache.dtype() == Dtype::Int8 {
-        check_int8(shape, len)?;
-    } else {
-        shape.check(len)?;
-    }
-    Ok(shape)
-}
-
-/// Writes keys and values to one layer's cache.
-#[pyfunction]
-fn kv_write(
-    py: Python<'_>,
-    key: Tensor,
-    value: Tensor,
-    cache: Tensor,
-    slot_mapping: Tensor,
-    block_size: usize,
-) -> PyResult<()> {
-    check_block_size(block_size)?;
-    let [_, _, head_dim] = key.dims("key")?;
-    if value.shape() != key.shape() {
-        let (expected, got) = (key.shape(), value.shape());
-        let message = format!("value: expected the shape of key, {expected:?}, got {got:?}");
-        return Err(PyValueError::new_err(message));
-    }
-    let shape = cache_shape(&cache, head_dim)?;
-    with_dtype!(key, "key", |T| {
-        let mut borrows = Borrows::default();
-        let key = borrows.rows::<T>("key", &key)?;
-        let value = borrows.rows::<T>("value", &value)?;
-        let slots = borrows.slice::<i32>("slot_mapping", &slot_mapping)?;
-        let work = key.len() * key.width();
-        if cache.dtype() == Dtype::Int8 {
-            let cache = borrows.slice_mut::<i8>("cache", &cache)?;
-            detach_long(py, work, || {
-                chairlift_kernels::kv_write::kv_write_int8(key, value, cache, shape, slots)
-            })?;
-        } else {
-            let cache = borrows.slice_mut::<T>("cache", &cache)?;
-            detach_long(py, work, || {
-                chairlift_kernels::kv_write::kv_write(key, value, cache, shape, slots)
-            })?;
-        }
-        Ok(())
-    })
-}
-
-/// Causal attention of a ragged batch over paged keys and values.
-#[pyfunction]
-#[pyo3(signature = (
-    query, cache, block_table, rows, query_start_loc, seq_lens, out, *, scale, block_size, window=None
-))]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "flat by contract: one crossing per layer"
-)]
-fn paged_attention(
-    py: Python<'_>,
-    query: Tensor,
-    cache: Tensor,
-    block_table: Tensor,
-    rows: Tensor,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
-    out: Tensor,
-    scale: f32,
-    block_size: usize,
-    window: Option<usize>,
-) -> PyResult<()> {
-    check_block_size(block_size)?;
-    let [_, _, head_dim] = query.dims("query")?;
-    if out.shape() != query.shape() {
-        let (expected, got) = (query.shape(), out.shape());
-        let message = format!("out: expected the shape of query, {expected:?}, got {got:?}");
-        return Err(PyValueError::new_err(message));
-    }
-    block_table.dims::<2>("block_table")?;
-    let shape = cache_shape(&cache, head_dim)?;
-    with_dtype!(query, "query", |T| {
-        let mut borrows = Borrows::default();
-        let query = borrows.rows::<T>("query", &query)?;
-        let layer = Layer {
-            cache: if cache.dtype() == Dtype::Int8 {
-                Stored::Int8(borrows.slice("cache", &cache)?)
-            } else {
-                Stored::Numbers(borrows.slice::<T>("cache", &cache)?)
-            },
-            shape,
-            scale,
-            window,
-        };
-        let sequences = Sequences {
-            block_table: borrows.rows::<i32>("block_table", &block_table)?,
-            rows: borrows.slice::<i32>("rows", &rows)?,
-            query_start_loc: borrows.slice::<i32>("query_start_loc", &query_start_loc)?,
-            seq_lens: borrows.slice::<i32>("seq_lens", &seq_lens)?,
-        };
-        let out = borrows.rows_mut::<T>("out", &out)?;
-        let work = query.width().saturating_mul(sequences.num_pairs());
-        detach_long(py, work, || {
-            chairlift_kernels::paged_attention::paged_attention(query, &layer, &sequences, out)
-        })?;
-        Ok(())
-    })
-}
-
-/// Draws one token per row.
-#[pyfunction]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "flat by contract: one crossing per step"
-)]
-fn sample(
-    py: Python<'_>,
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seed: Tensor,
-    index: Tensor,
-    position: Tensor,
-    tokens: Tensor,
-    counts: Tensor,
-    logprobs: Tensor,
-    ranks: Tensor,
-) -> PyResult<()> {
-    logits.dims::<2>("logits")?;
-    let mut borrows = Borrows::default();
-    let logits = borrows.rows::<f32>("logits", &logits)?;
-    let parameters = Parameters {
-        temperature: borrows.slice("temperature", &temperature)?,
-        top_k: borrows.slice("top_k", &top_k)?,
-        top_p: borrows.slice("top_p", &top_p)?,
-        min_p: borrows.slice("min_p", &min_p)?,
-        seed: borrows.slice("seed", &seed)?,
-        index: borrows.slice("index", &index)?,
-        position: borrows.slice("position", &position)?,
-    };
-    let draws = Draws {
-        tokens: borrows.slice_mut("tokens", &tokens)?,
-        counts: borrows.slice_mut("counts", &counts)?,
-        logprobs: borrows.slice_mut("logprobs", &logprobs)?,
-        ranks: borrows.slice_mut("ranks", &ranks)?,
-    };
-    let work = logits.len() * logits.width();
-    detach_long(py, work, || sampling::sample(logits, &parameters, draws))?;
-    Ok(())
+    call(py, SiluMul { gate_up, out })
 }
 
 /// Instruction set that the kernels use here: `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or

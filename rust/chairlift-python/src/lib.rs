@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod attention;
 mod attention_work;
 mod detach;
 mod error;
@@ -14,6 +15,8 @@ mod kernels;
 mod linear;
 mod outboxes;
 mod plan;
+mod recording;
+mod sampling;
 mod scheduler;
 mod text;
 mod waits;
@@ -28,6 +31,7 @@ mod _core {
         events::{Account, Events, FailedEvent, FinishedEvent, TokensEvent},
         outboxes::{Outboxes, Posted},
         plan::apply_plan,
+        recording::Recording,
         scheduler::{Added, Load, Scheduler},
         text::{TextStream, TokenTable},
         waits::Waiting,

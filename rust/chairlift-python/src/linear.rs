@@ -1,7 +1,7 @@
 //! Bindings of the linear layers, and of the roofline that they are measured against.
 
-use crate::detach::detach_long;
-use crate::kernels::optional;
+use crate::kernels::{numel, optional};
+use crate::recording::{Call, call};
 use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
 use chairlift_kernels::roofline::Arithmetic;
 use chairlift_kernels::tensor::{Borrows, Dtype, Tensor};
@@ -110,19 +110,43 @@ impl Linear {
     }
 
     /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`.
-    fn forward(&self, py: Python<'_>, x: Tensor, out: Tensor) -> PyResult<()> {
+    fn forward(this: Py<Self>, py: Python<'_>, x: Tensor, out: Tensor) -> PyResult<()> {
+        call(
+            py,
+            Forward {
+                linear: this,
+                x,
+                out,
+            },
+        )
+    }
+}
+
+struct Forward {
+    linear: Py<Linear>,
+    x: Tensor,
+    out: Tensor,
+}
+
+impl Call for Forward {
+    fn work(&self) -> usize {
+        // Each input meets each output of its row.
+        numel(&self.x).saturating_mul(self.linear.get().out_features())
+    }
+
+    fn run(&self) -> PyResult<()> {
+        let Self { linear, x, out } = self;
         x.dims::<2>("x")?;
         out.dims::<2>("out")?;
         let mut borrows = Borrows::default();
         macro_rules! forward {
             ($layer:expr, $In:ty, $Out:ty) => {{
-                let x = borrows.rows::<$In>("x", &x)?;
-                let out = borrows.rows_mut::<$Out>("out", &out)?;
-                let work = x.len() * $layer.in_features() * $layer.out_features();
-                detach_long(py, work, || $layer.forward(x, out))?;
+                let x = borrows.rows::<$In>("x", x)?;
+                let out = borrows.rows_mut::<$Out>("out", out)?;
+                $layer.forward(x, out)?;
             }};
         }
-        match (&self.layer, x.dtype(), out.dtype()) {
+        match (&linear.get().layer, x.dtype(), out.dtype()) {
             (Layers::Float32(layer), _, _) => forward!(layer, f32, f32),
             (Layers::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
             (Layers::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),

@@ -72,6 +72,11 @@ def linear_bytes(
     return out_features * in_features * dtype.itemsize
 
 
+def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
+    """Writes `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+    torch.index_select(x, 0, rows, out=out)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
     out = torch.empty_like(x) if out is None else out

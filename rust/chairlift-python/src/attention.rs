@@ -1,0 +1,190 @@
+//! Bindings of attention and of the write to the cache that it reads.
+
+use crate::kernels::{numel, with_dtype};
+use crate::recording::{Call, call};
+use chairlift_kernels::bf16;
+use chairlift_kernels::layout::{CacheShape, check_block_size};
+use chairlift_kernels::paged_attention::Layer;
+use chairlift_kernels::stored::{Stored, check_int8};
+use chairlift_kernels::tensor::{Borrows, Dtype, Tensor};
+use chairlift_kernels::work_items::Sequences;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Shape of one layer's cache, given the head size.
+fn cache_shape(cache: &Tensor, head_dim: usize) -> PyResult<CacheShape> {
+    let [num_blocks, num_kv_heads, _] = cache.dims("cache")?;
+    let shape = CacheShape {
+        num_blocks,
+        num_kv_heads,
+        head_dim,
+    };
+    let len = cache.shape().iter().product();
+    if cache.dtype() == Dtype::Int8 {
+        check_int8(shape, len)?;
+    } else {
+        shape.check(len)?;
+    }
+    Ok(shape)
+}
+
+struct KvWrite {
+    key: Tensor,
+    value: Tensor,
+    cache: Tensor,
+    slot_mapping: Tensor,
+    block_size: usize,
+}
+
+impl Call for KvWrite {
+    fn work(&self) -> usize {
+        numel(&self.key)
+    }
+
+    fn run(&self) -> PyResult<()> {
+        check_block_size(self.block_size)?;
+        let [_, _, head_dim] = self.key.dims("key")?;
+        if self.value.shape() != self.key.shape() {
+            let (expected, got) = (self.key.shape(), self.value.shape());
+            let message = format!("value: expected the shape of key, {expected:?}, got {got:?}");
+            return Err(PyValueError::new_err(message));
+        }
+        let shape = cache_shape(&self.cache, head_dim)?;
+        with_dtype!(self.key, "key", |T| {
+            let mut borrows = Borrows::default();
+            let key = borrows.rows::<T>("key", &self.key)?;
+            let value = borrows.rows::<T>("value", &self.value)?;
+            let slots = borrows.slice::<i32>("slot_mapping", &self.slot_mapping)?;
+            if self.cache.dtype() == Dtype::Int8 {
+                let cache = borrows.slice_mut::<i8>("cache", &self.cache)?;
+                chairlift_kernels::kv_write::kv_write_int8(key, value, cache, shape, slots)?;
+            } else {
+                let cache = borrows.slice_mut::<T>("cache", &self.cache)?;
+                chairlift_kernels::kv_write::kv_write(key, value, cache, shape, slots)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Writes keys and values to one layer's cache.
+#[pyfunction]
+pub(crate) fn kv_write(
+    py: Python<'_>,
+    key: Tensor,
+    value: Tensor,
+    cache: Tensor,
+    slot_mapping: Tensor,
+    block_size: usize,
+) -> PyResult<()> {
+    call(
+        py,
+        KvWrite {
+            key,
+            value,
+            cache,
+            slot_mapping,
+            block_size,
+        },
+    )
+}
+
+struct PagedAttention {
+    query: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    rows: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    out: Tensor,
+    scale: f32,
+    block_size: usize,
+    window: Option<usize>,
+}
+
+impl PagedAttention {
+    fn sequences<'t>(&'t self, borrows: &mut Borrows) -> PyResult<Sequences<'t>> {
+        self.block_table.dims::<2>("block_table")?;
+        Ok(Sequences {
+            block_table: borrows.rows::<i32>("block_table", &self.block_table)?,
+            rows: borrows.slice::<i32>("rows", &self.rows)?,
+            query_start_loc: borrows.slice::<i32>("query_start_loc", &self.query_start_loc)?,
+            seq_lens: borrows.slice::<i32>("seq_lens", &self.seq_lens)?,
+        })
+    }
+}
+
+impl Call for PagedAttention {
+    fn work(&self) -> usize {
+        let width: usize = self.query.shape().iter().skip(1).product();
+        // Lists that are wrong are told by `run`.
+        let sequences = self.sequences(&mut Borrows::default());
+        sequences.map_or(0, |sequences| width.saturating_mul(sequences.num_pairs()))
+    }
+
+    fn run(&self) -> PyResult<()> {
+        check_block_size(self.block_size)?;
+        let [_, _, head_dim] = self.query.dims("query")?;
+        if self.out.shape() != self.query.shape() {
+            let (expected, got) = (self.query.shape(), self.out.shape());
+            let message = format!("out: expected the shape of query, {expected:?}, got {got:?}");
+            return Err(PyValueError::new_err(message));
+        }
+        let shape = cache_shape(&self.cache, head_dim)?;
+        with_dtype!(self.query, "query", |T| {
+            let mut borrows = Borrows::default();
+            let query = borrows.rows::<T>("query", &self.query)?;
+            let layer = Layer {
+                cache: if self.cache.dtype() == Dtype::Int8 {
+                    Stored::Int8(borrows.slice("cache", &self.cache)?)
+                } else {
+                    Stored::Numbers(borrows.slice::<T>("cache", &self.cache)?)
+                },
+                shape,
+                scale: self.scale,
+                window: self.window,
+            };
+            let sequences = self.sequences(&mut borrows)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            chairlift_kernels::paged_attention::paged_attention(query, &layer, &sequences, out)?;
+            Ok(())
+        })
+    }
+}
+
+/// Causal attention of a ragged batch over paged keys and values.
+#[pyfunction]
+#[pyo3(signature = (
+    query, cache, block_table, rows, query_start_loc, seq_lens, out, *, scale, block_size, window=None
+))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "flat by contract: one crossing per layer"
+)]
+pub(crate) fn paged_attention(
+    py: Python<'_>,
+    query: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    rows: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    out: Tensor,
+    scale: f32,
+    block_size: usize,
+    window: Option<usize>,
+) -> PyResult<()> {
+    let attention = PagedAttention {
+        query,
+        cache,
+        block_table,
+        rows,
+        query_start_loc,
+        seq_lens,
+        out,
+        scale,
+        block_size,
+        window,
+    };
+    call(py, attention)
+}

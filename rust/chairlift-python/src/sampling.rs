@@ -1,0 +1,88 @@
+//! Binding of the sampler.
+
+use crate::kernels::numel;
+use crate::recording::{Call, call};
+use chairlift_kernels::sampling::{self, Draws, Parameters};
+use chairlift_kernels::tensor::{Borrows, Tensor};
+use pyo3::prelude::*;
+
+struct Sample {
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seed: Tensor,
+    index: Tensor,
+    position: Tensor,
+    tokens: Tensor,
+    counts: Tensor,
+    logprobs: Tensor,
+    ranks: Tensor,
+}
+
+impl Call for Sample {
+    fn work(&self) -> usize {
+        numel(&self.logits)
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.logits.dims::<2>("logits")?;
+        let mut borrows = Borrows::default();
+        let logits = borrows.rows::<f32>("logits", &self.logits)?;
+        let parameters = Parameters {
+            temperature: borrows.slice("temperature", &self.temperature)?,
+            top_k: borrows.slice("top_k", &self.top_k)?,
+            top_p: borrows.slice("top_p", &self.top_p)?,
+            min_p: borrows.slice("min_p", &self.min_p)?,
+            seed: borrows.slice("seed", &self.seed)?,
+            index: borrows.slice("index", &self.index)?,
+            position: borrows.slice("position", &self.position)?,
+        };
+        let draws = Draws {
+            tokens: borrows.slice_mut("tokens", &self.tokens)?,
+            counts: borrows.slice_mut("counts", &self.counts)?,
+            logprobs: borrows.slice_mut("logprobs", &self.logprobs)?,
+            ranks: borrows.slice_mut("ranks", &self.ranks)?,
+        };
+        Ok(sampling::sample(logits, &parameters, draws)?)
+    }
+}
+
+/// Draws one token per row.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "flat by contract: one crossing per step"
+)]
+pub(crate) fn sample(
+    py: Python<'_>,
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seed: Tensor,
+    index: Tensor,
+    position: Tensor,
+    tokens: Tensor,
+    counts: Tensor,
+    logprobs: Tensor,
+    ranks: Tensor,
+) -> PyResult<()> {
+    let sample = Sample {
+        logits,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        index,
+        position,
+        tokens,
+        counts,
+        logprobs,
+        ranks,
+    };
+    call(py, sample)
+}

@@ -1,0 +1,45 @@
+"""Forward passes that are recorded once and run again give what Python's calls give."""
+
+import pytest
+from chairlift.attention.cpu import CpuBackend
+from chairlift.model.transformer import MOST_RECORDED
+
+from tests.engine.drive import assert_empty, greedy, run, token_ids
+
+NUM_REQUESTS = MOST_RECORDED + 4
+"""More batch sizes than are kept: each is recorded again when it comes back."""
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_answers_do_not_depend_on_what_is_recorded(make_engine, monkeypatch, kv_cache_dtype):
+    requests = [
+        greedy([5 + index, 7, 9], 2 + 2 * index, ignore_eos=True) for index in range(NUM_REQUESTS)
+    ]
+
+    def answers():
+        engine = make_engine(max_num_seqs=NUM_REQUESTS, kv_cache_dtype=kv_cache_dtype)
+        waves = [[token_ids(events) for events in run(engine, requests)] for _ in range(2)]
+        assert_empty(engine)
+        return waves
+
+    recorded = answers()
+    monkeypatch.setattr(CpuBackend, "records", False)
+    assert answers() == recorded
+
+
+def test_a_batch_of_known_views_asks_python_for_nothing(make_engine, monkeypatch):
+    engine = make_engine(max_num_seqs=4)
+    requests = [greedy([5 + index, 7], 6, ignore_eos=True) for index in range(4)]
+    expected = [token_ids(events) for events in run(engine, requests)]
+    calls = []
+    attend = CpuBackend.attend
+
+    def counted(self, query, *args, **kwargs):
+        calls.append(len(query))
+        return attend(self, query, *args, **kwargs)
+
+    monkeypatch.setattr(CpuBackend, "attend", counted)
+    assert [token_ids(events) for events in run(engine, requests)] == expected
+    # The prompts' step is another each time; the five of a token each are known.
+    num_layers = len(engine.runner.model.blocks)
+    assert calls == [8] * num_layers
