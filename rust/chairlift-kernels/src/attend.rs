@@ -10,7 +10,7 @@ use crate::paged_attention::Layer;
 use crate::rows::Rows;
 use crate::softmax::State;
 use crate::span::{Block, PerToken, SPAN, SPAN_BLOCKS, Scores, Span};
-use crate::stored::{Codes, Kept, Numbers, Scales, Stored, Widened, scale_keys};
+use crate::stored::{Codes, Kept, Numbers, Scales, Stored, Widened};
 use crate::tile::{balanced, with_rows};
 use crate::work_items::{ITEM_ROWS, Item, first_visible};
 use crate::{Element, bf16};
@@ -221,7 +221,13 @@ impl<T: Element> Attend<'_, T> {
             unreachable!("numbers are as they are")
         };
         let (heads, next) = (self.heads(item, index), self.heads(next.0, next.1));
-        widened.span::<I>(cache, heads, next)
+        widened.span::<I>(cache, heads, next, self.scale())
+    }
+
+    /// Factor of the scores that makes powers of 2 of powers of e.
+    #[inline(always)]
+    fn scale(&self) -> f32 {
+        self.layer.scale * std::f32::consts::LOG2_E
     }
 
     /// Which heads of the cache the blocks of span `index` of an item's row have; for a block that it does
@@ -297,18 +303,14 @@ impl<T: Element> Attend<'_, T> {
             scores: &mut *tile_scores,
             kept: PhantomData,
         });
-        if K::IS_INT8 {
-            scale_keys(tile_scores, scales.keys);
-        }
         let mut state = State {
             m: scratch.m[first..].first_chunk_mut().expect("a tile"),
             d: scratch.d[first..].first_chunk_mut().expect("a tile"),
             o: &mut scratch.o[first * head_dim..(first + R) * head_dim],
         };
         let weights = scratch.weights.first_chunk_mut().expect("a tile");
-        let scale = self.layer.scale * std::f32::consts::LOG2_E;
-        let values = scales.values;
-        state.update::<I, F, _, K, N, V>(tile_scores, scale, weights, span, values, &visible);
+        let scale = self.scale();
+        state.update::<I, F, _, K, N, V>(tile_scores, scale, weights, span, scales, &visible);
     }
 
     /// Which tokens of the span at `start` the rows of a tile see; `None` if they see none.

@@ -2,6 +2,7 @@
 
 use crate::aligned::Zeroed;
 use crate::isa::Isa;
+use crate::layout::BLOCK_SIZE;
 use half::bf16;
 
 /// A number type of activations: `f32` or `bf16`.
@@ -14,6 +15,14 @@ pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
 
     /// Rounds to nearest, ties to even.
     fn from_f32(value: f32) -> Self;
+
+    /// Rounds the numbers of a block, as of [`Self::from_f32`]; perhaps subnormal ones to zero.
+    #[inline(always)]
+    fn round_block<I: Isa>(numbers: &[f32; BLOCK_SIZE], out: &mut [Self; BLOCK_SIZE]) {
+        for (out, &number) in out.iter_mut().zip(numbers) {
+            *out = Self::from_f32(number);
+        }
+    }
 
     /// Packs `DEPTH` numbers.
     fn pack(parts: &[Self]) -> Self::Packed;
@@ -96,6 +105,11 @@ impl Element for bf16 {
         let quiet = bits | 0x0040_0000;
         let chosen = if value.is_nan() { quiet } else { rounded };
         bf16::from_bits((chosen >> 16) as u16)
+    }
+
+    #[inline(always)]
+    fn round_block<I: Isa>(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+        I::round_block(numbers, out);
     }
 
     #[inline(always)]

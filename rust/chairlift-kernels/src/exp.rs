@@ -90,17 +90,24 @@ fn power_of_2(shifted: f32) -> f32 {
 mod tests {
     use super::*;
     use crate::dispatch::{Kernel, dispatch};
+    use crate::layout::BLOCK_SIZE;
 
     struct Exp<'a>(&'a [f32]);
 
+    /// By single numbers, and by blocks.
     struct Exp2<'a>(&'a [f32]);
 
     impl Kernel for Exp2<'_> {
-        type Output = Vec<f32>;
+        type Output = [Vec<f32>; 2];
 
         #[inline(always)]
-        fn run<I: Isa>(self) -> Vec<f32> {
-            self.0.iter().map(|&x| exp2::<I>(x)).collect()
+        fn run<I: Isa>(self) -> [Vec<f32>; 2] {
+            let numbers = self.0.iter().map(|&x| exp2::<I>(x)).collect();
+            let mut blocks = self.0.to_vec();
+            for block in blocks.as_chunks_mut().0 {
+                I::exp2_block(block);
+            }
+            [numbers, blocks]
         }
     }
 
@@ -125,22 +132,28 @@ mod tests {
 
     #[test]
     fn exp2_is_close_to_float64() {
-        let x: Vec<f32> = (-125_999..126_900).map(|i| i as f32 * 1e-3).collect();
-        for (&x, y) in x.iter().zip(dispatch(Exp2(&x))) {
-            let exact = f64::from(x).exp2();
-            let error = (f64::from(y) - exact).abs() / exact;
-            assert!(error < 2.5e-7, "exp2({x}) = {y}, error {error:e}");
+        let x: Vec<f32> = (-125_999..126_897).map(|i| i as f32 * 1e-3).collect();
+        assert!(x.len().is_multiple_of(BLOCK_SIZE));
+        for results in dispatch(Exp2(&x)) {
+            for (&x, y) in x.iter().zip(results) {
+                let exact = f64::from(x).exp2();
+                let error = (f64::from(y) - exact).abs() / exact;
+                assert!(error < 2.5e-7, "exp2({x}) = {y}, error {error:e}");
+            }
         }
-        let ends = dispatch(Exp2(&[
-            f32::NEG_INFINITY,
-            -1e30,
-            -127.0,
-            0.0,
-            -0.0,
-            f32::NAN,
-        ]));
-        assert_eq!(ends[..5], [0.0, 0.0, 0.0, 1.0, 1.0]);
-        assert!(ends[5].is_nan());
+    }
+
+    #[test]
+    fn exp2_has_the_right_ends() {
+        let mut x = [0.0; BLOCK_SIZE];
+        x[..5].copy_from_slice(&[-0.0, f32::NAN, f32::NEG_INFINITY, -1e30, -127.0]);
+        for ends in dispatch(Exp2(&x)) {
+            assert_eq!(ends[0], 1.0);
+            assert!(ends[1].is_nan());
+            assert_eq!(ends[2..4], [0.0; 2]);
+            assert!(ends[4] < f32::MIN_POSITIVE, "zero, or subnormal");
+            assert_eq!(ends[5..], [1.0; BLOCK_SIZE - 5]);
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@
 
 use crate::dispatch::InstructionSet;
 use crate::element::Element;
+use crate::exp::exp2;
 use crate::integers::Integers;
+use crate::layout::BLOCK_SIZE;
 use half::bf16;
 
 /// An instruction set: one register of numbers and the operations on it.
@@ -30,6 +32,9 @@ pub trait Isa: Integers + Send + Sync {
     /// [`Self::mul_add`] of each lane.
     fn mul_add_lanes(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
+    /// `a * b` of each lane.
+    fn mul_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
     /// The larger of each lane; that of `b` where one is NaN.
     fn max_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -48,6 +53,14 @@ pub trait Isa: Integers + Send + Sync {
     /// The same of the high halves.
     fn high(words: Self::Words) -> Self::Vector;
 
+    /// `2^x` of the numbers of a block, as of [`exp2`].
+    #[inline(always)]
+    fn exp2_block(numbers: &mut [f32; BLOCK_SIZE]) {
+        for number in numbers {
+            *number = exp2::<Self>(*number);
+        }
+    }
+
     /// Signed words as numbers, rounded where they have more than 24 bits.
     fn convert(words: Self::Words) -> Self::Vector;
 
@@ -57,6 +70,14 @@ pub trait Isa: Integers + Send + Sync {
     #[inline(always)]
     fn store_pairs(vector: Self::Vector, pairs: &mut [u32]) {
         store_pairs_by_numbers::<Self>(vector, pairs);
+    }
+
+    /// The numbers of a block rounded to bf16; the instruction, where there is one, as of [`Self::store_pairs`].
+    #[inline(always)]
+    fn round_block(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+        for (out, &number) in out.iter_mut().zip(numbers) {
+            *out = <bf16 as Element>::from_f32(number);
+        }
     }
 
     /// Whole numbers as pairs of bf16, which holds them exactly.
@@ -134,6 +155,15 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn mul_lanes(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        let mut products = a;
+        for (product, b) in products.iter_mut().zip(b) {
+            *product *= b;
+        }
+        products
+    }
+
+    #[inline(always)]
     fn max_lanes(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
         let mut larger = b;
         for lane in 0..8 {
@@ -174,174 +204,7 @@ impl Isa for Portable {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{HIGH, InstructionSet, Isa, add_pair_dot_by_halves, store_pairs_by_numbers};
-    use std::arch::x86_64::{
-        __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _mm_loadu_si128, _mm256_and_si256,
-        _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
-        _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-        _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-        _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh, _mm512_dpbf16_ps,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_permutex2var_epi16,
-        _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
-        _mm512_storeu_si512,
-    };
-    use std::mem::transmute;
-
-    /// Of two registers of words, the odd ones.
-    const UPPER_HALVES: [u16; 32] = [
-        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47,
-        49, 51, 53, 55, 57, 59, 61, 63,
-    ];
-
-    /// 256-bit registers.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx2;
-
-    /// 512-bit registers, perhaps with dot products of bytes (VNNI) and of bf16.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx512<const VNNI: bool, const BF16: bool>;
-
-    /// Implements [`Isa`] by intrinsics.
-    ///
-    /// SAFETY of its blocks: `dispatch` makes an instance only inside a function that enables the
-    /// features, and calls that only where the machine has them; loads and stores check lengths.
-    macro_rules! implement {
-        (
-            [$($parameters:tt)*] $Set:ty, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
-            $fmadd:ident, $max:ident, $set1:ident, $loadu:ident, $storeu:ident,
-            $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
-            $($more:item)*
-        ) => {
-            impl<$($parameters)*> Isa for $Set {
-                type Vector = $Vector;
-
-                const LANES: usize = $lanes;
-                const ROWS: usize = $rows;
-
-                #[inline(always)]
-                fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-                    a.mul_add(b, c)
-                }
-
-                #[inline(always)]
-                fn mul_add_lanes(a: $Vector, b: $Vector, c: $Vector) -> $Vector {
-                    // SAFETY: see the macro.
-                    unsafe { $fmadd(a, b, c) }
-                }
-
-                #[inline(always)]
-                fn max_lanes(a: $Vector, b: $Vector) -> $Vector {
-                    // SAFETY: see the macro.
-                    unsafe { $max(a, b) }
-                }
-
-                #[inline(always)]
-                fn splat(number: f32) -> $Vector {
-                    // SAFETY: see the macro.
-                    unsafe { $set1(number) }
-                }
-
-                #[inline(always)]
-                fn load(numbers: &[f32]) -> $Vector {
-                    let numbers = &numbers[..$lanes];
-                    // SAFETY: see the macro.
-                    unsafe { $loadu(numbers.as_ptr()) }
-                }
-
-                #[inline(always)]
-                fn store(vector: $Vector, numbers: &mut [f32]) {
-                    let numbers = &mut numbers[..$lanes];
-                    // SAFETY: see the macro.
-                    unsafe { $storeu(numbers.as_mut_ptr(), vector) }
-                }
-
-                #[inline(always)]
-                fn low(words: Self::Words) -> $Vector {
-                    // SAFETY: see the macro.
-                    unsafe { $cast($shift_left::<16>(words)) }
-                }
-
-                #[inline(always)]
-                fn high(words: Self::Words) -> $Vector {
-                    // SAFETY: see the macro.
-                    unsafe { $cast($and(words, $set1_word(HIGH.cast_signed()))) }
-                }
-
-                #[inline(always)]
-                fn convert(words: Self::Words) -> $Vector {
-                    // SAFETY: see the macro.
-                    unsafe { $convert(words) }
-                }
-
-                $($more)*
-            }
-        };
-    }
-
-    // 12 accumulators, 2 of B, 1 of a row and the mask are 16 registers.
-    implement!(
-        [] Avx2, __m256, 8 lanes, 6 rows,
-        _mm256_fmadd_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-        _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
-        _mm256_castsi256_ps, _mm256_cvtepi32_ps,
-        const SET: InstructionSet = InstructionSet::Avx2;
-    );
-    implement!(
-        [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 12 rows,
-        _mm512_fmadd_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-        _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
-        _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-        const SET: InstructionSet = InstructionSet::avx512(VNNI, BF16);
-        const HAS_PAIR_DOT: bool = BF16;
-
-        #[inline(always)]
-        fn store_pairs(vector: __m512, pairs: &mut [u32]) {
-            if BF16 {
-                let pairs = &mut pairs[..8];
-                // SAFETY: see the macro; the slice is as long as the register.
-                unsafe {
-                    let words = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(vector));
-                    _mm256_storeu_si256(pairs.as_mut_ptr().cast(), words);
-                }
-            } else {
-                store_pairs_by_numbers::<Self>(vector, pairs);
-            }
-        }
-
-        #[inline(always)]
-        fn widen_to_pairs(codes: &[i8; 32], pairs: &mut [u32; 16]) {
-            // SAFETY: see the macro; the arrays are as long as what is loaded and stored.
-            unsafe {
-                let low = _mm_loadu_si128(codes.as_ptr().cast());
-                let high = _mm_loadu_si128(codes.as_ptr().add(16).cast());
-                let low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(low));
-                let high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(high));
-                // Their upper halves: the lower ones are zero.
-                let words = _mm512_permutex2var_epi16(
-                    _mm512_castps_si512(low),
-                    transmute::<[u16; 32], __m512i>(UPPER_HALVES),
-                    _mm512_castps_si512(high),
-                );
-                _mm512_storeu_si512(pairs.as_mut_ptr().cast(), words);
-            }
-        }
-
-        #[inline(always)]
-        fn add_pair_dot(sums: __m512, a: __m512i, b: __m512i) -> __m512 {
-            if BF16 {
-                // SAFETY: see the macro. Any 512 bits are pairs of bf16.
-                unsafe {
-                    let a = transmute::<__m512i, __m512bh>(a);
-                    let b = transmute::<__m512i, __m512bh>(b);
-                    _mm512_dpbf16_ps(sums, a, b)
-                }
-            } else {
-                add_pair_dot_by_halves::<Self>(sums, a, b)
-            }
-        }
-    );
-}
+mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 

@@ -18,7 +18,7 @@ use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
 use crate::norm::sum_lanes;
 use crate::span::{AddValues, PerToken, SPAN, Span};
-use crate::stored::Kept;
+use crate::stored::{Kept, Scales};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -42,8 +42,9 @@ impl<const R: usize> State<'_, R> {
     }
 
     /// Adds a span, of which each query sees some tokens: `scores` times `scale`, which is positive and has
-    /// the factor `log2 e`, and its values, which are codes times `value_scales` where K says so. The weights, as factors F that may
-    /// round them, are left in `weights`; the denominator adds them as they are.
+    /// the factor `log2 e`, and its values. Where K says so, keys were codes, whose scales then stand for `scale`,
+    /// and values are. The weights, as factors F that may round them, are left in `weights`; the denominator adds
+    /// them as they are.
     ///
     /// N registers hold a number for each token of a block, V are some coordinates of one query.
     ///
@@ -56,7 +57,7 @@ impl<const R: usize> State<'_, R> {
         scale: f32,
         weights: &mut [PerToken<F>; R],
         span: &Span<'_, P>,
-        value_scales: &PerToken<f32>,
+        scales: Scales<'_>,
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
@@ -68,13 +69,21 @@ impl<const R: usize> State<'_, R> {
             // which AVX2 has too few registers.
             let blocks = visible[r].end.div_ceil(BLOCK_SIZE);
             let scores = &mut scores[r][..blocks];
+            let mut visible_keys;
+            let mut keys = scales.keys;
             if visible[r].len() < SPAN {
-                hide(scores, &visible[r]);
+                replace_hidden(scores, &visible[r], f32::NEG_INFINITY);
+                if K::IS_INT8 {
+                    // Nobody has written the scale of a token that is not there.
+                    visible_keys = *scales.keys;
+                    replace_hidden(&mut visible_keys, &visible[r], 1.0);
+                    keys = &visible_keys;
+                }
             }
             // Copies: the compiler knows that nothing else changes them.
             let (mut m, mut d) = (self.m[r], self.d[r]);
             // Most spans leave the maximum as it is; the factor then is exactly 1.
-            let peaks = peaks::<I>(scores, scale);
+            let peaks = peaks::<I, K>(scores, scale, keys);
             if is_any_above(&peaks, m) {
                 let peak = max_of(peaks, m);
                 factors[r] = exp2::<I>(m - peak);
@@ -83,16 +92,21 @@ impl<const R: usize> State<'_, R> {
                     *d *= factors[r];
                 }
             }
-            for ((scores, weights), scales) in scores.iter().zip(&mut weights[r]).zip(value_scales)
+            let scales = keys.iter().zip(scales.values);
+            for ((scores, weights), (keys, values)) in
+                scores.iter().zip(&mut weights[r]).zip(scales)
             {
                 let mut numbers = *scores;
-                for (d, number) in d.iter_mut().zip(&mut numbers) {
+                for (number, scale) in numbers.iter_mut().zip(&factors_of::<K>(scale, keys)) {
                     // Two roundings, as of `m`: the largest is exactly 0, and none is above.
-                    *number = exp2::<I>(*number * scale - m);
-                    *d += *number;
+                    *number = *number * scale - m;
+                }
+                I::exp2_block(&mut numbers);
+                for (d, number) in d.iter_mut().zip(&numbers) {
+                    *d += number;
                 }
                 if K::IS_INT8 {
-                    for (number, scale) in numbers.iter_mut().zip(scales) {
+                    for (number, scale) in numbers.iter_mut().zip(values) {
                         *number *= scale;
                     }
                 }
@@ -160,24 +174,49 @@ impl<const R: usize> State<'_, R> {
     }
 }
 
-/// Makes the scores of all tokens but the visible ones minus infinity.
+/// Gives all tokens but the visible ones another number.
 #[inline(always)]
-fn hide(scores: &mut [[f32; BLOCK_SIZE]], visible: &Range<usize>) {
+fn replace_hidden(numbers: &mut [[f32; BLOCK_SIZE]], visible: &Range<usize>, other: f32) {
     // In 32 bits: one comparison of a register with AVX-512.
     let (first, count) = (visible.start as u32, visible.len() as u32);
-    for (start, scores) in (0_u32..).step_by(BLOCK_SIZE).zip(scores) {
-        for (token, score) in (start..).zip(scores) {
+    for (start, numbers) in (0_u32..).step_by(BLOCK_SIZE).zip(numbers) {
+        for (token, number) in (start..).zip(numbers) {
             if token.wrapping_sub(first) >= count {
-                *score = f32::NEG_INFINITY;
+                *number = other;
             }
         }
     }
 }
 
+/// What the scores of a block are multiplied by.
+#[inline(always)]
+fn factors_of<K: Kept>(scale: f32, keys: &[f32; BLOCK_SIZE]) -> [f32; BLOCK_SIZE] {
+    if K::IS_INT8 {
+        *keys
+    } else {
+        [scale; BLOCK_SIZE]
+    }
+}
+
 /// The largest of each lane, scaled.
 #[inline(always)]
-fn peaks<I: Isa>(scores: &[[f32; BLOCK_SIZE]], scale: f32) -> [f32; BLOCK_SIZE] {
+fn peaks<I: Isa, K: Kept>(
+    scores: &[[f32; BLOCK_SIZE]],
+    scale: f32,
+    keys: &PerToken<f32>,
+) -> [f32; BLOCK_SIZE] {
     let mut peaks = [0.0; BLOCK_SIZE];
+    if K::IS_INT8 {
+        for start in (0..BLOCK_SIZE).step_by(I::LANES) {
+            let mut peak = I::splat(f32::NEG_INFINITY);
+            for (scores, keys) in scores.iter().zip(keys) {
+                let scaled = I::mul_lanes(I::load(&scores[start..]), I::load(&keys[start..]));
+                peak = I::max_lanes(scaled, peak);
+            }
+            I::store(peak, &mut peaks[start..]);
+        }
+        return peaks;
+    }
     // By registers: of the plain loop the compiler makes pairs of lanes.
     for start in (0..BLOCK_SIZE).step_by(I::LANES) {
         let mut peak = I::load(&scores[0][start..]);

@@ -67,7 +67,7 @@ impl Kept for Codes {
 }
 
 /// In the place of scales where numbers need none.
-pub const NO_SCALES: PerToken<f32> = [[1.0; BLOCK_SIZE]; SPAN_BLOCKS];
+const NO_SCALES: PerToken<f32> = [[1.0; BLOCK_SIZE]; SPAN_BLOCKS];
 
 impl<T: Element> Stored<'_, T> {
     /// Checks the cache against its shape.
@@ -126,14 +126,16 @@ fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
 
 /// The scales of the tokens of a span.
 #[derive(Clone, Copy)]
-pub(crate) struct Scales<'a> {
-    pub(crate) keys: &'a PerToken<f32>,
-    pub(crate) values: &'a PerToken<f32>,
+pub struct Scales<'a> {
+    /// Of keys.
+    pub keys: &'a PerToken<f32>,
+    /// Of values.
+    pub values: &'a PerToken<f32>,
 }
 
 impl Scales<'static> {
     /// Of numbers.
-    pub(crate) const NONE: Self = Self {
+    pub const NONE: Self = Self {
         keys: &NO_SCALES,
         values: &NO_SCALES,
     };
@@ -157,13 +159,15 @@ impl<P: Packed> Widened<P> {
         }
     }
 
-    /// Widens four heads of a cache, and asks for those that come next.
+    /// Widens four heads of a cache, and asks for those that come next; scales of keys get `factor`, that of
+    /// the scores.
     #[inline(always)]
     pub(crate) fn span<I: Isa>(
         &mut self,
         cache: &[i8],
         heads: [usize; SPAN_BLOCKS],
         next: [usize; SPAN_BLOCKS],
+        factor: f32,
     ) -> (Span<'_, P>, Scales<'_>) {
         let len = self.units.len() / SPAN_BLOCKS;
         let head_len = len * P::DEPTH + SCALES;
@@ -173,6 +177,9 @@ impl<P: Packed> Widened<P> {
             P::widen::<I>(codes, units);
             let (keys, values) = scales.split_at(HALF_SCALES);
             get_scales(keys, &mut self.keys[block]);
+            for scale in &mut self.keys[block] {
+                *scale *= factor;
+            }
             get_scales(values, &mut self.values[block]);
         }
         let units = &self.units;
@@ -193,18 +200,6 @@ impl<P: Packed> Widened<P> {
         });
         let (keys, values) = (&self.keys, &self.values);
         (span, Scales { keys, values })
-    }
-}
-
-/// Gives each score the scale of its token's key.
-#[inline(always)]
-pub(crate) fn scale_keys<const R: usize>(scores: &mut [PerToken<f32>; R], scales: &PerToken<f32>) {
-    for scores in scores {
-        for (scores, scales) in scores.iter_mut().zip(scales) {
-            for (score, scale) in scores.iter_mut().zip(scales) {
-                *score *= scale;
-            }
-        }
     }
 }
 
@@ -232,7 +227,7 @@ mod tests {
 
         #[inline(always)]
         fn run<I: Isa>(self) {
-            self.0.span::<I>(self.1, [0, 1, 2, 3], [3, 2, 1, 0]);
+            self.0.span::<I>(self.1, [0, 1, 2, 3], [3, 2, 1, 0], 1.0);
         }
     }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// Query rows (tokens times heads) of a work item: a few tiles share each load of a block, and a
 /// chunk still gives enough items to balance.
-pub(crate) const ITEM_ROWS: usize = 24;
+pub(crate) const ITEM_ROWS: usize = 48;
 
 /// Which tokens are computed, and where their row's blocks are.
 #[derive(Debug, Clone, Copy)]
