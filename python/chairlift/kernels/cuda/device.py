@@ -24,8 +24,8 @@ class Accelerator(Protocol):
 
     What it is given `aside` it does in an order of its own; events tie the two together:
 
-        order   | a ───────────── | b (record) | c ················· | wait_for | d
-        aside                      wait_for | copies ······· (record)
+        in order   | a ··· | record | b ···················· | wait_for | c ···
+        aside              | wait_for | copies ····· | record |
     """
 
     @property
