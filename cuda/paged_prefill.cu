@@ -80,7 +80,7 @@ struct QueryTile {
   // Where a warp's lanes find 16 bytes of its rows, turn by turn.
   template <typename Visit>
   static __device__ __forceinline__ void for_each_chunk(Visit visit) {
-#pragma unroll
+#pragma unroll 4
     for (int turn = 0; turn < kWarpRows * Tile::kChunks / 32; ++turn) {
       const int i = 32 * turn + threadIdx.x % 32;
       visit(threadIdx.x / 32 * kWarpRows + i / Tile::kChunks, i % Tile::kChunks);
@@ -114,10 +114,12 @@ struct QueryTile {
     __syncwarp();
   }
 
-  // The operand of a warp's 16 rows from `row` on, at 16 coordinates.
-  __device__ __forceinline__ void get(unsigned (&a)[4], int row, int step) const {
+  // The operand of 16 of the warp's rows, at 16 coordinates.
+  __device__ __forceinline__ void get(unsigned (&a)[4], int fragment, int step) const {
     const int matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-    load_matrices(a, memory + Tile::offset(row + matrix % 2 * 8 + line, 2 * step + matrix / 2));
+    const int row = threadIdx.x / 32 * kWarpRows + matrix % 2 * 8 + line;
+    const int place = Tile::offset(row, matrix / 2);
+    load_matrices(a, memory + Tile::behind(place, 16 * fragment, 2 * step));
   }
 
   __device__ __forceinline__ void put(int row, int coordinate, float value) const {
@@ -154,7 +156,7 @@ __device__ __forceinline__ void score(float (&scores)[kFragments][kTokens / 8][4
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int step = 0; step < F::kSteps; ++step)
-        query.get(a[f][step], threadIdx.x / 32 * (kRows / 4) + 16 * f, pair * F::kSteps + step);
+        query.get(a[f][step], f, pair * F::kSteps + step);
 #pragma unroll
     for (int first = 0; first < kTokens; first += 16) {
       unsigned b[F::kSteps][2][2];
@@ -174,15 +176,11 @@ __device__ __forceinline__ void score(float (&scores)[kFragments][kTokens / 8][4
 // loaded.
 template <typename T, typename KV, int kHeadDim, int kFragments, int kTokens>
 __device__ __forceinline__ void add_tile(SoftmaxFragment<kHeadDim> (&states)[kFragments],
-                                         const float (&weights)[kFragments][kTokens / 8][4],
+                                         const unsigned (&weights)[kFragments][kTokens / 16][4],
                                          const unsigned char* values) {
   using F = Fragments<T, KV, kHeadDim>;
 #pragma unroll
   for (int first = 0; first < kTokens; first += 16) {
-    unsigned a[kFragments][4];
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f)
-      pack_weights<T>(a[f], weights[f][first / 8], weights[f][first / 8 + 1]);
 #pragma unroll
     for (int pair = 0; pair < F::kPairs; ++pair) {
       unsigned b[F::kTiles][2];
@@ -191,7 +189,7 @@ __device__ __forceinline__ void add_tile(SoftmaxFragment<kHeadDim> (&states)[kFr
       for (int i = 0; i < F::kTiles; ++i)
 #pragma unroll
         for (int f = 0; f < kFragments; ++f)
-          mma<T>(states[f].o[pair * F::kTiles + i], a[f], b[i][0], b[i][1]);
+          mma<T>(states[f].o[pair * F::kTiles + i], weights[f][first / 16], b[i][0], b[i][1]);
     }
   }
 }
@@ -254,10 +252,14 @@ __global__ void __launch_bounds__(128)
   unsigned char* keys = dynamic_shared() + Shape::kQueryBytes;
   unsigned char* values = keys + Shape::kTileBytes;
 
+  // Read when it is needed: registers are short.
   const int* tile = tiles + 3 * static_cast<long long>(blockIdx.x);
+  const auto packed_queries = [&] {
+    return PackedQueries(query_start_loc, seq_lens, tile[0], tile[1], num_heads / num_kv_heads,
+                         window);
+  };
+  const PackedQueries packed = packed_queries();
   const int kv_head = tile[1], first_row = tile[2];
-  const PackedQueries packed(query_start_loc, seq_lens, tile[0], kv_head, num_heads / num_kv_heads,
-                             window);
   const int last_row = min(first_row + kRows, packed.num_rows()) - 1;
   const TileReader<KV, kHeadDim, kTokens> reader{
       {cache, num_blocks, num_kv_heads},
@@ -268,6 +270,9 @@ __global__ void __launch_bounds__(128)
 
   int t = reader.oldest / kTokens;
   const int last_tile = reader.newest / kTokens;
+  // Tiles of which every row sees every token.
+  const int first_whole = (packed.oldest(last_row) + kTokens - 1) / kTokens;
+  const int end_of_whole = (packed.newest(first_row) + 1) / kTokens;
   int blocks = reader.blocks_of(t);
   reader.template copy<false>(keys, t, blocks);
   const QueryTile<T, KV, kHeadDim, kRows> queries{dynamic_shared()};
@@ -289,21 +294,25 @@ __global__ void __launch_bounds__(128)
     __syncthreads();  // the values are there; nobody reads these keys any more
     if (t < last_tile) reader.template copy<false>(keys, t + 1, blocks);
 
-    const bool is_whole =
-        (t + 1) * kTokens - 1 <= packed.newest(first_row) && t * kTokens >= packed.oldest(last_row);
+    unsigned weights[kFragments][kTokens / 16][4];
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       scoring.cap(scores[f]);
-      if (!is_whole)
-        hide(scores[f], t * kTokens, packed, first_row + threadIdx.x / 32 * (kRows / 4) + 16 * f);
+      if (t < first_whole || t >= end_of_whole) {
+        const int row = tile[2] + threadIdx.x / 32 * (kRows / 4) + 16 * f;
+        hide(scores[f], t * kTokens, packed_queries(), row);
+      }
       states[f].update(scores[f], scoring.factor());
+#pragma unroll
+      for (int i = 0; i < kTokens / 16; ++i)  // at once: in half of the registers
+        pack_weights<T>(weights[f][i], scores[f][2 * i], scores[f][2 * i + 1]);
     }
-    add_tile<T, KV, kHeadDim, kFragments, kTokens>(states, scores, values);
+    add_tile<T, KV, kHeadDim, kFragments, kTokens>(states, weights, values);
   }
 
   const float value_scale = kv_scales == nullptr ? 1.0f : kv_scales[num_kv_heads + kv_head];
-  write_rows<T, KV, kHeadDim, kRows, kFragments>(states, queries, out, out_stride, packed,
-                                                 first_row, sinks, value_scale);
+  write_rows<T, KV, kHeadDim, kRows, kFragments>(states, queries, out, out_stride, packed_queries(),
+                                                 tile[2], sinks, value_scale);
 }
 
 }  // namespace chairlift

@@ -19,8 +19,10 @@ from chairlift.attention.measure import (
     Batch,
     attention_seconds,
     copy_bytes_per_s,
+    gathered_seconds,
+    product_operations_per_s,
     seconds_of,
-    torch_seconds,
+    torch_attention,
 )
 from chairlift.kernels.cuda.device import CudaDevice
 from chairlift.kernels.cuda.sources import ModelKernels
@@ -28,6 +30,7 @@ from chairlift.kernels.cuda.sources import ModelKernels
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
 from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench
 from benchmarks.cuda.lengths import workload
+from benchmarks.cuda.others import FlexAttention, products
 
 REPEAT = 20
 LONG = (65_536, *[4096] * 15)
@@ -56,26 +59,53 @@ def check(device: CudaDevice) -> None:
         sys.exit(f"bench-cuda: wrong results: {', '.join(wrong)}")
 
 
-def measure_attention(device: CudaDevice, peak: float) -> None:
-    """Each batch beside PyTorch's attention over gathered keys and values."""
+def measure_attention(device: CudaDevice, peak: float, rate: float) -> None:
+    """Each batch beside PyTorch's attention and FlexAttention over gathered keys and values."""
+    flex = FlexAttention(device)
     for batch in DECODES:
         seconds = attention_seconds(batch, device, REPEAT)
         is_even = len(set(batch.seq_lens)) == 1
-        other = torch_seconds(batch, device, REPEAT) if is_even else None
+        other, flexible = others(batch, device, flex) if is_even else (None, None)
         tell(
             name=batch.name,
             us=seconds * 1e6,
             tb_per_s=batch.kv_bytes / seconds / 1e12,
             fraction_of_copy_bandwidth=batch.kv_bytes / seconds / peak,
             torch_us=None if other is None else other * 1e6,
+            flex_us=None if flexible is None else flexible * 1e6,
         )
     seconds = attention_seconds(PREFILL, device, REPEAT)
+    other, flexible = others(PREFILL, device, flex)
     tell(
         name=PREFILL.name,
         ms=seconds * 1e3,
         tflop_per_s=PREFILL.num_operations / seconds / 1e12,
-        torch_ms=torch_seconds(PREFILL, device, REPEAT) * 1e3,
+        fraction_of_product=PREFILL.num_operations / seconds / rate,
+        torch_ms=other * 1e3,
+        flex_ms=None if flexible is None else flexible * 1e3,
     )
+    if flex.obstacle is not None:
+        tell(name="FlexAttention", skipped=flex.obstacle)
+
+
+def others(batch: Batch, device: CudaDevice, flex: FlexAttention) -> tuple[float, float | None]:
+    """Gives the seconds of PyTorch's attention, and of FlexAttention where it compiles."""
+    other = gathered_seconds(batch, device, REPEAT, torch_attention(batch))
+    return other, flex.seconds(batch, REPEAT)
+
+
+def measure_products(device: CudaDevice, peak: float, rate: float) -> None:
+    """Linear layers, which are cuBLAS's, beside what memory and arithmetic allow."""
+    for product in products(QWEN3_0_6B):
+        seconds = product.seconds(device, REPEAT)
+        fastest = max(product.num_bytes / peak, product.num_operations / rate)
+        tell(
+            name=f"0.6 B {product.name}, {product.rows} rows",
+            us=seconds * 1e6,
+            tb_per_s=product.num_bytes / seconds / 1e12,
+            tflop_per_s=product.num_operations / seconds / 1e12,
+            fraction_of_roofline=fastest / seconds,
+        )
 
 
 def measure_engine(device: CudaDevice, peak: float) -> None:
@@ -120,7 +150,10 @@ def main() -> None:
         check(device)
         peak = copy_bytes_per_s(device, REPEAT)
         tell(name="copy", tb_per_s=peak / 1e12)
-        measure_attention(device, peak)
+        rate = product_operations_per_s(device, REPEAT)
+        tell(name="product of 8192 x 8192 matrices by cuBLAS", tflop_per_s=rate / 1e12)
+        measure_attention(device, peak, rate)
+        measure_products(device, peak, rate)
         measure_engine(device, peak)
     tell(total_s=time.perf_counter() - began)
 

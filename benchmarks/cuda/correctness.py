@@ -18,7 +18,7 @@ TOLERANCE = 2e-2
 
 def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
     """Gives the name and the relative error of each check; the kernels of the case are loaded."""
-    for check in (rms_norm, silu_mul, kv_write, decode, prefill, mixed, sample):
+    for check in (rms_norm, silu_mul, kv_write, decode, prefill, mixed, head, sample):
         got, expected = (t.double() for t in check(accelerator))
         error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)
         yield check.__name__, float(error.nan_to_num(torch.inf))
@@ -96,6 +96,12 @@ def _attention(accelerator: Accelerator, batch: Batch) -> tuple[Tensor, Tensor]:
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
         expected.append((weights @ value)[0].transpose(0, 1))
     return got, torch.cat(expected)
+
+
+def head(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """Logits in float32 of inputs and weights in 16 bits."""
+    x, weight = _random(accelerator, 5, 256), _random(accelerator, 1000, 256)
+    return ops.linear(weight)(x, torch.float32), x.double() @ weight.double().t()
 
 
 def sample(accelerator: Accelerator) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
-"""Where the kernels of these tests run: emulated, and on a GPU where there is one."""
+"""Where the kernels of these tests run (emulated, and on a GPU where there is one), and models."""
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tests.cuda.emulation.library import compiler
 from tests.cuda.instantiations import tested_instances
 
 Launch = Callable[..., None]
+Model = tuple[Path, torch.nn.Module]
 
 
 def launch_emulated(name: str, *args: object) -> None:
@@ -32,3 +34,23 @@ def run(request: pytest.FixtureRequest) -> Launch:
     from tests.cuda.device import launch as launch_on_gpu
 
     return launch_on_gpu
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A folder, and the same model by `transformers`."""
+    return _written(request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """As `model`."""
+    return _written("llama", tmp_path_factory)
+
+
+def _written(name: str, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    # Tests of kernels alone do without `transformers`.
+    from tests.cuda.small_models import MODELS, write
+
+    folder = tmp_path_factory.mktemp(name)
+    return folder, write(folder, MODELS[name])

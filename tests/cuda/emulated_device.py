@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +16,7 @@ from chairlift.kernels.cuda.launch import Argument, Grid, install
 from tests.cuda import emulation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from chairlift.kernels.cuda.sources import ModelKernels
 
@@ -22,9 +25,10 @@ NUM_RESIDENT = 3
 
 
 class EmulatedLauncher:
-    """Runs each launch to its end, on tensors of the CPU."""
+    """Gives each launch, on tensors of the CPU, to who runs it to its end."""
 
-    def __init__(self, kernels: ModelKernels) -> None:
+    def __init__(self, kernels: ModelKernels, give: Callable[[Callable[[], None]], None]) -> None:
+        self._give = give
         names = kernels.names()
         with ThreadPoolExecutor() as pool:
             libraries = pool.map(lambda name: emulation.build([name]), names)
@@ -34,27 +38,61 @@ class EmulatedLauncher:
         self, name: str, grid: Grid, num_threads: int, shared_bytes: int, *arguments: Argument
     ) -> None:
         values = [a if a is None or isinstance(a, torch.Tensor) else a.value for a in arguments]
-        self._libraries[name].launch(name, grid, num_threads, shared_bytes, values)
+        library = self._libraries[name]
+        self._give(lambda: library.launch(name, grid, num_threads, shared_bytes, values))
 
     def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
         return NUM_RESIDENT
 
 
-class Done:
+@dataclass(frozen=True)
+class Mark:
+    """An event: so much was given, outside or aside."""
+
+    device: EmulatedDevice
+    position: int
+    is_aside: bool
+
     def synchronize(self) -> None:
-        """Waits for nothing: the work is done."""
+        if self.is_aside:
+            self.device.do_aside(self.position)
 
 
 class EmulatedDevice:
-    """A device that has done all work when it is given; recorded launches are run again."""
+    """A device that has done all work when it is given; recorded launches are run again.
+
+    What is given aside is done as late as can be: when it is waited for. So it is never done, which
+    shows, if nobody waits.
+
+    Attributes:
+        aside_after: How many launches outside what was given aside last has waited for.
+    """
 
     device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.num_replays = 0
+        self.num_launches = 0
+        self.aside_after = 0
+        self._is_aside = False
+        self._aside: deque[Callable[[], None]] = deque()
+        self._num_done_aside = 0
 
     def load(self, kernels: ModelKernels, on_progress: object = None) -> None:
-        install(self.device, EmulatedLauncher(kernels))
+        install(self.device, EmulatedLauncher(kernels, self._give))
+
+    def _give(self, launch: Callable[[], None]) -> None:
+        if self._is_aside:
+            self._aside.append(launch)
+        else:
+            self.num_launches += 1
+            launch()
+
+    def do_aside(self, position: int) -> None:
+        """Does what was given aside, up to the launch with this number."""
+        while self._num_done_aside < position:
+            self._aside.popleft()()
+            self._num_done_aside += 1
 
     def free_bytes(self) -> int:
         return 1 << 30
@@ -62,8 +100,24 @@ class EmulatedDevice:
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype)
 
-    def record(self) -> Done:
-        return Done()
+    def record(self) -> Mark:
+        given_aside = self._num_done_aside + len(self._aside)
+        position = given_aside if self._is_aside else self.num_launches
+        return Mark(self, position, self._is_aside)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._is_aside = True
+        try:
+            yield
+        finally:
+            self._is_aside = False
+
+    def wait_for(self, event: Mark) -> None:
+        if self._is_aside:
+            self.aside_after = max(self.aside_after, event.position)
+        else:
+            event.synchronize()
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
         def replay() -> None:

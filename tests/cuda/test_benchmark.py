@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from chairlift.attention.measure import Batch, torch_attention
 from chairlift.kernels.cuda.sources import ModelKernels
 
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
 from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench
+from benchmarks.cuda.others import FlexAttention, Product, flex_attention, products
 from tests.cuda.emulated_device import EmulatedDevice
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,7 +28,7 @@ def device():
 def test_its_checks_pass(device):
     errors = dict(mistakes(device))
     assert max(errors.values()) < TOLERANCE, errors
-    assert len(errors) == 7
+    assert len(errors) == 8
 
 
 def test_its_model_answers_every_request_in_full(device):
@@ -52,6 +54,36 @@ def test_its_model_answers_every_request_in_full(device):
     assert bench.kv_bytes_per_token() == 2 * 128 * 2
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("num_queries", [1, 40])
+def test_flex_attention_is_asked_for_what_the_others_compute(num_queries):
+    batch = Batch("", [40, 40], [num_queries] * 2, num_heads=4, num_kv_heads=2, head_dim=16)
+    query = torch.randn(2, 4, num_queries, 16)
+    key, value = torch.randn(2, 2, 2, 40, 16)
+    expected = torch_attention(batch)(query, key, value)
+    found = flex_attention(batch, torch.device("cpu"))(query, key, value)
+    torch.testing.assert_close(found, expected)
+
+
+def test_flex_attention_that_fails_is_one_line_and_is_not_tried_again(device):
+    flex = FlexAttention(device)
+    assert flex.seconds(Batch("", [40], [1], num_heads=3, num_kv_heads=2), 1) is None
+    assert flex.obstacle.count("\n") == 0
+    assert flex.seconds(Batch("", [40], [1]), 1) is None
+
+
+def test_linear_layers_are_those_of_the_model():
+    sizes = {(p.in_features, p.out_features) for p in products(QWEN3_0_6B)}
+    assert sizes == {(1024, 6144), (1024, 151_936)}
+    product = Product("", 3, 64, 32, torch.float32)
+    assert product.num_bytes == 2 * 32 * 64 + 2 * 3 * 64 + 4 * 3 * 32
+    assert product.num_operations == 2 * 3 * 32 * 64
+    first, second, *_ = (launch().clone() for launch in product.launches(torch.device("cpu")))
+    assert first.shape == (3, 32)
+    assert first.dtype == torch.float32
+    assert not torch.equal(first, second), "the weights are others"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_machine_without_a_gpu_gets_one_line():
     ran = subprocess.run(
@@ -65,5 +97,6 @@ def test_it_needs_neither_a_server_nor_a_tokenizer():
     blocked = ["grpc", "transformers", "pydantic", "tokenizers", "typer", "jinja2"]
     code = f"""import sys
 sys.modules.update(dict.fromkeys({blocked}))
-import benchmarks.cuda.correctness, benchmarks.cuda.end_to_end, chairlift.kernels.cuda.device"""
+import benchmarks.cuda.correctness, benchmarks.cuda.end_to_end, benchmarks.cuda.others
+import chairlift.kernels.cuda.device"""
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,5 +1,6 @@
 """Blocks and tokens that only move."""
 
+import pytest
 import torch
 
 from tests.cuda.conftest import Launch
@@ -9,7 +10,8 @@ from tests.cuda.instantiations import instance
 INT32 = {"dtype": torch.int32}
 
 
-def test_blocks_are_copied_in_all_layers_and_nothing_else(run: Launch) -> None:
+@pytest.mark.parametrize("grid", [18, 4, 1])
+def test_blocks_are_copied_in_all_layers_and_nothing_else(run: Launch, grid: int) -> None:
     parts, blocks, block_bytes = 6, 9, 16 * 80 + 16
     random = torch.Generator().manual_seed(0)
     shape = (parts, blocks, block_bytes)
@@ -20,8 +22,8 @@ def test_blocks_are_copied_in_all_layers_and_nothing_else(run: Launch) -> None:
         expected[:, destination] = pool[:, source]
     found = guarded(pool)
     stride = blocks * block_bytes
-    arguments = [found, found, guarded(pairs), stride, stride, block_bytes]
-    run(instance("copy_blocks"), (len(pairs), parts), 128, 0, arguments)
+    arguments = [found, found, guarded(pairs), len(pairs), parts, stride, stride, block_bytes]
+    run(instance("copy_blocks"), (grid,), 128, 0, arguments)
     assert torch.equal(found, expected)
 
 
@@ -30,8 +32,9 @@ def test_blocks_move_between_pools_of_different_sizes(run: Launch) -> None:
     device = torch.arange(parts * 3 * block_bytes).to(torch.uint8).view(parts, 3, block_bytes)
     host = guarded(torch.zeros(parts, 7, block_bytes, dtype=torch.uint8))
     pairs = torch.tensor([[1, 6], [2, 0]], **INT32)
-    arguments = [host, guarded(device), pairs, 7 * block_bytes, 3 * block_bytes, block_bytes]
-    run(instance("copy_blocks"), (2, parts), 128, 0, arguments)
+    arguments = [host, guarded(device), pairs, len(pairs), parts]
+    arguments += [7 * block_bytes, 3 * block_bytes, block_bytes]
+    run(instance("copy_blocks"), (2 * parts,), 128, 0, arguments)
     expected = torch.zeros_like(host)
     expected[:, 6], expected[:, 0] = device[:, 1], device[:, 2]
     assert torch.equal(host, expected)

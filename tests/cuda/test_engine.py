@@ -1,8 +1,4 @@
-"""The engine on an emulated GPU: the run-time is the real one, the kernels run on the CPU.
-
-Kernels of a GPU round otherwise than `transformers` in float32 does: a token passes if the
-reference finds hardly any other likelier.
-"""
+"""The engine on an emulated GPU: the run-time is the real one, the kernels run on the CPU."""
 
 import sys
 
@@ -12,107 +8,13 @@ from chairlift.engine.device_runner import padded_sizes
 from chairlift.engine.engine import Engine
 from chairlift.errors import ConfigError, EngineDownError, Reason
 from chairlift.types import FinishReason, Output, Request, Sampling, Stopping, Tokens
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tests.cuda.emulated_device import EmulatedEngine
-from tests.engine.drive import (
-    Clock,
-    assert_empty,
-    drain,
-    end,
-    greedy,
-    run,
-    swap_plan,
-    take_time,
-    token_ids,
-)
-from tests.engine.tiny_model import write_tokenizer
+from tests.cuda.small_models import NUM_TOKENS, assert_likely, make, prompts, requests
+from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
 
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
-
-VOCAB_SIZE = 390
-NUM_TOKENS = 6
-GAPS = {"bfloat16": 0.05, "float16": 0.01, "float8": 0.2}
-"""How far a token may be from the reference's choice, in standard deviations of the logits.
-
-A key between two numbers of float8 may be rounded to either.
-"""
-
-SIZES = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 512,
-    "bos_token_id": None,
-    "eos_token_id": 0,
-    "attn_implementation": "eager",
-}
-LLAMA = (LlamaForCausalLM, LlamaConfig(**SIZES))
-# Two KV groups: its layers have work lists and tiles of their own.
-QWEN3 = (
-    Qwen3ForCausalLM,
-    Qwen3Config(
-        **SIZES,
-        use_sliding_window=True,
-        sliding_window=40,
-        layer_types=["sliding_attention", "full_attention"],
-    ),
-)
-
-
-def write(folder, architecture):
-    torch.manual_seed(0)
-    model_class, config = architecture
-    model = model_class(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    write_tokenizer(folder, VOCAB_SIZE - 10)
-    # The same weights, but nothing else is rounded.
-    reference = model_class.from_pretrained(folder, dtype="float32", attn_implementation="eager")
-    reference.windows = set(getattr(config, "layer_types", ["full_attention"]))
-    return reference
-
-
-@pytest.fixture(scope="module", params=[LLAMA, QWEN3], ids=["llama", "qwen3"])
-def model(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    return folder, write(folder, request.param)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("llama")
-    return folder, write(folder, LLAMA)
-
-
-def make(folder, **settings):
-    defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 400}
-    return EmulatedEngine(folder, **{**defaults, "kv_cache_memory": 1 << 24, **settings})
-
-
-def prompts(*lengths):
-    draw = torch.Generator().manual_seed(1)
-    return [torch.randint(1, VOCAB_SIZE, (n,), generator=draw).tolist() for n in lengths]
-
-
-def requests(asked, **stopping):
-    return [greedy(p, NUM_TOKENS, ignore_eos=True, **stopping) for p in asked]
-
-
-def assert_likely(reference, prompt, answer, dtype="bfloat16"):
-    """No token of an answer is much less likely than the one that the reference takes."""
-    with torch.no_grad():
-        logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-    chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
-    gaps = (logits.amax(1) - chosen) / logits.std(1)
-    assert gaps.max() < GAPS[dtype], f"gaps {gaps.tolist()}"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -174,60 +76,6 @@ def test_preemption_and_the_prefix_cache_change_no_answer(model, batching):
     assert engine.load().num_prefix_hits > 0
     assert engine.load().num_preemptions > 0
     assert_empty(engine)
-
-
-def test_swapped_blocks_come_back_bit_equal(llama):
-    block = make(llama[0]).runner.kv_cache[:, :, 0].nbytes
-    runner = make(llama[0], kv_cache_memory=9 * block, swap_memory=4 * block).runner
-    cache = runner.kv_cache.view(torch.uint8)
-    # Every pattern of bits, those of no number included.
-    cache.random_(generator=torch.Generator().manual_seed(0))
-    before = cache.clone()
-    runner.move_blocks(runner.apply(swap_plan(swap_out=[(5, 0), (2, 3)])))
-    assert torch.equal(cache, before)
-    cache[:, :, [2, 5]] = 0
-    runner.move_blocks(runner.apply(swap_plan(swap_in=[(3, 7), (0, 1)])))
-    before[:, :, [7, 1]] = before[:, :, [2, 5]]
-    before[:, :, [2, 5]] = 0
-    assert torch.equal(cache, before)
-
-
-@pytest.mark.parametrize("steps_in_flight", [1, 2])
-@pytest.mark.parametrize("prefix_cache", [True, False], ids=["cache", "no-cache"])
-def test_swapping_changes_no_answer_and_computes_nothing_again(
-    model, prefix_cache, steps_in_flight
-):
-    folder, reference = model
-    asked = prompts(35, 38, 33, 41)
-    block = make(folder).runner.kv_cache[:, :, 0].nbytes
-
-    def answers(num_blocks, num_host_blocks):
-        clock = Clock()
-        engine = make(
-            folder,
-            clock=clock,
-            dtype="float16",
-            kv_cache_memory=num_blocks * block,
-            swap_memory=num_host_blocks * block or None,
-            prefix_cache=prefix_cache,
-            steps_in_flight=steps_in_flight,
-            max_num_batched_tokens=24,
-        )
-        take_time(engine, clock)
-        found = run(engine, [greedy(prompt, 20, ignore_eos=True) for prompt in asked])
-        assert_empty(engine)
-        return engine.load(), [token_ids(events) for events in found]
-
-    num_blocks = 1 + 7 * len(reference.windows)
-    recomputed, _ = answers(num_blocks, 0)
-    swapped, found = answers(num_blocks, 32)
-    for prompt, answer in zip(asked, found, strict=True):
-        assert_likely(reference, prompt, answer, "float16")
-    assert recomputed.num_recomputed_tokens > 0
-    assert (recomputed.num_swapped_tokens, recomputed.num_host_blocks) == (0, 0)
-    assert swapped.num_preemptions > 0
-    assert swapped.num_swapped_tokens > 0
-    assert swapped.num_recomputed_tokens == 0
 
 
 def test_one_step_in_flight_gives_the_same_answers_as_two(llama):

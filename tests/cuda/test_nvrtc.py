@@ -40,6 +40,15 @@ def test_every_kernel_compiles_and_fits_the_registers(architecture: str) -> None
         assert max(spilled) <= 32, f"{name}: {log}"
 
 
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_the_largest_tile_fits_the_registers(architecture: str) -> None:
+    pytest.importorskip("cuda.core", reason="needs chairlift[cuda]")
+    log = compile_kernel(instance("paged_prefill", BF16, BF16, 128, 128), architecture).log
+    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]
+    assert spilled, log
+    assert max(spilled) <= 32, log
+
+
 def test_every_kernel_has_an_instance() -> None:
     names = {re.sub(r"chairlift::|<.*", "", name) for name in every_instance()}
     assert names == set(kernels()) == {re.sub(r"chairlift::|<.*", "", name) for name in SAMPLES}

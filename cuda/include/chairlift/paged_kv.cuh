@@ -30,7 +30,7 @@ struct PagedKv {
 
   // The first value, likewise.
   __device__ __forceinline__ KV* values(int block, int head) const {
-    return keys(num_blocks, 0) + (keys(block, head) - cache);
+    return keys(num_blocks + block, head);
   }
 };
 
@@ -46,10 +46,18 @@ template <int kRowBytes>
 struct Swizzled {
   static constexpr int kChunks = kRowBytes / 16;
   static constexpr int kTwos = kChunks % 8 == 0 ? 3 : kChunks % 4 == 0 ? 2 : kChunks % 2 == 0;
+  static constexpr int kMask = (1 << kTwos) - 1;
 
   // Bytes from the first row's begin.
   static __device__ __forceinline__ int offset(int row, int chunk) {
-    return row * kRowBytes + 16 * (chunk ^ (row >> (3 - kTwos) & ((1 << kTwos) - 1)));
+    return row * kRowBytes + 16 * (chunk ^ (row >> (3 - kTwos) & kMask));
+  }
+
+  // The offset of row + rows, chunk + chunks, given that of (row, chunk), where chunk is 0 or 1,
+  // rows is a multiple of 8 and chunks even: with constants one operation and an immediate. From
+  // the row and the chunk anew, the compiler keeps a register for each.
+  static __device__ __forceinline__ int behind(int offset, int rows, int chunks) {
+    return (offset ^ 16 * (chunks & kMask)) + 16 * (chunks & ~kMask) + rows * kRowBytes;
   }
 };
 
@@ -90,7 +98,8 @@ struct Fragments {
                                                    const unsigned char* tile, int first, int pair) {
     const int matrix = threadIdx.x % 32 / 8, row = threadIdx.x % 8;
     unsigned r[4];
-    load_matrices(r, tile + Tile::offset(first + matrix / 2 * 8 + row, 2 * pair + matrix % 2));
+    const int place = Tile::offset(matrix / 2 * 8 + row, matrix % 2);
+    load_matrices(r, tile + Tile::behind(place, first, 2 * pair));
 #pragma unroll
     for (int tokens = 0; tokens < 2; ++tokens) {
       if constexpr (kIsNarrow) {
@@ -113,8 +122,8 @@ struct Fragments {
                                                      int pair) {
     const int matrix = threadIdx.x % 32 / 8, row = threadIdx.x % 8;
     unsigned r[4];
-    load_matrices_transposed(
-        r, tile + Tile::offset(first + matrix % 2 * 8 + row, 2 * pair + matrix / 2));
+    const int place = Tile::offset(matrix % 2 * 8 + row, matrix / 2);
+    load_matrices_transposed(r, tile + Tile::behind(place, first, 2 * pair));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (kIsNarrow) {

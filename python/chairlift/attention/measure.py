@@ -6,6 +6,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
@@ -18,9 +19,11 @@ from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
 
 BLOCK_SIZE: Final = 16
-_FOREIGN_BYTES: Final = 512 << 20
-"""Keys and values that are read before the same come again: far more than caches hold."""
+FOREIGN_BYTES: Final = 512 << 20
+"""Keys and values, or weights, that are read before the same come again: more than caches hold."""
 _DTYPE: Final = torch.bfloat16
+_SIDE: Final = 8192
+"""Of the square matrices that tell what the arithmetic can do at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class PagedAttention:
 
 def attention_seconds(batch: Batch, accelerator: Accelerator, repeat: int) -> float:
     """Gives the time of one layer's attention, over caches that are not in the processor's."""
-    count = max(1, min(64, _FOREIGN_BYTES // batch.kv_bytes))
+    count = max(1, min(64, FOREIGN_BYTES // batch.kv_bytes))
     attention = PagedAttention(batch, accelerator, count)
 
     def launches() -> None:
@@ -146,12 +149,25 @@ def attention_seconds(batch: Batch, accelerator: Accelerator, repeat: int) -> fl
     return seconds_of(accelerator.capture(launches), repeat) / count
 
 
-def torch_seconds(batch: Batch, accelerator: Accelerator, repeat: int) -> float:
-    """Gives the time of PyTorch's attention over the same keys and values, already gathered.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention of `query` `[rows, num_heads, queries, head_dim]` to gathered keys and values."""
+
+
+def torch_attention(batch: Batch) -> Attend:
+    """Gives PyTorch's attention for rows of one length, each with one query or all."""
+    return partial(
+        torch.nn.functional.scaled_dot_product_attention,
+        is_causal=batch.num_queries[0] == batch.seq_lens[0],
+        enable_gqa=True,
+    )
+
+
+def gathered_seconds(batch: Batch, accelerator: Accelerator, repeat: int, attend: Attend) -> float:
+    """Gives the time of another's attention over keys and values of the same shape, gathered.
 
     Only for rows of one length: that is what it takes.
     """
-    count = max(1, min(64, _FOREIGN_BYTES // batch.kv_bytes))
+    count = max(1, min(64, FOREIGN_BYTES // batch.kv_bytes))
     rows, length, queries = len(batch.seq_lens), batch.seq_lens[0], batch.num_queries[0]
 
     def random(*shape: int) -> Tensor:
@@ -162,9 +178,7 @@ def torch_seconds(batch: Batch, accelerator: Accelerator, repeat: int) -> float:
 
     def launches() -> None:
         for copy in range(count):
-            torch.nn.functional.scaled_dot_product_attention(
-                query, key[copy], value[copy], is_causal=queries == length, enable_gqa=True
-            )
+            attend(query, key[copy], value[copy])
 
     return seconds_of(accelerator.capture(launches), repeat) / count
 
@@ -187,3 +201,10 @@ def copy_bytes_per_s(accelerator: Accelerator, repeat: int) -> float:
     source = torch.empty(1 << 30, dtype=torch.uint8, device=accelerator.device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / seconds_of(lambda: target.copy_(source), repeat)
+
+
+def product_operations_per_s(accelerator: Accelerator, repeat: int) -> float:
+    """Gives the multiplications and additions per second of a large matrix product by cuBLAS."""
+    a = torch.randn(_SIDE, _SIDE, dtype=_DTYPE, device=accelerator.device)
+    out = torch.empty_like(a)
+    return 2 * _SIDE**3 / seconds_of(lambda: torch.mm(a, a, out=out), repeat)

@@ -1,6 +1,7 @@
 """Runs plans on a device that works beside the engine thread.
 
     apply   host tables and inputs, as on a CPU; new blocks also to the device's block tables
+    move    blocks to and from host memory, beside the step that is in flight
     run     inputs to the device, launches (recorded ones for a batch of decodes), tokens back
     wait    until the tokens are there
 
@@ -127,6 +128,7 @@ class DeviceRunner(ModelRunner):
         ]
         self._recorded: dict[int, Callable[[], None]] = {}
         self._record_decodes(on_capture)
+        self._before_step: Event | None = None
 
     def apply(self, plan: Tensor) -> StepInputs:
         """As `ModelRunner.apply`; sends new blocks to the device's tables too."""
@@ -143,6 +145,20 @@ class DeviceRunner(ModelRunner):
             sent.copy_(host[:count], non_blocking=True)
             self._device_tables.view(-1).index_put_((sent[:, 0],), sent[:, 1])
         return inputs
+
+    def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
+        """Copies beside the step in flight; what is launched from now on comes after.
+
+        The scheduler takes no block from who is named by a step in flight, and gives none away that
+        it reads or writes, so these copies have nothing to do with it. What came before it they
+        wait for: a block that comes back may lie where its plan's `copies` have read.
+        """
+        start = self._before_step or self._accelerator.record()
+        with self._accelerator.aside():
+            self._accelerator.wait_for(start)
+            super()._swap(host_pool, inputs)
+            moved = self._accelerator.record()
+        self._accelerator.wait_for(moved)
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Pending:
@@ -162,6 +178,8 @@ class DeviceRunner(ModelRunner):
         self.check_probe(self._launch(inputs._replace(metadata=metadata), draws).wait())
 
     def _launch(self, inputs: StepInputs, draws: Draws) -> Pending:
+        # Of what is launched in part nobody knows when it has ended: nothing goes beside it.
+        before, self._before_step = self._accelerator.record(), None
         turn = self._num_runs % len(self._staging.hosts)
         self._num_runs += 1
         host = self._staging.hosts[turn]
@@ -177,6 +195,7 @@ class DeviceRunner(ModelRunner):
             self._compute(step)
         results = self._host_results[turn]
         results.copy_(self._results, non_blocking=True)
+        self._before_step = before
         return Pending(self._accelerator.record(), results[:, :num_samples])
 
     def _padded_size(self, inputs: StepInputs) -> int:

@@ -226,14 +226,18 @@ class ModelRunner:
         others still read. It is not part of `run`: a step that fails runs again in parts, and no
         part can do without these.
         """
-        copy_blocks = self.model.backend.copy_blocks
-        if self.host_pool is not None:
-            if len(inputs.swap_out) > 0:
-                copy_blocks(self.host_pool, self.kv_cache, inputs.swap_out)
-            if len(inputs.swap_in) > 0:
-                copy_blocks(self.kv_cache, self.host_pool, inputs.swap_in)
+        if self.host_pool is not None and len(inputs.swap_out) + len(inputs.swap_in) > 0:
+            self._swap(self.host_pool, inputs)
         if len(inputs.copies) > 0:
-            copy_blocks(self.kv_cache, self.kv_cache, inputs.copies)
+            self.model.backend.copy_blocks(self.kv_cache, self.kv_cache, inputs.copies)
+
+    def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
+        """Copies to and from host memory; what comes may be written where what goes was read."""
+        copy_blocks = self.model.backend.copy_blocks
+        if len(inputs.swap_out) > 0:
+            copy_blocks(host_pool, self.kv_cache, inputs.swap_out)
+        if len(inputs.swap_in) > 0:
+            copy_blocks(self.kv_cache, host_pool, inputs.swap_in)
 
     def draws(self, inputs: StepInputs) -> Draws:
         """Gives whose draws a step makes."""

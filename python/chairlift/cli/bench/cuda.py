@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from chairlift.attention.measure import Batch
     from chairlift.model.config import ModelConfig
 
-_SIDE = 8192
-"""Of the square matrices that tell what the arithmetic can do at most."""
-
 
 def measure(model: str, repeat: int) -> Iterator[Result]:
     """Gives one result for each batch, beside what memory and arithmetic allow.
@@ -21,7 +18,11 @@ def measure(model: str, repeat: int) -> Iterator[Result]:
     """
     import torch
 
-    from chairlift.attention.measure import attention_seconds, copy_bytes_per_s, seconds_of
+    from chairlift.attention.measure import (
+        attention_seconds,
+        copy_bytes_per_s,
+        product_operations_per_s,
+    )
     from chairlift.choices import Device, Dtype
     from chairlift.config import EngineConfig
     from chairlift.engine.devices import choose_place
@@ -34,10 +35,8 @@ def measure(model: str, repeat: int) -> Iterator[Result]:
     assert gpu is not None, "the settings ask for one"
     gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.head_dim))
     with torch.inference_mode():
-        a = torch.randn(_SIDE, _SIDE, dtype=torch.bfloat16, device=gpu.device)
-        out = torch.empty_like(a)
         bandwidth = copy_bytes_per_s(gpu, repeat)
-        rate = 2 * _SIDE**3 / seconds_of(lambda: torch.mm(a, a, out=out), repeat)
+        rate = product_operations_per_s(gpu, repeat)
         for batch in _batches(config):
             seconds = attention_seconds(batch, gpu, repeat)
             fastest = max(batch.kv_bytes / bandwidth, batch.num_operations / rate)

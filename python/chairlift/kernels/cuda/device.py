@@ -1,6 +1,7 @@
 """What the engine needs of a device beside its kernels: memory, order, and recorded launches."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,13 @@ class Event(Protocol):
 
 
 class Accelerator(Protocol):
-    """A device that works beside the thread that feeds it, in the order in which it is fed."""
+    """A device that works beside the thread that feeds it, in the order in which it is fed.
+
+    What it is given `aside` it does in an order of its own; events tie the two together:
+
+        in order   | a ··· | record | b ···················· | wait_for | c ···
+        aside              | wait_for | copies ····· | record |
+    """
 
     @property
     def device(self) -> torch.device:
@@ -35,7 +42,16 @@ class Accelerator(Protocol):
         """Allocates zeros on the host that are copied to and from the device beside its work."""
 
     def record(self) -> Event:
-        """Marks the end of what was given to the device so far."""
+        """Marks the end of what was given to the device so far; inside `aside`, of that alone."""
+
+    def aside(self) -> AbstractContextManager[object]:
+        """What is given inside is done beside what is given outside, before or after."""
+
+    def wait_for(self, event: Event) -> None:
+        """What is given from now on is done after an event; inside `aside`, of that alone.
+
+        The device waits, not its caller.
+        """
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
         """Records launches; gives what does all of them again, on the same memory, at once."""
@@ -52,6 +68,8 @@ class CudaDevice:
     def __init__(self, index: int = 0) -> None:
         self.device = torch.device("cuda", index)
         self._pool: Any = None
+        # PyTorch's streams do not wait for the default stream by themselves.
+        self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def load(self, kernels: ModelKernels, on_progress: Progress | None = None) -> None:
         """Compiles what is not on disk, and loads it.
@@ -75,6 +93,15 @@ class CudaDevice:
         """Records an event on the current stream."""
         event: Event = torch.cuda.current_stream(self.device).record_event()
         return event
+
+    def aside(self) -> AbstractContextManager[object]:
+        """Makes a second stream the current one."""
+        return torch.cuda.stream(self._side)
+
+    def wait_for(self, event: Event) -> None:
+        """Lets the current stream wait for an event."""
+        stream: Any = torch.cuda.current_stream(self.device)
+        stream.wait_event(event)
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
         """Captures a CUDA graph; runs the launches once before, for what they do the first time."""

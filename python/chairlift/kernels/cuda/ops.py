@@ -19,6 +19,8 @@ MAX_DECODE_ROWS: Final = 16
 """Packed rows (queries times heads of a KV head) that a decode tile has room for."""
 
 _VECTOR_BYTES: Final = 16
+_BUS_GRID: Final = 64
+"""Blocks of threads that copy across the bus: 512 KiB under way, several times what a bus needs."""
 _Device = ("cuda", "cpu")
 """Tensors of a CPU go to the emulation, where one is installed."""
 
@@ -344,13 +346,15 @@ def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
         source: The same but for the number of blocks; one of both may be pinned host memory.
         pairs: int32 `[., 2]`, on the device: source and destination; none is both within one pool.
     """
-    num_layers = destination.shape[0]
+    num_pairs, num_parts = pairs.shape[0], 2 * destination.shape[0]
+    num_items = num_pairs * num_parts
+    crosses_bus = destination.data_ptr() != source.data_ptr()
     launcher_of(pairs).launch(
         kernel_name("copy_blocks"),
-        (pairs.shape[0], 2 * num_layers, 1),
+        (min(num_items, _BUS_GRID) if crosses_bus else num_items, 1, 1),
         128,
         0,
-        *(destination, source, pairs),
+        *(destination, source, pairs, c_int(num_pairs), c_int(num_parts)),
         c_longlong(destination.stride(1) * destination.itemsize),
         c_longlong(source.stride(1) * source.itemsize),
         c_int(destination.stride(2) * destination.itemsize),

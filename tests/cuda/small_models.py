@@ -1,0 +1,85 @@
+"""Small models of random weights, engines that run them on an emulated GPU, and `transformers`.
+
+Kernels of a GPU round otherwise than `transformers` in float32 does: a token passes if the
+reference finds hardly any other likelier.
+"""
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from tests.cuda.emulated_device import EmulatedEngine
+from tests.engine.drive import greedy
+from tests.engine.tiny_model import write_tokenizer
+
+VOCAB_SIZE = 390
+NUM_TOKENS = 6
+GAPS = {"bfloat16": 0.05, "float16": 0.01, "float8": 0.2}
+"""How far a token may be from the reference's choice, in standard deviations of the logits.
+
+A key between two numbers of float8 may be rounded to either.
+"""
+
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 512,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "attn_implementation": "eager",
+}
+MODELS = {
+    "llama": (LlamaForCausalLM, LlamaConfig(**SIZES)),
+    # Two KV groups: its layers have work lists and tiles of their own.
+    "qwen3": (
+        Qwen3ForCausalLM,
+        Qwen3Config(
+            **SIZES,
+            use_sliding_window=True,
+            sliding_window=40,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+    ),
+}
+
+
+def write(folder, architecture):
+    torch.manual_seed(0)
+    model_class, config = architecture
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    write_tokenizer(folder, VOCAB_SIZE - 10)
+    # The same weights, but nothing else is rounded.
+    reference = model_class.from_pretrained(folder, dtype="float32", attn_implementation="eager")
+    reference.windows = set(getattr(config, "layer_types", ["full_attention"]))
+    return reference
+
+
+def make(folder, **settings):
+    defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 400}
+    return EmulatedEngine(folder, **{**defaults, "kv_cache_memory": 1 << 24, **settings})
+
+
+def prompts(*lengths):
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randint(1, VOCAB_SIZE, (n,), generator=draw).tolist() for n in lengths]
+
+
+def requests(asked, **stopping):
+    return [greedy(p, NUM_TOKENS, ignore_eos=True, **stopping) for p in asked]
+
+
+def assert_likely(reference, prompt, answer, dtype="bfloat16"):
+    """No token of an answer is much less likely than the one that the reference takes."""
+    with torch.no_grad():
+        logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
+    gaps = (logits.amax(1) - chosen) / logits.std(1)
+    assert gaps.max() < GAPS[dtype], f"gaps {gaps.tolist()}"
