@@ -145,8 +145,10 @@ def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
     num_prompt = sum(len(entry["prompt_token_ids"]) for entry in entries)
     num_output = sum(entry["max_tokens"] for entry in entries)
     name = "random Llama of 336 M parameters" if options.model is None else model.name
+    kept = options.kv_cache_dtype
+    keys = "" if kept == "auto" else f" (Chairlift's keys and values in {kept})"
     return (
-        f"{name} in {options.dtype}, {len(entries)} requests ({num_prompt:,} prompt and "
+        f"{name} in {options.dtype}{keys}, {len(entries)} requests ({num_prompt:,} prompt and "
         f"{num_output:,} output tokens), {options.rows} rows, {cpu()}; medians of "
         f"{options.rounds} rounds, the range of the ratio in brackets."
     )

@@ -27,6 +27,16 @@ def test_answers_do_not_depend_on_what_is_recorded(make_engine, monkeypatch, kv_
     assert answers() == recorded
 
 
+def test_a_restarted_engine_reads_its_own_tables(make_engine):
+    first = [greedy([5 + index, 7], 6, ignore_eos=True) for index in range(4)]
+    others = [greedy([40 + index, 9, 11], 6, ignore_eos=True) for index in range(4)]
+    expected = [token_ids(events) for events in run(make_engine(max_num_seqs=4), others)]
+    engine = make_engine(max_num_seqs=4)
+    run(engine, first)
+    engine.restart()
+    assert [token_ids(events) for events in run(engine, others)] == expected
+
+
 def test_a_batch_of_known_views_asks_python_for_nothing(make_engine, monkeypatch):
     engine = make_engine(max_num_seqs=4)
     requests = [greedy([5 + index, 7], 6, ignore_eos=True) for index in range(4)]

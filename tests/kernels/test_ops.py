@@ -4,6 +4,7 @@ import pytest
 import torch
 from chairlift import reference
 from chairlift.kernels import Linear, add_rms_norm, rms_norm, rope_, silu_mul
+from chairlift.kernels.cpu import select_rows
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -36,6 +37,18 @@ def test_linear_agrees_with_its_twin(dtype, has_bias, shape):
     assert (layer.in_features, layer.out_features) == (in_features, out_features)
     assert_close(layer(x), expected, in_features)
     assert_close(layer(x, torch.float32), expected, in_features)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [(8,), (3, 5)])
+def test_select_rows_copies_them_in_their_order(dtype, width):
+    x = randn(40, *width, dtype=dtype)
+    rows = torch.tensor([39, 0, 7, 7], dtype=torch.int32)
+    out = torch.empty(4, *width, dtype=dtype)
+    select_rows(x, rows, out)
+    assert torch.equal(out, x[rows])
+    with pytest.raises(ValueError, match=r"rows: expected indices in 0\.\.40, got -1"):
+        select_rows(x, rows - 1, out)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

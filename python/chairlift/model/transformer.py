@@ -48,8 +48,12 @@ class Transformer:
         self._recorded: dict[tuple[int, ...], tuple[Recording, Tensor]] = {}
 
     def reserve(self, max_tokens: int) -> None:
-        """Allocates for steps of so many tokens once and for all, where an allocation is dear."""
+        """Allocates for the steps of a runner, of so many tokens, and forgets those of another.
+
+        What was recorded for a runner reads that one's tables.
+        """
         self._reserved = Buffers.empty(self.config, self.weights, max_tokens)
+        self._recorded.clear()
 
     def forward(
         self,
