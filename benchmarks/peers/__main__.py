@@ -13,6 +13,7 @@ from chairlift.choices import KvCacheDtype
 from benchmarks.peers.comparison import compare, put_between_marks, table
 from benchmarks.peers.environments import PeerError, install
 from benchmarks.peers.model import make_model
+from benchmarks.peers.protocol import STEP_TOKENS
 from benchmarks.peers.workload import KINDS, write_workload
 
 QUANTIZED = ("int8", "int4")
@@ -105,6 +106,7 @@ def commands(
     chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
     chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else common
     chairlift += ["--kv-cache-dtype", options.kv_cache_dtype]
+    chairlift += ["--max-num-batched-tokens", str(STEP_TOKENS)]
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
     converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
     converted.parent.mkdir(exist_ok=True)

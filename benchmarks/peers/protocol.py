@@ -5,6 +5,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+STEP_TOKENS = 512
+"""Of a step at most, for Chairlift and OpenVINO; llama.cpp takes as many of its own accord."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import openvino
 import openvino_genai
-from protocol import Job, print_result, read_job
+from protocol import STEP_TOKENS, Job, print_result, read_job
 
 # Bytes of memory for keys and values, in GiB.
 CACHE_GIB = 2
@@ -42,7 +42,7 @@ def pipeline(job: Job) -> openvino_genai.ContinuousBatchingPipeline:
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = CACHE_GIB
     scheduler.max_num_seqs = job.rows
-    scheduler.max_num_batched_tokens = 512
+    scheduler.max_num_batched_tokens = STEP_TOKENS
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = False
     precision = "f32" if job.dtype == "float32" else "bf16"
