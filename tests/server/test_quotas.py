@@ -99,10 +99,10 @@ async def events_of(server, commands, tenant):
     return await listen(server.generation.Generate(iter(commands), metadata=metadata))
 
 
-def error_of(event):
+def error_of(event, reason="QUOTA"):
     assert event.HasField("rejected")
     error = event.rejected.error
-    assert (error.reason, error.code) == ("QUOTA", pb.STATUS_CODE_RESOURCE_EXHAUSTED)
+    assert (error.reason, error.code) == (reason, pb.STATUS_CODE_RESOURCE_EXHAUSTED)
     assert error.retry_after.ToMilliseconds() > 0
     return error.message
 
@@ -154,6 +154,30 @@ async def test_waiting_tokens_have_a_quota(serve):
         assert heard.end("c").HasField("finished")
         heard = await server.say(start("b", prompt=range(1, 41)))
         assert heard.end("b").HasField("finished")
+
+
+async def test_waiting_tokens_of_all_tenants_have_a_cap(serve):
+    settings = {"max_queued_tokens": 40, "trust_tenant_metadata": True}
+    async with serve(server=settings, **HALF_A_BATCH) as server:
+        ann, bob = (
+            server.generation.Generate(metadata=(("chairlift-tenant", name),))
+            for name in ("ann", "bob")
+        )
+        await ann.write(start("a", prompt=range(1, 31)))
+        await next_event(ann, "accepted")
+        await bob.write(start("b", prompt=range(1, 21)))
+        events = await next_event(bob, "rejected")
+        (rejected,) = (event for event in events if event.HasField("rejected"))
+        message = error_of(rejected, "QUEUE_FULL")
+        assert message == "max_queued_tokens: 30 of 40 tokens wait already"
+        await ann.done_writing()
+        assert (await listen(ann)).end("a").HasField("finished")
+        await bob.write(start("b", prompt=range(1, 41)))
+        await bob.done_writing()
+        assert (await listen(bob)).end("b").HasField("finished")
+        status = (await server.one(start("a", prompt=range(1, 42)))).status
+        assert status.reason == "PROMPT_TOO_LONG"
+        assert "max_queued_tokens is 40" in status.message
 
 
 async def test_a_prompt_over_the_quota_of_tokens_is_not_told_to_come_again(serve):

@@ -28,6 +28,7 @@ SERVER_HELP = {
     "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
     "tenant_max_requests": "Most live requests of one tenant; default: no limit.",
     "tenant_max_queued_tokens": "Most waiting prompt tokens of one tenant; default: no limit.",
+    "max_queued_tokens": "Most waiting prompt tokens of all tenants; default: no limit.",
     "tenant_rate": "Most requests per second of one tenant; default: no limit.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
     "drain_grace_s": "After SIGTERM: how long running requests may go on.",

@@ -28,6 +28,8 @@ class ServerConfig(BaseModel):
     """Most live requests of one tenant; None is no limit."""
     tenant_max_queued_tokens: Annotated[int, Field(ge=1)] | None = None
     """Most prompt tokens of one tenant that wait for their first token; None is no limit."""
+    max_queued_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Most prompt tokens of all tenants that wait for their first token; None is no limit."""
     tenant_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Requests per second of one tenant, as a token bucket of one second; None is no limit."""
     metrics_listen: str | None = None

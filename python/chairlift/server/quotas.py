@@ -14,7 +14,7 @@ _SWEEP_FROM: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The quotas of every tenant; None is no limit."""
+    """The quotas of every tenant, and what all have together; None is no limit."""
 
     max_requests: int | None = None
     """Most live requests."""
@@ -22,6 +22,15 @@ class Limits:
     """Most prompt tokens of requests that wait for their first token."""
     rate: float | None = None
     """Requests per second, on average; as many may come at once, and at least one."""
+    total_queued_tokens: int | None = None
+    """Most prompt tokens of all tenants' requests that wait for their first token."""
+
+
+@dataclass(slots=True, eq=False)
+class _Total:
+    """Of all tenants."""
+
+    num_queued_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -36,9 +45,10 @@ class _Account:
 class Seat:
     """A request's place in its tenant's account; every method may be called again."""
 
-    def __init__(self, account: _Account, max_queued_tokens: int | None) -> None:
+    def __init__(self, account: _Account, total: _Total, limits: Limits) -> None:
         self._account = account
-        self._max_queued_tokens = max_queued_tokens
+        self._total = total
+        self._limits = limits
         self._num_tokens = 0
         self._is_taken = True
 
@@ -46,22 +56,22 @@ class Seat:
         """Counts the prompt as waiting.
 
         Raises:
-            RequestError: Too many tokens of this tenant wait already, or this prompt is too long
-                even for an empty queue.
+            RequestError: Too many tokens of this tenant, or of all, wait already, or this prompt is
+                too long even for an empty queue.
         """
-        most, waiting = self._max_queued_tokens, self._account.num_queued_tokens
-        if most is not None and num_tokens > most:
-            message = f"the prompt has {num_tokens} tokens, tenant_max_queued_tokens is {most}"
-            raise RequestError(Reason.PROMPT_TOO_LONG, message, field="prompt")
-        if most is not None and waiting + num_tokens > most:
-            message = f"quota tenant_max_queued_tokens: {waiting} of {most} tokens wait already"
-            raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+        limits, account, total = self._limits, self._account, self._total
+        name, most = "tenant_max_queued_tokens", limits.max_queued_tokens
+        _check(name, most, account.num_queued_tokens, num_tokens, Reason.QUOTA)
+        name, most = "max_queued_tokens", limits.total_queued_tokens
+        _check(name, most, total.num_queued_tokens, num_tokens, Reason.QUEUE_FULL)
         self._num_tokens = num_tokens
         self._account.num_queued_tokens += num_tokens
+        self._total.num_queued_tokens += num_tokens
 
     def start(self) -> None:
         """The request no longer waits."""
         self._account.num_queued_tokens -= self._num_tokens
+        self._total.num_queued_tokens -= self._num_tokens
         self._num_tokens = 0
 
     def leave(self) -> None:
@@ -69,6 +79,19 @@ class Seat:
         self.start()
         self._account.num_live -= self._is_taken
         self._is_taken = False
+
+
+def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: Reason) -> None:
+    """Raises RequestError if more than `most` tokens would wait."""
+    if most is None:
+        return
+    if num_tokens > most:
+        message = f"the prompt has {num_tokens} tokens, {name} is {most}"
+        raise RequestError(Reason.PROMPT_TOO_LONG, message, field="prompt")
+    if waiting + num_tokens > most:
+        quota = "quota " if reason is Reason.QUOTA else ""
+        message = f"{quota}{name}: {waiting} of {most} tokens wait already"
+        raise RequestError(reason, message, retry_after_s=_RETRY_S)
 
 
 class Quotas:
@@ -85,6 +108,7 @@ class Quotas:
         self._clock = clock
         self._burst = max(limits.rate or 0.0, 1.0)
         self._accounts: dict[str, _Account] = {}
+        self._total = _Total()
         self._sweep_from = _SWEEP_FROM
 
     def __len__(self) -> int:
@@ -107,7 +131,7 @@ class Quotas:
                 raise RequestError(Reason.QUOTA, message, retry_after_s=wait_s)
             account.bucket -= 1.0
         account.num_live += 1
-        return Seat(account, limits.max_queued_tokens)
+        return Seat(account, self._total, limits)
 
     def _account(self, tenant: str) -> _Account:
         now = self._clock()

@@ -381,7 +381,12 @@ async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
 
 
 def _limits(config: ServerConfig) -> Limits:
-    return Limits(config.tenant_max_requests, config.tenant_max_queued_tokens, config.tenant_rate)
+    return Limits(
+        config.tenant_max_requests,
+        config.tenant_max_queued_tokens,
+        config.tenant_rate,
+        config.max_queued_tokens,
+    )
 
 
 def _names(*files: Any) -> tuple[str, ...]:
