@@ -140,9 +140,10 @@ async def test_breaking_the_call_cancels_its_requests(serve):
 
 async def test_the_deadline_of_the_call_cancels_its_requests(serve):
     async with serve() as server:
-        heard = await listen(
-            server.generation.Generate(iter([start("a", max_tokens=253)]), timeout=0.05)
-        )
+        call = server.generation.Generate(timeout=0.5)
+        # However fast the model is: it waits for more credit.
+        await call.write(start("a", max_tokens=253, credit=5))
+        heard = await listen(call)
         assert heard.status.code is grpc.StatusCode.DEADLINE_EXCEEDED
         await server.until_idle()
 
