@@ -1,3 +1,4 @@
+import time
 from contextlib import asynccontextmanager
 
 import grpc
@@ -11,6 +12,10 @@ from chairlift.model.kv_cache import kv_bytes_per_block
 from chairlift.server.server import Server, ServerConfig
 
 from tests.server.talk import Serving
+
+STEP_S = 0.001
+"""Of a step at least, as of a small real model: an answer of 250 tokens still runs when its client,
+on the same two cores, has heard of it and says something."""
 
 
 @pytest.fixture
@@ -36,11 +41,23 @@ def serve(tiny_folder, tmp_path):
         try:
             if before_load is not None:
                 await before_load(serving)
-            engine = AsyncEngine.of(Engine(tiny_folder, **settings))
-            await served.serve(engine)
+            engine = Engine(tiny_folder, **settings)
+            pace(engine.runner.model)
+            await served.serve(AsyncEngine.of(engine))
             yield serving
         finally:
             await channel.close()
             await served.stop(0)
 
     return run
+
+
+def pace(model):
+    """Lets each step of a model take its time."""
+    forward = model.forward
+
+    def paced(*inputs):
+        time.sleep(STEP_S)
+        return forward(*inputs)
+
+    model.forward = paced

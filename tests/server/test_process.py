@@ -73,8 +73,10 @@ try:""",
     1,
 )
 
-# Gives a dead disk a second.
-IMPATIENT = PROGRAM.replace("drain_grace_s=float(grace)", "load_timeout_s=1")
+# Gives a dead disk a second, which imports have not taken before.
+IMPATIENT = "import chairlift.engine.async_engine" + PROGRAM.replace(
+    "drain_grace_s=float(grace)", "load_timeout_s=1"
+)
 
 # What is to end the engine never does.
 STUCK = PROGRAM.replace(
@@ -108,7 +110,11 @@ class Process:
 
     async def end(self):
         """Exit code and standard error."""
-        _, errors = await asyncio.to_thread(self.popen.communicate)
+        try:
+            _, errors = await asyncio.to_thread(self.popen.communicate, timeout=100)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
         return self.popen.returncode, errors
 
     def signal(self, number):

@@ -99,8 +99,16 @@ class Checkpoint:
             tensor.check(shapes[name])
 
 
+_HEADER_BYTES = 1 << 20
+"""As much as the header of most files, which `safe_open` reads."""
+
+
 def _open_file(path: Path, files: ExitStack) -> dict[str, StoredTensor]:
     try:
+        # `safe_open` keeps the interpreter while it waits for the file: of a file server that is
+        # gone nobody else could tell, nor end the process. This lets go of it.
+        with path.open("rb") as header:
+            header.read(_HEADER_BYTES)
         file = files.enter_context(safe_open(path, framework="pt"))
     except FileNotFoundError:
         message = f"{path}: no such file"
