@@ -75,9 +75,7 @@ pub trait Isa: Integers + Send + Sync {
     /// The numbers of a block rounded to bf16; the instruction, where there is one, as of [`Self::store_pairs`].
     #[inline(always)]
     fn round_block(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
-        for (out, &number) in out.iter_mut().zip(numbers) {
-            *out = <bf16 as Element>::from_f32(number);
-        }
+        round_block_by_numbers(numbers, out);
     }
 
     /// Whole numbers as pairs of bf16, which holds them exactly.
@@ -117,6 +115,14 @@ fn store_pairs_by_numbers<I: Isa>(vector: I::Vector, pairs: &mut [u32]) {
     let numbers = numbers[..I::LANES].as_chunks::<2>().0;
     for (pair, numbers) in pairs.iter_mut().zip(numbers) {
         *pair = bf16::pack(&numbers.map(<bf16 as Element>::from_f32));
+    }
+}
+
+/// [`Isa::round_block`] without the instruction.
+#[inline(always)]
+fn round_block_by_numbers(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+    for (out, &number) in out.iter_mut().zip(numbers) {
+        *out = <bf16 as Element>::from_f32(number);
     }
 }
 

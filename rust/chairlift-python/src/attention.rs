@@ -28,6 +28,16 @@ fn cache_shape(cache: &Tensor, head_dim: usize) -> PyResult<CacheShape> {
     Ok(shape)
 }
 
+/// A tensor has the shape of another.
+fn expect_shape(name: &str, tensor: &Tensor, other_name: &str, other: &Tensor) -> PyResult<()> {
+    let (expected, got) = (other.shape(), tensor.shape());
+    if got == expected {
+        return Ok(());
+    }
+    let message = format!("{name}: expected the shape of {other_name}, {expected:?}, got {got:?}");
+    Err(PyValueError::new_err(message))
+}
+
 struct KvWrite {
     key: Tensor,
     value: Tensor,
@@ -44,11 +54,7 @@ impl Call for KvWrite {
     fn run(&self) -> PyResult<()> {
         check_block_size(self.block_size)?;
         let [_, _, head_dim] = self.key.dims("key")?;
-        if self.value.shape() != self.key.shape() {
-            let (expected, got) = (self.key.shape(), self.value.shape());
-            let message = format!("value: expected the shape of key, {expected:?}, got {got:?}");
-            return Err(PyValueError::new_err(message));
-        }
+        expect_shape("value", &self.value, "key", &self.key)?;
         let shape = cache_shape(&self.cache, head_dim)?;
         with_dtype!(self.key, "key", |T| {
             let mut borrows = Borrows::default();
@@ -125,11 +131,7 @@ impl Call for PagedAttention {
     fn run(&self) -> PyResult<()> {
         check_block_size(self.block_size)?;
         let [_, _, head_dim] = self.query.dims("query")?;
-        if self.out.shape() != self.query.shape() {
-            let (expected, got) = (self.query.shape(), self.out.shape());
-            let message = format!("out: expected the shape of query, {expected:?}, got {got:?}");
-            return Err(PyValueError::new_err(message));
-        }
+        expect_shape("out", &self.out, "query", &self.query)?;
         let shape = cache_shape(&self.cache, head_dim)?;
         with_dtype!(self.query, "query", |T| {
             let mut borrows = Borrows::default();

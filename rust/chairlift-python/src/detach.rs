@@ -1,8 +1,8 @@
 //! When a call lets go of the interpreter.
 //!
-//! Who lets go has to win the interpreter back, and a busy event loop gives it up only after Python's switch interval. A
-//! forward pass makes hundreds of calls of a few microseconds: were each to let go, a storm of calls would stretch a step
-//! by as many intervals. So a call keeps the interpreter unless it takes longer than the wait is worth.
+//! Who lets go has to win the interpreter back, and a busy event loop gives it up only after Python's switch interval. So
+//! a call keeps the interpreter unless it takes longer than the wait is worth; and the hundreds of calls of a forward pass
+//! are one ([`crate::recording`]), which lets go once: a storm of calls cannot stretch a step by as many intervals.
 
 use pyo3::prelude::*;
 

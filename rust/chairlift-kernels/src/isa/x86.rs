@@ -1,7 +1,9 @@
 //! [`Isa`] by intrinsics of x86-64.
 
-use super::{HIGH, InstructionSet, Isa, add_pair_dot_by_halves, store_pairs_by_numbers};
-use crate::element::Element;
+use super::{
+    HIGH, InstructionSet, Isa, add_pair_dot_by_halves, round_block_by_numbers,
+    store_pairs_by_numbers,
+};
 use crate::layout::BLOCK_SIZE;
 use half::bf16;
 use std::arch::x86_64::{
@@ -178,9 +180,7 @@ implement!(
                 _mm256_storeu_si256(out.as_mut_ptr().cast(), words);
             }
         } else {
-            for (out, &number) in out.iter_mut().zip(numbers) {
-                *out = <bf16 as Element>::from_f32(number);
-            }
+            round_block_by_numbers(numbers, out);
         }
     }
 
