@@ -124,7 +124,7 @@ impl Code for Int4 {
     ) -> Sums<I, R, REGISTERS> {
         let width = REGISTERS * I::WORDS;
         let len = words_per_group(width);
-        let groups = panel.lines(0, len, len);
+        let groups = panel.lines(len);
         let mut totals = [[I::splat(0.0); REGISTERS]; R];
         for (x, group) in x.as_chunks::<INPUT_LINES>().0.iter().zip(groups) {
             let (scales, lines) = group.split_at(I::WORDS);

@@ -104,7 +104,7 @@ impl Code for Int8 {
         x: &[[u32; R]],
     ) -> Sums<I, R, REGISTERS> {
         let width = REGISTERS * I::WORDS;
-        let lines = panel.lines(0, width, width);
+        let lines = panel.lines(width);
         let (start, x) = x.split_first().expect("a start and words");
         let mut sums = [[I::splat_word(0); REGISTERS]; R];
         for r in 0..R {

@@ -168,7 +168,7 @@ impl<'a, T: Element> PlainProduct<'a, T> {
             starts[n] = I::load(&bias[n * I::LANES..]);
         }
         let weights = Panel { units, ahead };
-        (starts, weights.lines(0, width, width))
+        (starts, weights.lines(width))
     }
 }
 

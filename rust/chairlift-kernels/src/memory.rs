@@ -3,23 +3,17 @@
 /// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// Asks for a cache line, for the nearest cache or the next; does nothing where there is no memory.
+/// Asks for a cache line, for the nearest cache; does nothing where there is no memory.
 #[inline(always)]
-pub(crate) fn prefetch<T>(place: *const T, is_near: bool) {
+pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch never faults, and every x86-64 has it.
-        unsafe {
-            if is_near {
-                _mm_prefetch::<_MM_HINT_T0>(place.cast());
-            } else {
-                _mm_prefetch::<_MM_HINT_T1>(place.cast());
-            }
-        }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (place, is_near);
+    let _ = place;
 }
 
 /// The same slice, of which the compiler does not know that it was read: it reads memory again, which is

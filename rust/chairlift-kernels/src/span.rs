@@ -62,7 +62,7 @@ pub type Span<'a, P> = [Block<'a, P>; SPAN_BLOCKS];
 fn ask<P: Packed, K: Kept>(half: *const u8, start: usize, len: usize) {
     let place = half.wrapping_add(K::bytes::<P>(start));
     for offset in (0..K::bytes::<P>(len)).step_by(CACHE_LINE) {
-        prefetch(place.wrapping_add(offset), true);
+        prefetch(place.wrapping_add(offset));
     }
 }
 

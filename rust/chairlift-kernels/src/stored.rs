@@ -188,7 +188,7 @@ impl<P: Packed> Widened<P> {
             let next_head = cache.as_ptr().wrapping_add(next[block] * head_len);
             // Tiles ask for codes, line by line; two lines of scales are behind them.
             for offset in [0, HALF_SCALES] {
-                prefetch(next_head.wrapping_add(head_len - SCALES + offset), true);
+                prefetch(next_head.wrapping_add(head_len - SCALES + offset));
             }
             let next_head = next_head.cast::<u8>();
             Block {

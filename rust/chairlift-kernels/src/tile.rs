@@ -29,10 +29,13 @@ pub struct Panel<'a, P> {
 /// Where the memory lies that is needed next.
 #[derive(Clone, Copy)]
 pub enum Ahead {
-    /// Always so many bytes from the unit that is read, for the nearest cache.
+    /// Always so many bytes from the unit that is read.
     Bytes(isize),
-    /// The same line of the panel after this one, for a cache farther off: B itself fills the nearest.
-    /// Of several tiles that read B each asks in its turn.
+    /// The panel after this one. Of several tiles that read B each asks for a part, in the order of memory:
+    ///
+    /// ```text
+    ///   next panel   [    tile 0    |    tile 1    |    tile 2    ]   one line for three of B
+    /// ```
     NextPanel {
         /// Which tile this is.
         tile: usize,
@@ -42,25 +45,24 @@ pub enum Ahead {
 }
 
 impl<'a, P> Panel<'a, P> {
-    /// Lines of `width` units, `stride` units apart, the first at `start`.
+    /// B as lines of `width` units.
     #[inline(always)]
-    pub fn lines(&self, start: usize, width: usize, stride: usize) -> Lines<'a, P> {
-        let rest = &self.units[start..];
-        let (offset, turn, tiles, is_near) = match self.ahead {
-            Ahead::Bytes(offset) => (offset, 0, 1, true),
+    pub fn lines(&self, width: usize) -> Lines<'a, P> {
+        let rest = self.units;
+        let start = rest.as_ptr();
+        let (next, every) = match self.ahead {
+            Ahead::Bytes(offset) => (start.wrapping_byte_offset(offset), 1),
             Ahead::NextPanel { tile, tiles } => {
-                let len = size_of_val(self.units);
-                (len.cast_signed(), tile, tiles, false)
+                let part = tile * (rest.len() / width) / tiles * width;
+                (start.wrapping_add(rest.len() + part), tiles)
             }
         };
         Lines {
             rest,
             width,
-            stride,
-            next: rest.as_ptr().wrapping_byte_offset(offset),
-            turn,
-            tiles,
-            is_near,
+            next,
+            every,
+            turn: 0,
         }
     }
 }
@@ -69,13 +71,11 @@ impl<'a, P> Panel<'a, P> {
 pub struct Lines<'a, P> {
     rest: &'a [P],
     width: usize,
-    stride: usize,
-    /// What lies ahead of the line that comes next.
+    /// What is asked for next: a line for every so many of B.
     next: *const P,
-    /// Lines before that of which this tile asks for what lies ahead.
+    every: usize,
+    /// Lines of B before that.
     turn: usize,
-    tiles: usize,
-    is_near: bool,
 }
 
 impl<P> Lines<'_, P> {
@@ -84,12 +84,12 @@ impl<P> Lines<'_, P> {
         if self.turn == 0 {
             // A width that the compiler knows makes this one or two instructions.
             for offset in (0..self.width * size_of::<P>()).step_by(CACHE_LINE) {
-                prefetch(self.next.wrapping_byte_add(offset), self.is_near);
+                prefetch(self.next.wrapping_byte_add(offset));
             }
-            self.turn = self.tiles;
+            self.next = self.next.wrapping_add(self.width);
+            self.turn = self.every;
         }
         self.turn -= 1;
-        self.next = self.next.wrapping_add(self.stride);
     }
 }
 
@@ -98,8 +98,8 @@ impl<'a, P> Iterator for Lines<'a, P> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<&'a [P]> {
-        let line = self.rest.get(..self.width)?;
-        self.rest = self.rest.get(self.stride..).unwrap_or_default();
+        let (line, rest) = self.rest.split_at_checked(self.width)?;
+        self.rest = rest;
         self.ask();
         Some(line)
     }
