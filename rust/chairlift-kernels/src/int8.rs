@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   a word of the panel   [w0 w1 w2 w3] + 128, four k of one output
-//!   two lines of inputs   [x0 x2] and [x1 x3] as 16-bit halves, R rows side by side
+//!   two words of inputs   [x0 x2] and [x1 x3] as 16-bit halves
 //! ```
 //!
 //! A mask leaves `w0` and `w2` as 16-bit halves, a shift `w1` and `w3`; their products with the inputs
 //! are exact in 32 bits. Where a machine sums four products of bytes by one instruction, inputs are
-//! one line `[x0 x1 x2 x3]` instead and weights are used as they lie. The offset of 128 is taken back by
-//! the start of each sum, `-128 sum(x)`.
+//! one word `[x0 x1 x2 x3]` instead and weights are used as they lie. The offset of 128 is taken back by
+//! the start of each sum, `-128 sum(x)`, which has the first strip of a row to itself.
 
 use crate::Element;
 use crate::isa::Isa;
@@ -16,7 +16,7 @@ use crate::memory::again;
 use crate::panels::REGISTERS;
 use crate::quantize::{CHUNK, SIGNS, Scale, round_chunk, scale_int8, word};
 use crate::quantized::Code;
-use crate::tile::{Panel, Sums, Tile};
+use crate::tile::{Panel, STRIP, Sums, Tile};
 
 /// Values of `k` in a word.
 const DEPTH: usize = 4;
@@ -25,8 +25,8 @@ const OFFSET: i32 = 128;
 /// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
 static EVEN: [u32; 16] = [0x00ff_00ff; 16];
 
-/// Lines of inputs for a line of weights.
-const fn input_lines<I: Isa>() -> usize {
+/// Words of a row of inputs for a line of weights.
+const fn input_words<I: Isa>() -> usize {
     if I::HAS_DOT { 1 } else { 2 }
 }
 
@@ -64,7 +64,8 @@ impl Code for Int8 {
 
     #[inline(always)]
     fn words_per_row<I: Isa>(in_features: usize) -> usize {
-        1 + input_lines::<I>() * in_features.div_ceil(DEPTH)
+        let words = input_words::<I>() * in_features.div_ceil(DEPTH);
+        STRIP + words.next_multiple_of(STRIP)
     }
 
     #[inline(always)]
@@ -72,74 +73,86 @@ impl Code for Int8 {
         numbers: &[T],
         scale: Scale,
         r: usize,
-        packed: &mut [[u32; R]],
+        packed: &mut [u32],
     ) {
-        let (start, packed) = packed.split_first_mut().expect("a start and words");
-        let len = input_lines::<I>() * CHUNK / DEPTH;
+        let (starts, strips) = packed.as_chunks_mut::<STRIP>().0.split_at_mut(R);
+        let mut strips = strips.iter_mut().skip(r).step_by(R);
         let mut integers = [0; CHUNK];
         let mut total = 0;
-        for (numbers, lines) in numbers.chunks(CHUNK).zip(packed.chunks_mut(len)) {
+        for numbers in numbers.chunks(CHUNK) {
             let integers = round_chunk(numbers, scale, &mut integers);
             for integer in integers {
                 total += i32::from(*integer);
             }
             let (integers, _) = integers.as_chunks::<DEPTH>();
-            if I::HAS_DOT {
-                for (line, x) in lines.iter_mut().zip(integers) {
-                    line[r] = word(*x);
-                }
-            } else {
-                for (lines, [a, b, c, d]) in lines.as_chunks_mut::<2>().0.iter_mut().zip(integers) {
-                    lines[0][r] = halves(*a, *c);
-                    lines[1][r] = halves(*b, *d);
-                }
-            }
-        }
-        start[r] = (-OFFSET * total).cast_unsigned();
-    }
-
-    #[inline(always)]
-    fn tile<I: Isa, const R: usize>(
-        panel: Panel<'_, u32>,
-        x: &[[u32; R]],
-    ) -> Sums<I, R, REGISTERS> {
-        let width = REGISTERS * I::WORDS;
-        let lines = panel.lines(width);
-        let (start, x) = x.split_first().expect("a start and words");
-        let mut sums = [[I::splat_word(0); REGISTERS]; R];
-        for r in 0..R {
-            sums[r] = [I::broadcast_word(&start[r]); REGISTERS];
-        }
-        if I::HAS_DOT {
-            for (x, line) in x.iter().zip(lines) {
-                let mut w = [I::splat_word(0); REGISTERS];
-                for n in 0..REGISTERS {
-                    w[n] = I::load_words(&line[n * I::WORDS..]);
-                }
-                for r in 0..R {
-                    let x = I::broadcast_word(&x[r]);
-                    for n in 0..REGISTERS {
-                        sums[r][n] = I::add_dot(sums[r][n], w[n], x);
+            let parts = integers.chunks(STRIP / input_words::<I>());
+            for (x, strip) in parts.zip(strips.by_ref()) {
+                if I::HAS_DOT {
+                    for (place, x) in strip.iter_mut().zip(x) {
+                        *place = word(*x);
+                    }
+                } else {
+                    for (places, [a, b, c, d]) in strip.as_chunks_mut::<2>().0.iter_mut().zip(x) {
+                        *places = [halves(*a, *c), halves(*b, *d)];
                     }
                 }
             }
-            return converted::<I, R>(&sums);
         }
-        for (x, line) in x.as_chunks::<2>().0.iter().zip(lines) {
-            let even = I::load_words(again(&EVEN));
-            let mut w = [even; REGISTERS];
-            for n in 0..REGISTERS {
-                w[n] = I::and(I::load_words(&line[n * I::WORDS..]), even);
+        starts[r][0] = (-OFFSET * total).cast_unsigned();
+    }
+
+    #[inline(always)]
+    fn tile<I: Isa, const R: usize>(panel: Panel<'_, u32>, x: &[u32]) -> Sums<I, R, REGISTERS> {
+        let width = REGISTERS * I::WORDS;
+        let mut lines = panel.lines(width);
+        let (x, _) = x.as_chunks::<STRIP>().0.as_chunks::<R>();
+        let (starts, x) = x.split_first().expect("starts and words");
+        let mut sums = [[I::splat_word(0); REGISTERS]; R];
+        for r in 0..R {
+            sums[r] = [I::broadcast_word(&starts[r][0]); REGISTERS];
+        }
+        for strips in x {
+            let words = (0..STRIP).step_by(input_words::<I>());
+            for (place, line) in words.zip(&mut lines) {
+                add_line::<I, R>(&mut sums, strips, place, line);
             }
-            multiply_add::<I, R>(&mut sums, &x[0], w);
-            let line = again(line);
-            for n in 0..REGISTERS {
-                w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
-            }
-            multiply_add::<I, R>(&mut sums, &x[1], w);
         }
         converted::<I, R>(&sums)
     }
+}
+
+/// One line of weights against the inputs at `place`.
+#[inline(always)]
+fn add_line<I: Isa, const R: usize>(
+    sums: &mut [[I::Words; REGISTERS]; R],
+    strips: &[[u32; STRIP]; R],
+    place: usize,
+    line: &[u32],
+) {
+    if I::HAS_DOT {
+        let mut w = [I::splat_word(0); REGISTERS];
+        for n in 0..REGISTERS {
+            w[n] = I::load_words(&line[n * I::WORDS..]);
+        }
+        for r in 0..R {
+            let x = I::broadcast_word(&strips[r][place]);
+            for n in 0..REGISTERS {
+                sums[r][n] = I::add_dot(sums[r][n], w[n], x);
+            }
+        }
+        return;
+    }
+    let even = I::load_words(again(&EVEN));
+    let mut w = [even; REGISTERS];
+    for n in 0..REGISTERS {
+        w[n] = I::and(I::load_words(&line[n * I::WORDS..]), even);
+    }
+    multiply_add::<I, R>(sums, strips, place, w);
+    let line = again(line);
+    for n in 0..REGISTERS {
+        w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
+    }
+    multiply_add::<I, R>(sums, strips, place + 1, w);
 }
 
 /// Both halves of a word.
@@ -164,11 +177,12 @@ fn converted<I: Isa, const R: usize>(sums: &[[I::Words; REGISTERS]; R]) -> Sums<
 #[inline(always)]
 fn multiply_add<I: Isa, const R: usize>(
     sums: &mut [[I::Words; REGISTERS]; R],
-    x: &[u32; R],
+    strips: &[[u32; STRIP]; R],
+    place: usize,
     w: [I::Words; REGISTERS],
 ) {
     for r in 0..R {
-        let x = I::broadcast_word(&x[r]);
+        let x = I::broadcast_word(&strips[r][place]);
         for n in 0..REGISTERS {
             sums[r][n] = I::multiply_add_i16(sums[r][n], w[n], x);
         }

@@ -17,7 +17,7 @@ use crate::panels::{
 };
 use crate::quantized::QuantizedProduct;
 use crate::rows::{Rows, RowsMut};
-use crate::tile::{Ahead, Lines, Panel, Sums, Tile, accumulate};
+use crate::tile::{Ahead, Lines, Panel, STRIP, Sums, Tile, accumulate};
 use crate::{Element, bf16};
 
 /// `y = x W^T + b`.
@@ -179,16 +179,21 @@ impl<T: Element> Product for PlainProduct<'_, T> {
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {
-        self.layer.in_features
+        self.layer.in_features.next_multiple_of(STRIP)
     }
 
-    /// Widens R rows of x to `[K][R]`.
+    /// Widens R rows of x; zeros fill their last strips.
     #[inline(always)]
     fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [f32], _scales: &mut [f32]) {
-        let (packed, _) = packed.as_chunks_mut::<R>();
+        let (strips, _) = packed.as_chunks_mut::<STRIP>();
         for r in 0..R {
-            for (packed, number) in packed.iter_mut().zip(self.x.row(first + r)) {
-                packed[r] = number.to_f32();
+            let row = self.x.row(first + r).chunks(STRIP);
+            for (strip, numbers) in strips.iter_mut().skip(r).step_by(R).zip(row) {
+                let (whole, rest) = strip.split_at_mut(numbers.len());
+                for (packed, number) in whole.iter_mut().zip(numbers) {
+                    *packed = number.to_f32();
+                }
+                rest.fill(0.0);
             }
         }
     }
@@ -201,7 +206,7 @@ impl<T: Element> Product for PlainProduct<'_, T> {
         packed: &[f32],
     ) -> Sums<I, R, REGISTERS> {
         let (bias, lines) = self.panel::<I>(panel, ahead);
-        let (x, _) = packed.as_chunks::<R>();
+        let (x, _) = packed.as_chunks::<STRIP>().0.as_chunks::<R>();
         accumulate::<I, f32, T::Packed, R, REGISTERS>([bias; R], x, lines)
     }
 }

@@ -10,7 +10,7 @@ use crate::element::{Element, Packed};
 use crate::isa::Isa;
 use crate::linear::PlainProduct;
 use crate::panels::{Product, REGISTERS, Share};
-use crate::tile::{Ahead, Sums, Tile, accumulate};
+use crate::tile::{Ahead, STRIP, Sums, Tile, accumulate};
 
 /// Numbers in a word.
 const DEPTH: usize = <bf16 as Element>::Packed::DEPTH;
@@ -45,21 +45,25 @@ impl Product for PairProduct<'_> {
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {
-        self.0.x.width().div_ceil(DEPTH)
+        self.0.x.width().div_ceil(DEPTH).next_multiple_of(STRIP)
     }
 
-    /// Lays R rows of x side by side, `[K / 2][R]`; zero is the second number of an odd last one.
+    /// Copies R rows of x; zeros fill their last strips.
     #[inline(always)]
     fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [u32], _scales: &mut [f32]) {
-        let (packed, _) = packed.as_chunks_mut::<R>();
+        let (strips, _) = packed.as_chunks_mut::<STRIP>();
         for r in 0..R {
-            let (pairs, last) = self.0.x.row(first + r).as_chunks::<DEPTH>();
-            let (whole, rest) = packed.split_at_mut(pairs.len());
-            for (packed, pair) in whole.iter_mut().zip(pairs) {
-                packed[r] = bf16::pack(pair);
+            let (whole, rest) = self.0.x.row(first + r).as_chunks::<{ STRIP * DEPTH }>();
+            let mut strips = strips.iter_mut().skip(r).step_by(R);
+            for (numbers, strip) in whole.iter().zip(strips.by_ref()) {
+                copy(numbers, strip);
             }
-            if let [last] = *last {
-                rest[0][r] = bf16::pack(&[last, bf16::ZERO]);
+            if !rest.is_empty()
+                && let Some(strip) = strips.next()
+            {
+                let mut numbers = [bf16::ZERO; STRIP * DEPTH];
+                numbers[..rest.len()].copy_from_slice(rest);
+                copy(&numbers, strip);
             }
         }
     }
@@ -72,7 +76,15 @@ impl Product for PairProduct<'_> {
         packed: &[u32],
     ) -> Sums<I, R, REGISTERS> {
         let (bias, lines) = self.0.panel::<I>(panel, ahead);
-        let (x, _) = packed.as_chunks::<R>();
+        let (x, _) = packed.as_chunks::<STRIP>().0.as_chunks::<R>();
         accumulate::<I, u32, u32, R, REGISTERS>([bias; R], x, lines)
+    }
+}
+
+/// The numbers of a strip as pairs.
+#[inline(always)]
+fn copy(numbers: &[bf16; STRIP * DEPTH], strip: &mut [u32; STRIP]) {
+    for (packed, pair) in strip.iter_mut().zip(numbers.as_chunks::<DEPTH>().0) {
+        *packed = bf16::pack(pair);
     }
 }

@@ -55,12 +55,11 @@ pub(crate) trait Code: Sync {
         numbers: &[T],
         scale: Scale,
         r: usize,
-        packed: &mut [[u32; R]],
+        packed: &mut [u32],
     );
 
     /// R packed rows times one panel, in units of the scales.
-    fn tile<I: Isa, const R: usize>(panel: Panel<'_, u32>, x: &[[u32; R]])
-    -> Sums<I, R, REGISTERS>;
+    fn tile<I: Isa, const R: usize>(panel: Panel<'_, u32>, x: &[u32]) -> Sums<I, R, REGISTERS>;
 }
 
 /// `y = x W^T + b` with quantised weights.
@@ -236,7 +235,6 @@ impl<T: Element, C: Code> Product for QuantizedProduct<'_, T, C> {
 
     #[inline(always)]
     fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [u32], scales: &mut [f32]) {
-        let (packed, _) = packed.as_chunks_mut::<R>();
         for r in 0..R {
             let row = self.x.row(first + r);
             let scale = scale_int8(row);
@@ -258,7 +256,7 @@ impl<T: Element, C: Code> Product for QuantizedProduct<'_, T, C> {
             units: words,
             ahead,
         };
-        C::tile::<I, R>(panel, packed.as_chunks::<R>().0)
+        C::tile::<I, R>(panel, packed)
     }
 
     #[inline(always)]

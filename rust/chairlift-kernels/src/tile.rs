@@ -140,46 +140,54 @@ impl Tile {
 /// A tile of sums: N registers for each of R rows.
 pub type Sums<I, const R: usize, const N: usize> = [[<I as Isa>::Vector; N]; R];
 
-/// `sums[r][c] + sum over k of a[k][r] * b[k][c]`, in ascending order of `k`.
+/// Units of a row of A that lie side by side.
+pub(crate) const STRIP: usize = 64;
+
+/// `sums[r][c] + sum over k of a[r][k] * b[k][c]`, in ascending order of `k`.
 ///
-/// `b` gives a line of `N * LANES` units per `P::DEPTH` values of `k`. Sums come and go by value: the
-/// compiler keeps an array in registers only where nothing can hold its address.
+/// A comes as strips of its rows, so that a row is packed by copying and a unit of each row is found at
+/// a fixed distance from that of the first:
+///
+/// ```text
+///   a   [ row 0, k 0..64 ][ row 1, k 0..64 ] .. [ row R - 1, k 0..64 ]   [ row 0, k 64..128 ] ..
+/// ```
+///
+/// `b` gives a line of `N * LANES` units per `P::DEPTH` values of `k`; it ends where the rows end, which
+/// may be within a strip. Sums come and go by value: the compiler keeps an array in registers only where
+/// nothing can hold its address.
 #[inline(always)]
 #[must_use]
 pub fn accumulate<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize>(
     sums: Sums<I, R, N>,
-    a: &[[F; R]],
+    a: &[[[F; STRIP]; R]],
     mut b: Lines<'_, P>,
 ) -> Sums<I, R, N> {
     let mut sums = sums;
-    let whole = a.chunks_exact(P::DEPTH / F::DEPTH);
-    let rest = whole.remainder();
-    for (a, line) in whole.zip(&mut b) {
-        add_line::<I, F, P, R, N>(&mut sums, a, line);
-    }
-    if !rest.is_empty()
-        && let Some(line) = b.next()
-    {
-        add_line::<I, F, P, R, N>(&mut sums, rest, line);
+    let parts = P::DEPTH / F::DEPTH;
+    for strips in a {
+        for (place, line) in (0..STRIP / parts).zip(&mut b) {
+            add_line::<I, F, P, R, N>(&mut sums, strips, place * parts, line);
+        }
     }
     sums
 }
 
-/// One line of B against up to `P::DEPTH` values of `k`.
+/// One line of B against the units of A at `place`.
 #[inline(always)]
 fn add_line<I: Isa, F: Factor<P>, P: Packed, const R: usize, const N: usize>(
     sums: &mut Sums<I, R, N>,
-    a: &[[F; R]],
+    strips: &[[F; STRIP]; R],
+    place: usize,
     line: &[P],
 ) {
-    for (index, a) in a.iter().enumerate() {
+    for index in 0..P::DEPTH / F::DEPTH {
         let line = if index == 0 { line } else { again(line) };
         let mut b = [F::load::<I>(line, index); N];
         for n in 1..N {
             b[n] = F::load::<I>(&line[n * I::LANES..], index);
         }
         for r in 0..R {
-            let a = F::broadcast::<I>(&a[r]);
+            let a = F::broadcast::<I>(&strips[r][place + index]);
             for n in 0..N {
                 sums[r][n] = F::multiply_add::<I>(a, b[n], sums[r][n]);
             }
