@@ -819,8 +819,8 @@ def sample(
 def cpu_features() -> str:
     """Instruction set that the kernels use here.
 
-    `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or `portable`, best first. The environment variable
-    `CHAIRLIFT_CPU` can name a lesser one.
+    `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or `portable`, best first. The environment
+    variable `CHAIRLIFT_CPU` can name a lesser one.
     """
 
 def read_memory(words: Tensor) -> int:

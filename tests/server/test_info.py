@@ -26,7 +26,8 @@ async def test_server_and_model_describe_themselves(serve, tiny_folder):
         info = await server.info.GetServerInfo(server_pb2.GetServerInfoRequest())
         assert info.state == server_pb2.SERVER_STATE_SERVING
         assert info.version
-        assert info.kernels in ("avx512bf16", "avx512vnni", "avx512", "avx2", "portable")
+        sets = ("amx", "avx512bf16", "avx512vnni", "avx512", "avx2", "portable")
+        assert info.kernels in sets
         assert (info.batching, info.max_num_seqs, info.block_size) == ("dynamic", 4, 16)
         assert info.num_blocks > 0
         assert info.max_receive_bytes == 4 * 2**20

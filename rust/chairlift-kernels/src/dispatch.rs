@@ -13,6 +13,10 @@ use std::sync::OnceLock;
 /// Instruction sets that kernels are compiled for, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstructionSet {
+    /// [`Self::Avx512Bf16`] and products of tiles, of pairs of `bf16` and of bytes.
+    ///
+    /// Tiles are for layers alone ([`crate::amx`]); all else runs as [`Self::Avx512Bf16`].
+    Amx,
     /// [`Self::Avx512Vnni`] and dot products of pairs of `bf16`.
     Avx512Bf16,
     /// [`Self::Avx512`] and dot products of bytes.
@@ -26,7 +30,8 @@ pub enum InstructionSet {
 }
 
 impl InstructionSet {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
+        Self::Amx,
         Self::Avx512Bf16,
         Self::Avx512Vnni,
         Self::Avx512,
@@ -47,6 +52,7 @@ impl InstructionSet {
     /// The name that `CHAIRLIFT_CPU` and `cpu_features()` use.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Amx => "amx",
             Self::Avx512Bf16 => "avx512bf16",
             Self::Avx512Vnni => "avx512vnni",
             Self::Avx512 => "avx512",
@@ -56,8 +62,7 @@ impl InstructionSet {
     }
 
     /// Whether this set has all that another has.
-    #[cfg(target_arch = "x86_64")]
-    fn includes(self, other: Self) -> bool {
+    pub fn includes(self, other: Self) -> bool {
         self <= other
     }
 }
@@ -84,7 +89,7 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     {
         let set = instruction_set();
         // By constants first: what they rule out is not compiled.
-        if K::USES_PAIR_DOT && set == InstructionSet::Avx512Bf16 {
+        if K::USES_PAIR_DOT && set.includes(InstructionSet::Avx512Bf16) {
             // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
             return unsafe { run_avx512bf16(kernel) };
         }
@@ -111,7 +116,7 @@ pub(crate) fn apart<I: Isa, K: Kernel>(part: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     match I::SET {
         // SAFETY: `I` is a set that this machine has: there is code for it in `dispatch` alone.
-        InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
+        InstructionSet::Amx | InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
         // SAFETY: as above.
         InstructionSet::Avx512Vnni => unsafe { run_avx512vnni(part) },
         // SAFETY: as above.
@@ -171,6 +176,9 @@ fn is_supported(set: InstructionSet) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         match set {
+            InstructionSet::Amx => {
+                is_supported(InstructionSet::Avx512Bf16) && crate::amx::is_supported()
+            }
             InstructionSet::Avx512Bf16 => {
                 is_supported(InstructionSet::Avx512Vnni) && is_x86_feature_detected!("avx512bf16")
             }

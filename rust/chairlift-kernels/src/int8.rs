@@ -11,12 +11,15 @@
 //! the start of each sum, `-128 sum(x)`, which has the first strip of a row to itself.
 
 use crate::Element;
+use crate::amx::Dot;
+use crate::dispatch::Kernel;
 use crate::isa::Isa;
 use crate::memory::again;
-use crate::panels::REGISTERS;
+use crate::panels::{MAX_WIDTH, Product, REGISTERS, Share};
 use crate::quantize::{CHUNK, SIGNS, Scale, round_chunk, scale_int8, word};
-use crate::quantized::Code;
+use crate::quantized::{Code, QuantizedProduct};
 use crate::tile::{Panel, STRIP, Sums, Tile};
+use crate::tiled::{Lines, RowScale, TiledProduct};
 
 /// Values of `k` in a word.
 const DEPTH: usize = 4;
@@ -98,7 +101,7 @@ impl Code for Int8 {
                 }
             }
         }
-        starts[r][0] = (-OFFSET * total).cast_unsigned();
+        starts[r][0] = sum_start(total);
     }
 
     #[inline(always)]
@@ -155,6 +158,12 @@ fn add_line<I: Isa, const R: usize>(
     multiply_add::<I, R>(sums, strips, place + 1, w);
 }
 
+/// Where a sum starts, so that the offset of the weights is taken back; from the sum of the inputs.
+#[inline(always)]
+fn sum_start(total: i32) -> u32 {
+    (-OFFSET * total).cast_unsigned()
+}
+
 /// Both halves of a word.
 #[inline(always)]
 fn halves(low: i8, high: i8) -> u32 {
@@ -186,5 +195,88 @@ fn multiply_add<I: Isa, const R: usize>(
         for n in 0..REGISTERS {
             sums[r][n] = I::multiply_add_i16(sums[r][n], w[n], x);
         }
+    }
+}
+
+/// A share of an int8 layer's work, by tiles if the machine can and rows are many.
+pub(crate) struct PerhapsInTiles<'a, T>(pub(crate) Share<'a, QuantizedProduct<'a, T, Int8>>);
+
+impl<T: Element> Kernel for PerhapsInTiles<'_, T> {
+    type Output = ();
+
+    const USES_DOT: bool = true;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Self(share) = self;
+        if !(I::HAS_DOT && share.run_by_tiles::<I>()) {
+            share.run::<I>();
+        }
+    }
+}
+
+impl<T: Element> TiledProduct for QuantizedProduct<'_, T, Int8> {
+    const DOT: Dot = Dot::Bytes;
+
+    // With fewer, reading weights takes longer than multiplying them by the dot products of a register.
+    const LEAST_ROWS: usize = 8;
+
+    #[inline(always)]
+    fn in_features(&self) -> usize {
+        self.x.width()
+    }
+
+    #[inline(always)]
+    fn pack_line(&self, row: usize, mut lines: Lines<'_>) -> RowScale {
+        let numbers = self.x.row(row);
+        let scale = scale_int8(numbers);
+        let mut integers = [0; CHUNK];
+        let mut total = 0;
+        for numbers in numbers.chunks(CHUNK) {
+            let integers = round_chunk(numbers, scale, &mut integers);
+            for integer in integers {
+                total += i32::from(*integer);
+            }
+            for (integers, line) in integers.as_chunks::<64>().0.iter().zip(&mut lines) {
+                for (packed, x) in line.iter_mut().zip(integers.as_chunks::<DEPTH>().0) {
+                    *packed = word(*x);
+                }
+            }
+        }
+        RowScale {
+            start: sum_start(total),
+            unit: scale.unit,
+        }
+    }
+
+    #[inline(always)]
+    fn starts(&self, _panel: usize, _width: usize) -> &[f32] {
+        &[0.0; MAX_WIDTH]
+    }
+
+    #[inline(always)]
+    fn weights(&self, panel: usize, width: usize) -> &[u32] {
+        self.words(panel, width)
+    }
+
+    #[inline(always)]
+    fn outputs<I: Isa>(
+        &self,
+        panel: usize,
+        row: RowScale,
+        sums: &[u32; MAX_WIDTH],
+    ) -> [f32; MAX_WIDTH] {
+        let start = I::splat_word(row.start);
+        let mut outputs = [I::splat(0.0); REGISTERS];
+        for n in 0..REGISTERS {
+            let sums = I::load_words(&sums[n * I::WORDS..]);
+            outputs[n] = I::convert(I::add_i32(sums, start));
+        }
+        let outputs = self.finish::<I>(panel, row.unit, outputs);
+        let mut numbers = [0.0; MAX_WIDTH];
+        for n in 0..REGISTERS {
+            I::store(outputs[n], &mut numbers[n * I::LANES..]);
+        }
+        numbers
     }
 }

@@ -11,11 +11,16 @@
 //! - A kernel has one source, generic over the instruction set ([`isa`]); [`dispatch`] holds an
 //!   instance per set and chooses at run time.
 //!
-//! `unsafe` is confined to [`isa`], [`integers`] and [`dispatch`] (instructions that not every machine has), [`memory`],
+//! `unsafe` is confined to [`isa`], [`integers`], [`amx`] and [`dispatch`] (instructions that not every machine has), [`memory`],
 //! [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and [`element`] (memory
 //! seen as another type), and `tensor` (memory that torch owns).
 
 pub mod aligned;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "tests alone multiply tiles there")
+)]
+mod amx;
 pub mod attend;
 pub mod disjoint;
 pub mod dispatch;
@@ -52,6 +57,11 @@ pub mod stored;
 #[cfg(feature = "python")]
 pub mod tensor;
 pub mod tile;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "tests alone multiply tiles there")
+)]
+mod tiled;
 pub mod work_items;
 
 pub use element::Element;

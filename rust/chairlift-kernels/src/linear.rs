@@ -9,7 +9,7 @@ use crate::dispatch::dispatch;
 use crate::element::Packed;
 use crate::error::{ArgumentError, expect_equal};
 use crate::int4::Int4;
-use crate::int8::Int8;
+use crate::int8::{Int8, PerhapsInTiles};
 use crate::isa::Isa;
 use crate::pairs::PerhapsInPairs;
 use crate::panels::{
@@ -111,7 +111,7 @@ macro_rules! implement {
             }
 
             fn multiply_int8(share: Share<'_, QuantizedProduct<'_, Self, Int8>>) {
-                dispatch(share);
+                dispatch(PerhapsInTiles(share));
             }
 
             fn multiply_int4(share: Share<'_, QuantizedProduct<'_, Self, Int4>>) {
@@ -147,11 +147,24 @@ fn pack_panel<T: Element>(
 
 /// Rows times the panels of a layer.
 pub(crate) struct PlainProduct<'a, T: Element> {
-    layer: &'a Linear<T>,
+    pub(crate) layer: &'a Linear<T>,
     pub(crate) x: Rows<'a, T>,
 }
 
 impl<'a, T: Element> PlainProduct<'a, T> {
+    /// The bias of a panel.
+    #[inline(always)]
+    pub(crate) fn bias(&self, panel: usize, width: usize) -> &'a [f32] {
+        &self.layer.bias[panel * width..(panel + 1) * width]
+    }
+
+    /// The weights of a panel.
+    #[inline(always)]
+    pub(crate) fn weights(&self, panel: usize, width: usize) -> &'a [T::Packed] {
+        let len = self.layer.in_features.div_ceil(T::Packed::DEPTH) * width;
+        &self.layer.panels[panel * len..(panel + 1) * len]
+    }
+
     /// The bias and the weights of a panel.
     #[inline(always)]
     pub(crate) fn panel<I: Isa>(
@@ -160,13 +173,12 @@ impl<'a, T: Element> PlainProduct<'a, T> {
         ahead: Ahead,
     ) -> ([I::Vector; REGISTERS], Lines<'a, T::Packed>) {
         let width = REGISTERS * I::LANES;
-        let len = self.layer.in_features.div_ceil(T::Packed::DEPTH) * width;
-        let units = &self.layer.panels[panel * len..(panel + 1) * len];
-        let bias = &self.layer.bias[panel * width..(panel + 1) * width];
+        let bias = self.bias(panel, width);
         let mut starts = [I::splat(0.0); REGISTERS];
         for n in 0..REGISTERS {
             starts[n] = I::load(&bias[n * I::LANES..]);
         }
+        let units = self.weights(panel, width);
         let weights = Panel { units, ahead };
         (starts, weights.lines(width))
     }

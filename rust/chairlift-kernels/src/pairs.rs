@@ -4,13 +4,15 @@
 //! over `k` for every output, whatever the number of rows; its bits are others than those of
 //! multiply-adds of widened numbers.
 
+use crate::amx::Dot;
 use crate::bf16;
 use crate::dispatch::Kernel;
 use crate::element::{Element, Packed};
 use crate::isa::Isa;
 use crate::linear::PlainProduct;
-use crate::panels::{Product, REGISTERS, Share};
+use crate::panels::{MAX_WIDTH, Product, REGISTERS, Share};
 use crate::tile::{Ahead, STRIP, Sums, Tile, accumulate};
+use crate::tiled::{Lines, RowScale, TiledProduct};
 
 /// Numbers in a word.
 const DEPTH: usize = <bf16 as Element>::Packed::DEPTH;
@@ -28,7 +30,10 @@ impl Kernel for PerhapsInPairs<'_> {
         let Share { product, target } = self.0;
         if I::HAS_PAIR_DOT {
             let product = PairProduct(product);
-            Share { product, target }.run::<I>();
+            let share = Share { product, target };
+            if !share.run_by_tiles::<I>() {
+                share.run::<I>();
+            }
         } else {
             Share { product, target }.run::<I>();
         }
@@ -36,7 +41,7 @@ impl Kernel for PerhapsInPairs<'_> {
 }
 
 /// Rows of pairs times the panels of a layer.
-struct PairProduct<'a>(PlainProduct<'a, bf16>);
+pub(crate) struct PairProduct<'a>(pub(crate) PlainProduct<'a, bf16>);
 
 impl Product for PairProduct<'_> {
     type Unit = u32;
@@ -86,5 +91,48 @@ impl Product for PairProduct<'_> {
 fn copy(numbers: &[bf16; STRIP * DEPTH], strip: &mut [u32; STRIP]) {
     for (packed, pair) in strip.iter_mut().zip(numbers.as_chunks::<DEPTH>().0) {
         *packed = bf16::pack(pair);
+    }
+}
+
+impl TiledProduct for PairProduct<'_> {
+    const DOT: Dot = Dot::Pairs;
+
+    // Sums of tiles have other bits than those of pairs, so that a layer takes them for every number of rows.
+    const LEAST_ROWS: usize = 1;
+
+    #[inline(always)]
+    fn in_features(&self) -> usize {
+        self.0.x.width()
+    }
+
+    #[inline(always)]
+    fn pack_line(&self, row: usize, lines: Lines<'_>) -> RowScale {
+        let (steps, _) = self.0.x.row(row).as_chunks::<32>();
+        for (line, numbers) in lines.zip(steps) {
+            for (word, pair) in line.iter_mut().zip(numbers.as_chunks::<DEPTH>().0) {
+                *word = bf16::pack(pair);
+            }
+        }
+        RowScale::default()
+    }
+
+    #[inline(always)]
+    fn starts(&self, panel: usize, width: usize) -> &[f32] {
+        self.0.bias(panel, width)
+    }
+
+    #[inline(always)]
+    fn weights(&self, panel: usize, width: usize) -> &[u32] {
+        self.0.weights(panel, width)
+    }
+
+    #[inline(always)]
+    fn outputs<I: Isa>(
+        &self,
+        _panel: usize,
+        _row: RowScale,
+        sums: &[u32; MAX_WIDTH],
+    ) -> [f32; MAX_WIDTH] {
+        sums.map(f32::from_bits)
     }
 }

@@ -34,18 +34,18 @@ use std::ops::Range;
 /// A panel is this many registers wide.
 pub(crate) const REGISTERS: usize = 2;
 /// Outputs of the widest panel.
-const MAX_WIDTH: usize = 32;
+pub(crate) const MAX_WIDTH: usize = 32;
 
 /// How far ahead of its use memory is asked for where one tile has all rows: the panels of a thread are
 /// one stream. A core that reads 40 GB/s gets 4 KiB while memory takes 100 ns to answer; less than twice
 /// that leaves it waiting between two products.
-const AHEAD: Ahead = Ahead::Bytes(8192);
+pub(crate) const AHEAD: Ahead = Ahead::Bytes(8192);
 
 /// Multiply-adds that are worth waking a thread for: some ten microseconds.
 const GRAIN: usize = 1 << 17;
 
 /// Rows whose packed activations a thread holds at a time.
-const MAX_ROWS: usize = 240;
+pub(crate) const MAX_ROWS: usize = 240;
 
 /// Rows for which it pays to read all weights once more: computing with them takes longer by far.
 const ROWS_PER_READER: usize = 96;
@@ -193,8 +193,20 @@ pub(crate) struct Target<'a> {
     out: &'a dyn Store,
     stride: usize,
     out_features: usize,
-    rows: Range<usize>,
-    panels: Range<usize>,
+    pub(crate) rows: Range<usize>,
+    pub(crate) panels: Range<usize>,
+}
+
+impl Target<'_> {
+    /// Stores the outputs of some rows, from `first_row` on, and a panel.
+    #[inline(always)]
+    pub(crate) fn store<I: Isa>(&self, panel: usize, first_row: usize, rows: &[[f32; MAX_WIDTH]]) {
+        let width = REGISTERS * I::LANES;
+        let columns = width.min(self.out_features - panel * width);
+        let start = first_row * self.stride + panel * width;
+        // SAFETY: rows and columns of a panel belong to one part, which writes them here only.
+        unsafe { self.out.store(start, self.stride, columns, rows) };
+    }
 }
 
 /// Where outputs go; called once per row and panel, so that the loops above are compiled only once
@@ -316,9 +328,6 @@ impl<P: Product> Share<'_, P> {
         scales: &[f32],
         sums: Sums<I, R, REGISTERS>,
     ) {
-        let width = REGISTERS * I::LANES;
-        let target = &self.target;
-        let columns = width.min(target.out_features - panel * width);
         let mut rows = [[0.0; MAX_WIDTH]; R];
         for r in 0..R {
             let sums = self.product.finish::<I>(panel, scales[r], sums[r]);
@@ -326,9 +335,7 @@ impl<P: Product> Share<'_, P> {
                 I::store(sums[n], &mut rows[r][n * I::LANES..]);
             }
         }
-        let start = first_row * target.stride + panel * width;
-        // SAFETY: rows and columns of a panel belong to one part, which writes them here only.
-        unsafe { target.out.store(start, target.stride, columns, &rows) };
+        self.target.store::<I>(panel, first_row, &rows);
     }
 }
 

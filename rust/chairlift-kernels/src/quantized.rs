@@ -209,17 +209,26 @@ impl<T: Element, C: Code> Kernel for PackPanel<'_, T, C> {
 /// Rows times the panels of a layer.
 pub(crate) struct QuantizedProduct<'a, T, C> {
     layer: &'a QuantizedLinear,
-    x: Rows<'a, T>,
+    pub(crate) x: Rows<'a, T>,
     code: PhantomData<C>,
 }
 
 impl<'a, T, C> QuantizedProduct<'a, T, C> {
-    fn new(layer: &'a QuantizedLinear, x: Rows<'a, T>) -> Self {
+    pub(crate) fn new(layer: &'a QuantizedLinear, x: Rows<'a, T>) -> Self {
         Self {
             layer,
             x,
             code: PhantomData,
         }
+    }
+}
+
+impl<'a, T, C: Code> QuantizedProduct<'a, T, C> {
+    /// The words of a panel.
+    #[inline(always)]
+    pub(crate) fn words(&self, panel: usize, width: usize) -> &'a [u32] {
+        let len = C::words_per_panel(self.layer.in_features, width);
+        &self.layer.words[panel * len..(panel + 1) * len]
     }
 }
 
@@ -250,10 +259,8 @@ impl<T: Element, C: Code> Product for QuantizedProduct<'_, T, C> {
         ahead: Ahead,
         packed: &[u32],
     ) -> Sums<I, R, REGISTERS> {
-        let len = C::words_per_panel(self.layer.in_features, REGISTERS * I::WORDS);
-        let words = &self.layer.words[panel * len..(panel + 1) * len];
         let panel = Panel {
-            units: words,
+            units: self.words(panel, REGISTERS * I::WORDS),
             ahead,
         };
         C::tile::<I, R>(panel, packed)

@@ -3,6 +3,7 @@
 //! A kernel is measured against these (Williams et al., 2009): it moves a known number of bytes and
 //! does a known number of operations, so it cannot be faster than the slower of the two.
 
+use crate::amx::{self, Dot};
 use crate::dispatch::{Kernel, dispatch};
 use crate::isa::Isa;
 use crate::pool;
@@ -14,11 +15,12 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub enum Arithmetic {
     /// Fused multiply-adds of `f32`.
     Float32,
-    /// Dot products of pairs; where there is no such instruction, as [`Self::Float32`].
+    /// Dot products of pairs, by tiles if the machine can; where there is no such instruction, as [`Self::Float32`].
     Bfloat16,
-    /// 8-bit factors, four products per 32-bit sum; without such an instruction 16-bit factors, two.
+    /// 8-bit factors, four products per 32-bit sum, by tiles if the machine can; without such an instruction 16-bit
+    /// factors, two.
     Int8,
-    /// As [`Self::Int8`]; without such an instruction 8-bit factors, 16-bit sums.
+    /// As [`Self::Int8`], but never by tiles; without such an instruction 8-bit factors, 16-bit sums.
     Int4,
 }
 
@@ -93,9 +95,21 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
 
     let num_operations = AtomicUsize::new(0);
     pool::run(pool::num_threads(), &|_| {
-        num_operations.fetch_add(dispatch(Multiply(arithmetic, rounds)), Ordering::Relaxed);
+        let by_tiles = multiply_tiles(arithmetic, rounds);
+        let count = by_tiles.unwrap_or_else(|| dispatch(Multiply(arithmetic, rounds)));
+        num_operations.fetch_add(count, Ordering::Relaxed);
     });
     num_operations.into_inner()
+}
+
+/// The same by tiles, where layers take them.
+fn multiply_tiles(arithmetic: Arithmetic, rounds: usize) -> Option<usize> {
+    let dot = match arithmetic {
+        Arithmetic::Bfloat16 => Dot::Pairs,
+        Arithmetic::Int8 => Dot::Bytes,
+        Arithmetic::Float32 | Arithmetic::Int4 => return None,
+    };
+    amx::multiply_in_registers(dot, rounds)
 }
 
 /// Sums that grow side by side at most.
@@ -167,8 +181,9 @@ mod tests {
             let few = multiply_in_registers(arithmetic, 3);
             let sums = few / (3 * 2 * per_word);
             assert_eq!(few, sums * 3 * 2 * per_word);
+            // Or by four tiles of 256 sums.
             assert!(
-                [10, MOST_CHAINS]
+                [10, MOST_CHAINS, 1024]
                     .iter()
                     .any(|chains| sums.is_multiple_of(*chains))
             );

@@ -44,8 +44,8 @@ fn check<T: LinearElement, O: Element>(m: usize, n: usize, k: usize, has_bias: b
 #[test]
 fn linear_agrees_with_float64_at_every_edge() {
     for n in [1, 15, 16, 17, 31, 32, 33, 100] {
-        for k in [1, 2, 3, 16, 65] {
-            for m in [1, 2, 5, 6, 7, 13] {
+        for k in [1, 2, 3, 16, 32, 65, 96] {
+            for m in [1, 2, 5, 6, 7, 13, 18] {
                 check::<f32, f32>(m, n, k, n % 2 == 0);
                 check::<bf16, bf16>(m, n, k, n % 2 == 1);
                 check::<bf16, f32>(m, n, k, true);
@@ -59,7 +59,13 @@ where
     T: LinearElement,
     O: Element,
 {
-    let (n, k) = (83, 150);
+    // Whether a machine multiplies tiles depends on `k`.
+    for (n, k) in [(83, 150), (83, 96)] {
+        bits_of_a_row_at::<T, O>(n, k);
+    }
+}
+
+fn bits_of_a_row_at<T: LinearElement, O: Element>(n: usize, k: usize) {
     let weight = numbers::<T>(1, n * k);
     let layer = Linear::new(Rows::contiguous(&weight, k), None).expect("it fits");
     let x = numbers::<T>(2, 300 * k);

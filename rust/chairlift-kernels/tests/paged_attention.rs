@@ -177,7 +177,7 @@ impl<T: AttentionElement> World<T> {
 
 /// What an output may be off, values being at most 2: weights of pairs are bf16.
 fn weight_rounding<T: AttentionElement>() -> f64 {
-    if size_of::<T>() == 2 && instruction_set() == InstructionSet::Avx512Bf16 {
+    if size_of::<T>() == 2 && instruction_set().includes(InstructionSet::Avx512Bf16) {
         2_f64.powi(-8)
     } else {
         2e-6

@@ -52,8 +52,8 @@ fn check<T: LinearElement>(m: usize, n: usize, k: usize, quantization: Quantizat
 fn layers_agree_with_float64_at_every_edge() {
     for quantization in BOTH {
         for n in [1, 15, 16, 17, 33] {
-            for k in [1, 3, 4, 31, 32, 33, 64, 65, 130, 1057] {
-                for m in [1, 5, 6, 7, 13] {
+            for k in [1, 3, 4, 31, 32, 33, 64, 65, 130, 1057, 1088] {
+                for m in [1, 5, 6, 7, 13, 18] {
                     check::<f32>(m, n, k, quantization);
                     check::<bf16>(m, n, k, quantization);
                 }
@@ -64,8 +64,10 @@ fn layers_agree_with_float64_at_every_edge() {
 
 #[test]
 fn bits_of_a_row_do_not_depend_on_the_others() {
-    let (n, k) = (83, 150);
-    for quantization in BOTH {
+    // Whether a machine multiplies tiles depends on `k`.
+    let cases = BOTH.map(|quantization| [(quantization, 150), (quantization, 128)]);
+    for (quantization, k) in cases.into_iter().flatten() {
+        let n = 83;
         let layer = pack(&numbers::<bf16>(1, n * k), k, quantization);
         let x = numbers::<bf16>(2, 300 * k);
         let alone: Vec<u32> = x
@@ -91,15 +93,16 @@ fn checksum(bits: &[u32]) -> u64 {
 
 #[test]
 fn bits_are_those_of_every_other_instruction_set() {
-    let (n, k) = (83, 150);
-    for (quantization, expected) in [
-        (Quantization::Int8, 0xa148_5398_3e88_6aac),
-        (Quantization::Int4, 0x5779_ec65_ef75_c292),
+    let n = 83;
+    for (quantization, k, expected) in [
+        (Quantization::Int8, 150, 0xa148_5398_3e88_6aac),
+        (Quantization::Int4, 150, 0x5779_ec65_ef75_c292),
+        (Quantization::Int8, 128, 0xb81b_234e_141c_8088),
     ] {
         let layer = pack(&numbers::<bf16>(1, n * k), k, quantization);
         let mut out = bits(&forward::<bf16, f32>(&layer, &numbers(2, 33 * k)));
         out.extend(bits(&forward::<f32, bf16>(&layer, &numbers(3, 20 * k))));
-        assert_eq!(checksum(&out), expected, "{quantization:?}");
+        assert_eq!(checksum(&out), expected, "{quantization:?}, k {k}");
     }
 }
 

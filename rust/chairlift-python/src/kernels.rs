@@ -256,7 +256,7 @@ fn silu_mul(py: Python<'_>, gate_up: Tensor, out: Tensor) -> PyResult<()> {
     call(py, SiluMul { gate_up, out })
 }
 
-/// Instruction set that the kernels use here: `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or
+/// Instruction set that the kernels use here: `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or
 /// `portable`.
 #[pyfunction]
 fn cpu_features() -> &'static str {
