@@ -113,11 +113,6 @@ rust-test: prerequisites ## Tests of the Rust crates (they need no Python)
 	$(call say,cargo test)
 	$(SAME_CASES) cargo test --quiet --locked
 
-.PHONY: test-avx512
-test-avx512: prerequisites ## Tests of the CPU kernels on an emulated processor with AVX-512, VNNI and BF16 (SETS="avx512vnni")
-	$(call say,cargo test under Bochs)
-	rust/chairlift-kernels/emulated/run.sh $(SETS)
-
 .PHONY: simulate
 simulate: prerequisites ## Hunt for scheduler bugs by simulation (STEPS=10000000 FROM=0); a failure prints its seed
 	cargo run --quiet --release --locked --package chairlift-simulator -- --steps $(or $(STEPS),10000000) --from $(or $(FROM),0)
