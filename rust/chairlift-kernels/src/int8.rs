@@ -84,9 +84,7 @@ impl Code for Int8 {
         let mut total = 0;
         for numbers in numbers.chunks(CHUNK) {
             let integers = round_chunk(numbers, scale, &mut integers);
-            for integer in integers {
-                total += i32::from(*integer);
-            }
+            total += sum(integers);
             let (integers, _) = integers.as_chunks::<DEPTH>();
             let parts = integers.chunks(STRIP / input_words::<I>());
             for (x, strip) in parts.zip(strips.by_ref()) {
@@ -156,6 +154,15 @@ fn add_line<I: Isa, const R: usize>(
         w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
     }
     multiply_add::<I, R>(sums, strips, place + 1, w);
+}
+
+#[inline(always)]
+fn sum(integers: &[i8]) -> i32 {
+    let mut total = 0;
+    for integer in integers {
+        total += i32::from(*integer);
+    }
+    total
 }
 
 /// Where a sum starts, so that the offset of the weights is taken back; from the sum of the inputs.
@@ -234,9 +241,7 @@ impl<T: Element> TiledProduct for QuantizedProduct<'_, T, Int8> {
         let mut total = 0;
         for numbers in numbers.chunks(CHUNK) {
             let integers = round_chunk(numbers, scale, &mut integers);
-            for integer in integers {
-                total += i32::from(*integer);
-            }
+            total += sum(integers);
             for (integers, line) in integers.as_chunks::<64>().0.iter().zip(&mut lines) {
                 for (packed, x) in line.iter_mut().zip(integers.as_chunks::<DEPTH>().0) {
                     *packed = word(*x);
