@@ -4,7 +4,7 @@
 //!   a group of a panel    one line of scales, two bf16 in a word: output n and n + W / 2
 //!                         four lines of weights + 8: a word holds [w0 w1 w2 w3] in its low nibbles
 //!                         and [w4 w5 w6 w7] in its high ones, eight k of one output
-//!   a group of inputs     a start and eight words [x0 x1 x2 x3] of each of R rows
+//!   a group of inputs     one line of starts, eight lines of [x0 x1 x2 x3], R rows side by side
 //! ```
 //!
 //! Nibbles are the unsigned factor of a byte product: a pair of products is at most 2 * 15 * 127, and a
@@ -25,8 +25,8 @@ use crate::tile::{Panel, Sums, Tile};
 const DEPTH: usize = 8;
 /// Lines of weights in a group.
 const LINES: usize = GROUP / DEPTH;
-/// Words of a row of inputs in a group, the start included.
-const INPUT_WORDS: usize = 1 + 2 * LINES;
+/// Lines of inputs in a group, the starts included.
+const INPUT_LINES: usize = 1 + 2 * LINES;
 /// Makes weights unsigned.
 const OFFSET: i32 = 8;
 /// The four nibbles that a mask leaves.
@@ -83,7 +83,7 @@ impl Code for Int4 {
 
     #[inline(always)]
     fn words_per_row<I: Isa>(in_features: usize) -> usize {
-        in_features.div_ceil(GROUP) * INPUT_WORDS
+        in_features.div_ceil(GROUP) * INPUT_LINES
     }
 
     #[inline(always)]
@@ -93,24 +93,22 @@ impl Code for Int4 {
         r: usize,
         packed: &mut [u32],
     ) {
-        let (groups, _) = packed.as_chunks_mut::<INPUT_WORDS>();
-        let mut groups = groups.iter_mut().skip(r).step_by(R);
+        let (groups, _) = packed.as_chunks_mut::<R>().0.as_chunks_mut::<INPUT_LINES>();
         let mut integers = [0; CHUNK];
-        for numbers in numbers.chunks(CHUNK) {
+        for (numbers, groups) in numbers.chunks(CHUNK).zip(groups.chunks_mut(CHUNK / GROUP)) {
             let integers = round_chunk(numbers, scale, &mut integers);
-            for (x, [start, words @ ..]) in integers.as_chunks::<GROUP>().0.iter().zip(&mut groups)
-            {
+            for (lines, x) in groups.iter_mut().zip(integers.as_chunks::<GROUP>().0) {
                 // Two sums in the halves of a word, of bytes that 128 makes unsigned.
                 let mut sums = 0;
-                for (place, x) in words.iter_mut().zip(x.as_chunks::<4>().0) {
+                for (line, x) in lines[1..].iter_mut().zip(x.as_chunks::<4>().0) {
                     let word = word(*x);
-                    *place = word;
+                    line[r] = word;
                     let unsigned = word ^ SIGNS;
                     sums += (unsigned & BYTES) + (unsigned >> 8 & BYTES);
                 }
-                let offset = |sum: u32| (-OFFSET * (sum.cast_signed() - UNSIGNED)).cast_unsigned();
-                let (low, high) = (offset(sums & 0xffff), offset(sums >> 16));
-                *start = if I::HAS_DOT {
+                let start = |sum: u32| (-OFFSET * (sum.cast_signed() - UNSIGNED)).cast_unsigned();
+                let (low, high) = (start(sums & 0xffff), start(sums >> 16));
+                lines[0][r] = if I::HAS_DOT {
                     low.wrapping_add(high)
                 } else {
                     low & 0xffff | high << 16
@@ -125,7 +123,7 @@ impl Code for Int4 {
         let len = words_per_group(width);
         let groups = panel.lines(len);
         let mut totals = [[I::splat(0.0); REGISTERS]; R];
-        let (x, _) = x.as_chunks::<INPUT_WORDS>().0.as_chunks::<R>();
+        let (x, _) = x.as_chunks::<R>().0.as_chunks::<INPUT_LINES>();
         for (x, group) in x.iter().zip(groups) {
             let (scales, lines) = group.split_at(I::WORDS);
             let sums = group_sums::<I, R>(lines, x);
@@ -150,13 +148,13 @@ impl Code for Int4 {
 #[inline(always)]
 fn group_sums<I: Isa, const R: usize>(
     lines: &[u32],
-    x: &[[u32; INPUT_WORDS]; R],
+    x: &[[u32; R]; INPUT_LINES],
 ) -> [[I::Words; REGISTERS]; R] {
     let width = REGISTERS * I::WORDS;
     let low = I::splat_word(LOW);
     let mut sums = [[low; REGISTERS]; R];
     for r in 0..R {
-        sums[r] = [I::broadcast_word(&x[r][0]); REGISTERS];
+        sums[r] = [I::broadcast_word(&x[0][r]); REGISTERS];
     }
     for j in 0..LINES {
         let line = &lines[j * width..][..width];
@@ -164,7 +162,7 @@ fn group_sums<I: Isa, const R: usize>(
         for n in 0..REGISTERS {
             w[n] = I::and(I::load_words(&line[n * I::WORDS..]), low);
         }
-        multiply_add::<I, R>(&mut sums, x, 1 + 2 * j, w);
+        multiply_add::<I, R>(&mut sums, &x[1 + 2 * j], w);
         let line = again(line);
         for n in 0..REGISTERS {
             w[n] = I::and(
@@ -172,7 +170,7 @@ fn group_sums<I: Isa, const R: usize>(
                 low,
             );
         }
-        multiply_add::<I, R>(&mut sums, x, 2 + 2 * j, w);
+        multiply_add::<I, R>(&mut sums, &x[2 + 2 * j], w);
     }
     sums
 }
@@ -180,12 +178,11 @@ fn group_sums<I: Isa, const R: usize>(
 #[inline(always)]
 fn multiply_add<I: Isa, const R: usize>(
     sums: &mut [[I::Words; REGISTERS]; R],
-    x: &[[u32; INPUT_WORDS]; R],
-    place: usize,
+    x: &[u32; R],
     w: [I::Words; REGISTERS],
 ) {
     for r in 0..R {
-        let x = I::broadcast_word(&x[r][place]);
+        let x = I::broadcast_word(&x[r]);
         for n in 0..REGISTERS {
             sums[r][n] = if I::HAS_DOT {
                 I::add_dot(sums[r][n], w[n], x)
