@@ -89,9 +89,7 @@ impl Code for Int8 {
             let parts = integers.chunks(STRIP / input_words::<I>());
             for (x, strip) in parts.zip(strips.by_ref()) {
                 if I::HAS_DOT {
-                    for (place, x) in strip.iter_mut().zip(x) {
-                        *place = word(*x);
-                    }
+                    copy(x, strip);
                 } else {
                     for (places, [a, b, c, d]) in strip.as_chunks_mut::<2>().0.iter_mut().zip(x) {
                         *places = [halves(*a, *c), halves(*b, *d)];
@@ -154,6 +152,14 @@ fn add_line<I: Isa, const R: usize>(
         w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
     }
     multiply_add::<I, R>(sums, strips, place + 1, w);
+}
+
+/// The integers as words, at the start of `words`.
+#[inline(always)]
+fn copy(integers: &[[i8; DEPTH]], words: &mut [u32]) {
+    for (packed, x) in words.iter_mut().zip(integers) {
+        *packed = word(*x);
+    }
 }
 
 #[inline(always)]
@@ -243,9 +249,7 @@ impl<T: Element> TiledProduct for QuantizedProduct<'_, T, Int8> {
             let integers = round_chunk(numbers, scale, &mut integers);
             total += sum(integers);
             for (integers, line) in integers.as_chunks::<64>().0.iter().zip(&mut lines) {
-                for (packed, x) in line.iter_mut().zip(integers.as_chunks::<DEPTH>().0) {
-                    *packed = word(*x);
-                }
+                copy(integers.as_chunks().0, line);
             }
         }
         RowScale {

@@ -86,10 +86,10 @@ impl Product for PairProduct<'_> {
     }
 }
 
-/// The numbers of a strip as pairs.
+/// The numbers as pairs, at the start of `words`.
 #[inline(always)]
-fn copy(numbers: &[bf16; STRIP * DEPTH], strip: &mut [u32; STRIP]) {
-    for (packed, pair) in strip.iter_mut().zip(numbers.as_chunks::<DEPTH>().0) {
+fn copy(numbers: &[bf16], words: &mut [u32]) {
+    for (packed, pair) in words.iter_mut().zip(numbers.as_chunks::<DEPTH>().0) {
         *packed = bf16::pack(pair);
     }
 }
@@ -109,9 +109,7 @@ impl TiledProduct for PairProduct<'_> {
     fn pack_line(&self, row: usize, lines: Lines<'_>) -> RowScale {
         let (steps, _) = self.0.x.row(row).as_chunks::<32>();
         for (line, numbers) in lines.zip(steps) {
-            for (word, pair) in line.iter_mut().zip(numbers.as_chunks::<DEPTH>().0) {
-                *word = bf16::pack(pair);
-            }
+            copy(numbers, line);
         }
         RowScale::default()
     }
