@@ -3,6 +3,7 @@
 use crate::aligned::{Aligned, Zeroed};
 use crate::disjoint::Disjoint;
 use crate::dispatch::{Kernel, apart};
+use crate::element::Packed;
 use crate::factor::Factor;
 use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
@@ -24,7 +25,7 @@ pub struct PerhapsInPairs<'a>(pub(crate) Attend<'a, bf16>);
 impl Kernel for PerhapsInPairs<'_> {
     type Output = ();
 
-    const USES_PAIR_DOT: bool = true;
+    const USES_BF16: bool = true;
 
     #[inline(always)]
     fn run<I: Isa>(self) {
@@ -183,7 +184,7 @@ impl<T: Element> Attend<'_, T> {
         for row in 0..rows {
             let mut state = scratch.state::<1>(row, head_dim);
             state.normalize();
-            self.store(item, row, state.o);
+            self.store::<I>(item, row, state.o);
         }
     }
 
@@ -260,13 +261,14 @@ impl<T: Element> Attend<'_, T> {
         let q = &mut q[tile.start * len..tile.end * len];
         for r in 0..tile.len() {
             let (token, columns) = self.place(item, tile.start + r);
-            let numbers = self.query.row(token)[columns].chunks_exact(F::DEPTH);
-            for (q, numbers) in q.chunks_exact_mut(tile.len()).zip(numbers) {
-                let mut wide = [0.0; 2];
-                for (wide, number) in wide.iter_mut().zip(numbers) {
-                    *wide = number.to_f32();
+            let numbers = self.query.row(token)[columns].chunks_exact(T::Packed::DEPTH);
+            let mut place = r;
+            for numbers in numbers {
+                let unit = T::pack(numbers);
+                for index in 0..T::Packed::DEPTH / F::DEPTH {
+                    q[place] = F::part(unit, index);
+                    place += tile.len();
                 }
-                q[r] = F::from_numbers(&wide[..F::DEPTH]);
             }
         }
     }
@@ -342,13 +344,13 @@ impl<T: Element> Attend<'_, T> {
     }
 
     #[inline(always)]
-    fn store(&self, item: &Item, row: usize, o: &[f32]) {
+    fn store<I: Isa>(&self, item: &Item, row: usize, o: &[f32]) {
         let (token, columns) = self.place(item, row);
         let base = token * self.stride;
         // SAFETY: tokens and heads of an item are its own, and items belong to one part.
         let out = unsafe { self.out.take(base + columns.start..base + columns.end) };
-        for (out, &o) in out.iter_mut().zip(o) {
-            *out = T::from_f32(o);
+        for (out, o) in out.as_chunks_mut().0.iter_mut().zip(o.as_chunks().0) {
+            T::round_block::<I>(o, out);
         }
     }
 }

@@ -76,8 +76,8 @@ pub trait Kernel {
     /// add but this, and run as [`InstructionSet::Avx512`].
     const USES_DOT: bool = false;
 
-    /// The same of [`Isa::add_pair_dot`].
-    const USES_PAIR_DOT: bool = false;
+    /// The same of [`Isa::add_pair_dot`] and [`Isa::round_block`].
+    const USES_BF16: bool = false;
 
     /// Does the work. Implementations are `#[inline(always)]`, as is all they call in hot loops.
     fn run<I: Isa>(self) -> Self::Output;
@@ -89,7 +89,7 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     {
         let set = instruction_set();
         // By constants first: what they rule out is not compiled.
-        if K::USES_PAIR_DOT && set.includes(InstructionSet::Avx512Bf16) {
+        if K::USES_BF16 && set.includes(InstructionSet::Avx512Bf16) {
             // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
             return unsafe { run_avx512bf16(kernel) };
         }

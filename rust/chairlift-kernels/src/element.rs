@@ -38,9 +38,12 @@ pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
 ///
 /// A pair of `bf16` is one 32-bit word: a shift or a mask widens either half in its lane, with no
 /// shuffle, and the same words are what AVX-512 BF16 and AMX instructions multiply.
-pub trait Packed: Zeroed + Default + Send + Sync + 'static {
+pub trait Packed: Copy + Zeroed + Default + Send + Sync + 'static {
     /// Numbers in the unit.
     const DEPTH: usize;
+
+    /// Number `index < DEPTH`.
+    fn get(self, index: usize) -> f32;
 
     /// Number `index < DEPTH` of each of the first `LANES` units.
     fn load<I: Isa>(units: &[Self], index: usize) -> I::Vector;
@@ -75,6 +78,11 @@ impl Element for f32 {
 
 impl Packed for f32 {
     const DEPTH: usize = 1;
+
+    #[inline(always)]
+    fn get(self, _index: usize) -> f32 {
+        self
+    }
 
     #[inline(always)]
     fn load<I: Isa>(units: &[Self], _index: usize) -> I::Vector {
@@ -130,9 +138,14 @@ impl Packed for u32 {
     const DEPTH: usize = 2;
 
     #[inline(always)]
+    fn get(self, index: usize) -> f32 {
+        // The first number of a pair is the low half (little endian).
+        f32::from_bits(self >> (16 * index) << 16)
+    }
+
+    #[inline(always)]
     fn load<I: Isa>(units: &[Self], index: usize) -> I::Vector {
         let words = I::load_words(units);
-        // The first number of a pair is the low half (little endian).
         if index == 0 {
             I::low(words)
         } else {

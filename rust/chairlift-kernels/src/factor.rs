@@ -2,10 +2,9 @@
 //! add two products at a time.
 
 use crate::aligned::Zeroed;
-use crate::element::{Element, Packed};
+use crate::element::Packed;
 use crate::isa::Isa;
 use crate::layout::BLOCK_SIZE;
-use half::bf16;
 
 /// The counterpart of a unit P of packed memory, broadcast to all lanes of a register.
 pub trait Factor<P: Packed>: Zeroed + Default {
@@ -15,8 +14,8 @@ pub trait Factor<P: Packed>: Zeroed + Default {
     /// What a register of units is multiplied as.
     type Register<I: Isa>: Copy;
 
-    /// Rounds `DEPTH` numbers.
-    fn from_numbers(numbers: &[f32]) -> Self;
+    /// Part `index < P::DEPTH / DEPTH` of a unit.
+    fn part(unit: P, index: usize) -> Self;
 
     /// Rounds the numbers of a block: the first `16 / DEPTH` factors.
     fn store<I: Isa>(numbers: &[f32; BLOCK_SIZE], factors: &mut [Self; BLOCK_SIZE]);
@@ -44,8 +43,8 @@ impl<P: Packed> Factor<P> for f32 {
     type Register<I: Isa> = I::Vector;
 
     #[inline(always)]
-    fn from_numbers(numbers: &[f32]) -> f32 {
-        numbers[0]
+    fn part(unit: P, index: usize) -> f32 {
+        unit.get(index)
     }
 
     #[inline(always)]
@@ -81,9 +80,8 @@ impl Factor<u32> for u32 {
     type Register<I: Isa> = I::Words;
 
     #[inline(always)]
-    fn from_numbers(numbers: &[f32]) -> u32 {
-        let [a, b] = [numbers[0], numbers[1]].map(<bf16 as Element>::from_f32);
-        bf16::pack(&[a, b])
+    fn part(unit: u32, _index: usize) -> u32 {
+        unit
     }
 
     #[inline(always)]
@@ -95,7 +93,7 @@ impl Factor<u32> for u32 {
 
     #[inline(always)]
     fn number(self, index: usize) -> f32 {
-        f32::from_bits(self >> (16 * index) << 16)
+        self.get(index)
     }
 
     #[inline(always)]

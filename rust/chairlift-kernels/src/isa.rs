@@ -38,6 +38,12 @@ pub trait Isa: Integers + Send + Sync {
     /// The larger of each lane; that of `b` where one is NaN.
     fn max_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
+    /// A bit for each lane: whether that of `a` is above that of `b`.
+    fn above(a: Self::Vector, b: Self::Vector) -> u32;
+
+    /// The lanes of `a` whose bits are set; elsewhere those of `b`.
+    fn select_lanes(bits: u32, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
     /// One number in every lane.
     fn splat(number: f32) -> Self::Vector;
 
@@ -179,6 +185,28 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn above(a: [f32; 8], b: [f32; 8]) -> u32 {
+        let mut bits = 0;
+        for lane in 0..8 {
+            bits |= u32::from(a[lane] > b[lane]) << lane;
+        }
+        bits
+    }
+
+    #[inline(always)]
+    fn select_lanes(bits: u32, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        let mut selected = b;
+        for lane in 0..8 {
+            selected[lane] = if bits >> lane & 1 == 1 {
+                a[lane]
+            } else {
+                b[lane]
+            };
+        }
+        selected
+    }
+
+    #[inline(always)]
     fn splat(number: f32) -> [f32; 8] {
         [number; 8]
     }
@@ -225,7 +253,7 @@ mod tests {
     impl Kernel for Dot {
         type Output = [f32; 16];
 
-        const USES_PAIR_DOT: bool = true;
+        const USES_BF16: bool = true;
 
         #[inline(always)]
         fn run<I: Isa>(self) -> [f32; 16] {

@@ -23,7 +23,7 @@ pub(crate) struct PerhapsInPairs<'a>(pub(crate) Share<'a, PlainProduct<'a, bf16>
 impl Kernel for PerhapsInPairs<'_> {
     type Output = ();
 
-    const USES_PAIR_DOT: bool = true;
+    const USES_BF16: bool = true;
 
     #[inline(always)]
     fn run<I: Isa>(self) {

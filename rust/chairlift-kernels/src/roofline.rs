@@ -60,7 +60,7 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
         type Output = usize;
 
         const USES_DOT: bool = true;
-        const USES_PAIR_DOT: bool = true;
+        const USES_BF16: bool = true;
 
         #[inline(always)]
         fn run<I: Isa>(self) -> usize {

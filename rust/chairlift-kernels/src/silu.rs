@@ -58,6 +58,8 @@ struct SiluMul<'a, T> {
 impl<T: Element> Kernel for SiluMul<'_, T> {
     type Output = ();
 
+    const USES_BF16: bool = true;
+
     #[inline(always)]
     fn run<I: Isa>(self) {
         for row in self.rows {

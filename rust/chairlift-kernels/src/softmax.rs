@@ -1,11 +1,11 @@
 //! The algebra of attention: an online softmax (Milakov and Gimelshein, 2018).
 //!
-//! A state `{m, d, o}` stands for attention over some of the tokens: `m` is their largest score, `d`
+//! A state `{m, d, o}` stands for attention over some of the tokens: `m` is about their largest score, `d`
 //! the sum of `2^(score - m)` and `o` the sum of `2^(score - m) * value`, where scores are scaled such that
-//! powers of 2 stand for powers of e.
+//! powers of 2 stand for powers of e. A score may be a little above `m`, as in FlashAttention-4: few spans then
+//! change `m`, and what they cost is rare. Neither sums nor weights lose by it: their bits after the point are as many.
 //!
 //! - `update` adds a span of tokens,
-//! - `merge` joins the states of two sets of tokens,
 //! - `normalize` turns `o` into the output, `o / d`.
 //!
 //! The PyTorch twin (`attention/reference.py`) and the device code use the same names.
@@ -22,9 +22,12 @@ use crate::stored::{Kept, Scales};
 use std::marker::PhantomData;
 use std::ops::Range;
 
+/// How far a score may be above `m`; a weight is 2 to this power then.
+const SLACK: f32 = 8.0;
+
 /// The states of R queries.
 pub struct State<'a, const R: usize> {
-    /// Largest score so far.
+    /// A score so far; none is more than [`SLACK`] above it.
     pub m: &'a mut [f32; R],
     /// Denominator relative to `m`, in as many parts as a block has tokens: only `normalize` joins them.
     pub d: &'a mut [[f32; BLOCK_SIZE]; R],
@@ -61,6 +64,7 @@ impl<const R: usize> State<'_, R> {
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
+        let mut is_rescaled = false;
         for r in 0..R {
             if visible[r].is_empty() {
                 continue;
@@ -69,24 +73,19 @@ impl<const R: usize> State<'_, R> {
             // which AVX2 has too few registers.
             let blocks = visible[r].end.div_ceil(BLOCK_SIZE);
             let scores = &mut scores[r][..blocks];
-            let mut visible_keys;
-            let mut keys = scales.keys;
+            let (mut scale, mut keys) = (scale, scales.keys);
             if visible[r].len() < SPAN {
-                replace_hidden(scores, &visible[r], f32::NEG_INFINITY);
-                if K::IS_INT8 {
-                    // Nobody has written the scale of a token that is not there.
-                    visible_keys = *scales.keys;
-                    replace_hidden(&mut visible_keys, &visible[r], 1.0);
-                    keys = &visible_keys;
-                }
+                // Scaled first: nobody has written the scale of a token that is not there.
+                scale_visible::<I, K>(scores, scale, keys, &visible[r]);
+                (scale, keys) = (1.0, Scales::NONE.keys);
             }
             // Copies: the compiler knows that nothing else changes them.
             let (mut m, mut d) = (self.m[r], self.d[r]);
-            // Most spans leave the maximum as it is; the factor then is exactly 1.
             let peaks = peaks::<I, K>(scores, scale, keys);
-            if is_any_above(&peaks, m) {
-                let peak = max_of(peaks, m);
+            if I::above(peaks, I::splat(m + SLACK)) != 0 {
+                let peak = largest::<I>(peaks, m);
                 factors[r] = exp2::<I>(m - peak);
+                is_rescaled = true;
                 m = peak;
                 for d in &mut d {
                     *d *= factors[r];
@@ -98,7 +97,7 @@ impl<const R: usize> State<'_, R> {
             {
                 let mut numbers = *scores;
                 for (number, scale) in numbers.iter_mut().zip(&factors_of::<K>(scale, keys)) {
-                    // Two roundings, as of `m`: the largest is exactly 0, and none is above.
+                    // Two roundings, as of `m`: no score is far above it, however large both are.
                     *number = *number * scale - m;
                 }
                 I::exp2_block(&mut numbers);
@@ -114,7 +113,7 @@ impl<const R: usize> State<'_, R> {
             }
             (self.m[r], self.d[r]) = (m, d);
         }
-        if factors != [1.0; R] {
+        if is_rescaled {
             self.rescale(&factors);
         }
         apart::<I, _>(AddValues::<F, P, K, R, N, V> {
@@ -136,31 +135,6 @@ impl<const R: usize> State<'_, R> {
         }
     }
 
-    /// Joins the states of the same queries over other tokens.
-    #[inline(always)]
-    pub fn merge<I: Isa>(&mut self, other: &State<'_, R>) {
-        let head_dim = self.o.len() / R;
-        for r in 0..R {
-            if sum_lanes(other.d[r]) == 0.0 {
-                continue;
-            }
-            let m = if other.m[r] > self.m[r] {
-                other.m[r]
-            } else {
-                self.m[r]
-            };
-            let (ours, theirs) = (exp2::<I>(self.m[r] - m), exp2::<I>(other.m[r] - m));
-            self.m[r] = m;
-            for (d, other) in self.d[r].iter_mut().zip(&other.d[r]) {
-                *d = I::mul_add(*d, ours, other * theirs);
-            }
-            let range = r * head_dim..(r + 1) * head_dim;
-            for (o, other) in self.o[range.clone()].iter_mut().zip(&other.o[range]) {
-                *o = I::mul_add(*o, ours, other * theirs);
-            }
-        }
-    }
-
     /// Turns `o` into the attention output.
     #[inline(always)]
     pub fn normalize(&mut self) {
@@ -174,16 +148,22 @@ impl<const R: usize> State<'_, R> {
     }
 }
 
-/// Gives all tokens but the visible ones another number.
+/// Scales the scores of the visible tokens; those of all others become that of no token.
 #[inline(always)]
-fn replace_hidden(numbers: &mut [[f32; BLOCK_SIZE]], visible: &Range<usize>, other: f32) {
-    // In 32 bits: one comparison of a register with AVX-512.
-    let (first, count) = (visible.start as u32, visible.len() as u32);
-    for (start, numbers) in (0_u32..).step_by(BLOCK_SIZE).zip(numbers) {
-        for (token, number) in (start..).zip(numbers) {
-            if token.wrapping_sub(first) >= count {
-                *number = other;
-            }
+fn scale_visible<I: Isa, K: Kept>(
+    scores: &mut [[f32; BLOCK_SIZE]],
+    scale: f32,
+    keys: &PerToken<f32>,
+    visible: &Range<usize>,
+) {
+    let bits = (1_u64 << (visible.end - 1) << 1).wrapping_sub(1 << visible.start);
+    for (block, (scores, keys)) in scores.iter_mut().zip(keys).enumerate() {
+        let factors = factors_of::<K>(scale, keys);
+        for start in (0..BLOCK_SIZE).step_by(I::LANES) {
+            let scaled = I::mul_lanes(I::load(&scores[start..]), I::load(&factors[start..]));
+            let bits = (bits >> (block * BLOCK_SIZE + start)) as u32;
+            let seen = I::select_lanes(bits, scaled, I::splat(f32::NEG_INFINITY));
+            I::store(seen, &mut scores[start..]);
         }
     }
 }
@@ -204,46 +184,30 @@ fn peaks<I: Isa, K: Kept>(
     scores: &[[f32; BLOCK_SIZE]],
     scale: f32,
     keys: &PerToken<f32>,
-) -> [f32; BLOCK_SIZE] {
-    let mut peaks = [0.0; BLOCK_SIZE];
-    if K::IS_INT8 {
+) -> I::Vector {
+    let mut peaks = I::splat(f32::NEG_INFINITY);
+    for (scores, keys) in scores.iter().zip(keys) {
         for start in (0..BLOCK_SIZE).step_by(I::LANES) {
-            let mut peak = I::splat(f32::NEG_INFINITY);
-            for (scores, keys) in scores.iter().zip(keys) {
-                let scaled = I::mul_lanes(I::load(&scores[start..]), I::load(&keys[start..]));
-                peak = I::max_lanes(scaled, peak);
+            let mut scores = I::load(&scores[start..]);
+            if K::IS_INT8 {
+                scores = I::mul_lanes(scores, I::load(&keys[start..]));
             }
-            I::store(peak, &mut peaks[start..]);
+            peaks = I::max_lanes(scores, peaks);
         }
-        return peaks;
     }
-    // By registers: of the plain loop the compiler makes pairs of lanes.
-    for start in (0..BLOCK_SIZE).step_by(I::LANES) {
-        let mut peak = I::load(&scores[0][start..]);
-        for scores in &scores[1..] {
-            peak = I::max_lanes(I::load(&scores[start..]), peak);
-        }
-        I::store(peak, &mut peaks[start..]);
+    if K::IS_INT8 {
+        peaks
+    } else {
+        I::mul_lanes(peaks, I::splat(scale))
     }
-    for peak in &mut peaks {
-        *peak *= scale;
-    }
-    peaks
-}
-
-#[inline(always)]
-fn is_any_above(lanes: &[f32; BLOCK_SIZE], bound: f32) -> bool {
-    let mut is_above = false;
-    for lane in lanes {
-        is_above |= *lane > bound;
-    }
-    is_above
 }
 
 /// Largest of the lanes and `start`.
 #[inline(always)]
-fn max_of(mut lanes: [f32; BLOCK_SIZE], start: f32) -> f32 {
-    let mut width = BLOCK_SIZE / 2;
+fn largest<I: Isa>(peaks: I::Vector, start: f32) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; BLOCK_SIZE];
+    I::store(peaks, &mut lanes);
+    let mut width = I::LANES / 2;
     while width > 0 {
         for lane in 0..width {
             let (a, b) = (lanes[lane], lanes[lane + width]);

@@ -223,7 +223,7 @@ mod tests {
     impl<P: Packed> Kernel for Widen<'_, P> {
         type Output = ();
 
-        const USES_PAIR_DOT: bool = true;
+        const USES_BF16: bool = true;
 
         #[inline(always)]
         fn run<I: Isa>(self) {

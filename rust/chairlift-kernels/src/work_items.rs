@@ -9,6 +9,12 @@ use std::ops::Range;
 /// chunk still gives enough items to balance.
 pub(crate) const ITEM_ROWS: usize = 48;
 
+/// The load of a block takes about as long as computing so many rows with it.
+const LOAD: usize = 9;
+
+/// The ends of a row (its query, the span of which it sees a part, its output) take about as long as so many blocks.
+const ENDS: usize = 4;
+
 /// Which tokens are computed, and where their row's blocks are.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequences<'a> {
@@ -107,8 +113,8 @@ pub(crate) fn work_items(
             let tokens = first..queries.end.min(first + tokens_per_item);
             let start = first_visible(position(first), window) / BLOCK_SIZE;
             let blocks = start..position(tokens.end - 1) / BLOCK_SIZE + 1;
-            // The load of a block costs about as much as computing two rows with it.
-            let cost = blocks.len() * (tokens.len() * group + 2) + 2;
+            let rows = tokens.len() * group;
+            let cost = blocks.len() * rows.max(LOAD) + rows * ENDS;
             items.extend((0..shape.num_kv_heads).map(|kv_head| Item {
                 row: row as usize,
                 kv_head,

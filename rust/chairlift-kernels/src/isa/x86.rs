@@ -7,14 +7,15 @@ use super::{
 use crate::layout::BLOCK_SIZE;
 use half::bf16;
 use std::arch::x86_64::{
-    __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _MM_FROUND_TO_NEG_INF, _mm_loadu_si128,
-    _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_max_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
+    __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _MM_FROUND_TO_NEG_INF,
+    _mm_loadu_si128, _mm256_and_si256, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmp_ps,
+    _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+    _mm256_movemask_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
     _mm256_storeu_ps, _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512,
-    _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh,
-    _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps,
-    _mm512_permutex2var_epi16, _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
+    _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_blend_ps,
+    _mm512_max_ps, _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_reduce_ps, _mm512_scalef_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 use std::mem::transmute;
 
@@ -122,6 +123,24 @@ implement!(
     _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
     _mm256_castsi256_ps, _mm256_cvtepi32_ps,
     const SET: InstructionSet = InstructionSet::Avx2;
+
+    #[inline(always)]
+    fn above(a: __m256, b: __m256) -> u32 {
+        // SAFETY: see the macro.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)).cast_unsigned() }
+    }
+
+    #[inline(always)]
+    fn select_lanes(bits: u32, a: __m256, b: __m256) -> __m256 {
+        const LANES: [i32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+        // SAFETY: see the macro; the constant is as long as the register.
+        unsafe {
+            let lanes = transmute::<[i32; 8], __m256i>(LANES);
+            let bits = _mm256_and_si256(_mm256_set1_epi32(bits.cast_signed()), lanes);
+            let is_set = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, lanes));
+            _mm256_blendv_ps(b, a, is_set)
+        }
+    }
 );
 implement!(
     [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 12 rows,
@@ -154,6 +173,18 @@ implement!(
             p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0));
             _mm512_storeu_ps(numbers.as_mut_ptr(), _mm512_scalef_ps(p, x));
         }
+    }
+
+    #[inline(always)]
+    fn above(a: __m512, b: __m512) -> u32 {
+        // SAFETY: see the macro.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b).into() }
+    }
+
+    #[inline(always)]
+    fn select_lanes(bits: u32, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see the macro.
+        unsafe { _mm512_mask_blend_ps(bits as u16, b, a) }
     }
 
     #[inline(always)]

@@ -28,7 +28,7 @@ impl<P: TiledProduct> Kernel for Emulated<'_, P> {
     type Output = ();
 
     const USES_DOT: bool = true;
-    const USES_PAIR_DOT: bool = true;
+    const USES_BF16: bool = true;
 
     #[inline(always)]
     fn run<I: Isa>(self) {
