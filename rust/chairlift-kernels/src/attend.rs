@@ -58,9 +58,13 @@ fn spans(item: &Item) -> Range<usize> {
 }
 
 /// Rows of a tile at most.
-const fn most_rows<I: Isa>() -> usize {
+const fn most_rows<I: Isa, F: Factor<P>, P: Packed>() -> usize {
     if I::LANES == BLOCK_SIZE {
         I::ROWS / 2
+    } else if F::DEPTH < P::DEPTH && I::ROWS > 2 {
+        // The mask that parts units leaves no register for a last sum, and one in memory is what all others
+        // wait for.
+        I::ROWS - 1
     } else {
         I::ROWS
     }
@@ -120,8 +124,11 @@ impl<T: Element> Attend<'_, T> {
             m: vec![0.0; rows],
             d: vec![[0.0; BLOCK_SIZE]; rows],
             o: Aligned::zeroed(numbers),
-            scores: vec![[[0.0; BLOCK_SIZE]; SPAN_BLOCKS]; most_rows::<I>()],
-            weights: vec![[[F::default(); BLOCK_SIZE]; SPAN_BLOCKS]; most_rows::<I>()],
+            scores: vec![[[0.0; BLOCK_SIZE]; SPAN_BLOCKS]; most_rows::<I, F, T::Packed>()],
+            weights: vec![
+                [[F::default(); BLOCK_SIZE]; SPAN_BLOCKS];
+                most_rows::<I, F, T::Packed>()
+            ],
         };
         for (index, item) in self.items.iter().enumerate() {
             let next = self.items.get(index + 1).unwrap_or(item);
@@ -152,7 +159,7 @@ impl<T: Element> Attend<'_, T> {
     ) {
         let head_dim = self.layer.shape.head_dim;
         let rows = item.tokens.len() * self.group;
-        for tile in balanced(rows, const { most_rows::<I>() }) {
+        for tile in balanced(rows, const { most_rows::<I, F, T::Packed>() }) {
             self.load_queries::<F>(item, tile, &mut scratch.q);
         }
         for row in 0..rows {
@@ -161,7 +168,7 @@ impl<T: Element> Attend<'_, T> {
         for index in spans(item) {
             // While a span is read, the one after it is asked for: by a single tile, not by many, each of
             // which would ask for what the first got. Those ask for what they read.
-            let (next, next_index) = if rows > const { most_rows::<I>() } {
+            let (next, next_index) = if rows > const { most_rows::<I, F, T::Packed>() } {
                 (item, index)
             } else if index + 1 < spans(item).end {
                 (item, index + 1)
@@ -174,8 +181,8 @@ impl<T: Element> Attend<'_, T> {
             } else {
                 (self.span(places), Scales::NONE)
             };
-            for tile in balanced(rows, const { most_rows::<I>() }) {
-                with_rows!(most_rows::<I>(), tile.len(), |R| {
+            for tile in balanced(rows, const { most_rows::<I, F, T::Packed>() }) {
+                with_rows!(most_rows::<I, F, T::Packed>(), tile.len(), |R| {
                     let span = (index * SPAN, &span, scales);
                     self.add_tile::<I, F, K, R, N, B, V>(item, tile.start, span, scratch);
                 });

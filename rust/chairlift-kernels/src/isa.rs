@@ -278,4 +278,36 @@ mod tests {
         let sums = lanes.map(|lane| lane / 2.0);
         assert_eq!(dispatch(Dot(sums, pair(3.0, -111.0), b)), expected);
     }
+
+    struct RoundBlock([f32; 16]);
+
+    impl Kernel for RoundBlock {
+        type Output = [bf16; 16];
+
+        const USES_BF16: bool = true;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> [bf16; 16] {
+            let mut out = [bf16::ZERO; 16];
+            I::round_block(&self.0, &mut out);
+            out
+        }
+    }
+
+    #[test]
+    fn a_block_rounds_as_its_numbers_do() {
+        let highs: [u32; 16] = std::array::from_fn(|lane| 0x1111 * lane as u32);
+        for step in 0..0x1111 {
+            for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let numbers = highs.map(|high| f32::from_bits((high + step) << 16 | low));
+                let rounded = dispatch(RoundBlock(numbers));
+                for (number, rounded) in numbers.into_iter().zip(rounded) {
+                    let expected = <bf16 as Element>::from_f32(number);
+                    let is_zero = number.is_subnormal() && rounded.to_f32() == 0.0;
+                    let is_nan = number.is_nan() && rounded.is_nan();
+                    assert!(rounded == expected || is_zero || is_nan, "{number:e}");
+                }
+            }
+        }
+    }
 }

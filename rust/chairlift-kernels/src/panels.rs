@@ -25,6 +25,7 @@ use crate::disjoint::Disjoint;
 use crate::dispatch::{Kernel, dispatch};
 use crate::error::{ArgumentError, expect_equal};
 use crate::isa::Isa;
+use crate::layout::BLOCK_SIZE;
 use crate::pool;
 use crate::rows::RowsMut;
 use crate::tile::{Ahead, Sums, Tile, balanced, with_rows};
@@ -250,7 +251,10 @@ impl<O: Element> Kernel for Round<'_, '_, O> {
             let start = self.start + r * self.stride;
             // SAFETY: the promise to `store`; the slice does not outlive this turn.
             let out = unsafe { self.out.take(start..start + self.columns) };
-            if out.len() == width {
+            if out.len() == BLOCK_SIZE && width == BLOCK_SIZE {
+                let numbers = numbers.first_chunk().expect("a panel");
+                O::round_block::<I>(numbers, out.first_chunk_mut().expect("a panel"));
+            } else if out.len() == width {
                 for column in 0..width {
                     out[column] = O::from_f32(numbers[column]);
                 }

@@ -7,14 +7,16 @@ use super::{
 use crate::layout::BLOCK_SIZE;
 use half::bf16;
 use std::arch::x86_64::{
-    __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _MM_FROUND_TO_NEG_INF,
-    _mm_loadu_si128, _mm256_and_si256, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmp_ps,
-    _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
-    _mm256_movemask_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
-    _mm256_storeu_ps, _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512,
-    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
-    _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_blend_ps,
-    _mm512_max_ps, _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_reduce_ps, _mm512_scalef_ps,
+    __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _CMP_UNORD_Q,
+    _MM_FROUND_TO_NEG_INF, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps,
+    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi32,
+    _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_movemask_ps,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_packus_epi32, _mm256_permute4x64_epi64,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh,
+    _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_ps,
+    _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_reduce_ps, _mm512_scalef_ps,
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 use std::mem::transmute;
@@ -116,6 +118,22 @@ macro_rules! implement {
     };
 }
 
+/// Numbers rounded to bf16, in the low halves of words.
+#[inline(always)]
+fn upper_of_rounded(numbers: __m256) -> __m256i {
+    // SAFETY: called with AVX2 alone, see `implement`.
+    unsafe {
+        let bits = _mm256_castps_si256(numbers);
+        let is_odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let half = _mm256_add_epi32(is_odd, _mm256_set1_epi32(0x7fff));
+        let rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, half));
+        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+        let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(numbers, numbers);
+        let chosen = _mm256_blendv_ps(rounded, _mm256_castsi256_ps(quiet), is_nan);
+        _mm256_srli_epi32::<16>(_mm256_castps_si256(chosen))
+    }
+}
+
 // 12 accumulators, 2 of B, 1 of a row and the mask are 16 registers.
 implement!(
     [] Avx2, __m256, 8 lanes, 6 rows,
@@ -139,6 +157,19 @@ implement!(
             let bits = _mm256_and_si256(_mm256_set1_epi32(bits.cast_signed()), lanes);
             let is_set = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, lanes));
             _mm256_blendv_ps(b, a, is_set)
+        }
+    }
+
+    // As of `bf16::from_f32`: of a loop over a block the compiler makes single numbers.
+    #[inline(always)]
+    fn round_block(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+        // SAFETY: see the macro; a block is two registers, and one in bf16.
+        unsafe {
+            let low = upper_of_rounded(_mm256_loadu_ps(numbers.as_ptr()));
+            let high = upper_of_rounded(_mm256_loadu_ps(numbers.as_ptr().add(8)));
+            // Packs halves of 128 bits: [low 0..4, high 0..4, low 4..8, high 4..8].
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), words);
         }
     }
 );
