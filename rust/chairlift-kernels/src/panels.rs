@@ -251,6 +251,7 @@ impl<O: Element> Kernel for Round<'_, '_, O> {
             let start = self.start + r * self.stride;
             // SAFETY: the promise to `store`; the slice does not outlive this turn.
             let out = unsafe { self.out.take(start..start + self.columns) };
+            // A panel of AVX2: of so short a loop the compiler makes code for single numbers.
             if out.len() == BLOCK_SIZE && width == BLOCK_SIZE {
                 let numbers = numbers.first_chunk().expect("a panel");
                 O::round_block::<I>(numbers, out.first_chunk_mut().expect("a panel"));

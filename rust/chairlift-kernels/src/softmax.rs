@@ -3,7 +3,7 @@
 //! A state `{m, d, o}` stands for attention over some of the tokens: `m` is about their largest score, `d`
 //! the sum of `2^(score - m)` and `o` the sum of `2^(score - m) * value`, where scores are scaled such that
 //! powers of 2 stand for powers of e. A score may be a little above `m`, as in FlashAttention-4: few spans then
-//! change `m`, and what they cost is rare. Neither sums nor weights lose by it: their bits after the point are as many.
+//! change `m`, which is what costs. Weights and sums are larger by it, with as many significant bits.
 //!
 //! - `update` adds a span of tokens,
 //! - `normalize` turns `o` into the output, `o / d`.
