@@ -64,56 +64,21 @@ impl<const R: usize> State<'_, R> {
         visible: &[Range<usize>; R],
     ) {
         let mut factors = [1.0; R];
-        let mut is_rescaled = false;
         for r in 0..R {
-            if visible[r].is_empty() {
-                continue;
+            if !visible[r].is_empty() {
+                let weights = &mut weights[r];
+                factors[r] = self.weigh::<I, F, P, K>(
+                    r,
+                    &mut scores[r],
+                    scale,
+                    weights,
+                    scales,
+                    &visible[r],
+                );
             }
-            // A number that the compiler does not know keeps it from taking all blocks side by side, for
-            // which AVX2 has too few registers.
-            let blocks = visible[r].end.div_ceil(BLOCK_SIZE);
-            let scores = &mut scores[r][..blocks];
-            let (mut scale, mut keys) = (scale, scales.keys);
-            if visible[r].len() < SPAN {
-                // Scaled first: nobody has written the scale of a token that is not there.
-                scale_visible::<I, K>(scores, scale, keys, &visible[r]);
-                (scale, keys) = (1.0, Scales::NONE.keys);
-            }
-            // Copies: the compiler knows that nothing else changes them.
-            let (mut m, mut d) = (self.m[r], self.d[r]);
-            let peaks = peaks::<I, K>(scores, scale, keys);
-            if I::above(peaks, I::splat(m + SLACK)) != 0 {
-                let peak = largest::<I>(peaks, m);
-                factors[r] = exp2::<I>(m - peak);
-                is_rescaled = true;
-                m = peak;
-                for d in &mut d {
-                    *d *= factors[r];
-                }
-            }
-            let scales = keys.iter().zip(scales.values);
-            for ((scores, weights), (keys, values)) in
-                scores.iter().zip(&mut weights[r]).zip(scales)
-            {
-                let mut numbers = *scores;
-                for (number, scale) in numbers.iter_mut().zip(&factors_of::<K>(scale, keys)) {
-                    // Two roundings, as of `m`: no score is far above it, however large both are.
-                    *number = *number * scale - m;
-                }
-                I::exp2_block(&mut numbers);
-                for (d, number) in d.iter_mut().zip(&numbers) {
-                    *d += number;
-                }
-                if K::IS_INT8 {
-                    for (number, scale) in numbers.iter_mut().zip(values) {
-                        *number *= scale;
-                    }
-                }
-                F::store::<I>(&numbers, weights);
-            }
-            (self.m[r], self.d[r]) = (m, d);
         }
-        if is_rescaled {
+        // Most spans leave `m` as it is; the factor then is exactly 1.
+        if factors != [1.0; R] {
             self.rescale(&factors);
         }
         apart::<I, _>(AddValues::<F, P, K, R, N, V> {
@@ -123,6 +88,62 @@ impl<const R: usize> State<'_, R> {
             visible,
             kept: PhantomData,
         });
+    }
+
+    /// Makes weights of the scores of query `r` that are visible, and adds them to its denominator; gives what its
+    /// `o` is to be multiplied by.
+    #[inline(always)]
+    fn weigh<I: Isa, F: Factor<P>, P: Packed, K: Kept>(
+        &mut self,
+        r: usize,
+        scores: &mut PerToken<f32>,
+        scale: f32,
+        weights: &mut PerToken<F>,
+        scales: Scales<'_>,
+        visible: &Range<usize>,
+    ) -> f32 {
+        // A number that the compiler does not know keeps it from taking all blocks side by side, for
+        // which AVX2 has too few registers.
+        let blocks = visible.end.div_ceil(BLOCK_SIZE);
+        let scores = &mut scores[..blocks];
+        let (mut scale, mut keys) = (scale, scales.keys);
+        if visible.len() < SPAN {
+            // Scaled first: nobody has written the scale of a token that is not there.
+            scale_visible::<I, K>(scores, scale, keys, visible);
+            (scale, keys) = (1.0, Scales::NONE.keys);
+        }
+        // Copies: the compiler knows that nothing else changes them.
+        let (mut m, mut d) = (self.m[r], self.d[r]);
+        let mut factor = 1.0;
+        let peaks = peaks::<I, K>(scores, scale, keys);
+        if I::above(peaks, I::splat(m + SLACK)) != 0 {
+            let peak = largest::<I>(peaks, m);
+            factor = exp2::<I>(m - peak);
+            m = peak;
+            for d in &mut d {
+                *d *= factor;
+            }
+        }
+        let scales = keys.iter().zip(scales.values);
+        for ((scores, weights), (keys, values)) in scores.iter().zip(weights).zip(scales) {
+            let mut numbers = *scores;
+            for (number, scale) in numbers.iter_mut().zip(&factors_of::<K>(scale, keys)) {
+                // Two roundings, as of `m`: no score is far above it, however large both are.
+                *number = *number * scale - m;
+            }
+            I::exp2_block(&mut numbers);
+            for (d, number) in d.iter_mut().zip(&numbers) {
+                *d += number;
+            }
+            if K::IS_INT8 {
+                for (number, scale) in numbers.iter_mut().zip(values) {
+                    *number *= scale;
+                }
+            }
+            F::store::<I>(&numbers, weights);
+        }
+        (self.m[r], self.d[r]) = (m, d);
+        factor
     }
 
     #[inline(always)]
