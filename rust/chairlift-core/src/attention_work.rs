@@ -66,7 +66,7 @@ impl Cut {
     /// A row that `work` has no room for goes to `tiles`, which need no memory for partial results.
     ///
     /// # Errors
-    /// If the rows are not those of a step, or `tiles` is too short.
+    /// If the cut itself is none, the rows are not those of a step, or `tiles` is too short.
     pub fn cut(
         &self,
         query_start_loc: &[i32],
@@ -74,6 +74,7 @@ impl Cut {
         work: &mut [i32],
         tiles: &mut [i32],
     ) -> Result<Pieces, CutError> {
+        self.check()?;
         let mut spans = spans(query_start_loc, seq_lens)?;
         spans.sort_unstable_by_key(|span| (Reverse(self.num_splits(*span)), span.index));
         let mut rest = work.chunks_exact_mut(WORK_WIDTH);
@@ -101,6 +102,24 @@ impl Cut {
         })
     }
 
+    /// Counts are those of lists of `i32`, so products of two of them fit `usize`.
+    fn check(&self) -> Result<(), CutError> {
+        for (name, value) in [
+            ("num_kv_heads", self.num_kv_heads),
+            ("group", self.group),
+            ("split_len", self.split_len),
+            ("tile_rows", self.tile_rows),
+        ] {
+            if value == 0 || i32::try_from(value).is_err() {
+                let most = i32::MAX;
+                return Err(CutError(format!(
+                    "{name}: expected 1 to {most}, got {value}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// The split with the oldest token that the row's first query sees.
     fn first_split(&self, span: Span) -> usize {
         self.oldest(span, 0) / self.split_len
@@ -124,7 +143,8 @@ impl Cut {
     }
 
     fn tile(&self, spans: &[Span], tiles: &mut [i32]) -> Result<usize, CutError> {
-        let mut cut = Vec::new();
+        let num_tiles = self.num_tiles(spans, tiles.len() / TILE_WIDTH)?;
+        let mut cut = Vec::with_capacity(num_tiles);
         for &span in spans {
             let num_packed = span.num_queries * self.group;
             for first in (0..num_packed).step_by(self.tile_rows) {
@@ -139,16 +159,32 @@ impl Cut {
         cut.sort_unstable_by_key(|&(num_tokens, index, head, first)| {
             (Reverse(num_tokens), index, head, first)
         });
-        let (expected, got) = (cut.len() * TILE_WIDTH, tiles.len());
-        if got < expected {
-            return Err(CutError(format!(
-                "tiles: expected at least {expected} integers, got {got}"
-            )));
-        }
         for (entry, &(_, index, head, first)) in tiles.chunks_exact_mut(TILE_WIDTH).zip(&cut) {
             entry.copy_from_slice(&[index, head as i32, first as i32]);
         }
         Ok(cut.len())
+    }
+
+    /// How many tiles the rows make: counted before any is made, so that a step that is far too large takes no memory.
+    fn num_tiles(&self, spans: &[Span], room: usize) -> Result<usize, CutError> {
+        let mut count = 0_usize;
+        for span in spans {
+            let num_packed = span.num_queries * self.group;
+            if i32::try_from(num_packed).is_err() {
+                let (most, queries, group) = (i32::MAX, span.num_queries, self.group);
+                return Err(CutError(format!(
+                    "group: expected at most {most} packed rows, got {queries} queries times {group}"
+                )));
+            }
+            count = count.saturating_add(num_packed.div_ceil(self.tile_rows) * self.num_kv_heads);
+        }
+        if room < count {
+            let (expected, got) = (count.saturating_mul(TILE_WIDTH), room * TILE_WIDTH);
+            return Err(CutError(format!(
+                "tiles: expected at least {expected} integers, got {got}"
+            )));
+        }
+        Ok(count)
     }
 }
 
@@ -160,7 +196,7 @@ fn spans(query_start_loc: &[i32], seq_lens: &[i32]) -> Result<Vec<Span>, CutErro
         )));
     }
     let span = |(index, (starts, &seq_len)): (usize, (&[i32], &i32))| {
-        let num_queries = usize::try_from(starts[1] - starts[0]).ok()?;
+        let num_queries = usize::try_from(starts[1].checked_sub(starts[0])?).ok()?;
         let seq_len = usize::try_from(seq_len).ok()?;
         (num_queries <= seq_len).then_some(Span {
             index: index as i32,

@@ -119,6 +119,8 @@ pub(crate) struct Request {
     pub(crate) cache_write: bool,
     pub(crate) include_stop: bool,
     pub(crate) is_paused: bool,
+    /// No more credit follows: the answer ends when it is spent.
+    pub(crate) credit_is_final: bool,
     /// Waits for another answer to compute the prompt, with a row or without.
     pub(crate) leader: Option<Slot>,
     /// Answers that wait for this one to compute the prompt.
@@ -204,6 +206,7 @@ impl Request {
             leader: None,
             num_followers: 0,
             is_paused: false,
+            credit_is_final: false,
             credit_end: new
                 .credit
                 .map_or(usize::MAX, |credit| add_credit(num_prompt, credit)),
@@ -287,7 +290,20 @@ impl Request {
         if let Some(stop) = self.text.push(table, token, may_stop, out) {
             return Some(EndReason::StopString(self.text.stop(stop).to_owned()));
         }
-        (self.tokens.len() >= self.max_num_tokens).then_some(EndReason::Length)
+        self.limit_reached()
+    }
+
+    /// Some: the answer may have no more tokens, now or later. One that is not paid for at all has not been begun.
+    pub(crate) fn limit_reached(&self) -> Option<EndReason> {
+        let num_tokens = self.tokens.len();
+        if num_tokens >= self.max_num_tokens {
+            return Some(EndReason::Length);
+        }
+        let is_spent = self.credit_is_final && num_tokens >= self.credit_end;
+        is_spent.then(|| match self.num_output() {
+            0 => EndReason::Cancelled,
+            _ => EndReason::Length,
+        })
     }
 
     /// Request and index, as its events have them.

@@ -63,6 +63,12 @@ pub fn apply_plan(
         num_tokens: view.input_ids.len(),
         num_samples: view.sample_rows.len(),
     };
+    if !(1..=i32::MAX as usize).contains(&block_size) {
+        let most = i32::MAX;
+        return Err(PlanError(format!(
+            "block_size: expected 1 to {most}, got {block_size}"
+        )));
+    }
     check_shape(shape, tables, inputs)?;
     tables.apply(&view)?;
     inputs.rows[..shape.num_rows].copy_from_slice(view.rows);
@@ -105,6 +111,12 @@ fn check_shape(
 }
 
 impl RowTables<'_> {
+    /// Blocks that a row has room for; none where there is no row.
+    fn columns(&self) -> usize {
+        let lines = self.num_kv_groups * self.computed.len();
+        self.block_tables.len().checked_div(lines).unwrap_or(0)
+    }
+
     fn apply(&mut self, view: &PlanView<'_>) -> Result<(), PlanError> {
         let num_rows = self.computed.len();
         for &[row, slot, index, start, _adapter, _grammar] in view.assigned {
@@ -113,7 +125,7 @@ impl RowTables<'_> {
             self.row_slot[row] = slot;
             self.row_index[row] = index;
         }
-        let columns = self.block_tables.len() / (self.num_kv_groups * num_rows);
+        let columns = self.columns();
         for &[group, row, column, block] in view.block_updates {
             let group = below("KV group", group, self.num_kv_groups)?;
             let row = below("block row", row, num_rows)?;
@@ -131,23 +143,16 @@ fn derive(
     inputs: &mut StepInputs<'_>,
 ) -> Result<(), PlanError> {
     let num_rows = tables.computed.len();
-    let columns = tables.block_tables.len() / (tables.num_kv_groups * num_rows);
+    let columns = tables.columns();
+    let past_longest = columns.saturating_mul(block_size).saturating_add(1);
     let stride = inputs.slot_mapping.len() / tables.num_kv_groups;
     let mut at = 0;
     inputs.query_start_loc[0] = 0;
     for (i, (&row, &count)) in view.rows.iter().zip(view.num_tokens).enumerate() {
         let row = below("row", row, num_rows)?;
         let count = below("num_tokens", count, view.input_ids.len() - at + 1)?;
-        let start = below(
-            "computed tokens",
-            tables.computed[row],
-            columns * block_size + 1,
-        )?;
-        let end = below(
-            "row length",
-            (start + count) as i32,
-            columns * block_size + 1,
-        )?;
+        let start = below("computed tokens", tables.computed[row], past_longest)?;
+        let end = below("row length", (start + count) as i32, past_longest)?;
         for (token, position) in (at..).zip(start..end) {
             let id = view.input_ids[token];
             inputs.input_ids[token] = if id == LAST_SAMPLED {
@@ -159,8 +164,7 @@ fn derive(
             for group in 0..tables.num_kv_groups {
                 let line = (group * num_rows + row) * columns;
                 let block = tables.block_tables[line + position / block_size];
-                inputs.slot_mapping[group * stride + token] =
-                    block * block_size as i32 + (position % block_size) as i32;
+                inputs.slot_mapping[group * stride + token] = slot(block, block_size, position)?;
             }
         }
         at += count;
@@ -169,6 +173,18 @@ fn derive(
         inputs.seq_lens[i] = end as i32;
     }
     Ok(())
+}
+
+/// The slot of a token in its block.
+fn slot(block: i32, block_size: usize, position: usize) -> Result<i32, PlanError> {
+    let slot = i64::from(block) * block_size as i64 + (position % block_size) as i64;
+    let error = |_| {
+        PlanError(format!(
+            "block_tables: block {block} is not below {}",
+            i32::MAX as usize / block_size
+        ))
+    };
+    i32::try_from(slot).map_err(error)
 }
 
 fn below(name: &str, value: i32, limit: usize) -> Result<usize, PlanError> {

@@ -155,3 +155,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_step_that_is_none_is_an_error_and_takes_no_memory() {
+    let refused = |how: &Cut, starts: &[i32], seq_lens: &[i32]| {
+        let error = how.cut(starts, seq_lens, &mut [], &mut [0; 12]);
+        error.expect_err("no step").to_string()
+    };
+    let long = i32::MAX;
+    assert_eq!(
+        refused(&CUT, &[i32::MIN, long], &[long]),
+        "seq_lens: a row has more queries than tokens"
+    );
+    let wide = Cut {
+        group: 1 << 30,
+        ..CUT
+    };
+    assert_eq!(
+        refused(&wide, &[0, long], &[long]),
+        "group: expected at most 2147483647 packed rows, got 2147483647 queries times 1073741824"
+    );
+    let fine = Cut {
+        num_kv_heads: long as usize,
+        group: 1,
+        tile_rows: 1,
+        ..CUT
+    };
+    assert_eq!(
+        refused(&fine, &[0, long], &[long]),
+        "tiles: expected at least 13835058042397261827 integers, got 12"
+    );
+    for (group, got) in [(0, "0"), (usize::MAX, "18446744073709551615")] {
+        let message = format!("group: expected 1 to 2147483647, got {got}");
+        assert_eq!(refused(&Cut { group, ..CUT }, &[0, 1], &[1]), message);
+    }
+}

@@ -33,6 +33,8 @@ pub(crate) enum Alteration {
         patience: Option<u64>,
     },
     Credit(u64),
+    /// The same, and no more follows.
+    LastCredit(u64),
     Pause(bool),
 }
 
@@ -84,6 +86,7 @@ impl Alteration {
             }
             3 | 4 => Self::Pause(true),
             5 | 8 | 9 => Self::Pause(false),
+            6 if random.chance(512) => Self::LastCredit(random.pick(&[0, 0, 1, 2, 5])),
             _ => Self::Credit(random.pick(&[0, 1, 1, 2, 5, u64::MAX])),
         }
     }
@@ -117,6 +120,7 @@ impl fmt::Display for Alteration {
                  {first_token_patience:?}, patience {patience:?}"
             ),
             Self::Credit(tokens) => write!(f, "credit {tokens}"),
+            Self::LastCredit(tokens) => write!(f, "credit {tokens}, the last"),
             Self::Pause(true) => write!(f, "pause"),
             Self::Pause(false) => write!(f, "go on"),
         }
@@ -184,6 +188,10 @@ impl World {
             &Alteration::Credit(tokens) => {
                 self.deal(answers[0], tokens);
                 change.credit = tokens;
+            }
+            &Alteration::LastCredit(tokens) => {
+                self.close_credit(answers, tokens);
+                (change.credit, change.credit_is_final) = (tokens, true);
             }
             &Alteration::Pause(paused) => {
                 for &index in answers {

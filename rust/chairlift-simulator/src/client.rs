@@ -48,6 +48,8 @@ pub(crate) struct Client {
     pub(crate) priority: i32,
     /// Output tokens that it may have; `None` is no limit.
     pub(crate) credit: Option<u64>,
+    /// It gets no more.
+    pub(crate) credit_is_final: bool,
     pub(crate) is_paused: bool,
     pub(crate) answer: Answer,
     pub(crate) state: State,
@@ -118,6 +120,7 @@ impl Client {
             reads_cache: arrival.cache_read,
             priority: arrival.priority,
             credit: None,
+            credit_is_final: false,
             is_paused: false,
             answer,
             state: State::Waiting,
@@ -254,9 +257,15 @@ impl Client {
     /// What `count` more tokens bring.
     pub(crate) fn due_after(&self, count: usize) -> Due {
         let left = self.answer.num_output - self.num_output;
+        let is_spent = self.credit_is_final && count >= self.credit_left(self.num_output);
+        let end = match (count >= left, is_spent) {
+            (true, _) => Some(self.answer.reason.clone()),
+            (false, true) => Some(self.answer.reason_at(self.num_output + count)),
+            (false, false) => None,
+        };
         Due {
             num_tokens: count.min(left),
-            end: (count >= left).then(|| self.answer.reason.clone()),
+            end,
         }
     }
 

@@ -48,6 +48,26 @@ impl World {
         }
     }
 
+    /// Deals the last credit out: answers that have no token left to get end at once.
+    pub(crate) fn close_credit(&mut self, answers: &[usize], credit: u64) {
+        self.deal(answers[0], credit);
+        for &index in answers.iter().rev() {
+            let client = &mut self.clients[index];
+            client.credit_is_final = true;
+            if client.credit_left(client.num_output) > 0 {
+                self.tally
+                    .add(Sight::LastCredits, u64::from(client.credit.is_some()));
+                continue;
+            }
+            let (sight, reason) = match client.num_output {
+                0 => (Sight::NeverPaid, EndReason::Cancelled),
+                _ => (Sight::EndedSpent, EndReason::Length),
+            };
+            self.tally.saw(sight);
+            self.owe_end(index, &reason);
+        }
+    }
+
     /// Says that the event at hand ends an answer, whatever else it owes.
     pub(crate) fn owe_end(&mut self, client: usize, reason: &EndReason) {
         let num_tokens = self.clients[client].due.take().map(|due| due.num_tokens);

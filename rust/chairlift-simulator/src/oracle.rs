@@ -187,6 +187,11 @@ impl Answer {
         }
     }
 
+    /// How the answer ends if it may have so many output tokens and no more.
+    pub(crate) fn reason_at(&self, num_output: usize) -> EndReason {
+        self.read(num_output).reason
+    }
+
     /// Reads up to `most` output tokens as if the answer were no longer.
     fn read(&self, most: usize) -> Reading {
         let mut groups = Groups::default();

@@ -112,7 +112,12 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
     finish(world, &mut happen)?;
     for index in world.live.clone() {
         let label = world.clients[index].label;
-        for alteration in [Alteration::Pause(false), Alteration::Credit(u64::MAX)] {
+        // Of two clients one gives as much as there is, the other has gone and gives no more.
+        let credit = match label % 2 {
+            0 => Alteration::Credit(u64::MAX),
+            _ => Alteration::LastCredit(0),
+        };
+        for alteration in [Alteration::Pause(false), credit] {
             happen(world, Event::Change(label, alteration))?;
         }
     }

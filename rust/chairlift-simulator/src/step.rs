@@ -250,6 +250,11 @@ impl World {
             .add(Sight::CreditCuts, (num_tokens - taken) as u64);
         client.num_sampled = client.num_sampled + taken - 1;
         let due = client.due_after(taken);
+        let is_short = client.num_output + taken < client.answer.num_output;
+        self.tally.add(
+            Sight::PaidToTheEnd,
+            u64::from(is_short && due.end.is_some()),
+        );
         self.owe(index, due);
         if self.clients[index].is_ending() {
             self.deal_unspent(index);

@@ -5,7 +5,6 @@ use crate::{
     Nanos,
     config::after,
     error::UnknownRequest,
-    events::EndReason,
     request::{RequestId, Slot},
 };
 
@@ -18,6 +17,9 @@ pub struct Change {
     pub schedule: Option<Schedule>,
     /// More output tokens; nothing to a request without a credit limit.
     pub credit: u64,
+    /// No more credit follows: each answer ends with the last token that its credit pays for, or at once if it has that
+    /// token already; by its length, and one that has none because none is paid for as cancelled.
+    pub credit_is_final: bool,
     /// Whether it pauses: its steps in flight are the last until it goes on.
     pub paused: Option<bool>,
 }
@@ -71,9 +73,8 @@ impl Scheduler {
         }
         self.deal_credit(&answers, change.credit);
         for slot in answers.into_iter().rev() {
-            let request = live(&mut self.requests, slot);
-            if request.tokens.len() >= request.max_num_tokens {
-                self.end_early(now, slot, EndReason::Length);
+            if let Some(reason) = live(&mut self.requests, slot).limit_reached() {
+                self.end_early(now, slot, reason);
             }
         }
         self.sweep();
@@ -89,6 +90,7 @@ impl Scheduler {
         }
         let request = live(&mut self.requests, slot);
         request.is_paused = change.paused.unwrap_or(request.is_paused);
+        request.credit_is_final |= change.credit_is_final;
         if let Some(stopping) = &change.stopping {
             self.set_stopping(slot, stopping.clone());
         }

@@ -185,6 +185,10 @@ impl Scheduler {
                 || !request.is_live(),
             "request {id} has {num_drafts} drafts in flight, or more than them"
         );
+        ensure!(
+            !request.is_live() || request.limit_reached().is_none(),
+            "request {id} lives and may have no more tokens"
+        );
         match request.state {
             State::Waiting | State::Parked => ensure!(
                 request.table.num_columns() == 0 && request.table.promised() == 0,
@@ -197,7 +201,6 @@ impl Scheduler {
             State::Running { .. } => ensure!(
                 request.num_computed + usize::from(request.in_flight == 0)
                     <= request.num_tokens() + num_drafts
-                    && request.tokens.len() < request.max_num_tokens
                     && request.tokens.len() <= request.credit_end,
                 "request {id} runs and has nothing to compute"
             ),

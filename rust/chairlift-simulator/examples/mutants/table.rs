@@ -264,6 +264,16 @@ mutants! {
         "self.num_tokens() >= self.credit_end" => "self.tokens.len() >= self.credit_end";
     credit_is_exceeded, "-", "several tokens at once go beyond the credit", "scheduler/outcome.rs":
         "tokens.len().min(request.credit_end - request.tokens.len())" => "tokens.len()";
+    the_last_credit_is_no_end, "-", "who has spent its last credit waits for more", "request.rs":
+        "let is_spent = self.credit_is_final && " => "let is_spent = self.max_num_tokens == 0 && ";
+    spent_before_the_last, "-", "who has spent its credit before the last is said to come waits for more", "scheduler/change.rs":
+        "live(&mut self.requests, slot).limit_reached() {" => "live(&mut self.requests, slot).limit_reached().filter(|_| !change.credit_is_final) {";
+    the_last_token_is_not_awaited, "-", "the token that the last credit pays for is on its way and dropped", "request.rs":
+        "let num_tokens = self.tokens.len();" => "let num_tokens = self.num_tokens();";
+    the_last_credit_of_one, "-", "the last credit is that of the first answer alone", "scheduler/change.rs":
+        "request.credit_is_final |= change.credit_is_final;" => "request.credit_is_final |= change.credit_is_final && request.index == 0;";
+    any_credit_is_the_last, "-", "more credit that comes is taken for the last", "scheduler/change.rs":
+        "request.credit_is_final |= change.credit_is_final;" => "request.credit_is_final |= change.credit_is_final || change.credit > 0;";
     dropped_token_goes_on, "-", "a token beyond the credit is dropped, and the runner goes on from it", "scheduler/outcome.rs":
         "= num_taken == tokens.len();" => "= true;";
     parked_block_the_queue, "-", "who waits gets neither row nor blocks of the parked", "scheduler/waiting.rs":
@@ -323,7 +333,7 @@ mutants! {
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len)" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
-        "if request.tokens.len() >= request.max_num_tokens {" => "if request.tokens.len() > 2 * request.max_num_tokens {";
+        "live(&mut self.requests, slot).limit_reached() {" => "live(&mut self.requests, slot).limit_reached().filter(|_| change.stopping.is_none()) {";
     moved_deadline_is_missed, "-", "a new deadline is not watched", "scheduler/change.rs":
         "                self.deadlines.push(time, request.owner);\n" => "                let _ = time;\n";
     held_text_is_lost, "-", "new stops throw away what the old ones held back", "text.rs":
