@@ -56,7 +56,8 @@ fn quantized(bencher: Bencher<'_, '_>, rows: usize, quantization: Quantization) 
         .collect();
     let x = vec![bf16::from_f32(0.25); rows * IN_FEATURES];
     let mut out = vec![bf16::default(); rows * OUT_FEATURES];
-    let bytes = QuantizedLinear::packed_bytes(OUT_FEATURES, IN_FEATURES, quantization);
+    let bytes = QuantizedLinear::packed_bytes(OUT_FEATURES, IN_FEATURES, quantization)
+        .expect("a layer that fits memory");
     let mut next = 0;
     bencher
         .counter(BytesCount::new(bytes))

@@ -1,8 +1,9 @@
 //! Memory that starts on a cache line, or on a huge page where it is large.
 
 use memmap2::MmapMut;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
+use std::panic::resume_unwind;
 use std::ptr::NonNull;
 
 /// Bytes of a cache line; also of the widest vector register.
@@ -10,6 +11,17 @@ const LINE: usize = 64;
 
 /// Bytes of a huge page of x86-64 and, mostly, `AArch64`.
 const HUGE_PAGE: usize = 2 << 20;
+
+/// The system has no memory for so many bytes: the payload with which [`Aligned::zeroed`] unwinds.
+///
+/// Layers are packed and scratch memory is taken on the threads of the pool, deep within kernels; the pool brings
+/// the payload to the caller, as that of any panic. The bindings make a `MemoryError` of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("out of memory: {bytes} bytes could not be allocated")]
+pub struct OutOfMemory {
+    /// Bytes that were wanted.
+    pub bytes: usize,
+}
 
 /// A number type for which all zero bits are a value.
 ///
@@ -40,8 +52,13 @@ unsafe impl<T: Zeroed + Sync> Sync for Aligned<T> {}
 
 impl<T: Zeroed> Aligned<T> {
     /// Allocates `len` zeros.
+    ///
+    /// # Panics
+    /// With [`OutOfMemory`] as payload and without a message, if there is no memory for them.
     pub fn zeroed(len: usize) -> Self {
-        let layout = Self::layout(len);
+        let Some(layout) = Self::layout(len) else {
+            refuse(len.saturating_mul(size_of::<T>()))
+        };
         if layout.size() == 0 {
             return Self {
                 start: NonNull::dangling(),
@@ -53,22 +70,27 @@ impl<T: Zeroed> Aligned<T> {
             // SAFETY: the size is not zero.
             (unsafe { alloc_zeroed(layout) }, None)
         } else {
-            let mut map = huge_pages(layout.size()).unwrap_or_else(|_| handle_alloc_error(layout));
+            let Ok(mut map) = huge_pages(layout.size()) else {
+                refuse(layout.size())
+            };
             let offset = map.as_ptr().align_offset(HUGE_PAGE);
             (map[offset..].as_mut_ptr(), Some(map))
         };
         let Some(start) = NonNull::new(memory.cast::<T>()) else {
-            handle_alloc_error(layout)
+            refuse(layout.size())
         };
         Self { start, len, map }
     }
 
-    fn layout(len: usize) -> Layout {
-        let array = Layout::array::<T>(len).expect("the size fits the address space");
-        array
-            .align_to(LINE)
-            .expect("the size fits the address space")
+    /// Where the size fits the address space.
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::array::<T>(len).ok()?.align_to(LINE).ok()
     }
+}
+
+/// Unwinds for want of memory.
+fn refuse(bytes: usize) -> ! {
+    resume_unwind(Box::new(OutOfMemory { bytes }))
 }
 
 /// `size` zeros from the first multiple of a huge page on, on huge pages where the system has them: a
@@ -76,9 +98,9 @@ impl<T: Zeroed> Aligned<T> {
 ///
 /// Fresh from the system: what the allocator has from others lies on small pages and stays there.
 fn huge_pages(size: usize) -> std::io::Result<MmapMut> {
-    let map = MmapMut::map_anon(size + HUGE_PAGE)?;
-    // Whole pages only, so that no memory is taken behind the end. The system may refuse.
-    #[cfg(target_os = "linux")]
+    let map = MmapMut::map_anon(size.saturating_add(HUGE_PAGE))?;
+    // Whole pages only, so that no memory is taken behind the end. The system may refuse; Miri has no such call.
+    #[cfg(all(target_os = "linux", not(miri)))]
     {
         let offset = map.as_ptr().align_offset(HUGE_PAGE);
         let _ = map.advise_range(
@@ -108,8 +130,10 @@ impl<T: Zeroed> DerefMut for Aligned<T> {
 
 impl<T: Zeroed> Drop for Aligned<T> {
     fn drop(&mut self) {
-        let layout = Self::layout(self.len);
-        if layout.size() != 0 && self.map.is_none() {
+        if let Some(layout) = Self::layout(self.len)
+            && layout.size() != 0
+            && self.map.is_none()
+        {
             // SAFETY: allocated in `zeroed` with the same layout.
             unsafe { dealloc(self.start.as_ptr().cast(), layout) }
         }
@@ -119,6 +143,19 @@ impl<T: Zeroed> Drop for Aligned<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri itself ends where memory does")]
+    fn memory_that_there_is_not_is_an_unwinding_with_its_size() {
+        for (len, bytes) in [(1 << 55, 1 << 57), (usize::MAX, usize::MAX)] {
+            let caught = std::panic::catch_unwind(|| drop(Aligned::<f32>::zeroed(len)));
+            let payload = caught.expect_err("more than there can be");
+            assert_eq!(
+                payload.downcast_ref::<OutOfMemory>(),
+                Some(&OutOfMemory { bytes })
+            );
+        }
+    }
 
     #[test]
     fn memory_is_zero_and_starts_on_a_line() {

@@ -45,3 +45,42 @@ impl<'a, T> Disjoint<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::thread;
+
+    #[test]
+    fn threads_write_the_columns_that_are_theirs() {
+        let mut numbers = [0; 12];
+        let shared = Disjoint::new(&mut numbers);
+        thread::scope(|scope| {
+            for column in 0..3 {
+                scope.spawn(move || {
+                    for row in 0..4 {
+                        let place = row * 3 + column;
+                        // SAFETY: a column belongs to one thread, which takes one place at a time.
+                        let taken = unsafe { shared.take(place..place + 1) };
+                        taken[0] = 10 * row + column;
+                    }
+                });
+            }
+        });
+        assert_eq!(numbers, [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32]);
+    }
+
+    #[test]
+    fn a_range_out_of_bounds_is_a_panic() {
+        let mut numbers = [0; 4];
+        let shared = Disjoint::new(&mut numbers);
+        for range in [0..5, 5..5, 3..usize::MAX] {
+            // SAFETY: nothing is taken.
+            let taken = AssertUnwindSafe(|| unsafe { shared.take(range) }.len());
+            assert!(catch_unwind(taken).is_err());
+        }
+        // SAFETY: all else has ended.
+        assert!(unsafe { shared.take(4..4) }.is_empty());
+    }
+}

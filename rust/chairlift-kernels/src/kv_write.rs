@@ -66,7 +66,7 @@ fn write<T: Element, C: Send>(
         key.len(),
         slot_mapping.len(),
     )?;
-    let num_slots = shape.num_blocks * BLOCK_SIZE;
+    let num_slots = shape.num_blocks.saturating_mul(BLOCK_SIZE);
     if let Some(slot) = slot_mapping
         .iter()
         .find(|&&slot| usize::try_from(slot).map_or(true, |slot| slot >= num_slots))

@@ -17,6 +17,12 @@ use crate::error::{ArgumentError, expect_equal};
 /// Tokens of a block.
 pub const BLOCK_SIZE: usize = 16;
 
+/// A head has a multiple of this many coordinates.
+pub const HEAD_DIM_STEP: usize = 16;
+
+/// Most coordinates of a head.
+pub const MAX_HEAD_DIM: usize = 256;
+
 /// Shape of one layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheShape {
@@ -24,7 +30,7 @@ pub struct CacheShape {
     pub num_blocks: usize,
     /// Heads of keys and values.
     pub num_kv_heads: usize,
-    /// Coordinates of a head; a multiple of 16.
+    /// Coordinates of a head; a multiple of [`HEAD_DIM_STEP`].
     pub head_dim: usize,
 }
 
@@ -35,8 +41,7 @@ impl CacheShape {
     /// If the head size is unsupported or the length of the cache is another.
     pub fn check(&self, cache_len: usize) -> Result<(), ArgumentError> {
         self.check_head()?;
-        let len = self.num_blocks * self.num_kv_heads * self.head_len();
-        expect_equal("cache", "this many elements:", len, cache_len)
+        expect_len(self, self.head_len(), cache_len)
     }
 
     /// Checks the head size.
@@ -44,10 +49,11 @@ impl CacheShape {
     /// # Errors
     /// If it is unsupported.
     pub(crate) fn check_head(&self) -> Result<(), ArgumentError> {
-        if self.head_dim == 0 || self.head_dim > 256 || !self.head_dim.is_multiple_of(16) {
+        let is_multiple = self.head_dim.is_multiple_of(HEAD_DIM_STEP);
+        if self.head_dim == 0 || self.head_dim > MAX_HEAD_DIM || !is_multiple {
             return Err(ArgumentError::new(
                 "head_dim",
-                "a multiple of 16 up to 256",
+                format_args!("a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}"),
                 self.head_dim,
             ));
         }
@@ -64,6 +70,25 @@ impl CacheShape {
     pub fn head_len(&self) -> usize {
         2 * BLOCK_SIZE * self.head_dim
     }
+}
+
+/// Checks the length of a cache whose heads take so many elements each in a block.
+pub(crate) fn expect_len(
+    shape: &CacheShape,
+    head_len: usize,
+    cache_len: usize,
+) -> Result<(), ArgumentError> {
+    let heads = shape.num_blocks.checked_mul(shape.num_kv_heads);
+    let Some(len) = heads.and_then(|heads| heads.checked_mul(head_len)) else {
+        let CacheShape {
+            num_blocks,
+            num_kv_heads,
+            ..
+        } = shape;
+        let got = format_args!("{num_blocks} blocks of {num_kv_heads} heads");
+        return Err(ArgumentError::new("cache", "a size in memory", got));
+    };
+    expect_equal("cache", "this many elements:", len, cache_len)
 }
 
 /// Checks the one block size that there is.
@@ -127,6 +152,21 @@ mod tests {
             }
         }
         assert!(seen.iter().chain(&seen_values).all(|&count| count == 1));
+    }
+
+    #[test]
+    fn a_shape_that_no_memory_can_have_is_an_error() {
+        let shape = CacheShape {
+            num_blocks: 1 << 40,
+            num_kv_heads: 1 << 20,
+            head_dim: 16,
+        };
+        let error = shape.check(0).expect_err("2^69 elements");
+        assert_eq!(
+            error.to_string(),
+            "cache: expected a size in memory, got 1099511627776 blocks of 1048576 heads"
+        );
+        assert!(crate::stored::check_int8(shape, 0).is_err());
     }
 
     #[test]

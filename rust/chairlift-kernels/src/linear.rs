@@ -51,11 +51,12 @@ impl<T: LinearElement> Linear<T> {
         })
     }
 
-    /// Bytes of a packed layer: outputs fill whole panels, and each has a bias.
-    pub fn packed_bytes(out_features: usize, in_features: usize) -> usize {
-        let outputs = out_features.next_multiple_of(panel_width());
+    /// Bytes of a packed layer: outputs fill whole panels, and each has a bias. None if no memory is so large.
+    pub fn packed_bytes(out_features: usize, in_features: usize) -> Option<usize> {
+        let outputs = out_features.checked_next_multiple_of(panel_width())?;
         let depth = in_features.div_ceil(T::Packed::DEPTH);
-        outputs * (depth * size_of::<T::Packed>() + size_of::<f32>())
+        let weights = depth.checked_mul(size_of::<T::Packed>())?;
+        outputs.checked_mul(weights.checked_add(size_of::<f32>())?)
     }
 
     /// Width of the input.

@@ -6,16 +6,19 @@
 //!
 //! - Workers spin for a while after a job (the next layer comes soon), then park.
 //! - A panic in a part reaches the caller after the other parts have ended.
-//! - A part that asks for threads itself gets none: it computes all parts in turn.
+//! - A part that asks for threads itself gets none: it computes all parts in turn. So does a caller that must
+//!   not wait ([`without_waiting`]) while another caller's job runs, and one whose workers cannot be started.
+//!   Parts are the same then, and so are the bits.
 //! - After `fork` the child starts workers of its own. At exit nothing is joined.
 
 use std::any::Any;
 use std::cell::Cell;
+use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -23,12 +26,15 @@ use std::time::{Duration, Instant};
 /// layer, and about what a virtual machine takes to wake a parked thread.
 const SPINNING: Duration = Duration::from_micros(200);
 
+/// Threads of a job at most, the caller included: more than any machine has.
+pub const MAX_THREADS: usize = 1024;
+
 /// Threads of a job, the caller included; 0 is "not set": as many as the process may use.
 static NUM_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets how many threads later jobs use, the caller included.
+/// Sets how many threads later jobs use, the caller included: 1 to [`MAX_THREADS`].
 pub fn set_num_threads(num_threads: usize) {
-    NUM_THREADS.store(num_threads.max(1), Ordering::Relaxed);
+    NUM_THREADS.store(num_threads.clamp(1, MAX_THREADS), Ordering::Relaxed);
 }
 
 /// Threads that a job uses at most.
@@ -62,14 +68,34 @@ pub fn grain(elements_per_item: usize) -> usize {
     ELEMENTS.div_ceil(elements_per_item.max(1))
 }
 
+thread_local! {
+    /// Whether this thread computes a part of a job.
+    static IN_JOB: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread computes alone while the pool is busy.
+    static WAITS_NOT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `task`, whose jobs are computed on this thread alone where the pool computes another caller's.
+///
+/// For a caller that holds a lock which others need: a job of another caller may take a long time.
+pub fn without_waiting<T>(task: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            WAITS_NOT.set(self.0);
+        }
+    }
+
+    let _restore = Restore(WAITS_NOT.replace(true));
+    task()
+}
+
 /// Runs `task(part)` for each part of `0..parts`, each on a thread of its own.
 ///
 /// # Panics
 /// If a part does, with its payload.
 pub fn run(parts: usize, task: &(dyn Fn(usize) + Sync)) {
-    thread_local! {
-        static IN_JOB: Cell<bool> = const { Cell::new(false) };
-    }
     if parts <= 1 || IN_JOB.get() {
         (0..parts).for_each(task);
         return;
@@ -82,7 +108,11 @@ pub fn run(parts: usize, task: &(dyn Fn(usize) + Sync)) {
             resume_unwind(payload);
         }
     };
-    Pool::of_this_process().run(parts, &marked);
+    let pool = Pool::of_this_process();
+    match pool.workers(WAITS_NOT.get()) {
+        Some(workers) => Pool::run(workers, parts, &marked),
+        None => (0..parts).for_each(task),
+    }
 }
 
 type Payload = Box<dyn Any + Send>;
@@ -147,24 +177,41 @@ impl Pool {
         }
     }
 
-    fn run(&self, parts: usize, task: &(dyn Fn(usize) + Sync)) {
+    /// The workers, for one job; none where that means to wait for another job and the caller must not.
+    fn workers(&self, waits_not: bool) -> Option<MutexGuard<'_, Vec<Worker>>> {
+        if !waits_not {
+            return Some(lock(&self.workers));
+        }
+        match self.workers.try_lock() {
+            Ok(workers) => Some(workers),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn run(mut workers: MutexGuard<'_, Vec<Worker>>, parts: usize, task: &(dyn Fn(usize) + Sync)) {
+        while workers.len() < parts - 1 {
+            // Where the system has no thread left, the caller computes the last parts too.
+            let Ok(worker) = spawn(workers.len() + 1) else {
+                break;
+            };
+            workers.push(worker);
+        }
+        let shared = parts.min(workers.len() + 1);
         let job = Job {
             task,
-            pending: AtomicUsize::new(parts - 1),
+            pending: AtomicUsize::new(shared - 1),
             panic: Mutex::new(None),
             caller: thread::current(),
         };
-        let mut workers = lock(&self.workers);
-        while workers.len() < parts - 1 {
-            let worker = spawn(workers.len() + 1);
-            workers.push(worker);
-        }
         let address = (&raw const job).cast::<Job<'static>>().cast_mut();
-        for worker in &workers[..parts - 1] {
+        for worker in &workers[..shared - 1] {
             worker.mailbox.store(address, Ordering::Release);
             worker.thread.unpark();
         }
-        job.run_part(0);
+        for part in std::iter::once(0).chain(shared..parts) {
+            job.run_part(part);
+        }
         wait_until(|| job.pending.load(Ordering::Acquire) == 0);
         drop(workers);
         let payload = lock(&job.panic).take();
@@ -174,8 +221,8 @@ impl Pool {
     }
 }
 
-/// Starts the worker that computes part `part` of each job.
-fn spawn(part: usize) -> Worker {
+/// Starts the worker that computes part `part` of each job, unless the system has no thread left.
+fn spawn(part: usize) -> io::Result<Worker> {
     let mailbox = Arc::new(AtomicPtr::<Job<'static>>::new(ptr::null_mut()));
     let inbox = Arc::clone(&mailbox);
     let handle = thread::Builder::new()
@@ -194,12 +241,11 @@ fn spawn(part: usize) -> Worker {
                     caller.unpark();
                 }
             }
-        })
-        .expect("the system can start a thread");
-    Worker {
+        })?;
+    Ok(Worker {
         thread: handle.thread().clone(),
         mailbox,
-    }
+    })
 }
 
 /// Returns once a condition holds, whose maker unparks this thread.
@@ -270,11 +316,12 @@ mod tests {
 
     #[test]
     fn many_callers_take_turns() {
+        const ROUNDS: u32 = if cfg!(miri) { 5 } else { 200 };
         let count = AtomicU32::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..200 {
+                    for _ in 0..ROUNDS {
                         run(3, &|_| {
                             count.fetch_add(1, Ordering::Relaxed);
                         });
@@ -282,7 +329,31 @@ mod tests {
                 });
             }
         });
-        assert_eq!(count.load(Ordering::Relaxed), 4 * 200 * 3);
+        assert_eq!(count.load(Ordering::Relaxed), 4 * ROUNDS * 3);
+    }
+
+    #[test]
+    fn a_caller_that_must_not_wait_computes_alone_while_the_pool_is_busy() {
+        let (is_busy, may_end) = (AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                run(2, &|_| {
+                    is_busy.fetch_add(1, Ordering::SeqCst);
+                    while may_end.load(Ordering::SeqCst) == 0 {
+                        thread::yield_now();
+                    }
+                });
+            });
+            while is_busy.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            let computed_by = Mutex::new(Vec::new());
+            without_waiting(|| {
+                run(3, &|_| lock(&computed_by).push(thread::current().id()));
+            });
+            may_end.store(1, Ordering::SeqCst);
+            assert_eq!(*lock(&computed_by), [thread::current().id(); 3]);
+        });
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::int8::Int8;
 use crate::isa::Isa;
 use crate::linear::LinearElement;
 use crate::panels::{
-    Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width, split_panels,
+    MAX_WIDTH, Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width,
+    split_panels,
 };
 use crate::quantize::{Scale, scale_int8};
 use crate::rows::{Rows, RowsMut};
@@ -61,6 +62,9 @@ pub(crate) trait Code: Sync {
     /// R packed rows times one panel, in units of the scales.
     fn tile<I: Isa, const R: usize>(panel: Panel<'_, u32>, x: &[u32]) -> Sums<I, R, REGISTERS>;
 }
+
+/// Most inputs of a layer in int8: sums over more might not fit 32 bits. In int4 there is no such limit.
+pub const MAX_INT8_INPUTS: usize = Int8::MAX_IN_FEATURES;
 
 /// `y = x W^T + b` with quantised weights.
 pub struct QuantizedLinear {
@@ -131,18 +135,24 @@ impl QuantizedLinear {
         })
     }
 
-    /// Bytes of a packed layer: outputs fill whole panels, and each has a scale and a bias.
+    /// Bytes of a packed layer: outputs fill whole panels, and each has a scale and a bias. None if no memory is
+    /// so large.
     pub fn packed_bytes(
         out_features: usize,
         in_features: usize,
         quantization: Quantization,
-    ) -> usize {
+    ) -> Option<usize> {
+        // A number takes eight bytes at most, with its share of scales and sums.
+        if in_features > isize::MAX as usize / MAX_WIDTH / size_of::<u64>() {
+            return None;
+        }
         let width = panel_width();
         let words = match quantization {
             Quantization::Int8 => Int8::words_per_panel(in_features, width),
             Quantization::Int4 => Int4::words_per_panel(in_features, width),
         };
-        out_features.div_ceil(width) * (words * size_of::<u32>() + 2 * width * size_of::<f32>())
+        let panel = words * size_of::<u32>() + 2 * width * size_of::<f32>();
+        out_features.div_ceil(width).checked_mul(panel)
     }
 
     /// Width of the input.

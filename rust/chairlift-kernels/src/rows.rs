@@ -20,12 +20,13 @@ pub struct RowsMut<'a, T> {
     stride: usize,
 }
 
-/// Length of the slice that holds `len` rows.
+/// Length of the slice that holds `len` rows; the largest number where it has none.
 fn span(len: usize, width: usize, stride: usize) -> usize {
     if len == 0 {
         0
     } else {
-        (len - 1) * stride + width
+        let gaps = (len - 1).saturating_mul(stride);
+        gaps.saturating_add(width)
     }
 }
 

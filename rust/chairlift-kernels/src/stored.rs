@@ -11,9 +11,9 @@
 
 use crate::aligned::Aligned;
 use crate::element::{Element, Packed};
-use crate::error::{ArgumentError, expect_equal};
+use crate::error::ArgumentError;
 use crate::isa::Isa;
-use crate::layout::{self, BLOCK_SIZE, CacheShape};
+use crate::layout::{self, BLOCK_SIZE, CacheShape, expect_len};
 use crate::memory::prefetch;
 use crate::quantize::{CHUNK, round_chunk, scale_int8};
 use crate::span::{Block, PerToken, SPAN_BLOCKS, Span};
@@ -73,7 +73,17 @@ impl<T: Element> Stored<'_, T> {
     /// Checks the cache against its shape.
     pub(crate) fn check(&self, shape: CacheShape) -> Result<(), ArgumentError> {
         match self {
-            Self::Numbers(cache) => shape.check(cache.len()),
+            Self::Numbers(cache) => {
+                shape.check(cache.len())?;
+                // Numbers are read as packed units.
+                let (start, align) = (cache.as_ptr().addr(), align_of::<T::Packed>());
+                if cache.is_empty() || start.is_multiple_of(align) {
+                    return Ok(());
+                }
+                let expected = format_args!("a start at a multiple of {align} bytes");
+                let got = format_args!("one {} bytes after it", start % align);
+                Err(ArgumentError::new("cache", expected, got))
+            }
             Self::Int8(cache) => check_int8(shape, cache.len()),
         }
     }
@@ -91,8 +101,7 @@ pub fn int8_head_len(head_dim: usize) -> usize {
 /// If the head size is unsupported or the length of the cache is another.
 pub fn check_int8(shape: CacheShape, cache_len: usize) -> Result<(), ArgumentError> {
     shape.check_head()?;
-    let len = shape.num_blocks * shape.num_kv_heads * int8_head_len(shape.head_dim);
-    expect_equal("cache", "this many elements:", len, cache_len)
+    expect_len(&shape, int8_head_len(shape.head_dim), cache_len)
 }
 
 /// Writes the key and value of one token to its place in one head of a block; a scale is NaN where a

@@ -3,57 +3,29 @@
 //! [`Tensor`] is extracted from an argument and keeps the Python object alive. A numpy array passes too, so that a user
 //! of the scheduler alone need not import torch, which takes seconds. [`Borrows`] hands out
 //! slices of the tensors of one call after checking type and shape, and refuses a tensor that is
-//! written and overlaps another. A mistake is a `TypeError` (not a CPU tensor, wrong dtype) or
-//! a `ValueError` (wrong shape, not contiguous, overlap) that names the argument.
+//! written and overlaps another. What is written is a [`TensorMut`], whose memory can be. A mistake is a `TypeError`
+//! (not a CPU tensor, wrong dtype) or a `ValueError` (wrong shape, not contiguous, overlap, memory that cannot be
+//! written) that names the argument.
 //!
-//! As with any torch operator, nobody else may write a tensor while a call that reads it runs.
+//! As with any torch operator, no other thread may write a tensor while a call that reads it runs, nor resize it or
+//! move it to shared memory: both free its memory. A tensor that is given other memory (`set_`, an assignment to
+//! `data`) does no harm to a caller that holds its [`Tensor::storage`].
 
 mod array;
+mod description;
 mod dlpack;
+mod writable;
 
 use crate::error::ArgumentError;
 use crate::rows::{Rows, RowsMut};
+use description::Description;
 use half::bf16;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::slice;
 
-/// Element types that cross the border.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dtype {
-    /// `torch.float32`
-    Float32,
-    /// `torch.bfloat16`
-    Bfloat16,
-    /// `torch.int8`
-    Int8,
-    /// `torch.int32`
-    Int32,
-    /// `torch.int64`
-    Int64,
-}
-
-impl Dtype {
-    const ALL: [Self; 5] = [
-        Self::Float32,
-        Self::Bfloat16,
-        Self::Int8,
-        Self::Int32,
-        Self::Int64,
-    ];
-
-    /// As torch calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Float32 => "float32",
-            Self::Bfloat16 => "bfloat16",
-            Self::Int8 => "int8",
-            Self::Int32 => "int32",
-            Self::Int64 => "int64",
-        }
-    }
-}
+pub use description::Dtype;
 
 /// An element type of tensors.
 ///
@@ -87,33 +59,118 @@ unsafe impl TensorElement for i64 {
 
 /// A dense CPU tensor or numpy array of one of [`Dtype`], kept alive.
 pub struct Tensor {
-    _object: Py<PyAny>,
-    address: usize,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    strides: Vec<isize>,
+    object: Py<PyAny>,
+    description: Description,
 }
+
+/// A [`Tensor`] whose memory can be written.
+pub struct TensorMut(Tensor);
 
 impl<'py> FromPyObject<'_, 'py> for Tensor {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        if array::is_array(object)? {
-            return Self::of_array(&object);
+        let description = if array::is_array(object)? {
+            array::describe(&object)?
+        } else {
+            dlpack::describe(object)?
+        };
+        Ok(Self {
+            object: object.to_owned().unbind(),
+            description,
+        })
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for TensorMut {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let tensor: Tensor = object.extract()?;
+        let is_empty = tensor.shape().contains(&0);
+        if is_empty || writable::is_writable(tensor.description.address) {
+            return Ok(Self(tensor));
         }
-        Self::of_torch(object)
+        let message = "expected memory that can be written, got a read-only mapping";
+        Err(PyValueError::new_err(message))
+    }
+}
+
+impl Deref for TensorMut {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.0
     }
 }
 
 impl Tensor {
     /// Element type.
     pub fn dtype(&self) -> Dtype {
-        self.dtype
+        self.description.dtype
     }
 
     /// Sizes.
     pub fn shape(&self) -> &[usize] {
-        &self.shape
+        &self.description.shape
+    }
+
+    /// A `TypeError` that says which element types an argument may have.
+    pub fn wrong_dtype(&self, name: &str, expected: &str) -> PyErr {
+        self.description.wrong_dtype(name, expected)
+    }
+
+    /// The same Python object, as it was described here.
+    #[must_use]
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self {
+            object: self.object.clone_ref(py),
+            description: self.description.clone(),
+        }
+    }
+
+    /// Whether both are one Python object, described alike.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.object.is(&other.object) && self.description == other.description
+    }
+
+    /// The address of the Python object, which no other object has while this lives.
+    pub fn identity(&self) -> usize {
+        self.object.as_ptr().addr()
+    }
+
+    /// What owns the memory: it outlives a tensor that is given other memory, but not a resize of itself.
+    ///
+    /// # Errors
+    /// What torch raises for a tensor that has no memory of its own.
+    pub fn storage(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let object = self.object.bind_borrowed(py);
+        if array::is_array(object)? {
+            return Ok(object.to_owned().unbind());
+        }
+        dlpack::storage(object)
+    }
+
+    /// Checks that the Python object still has this memory, dtype, shape and strides.
+    ///
+    /// # Errors
+    /// `RuntimeError` otherwise.
+    pub fn check_unchanged(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let object = self.object.bind_borrowed(py);
+        if !array::is_array(object)?
+            && dlpack::is_as_described(object, &self.description).unwrap_or(false)
+        {
+            return Ok(());
+        }
+        let got = match Self::extract(object) {
+            Ok(tensor) if tensor.description == self.description => return Ok(()),
+            Ok(tensor) => tensor.description.to_string(),
+            Err(error) => format!("another: {}", error.value(py)),
+        };
+        let expected = &self.description;
+        Err(PyRuntimeError::new_err(format!(
+            "{name}: expected the tensor as it was recorded, {expected}, got {got}"
+        )))
     }
 
     /// The sizes, where their number is right.
@@ -121,54 +178,10 @@ impl Tensor {
     /// # Errors
     /// `ValueError` otherwise.
     pub fn dims<const N: usize>(&self, name: &str) -> PyResult<[usize; N]> {
-        self.shape.as_slice().try_into().map_err(|_| {
-            let got = self.shape.len();
+        self.shape().try_into().map_err(|_| {
+            let got = self.shape().len();
             PyValueError::new_err(format!("{name}: expected {N} dimensions, got {got}"))
         })
-    }
-
-    /// A `TypeError` that says which element types an argument may have.
-    pub fn wrong_dtype(&self, name: &str, expected: &str) -> PyErr {
-        let got = self.dtype.name();
-        PyTypeError::new_err(format!("{name}: expected {expected}, got {got}"))
-    }
-
-    fn check_dtype<T: TensorElement>(&self, name: &str) -> PyResult<()> {
-        if self.dtype == T::DTYPE {
-            return Ok(());
-        }
-        Err(self.wrong_dtype(name, T::DTYPE.name()))
-    }
-
-    /// Elements from one index of the first axis to the next, where all other axes are contiguous.
-    fn row_stride(&self, name: &str) -> PyResult<usize> {
-        let mut expected = 1;
-        for axis in (0..self.shape.len()).rev() {
-            let (size, stride) = (self.shape[axis], self.strides[axis]);
-            let fits = stride == expected || axis == 0 && stride > expected;
-            if size > 1 && !fits {
-                let strides = &self.strides;
-                let message = format!("{name}: expected contiguous rows, got strides {strides:?}");
-                return Err(PyValueError::new_err(message));
-            }
-            if axis == 0 && size > 1 {
-                return Ok(stride as usize);
-            }
-            expected *= size as isize;
-        }
-        let width = self.shape.iter().skip(1).product();
-        Ok(width)
-    }
-
-    /// Elements from the first to the last, gaps between rows included.
-    fn span(&self, row_stride: usize) -> usize {
-        if self.shape.contains(&0) {
-            return 0;
-        }
-        match self.shape.split_first() {
-            None => 1,
-            Some((rows, rest)) => (rows - 1) * row_stride + rest.iter().product::<usize>(),
-        }
     }
 }
 
@@ -215,7 +228,7 @@ impl Borrows {
     pub fn slice_mut<'t, T: TensorElement>(
         &mut self,
         name: &'static str,
-        tensor: &'t Tensor,
+        tensor: &'t TensorMut,
     ) -> PyResult<&'t mut [T]> {
         let len = contiguous_len(name, tensor)?;
         let start = self.take::<T>(name, tensor, len, true)?;
@@ -236,7 +249,7 @@ impl Borrows {
         tensor: &'t Tensor,
     ) -> PyResult<Rows<'t, T>> {
         let (len, width, stride) = rows_of(name, tensor)?;
-        let span = tensor.span(stride);
+        let span = tensor.description.span(stride);
         let start = self.take::<T>(name, tensor, span, false)?;
         let data = if span == 0 {
             &[]
@@ -255,10 +268,10 @@ impl Borrows {
     pub fn rows_mut<'t, T: TensorElement>(
         &mut self,
         name: &'static str,
-        tensor: &'t Tensor,
+        tensor: &'t TensorMut,
     ) -> PyResult<RowsMut<'t, T>> {
         let (len, width, stride) = rows_of(name, tensor)?;
-        let span = tensor.span(stride);
+        let span = tensor.description.span(stride);
         let start = self.take::<T>(name, tensor, span, true)?;
         let data = if span == 0 {
             &mut []
@@ -277,9 +290,10 @@ impl Borrows {
         len: usize,
         is_written: bool,
     ) -> PyResult<*mut T> {
-        tensor.check_dtype::<T>(name)?;
-        let bytes = tensor.address..tensor.address + len * size_of::<T>();
-        if len > 0 && (tensor.address == 0 || !tensor.address.is_multiple_of(align_of::<T>())) {
+        tensor.description.check_dtype::<T>(name)?;
+        let start = tensor.description.address;
+        let bytes = start..start + len * size_of::<T>();
+        if len > 0 && (start == 0 || !start.is_multiple_of(align_of::<T>())) {
             return Err(PyValueError::new_err(format!(
                 "{name}: expected aligned memory"
             )));
@@ -296,24 +310,24 @@ impl Borrows {
             bytes,
             is_written,
         });
-        Ok(std::ptr::with_exposed_provenance_mut(tensor.address))
+        Ok(std::ptr::with_exposed_provenance_mut(start))
     }
 }
 
 fn contiguous_len(name: &str, tensor: &Tensor) -> PyResult<usize> {
     let (len, width, stride) = rows_of(name, tensor)?;
     if len > 1 && stride != width {
-        let strides = &tensor.strides;
+        let strides = &tensor.description.strides;
         let message = format!("{name}: expected a contiguous tensor, got strides {strides:?}");
         return Err(PyValueError::new_err(message));
     }
-    Ok(tensor.shape.iter().product())
+    Ok(tensor.shape().iter().product())
 }
 
 /// Number, width and stride of a tensor's rows.
 fn rows_of(name: &str, tensor: &Tensor) -> PyResult<(usize, usize, usize)> {
-    let stride = tensor.row_stride(name)?;
-    let (len, rest) = tensor.shape.split_first().unwrap_or((&1, &[]));
+    let stride = tensor.description.row_stride(name)?;
+    let (len, rest) = tensor.shape().split_first().unwrap_or((&1, &[]));
     Ok((*len, rest.iter().product(), stride))
 }
 

@@ -1,6 +1,6 @@
 //! Numpy arrays at the door, by the array interface protocol.
 
-use super::{Dtype, Tensor};
+use super::description::{Description, Dtype};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -16,51 +16,46 @@ pub(super) fn is_array(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
     Ok(object.get_type().is(array))
 }
 
-impl Tensor {
-    /// The view that version 3 of the protocol describes.
-    pub(super) fn of_array(array: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let interface = array.getattr("__array_interface__")?;
-        let interface = interface.cast::<PyDict>()?;
-        let entry = |name| {
-            let entry = interface.get_item(name)?;
-            entry.ok_or_else(|| PyTypeError::new_err(format!("array interface: no {name}")))
-        };
-        let (address, is_read_only): (usize, bool) = entry("data")?.extract()?;
-        if is_read_only {
-            return Err(PyValueError::new_err("expected a writable array"));
-        }
-        let (dtype, item) = match entry("typestr")?.extract::<String>()?.as_str() {
-            "<f4" => (Dtype::Float32, 4),
-            "<i4" => (Dtype::Int32, 4),
-            "<i8" => (Dtype::Int64, 8),
-            got => {
-                let message = format!("expected float32, int32 or int64, got {got}");
-                return Err(PyTypeError::new_err(message));
-            }
-        };
-        let shape: Vec<usize> = numbers(&entry("shape")?)?;
-        let strides = entry("strides")?;
-        let strides = if strides.is_none() {
-            // Contiguous: an axis is as wide as all that follow it.
-            let width = |axis: usize| shape[axis + 1..].iter().product::<usize>() as isize;
-            (0..shape.len()).map(width).collect()
-        } else {
-            let bytes: Vec<isize> = numbers(&strides)?;
-            if bytes.iter().any(|stride| stride % item != 0) {
-                return Err(PyValueError::new_err(
-                    "expected whole elements between rows",
-                ));
-            }
-            bytes.iter().map(|stride| stride / item).collect()
-        };
-        Ok(Self {
-            _object: array.clone().unbind(),
-            address,
-            dtype,
-            shape,
-            strides,
-        })
+/// The view that version 3 of the protocol describes.
+pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<Description> {
+    let interface = array.getattr("__array_interface__")?;
+    let interface = interface.cast::<PyDict>()?;
+    let entry = |name| {
+        let entry = interface.get_item(name)?;
+        entry.ok_or_else(|| PyTypeError::new_err(format!("array interface: no {name}")))
+    };
+    let (address, is_read_only): (usize, bool) = entry("data")?.extract()?;
+    if is_read_only {
+        return Err(PyValueError::new_err("expected a writable array"));
     }
+    let (dtype, item) = match entry("typestr")?.extract::<String>()?.as_str() {
+        "<f4" => (Dtype::Float32, 4),
+        "<i4" => (Dtype::Int32, 4),
+        "<i8" => (Dtype::Int64, 8),
+        got => {
+            let message = format!("expected float32, int32 or int64, got {got}");
+            return Err(PyTypeError::new_err(message));
+        }
+    };
+    let shape: Vec<usize> = numbers(&entry("shape")?)?;
+    let strides = entry("strides")?;
+    let strides = if strides.is_none() {
+        // Contiguous: an axis is as wide as all that follow it.
+        let width = |axis: usize| {
+            let sizes = shape[axis + 1..].iter();
+            sizes.fold(1_isize, |width, &size| width.saturating_mul(size as isize))
+        };
+        (0..shape.len()).map(width).collect()
+    } else {
+        let bytes: Vec<isize> = numbers(&strides)?;
+        if bytes.iter().any(|stride| stride % item != 0) {
+            return Err(PyValueError::new_err(
+                "expected whole elements between rows",
+            ));
+        }
+        bytes.iter().map(|stride| stride / item).collect()
+    };
+    Description::new(address, dtype, shape, strides)
 }
 
 /// The numbers of a tuple.
