@@ -11,7 +11,10 @@
 Needs grpcio and protobuf alone: no torch, no server.
 """
 
+from pathlib import Path
+
 from chairlift.client.aio import AsyncClient, AsyncGeneration
+from chairlift.client.options import RequestOptions
 from chairlift.client.progress import Answer
 from chairlift.client.security import Security
 from chairlift.client.start import new_start
@@ -23,6 +26,7 @@ __all__ = [
     "AsyncGeneration",
     "Client",
     "Generation",
+    "RequestOptions",
     "connect",
     "connect_async",
     "new_start",
@@ -33,9 +37,9 @@ def connect(
     address: str,
     *,
     token: str | None = None,
-    tls_ca: str | None = None,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
 ) -> Client:
     """Gives a client for threads; it connects with its first call.
 
@@ -47,7 +51,8 @@ def connect(
         tls_key: PEM file of its key.
 
     Raises:
-        ConfigError: A file cannot be read, or the token would travel in plain text.
+        ConfigError: The address is none, a file cannot be read, or the token would travel in plain
+            text.
     """
     security = Security(token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
     return Client(address, security)
@@ -57,9 +62,9 @@ def connect_async(
     address: str,
     *,
     token: str | None = None,
-    tls_ca: str | None = None,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
 ) -> AsyncClient:
     """Gives a client for the running event loop; it connects with its first call.
 
@@ -71,7 +76,8 @@ def connect_async(
         tls_key: PEM file of its key.
 
     Raises:
-        ConfigError: A file cannot be read, or the token would travel in plain text.
+        ConfigError: The address is none, a file cannot be read, or the token would travel in plain
+            text.
     """
     security = Security(token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
     return AsyncClient(address, security)

@@ -4,15 +4,18 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from chairlift import checks
+from chairlift.client.address import checked_address
 from chairlift.client.failures import from_call, is_end
+from chairlift.client.options import RequestOptions
 from chairlift.client.progress import Answer, Progress
 from chairlift.client.security import Metadata, Security
-from chairlift.client.start import new_start
+from chairlift.client.start import checked_credit, duration_of, new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.types import Prompt
 from chairlift.v1 import generation_pb2 as pb
@@ -105,7 +108,7 @@ class AsyncGeneration(Progress):
     async def credit(self, tokens: int) -> None:
         """Allows so many more tokens; for a request that was begun with a credit."""
         if self._stream is not None and not self._is_over:
-            credit = pb.Credit(request_id=self.request_id, tokens=tokens)
+            credit = pb.Credit(request_id=self.request_id, tokens=checked_credit(tokens))
             await self._stream.send(pb.GenerateRequest(credit=credit))
 
     def _put(self, event: pb.Event | ChairliftError) -> None:
@@ -204,8 +207,9 @@ class AsyncClient:
             security: None is plain text without a token.
 
         Raises:
-            ConfigError: From `security`.
+            ConfigError: From `security`, or the address is none.
         """
+        address = checked_address(address)
         security = security or Security()
         self._metadata = security.metadata(address)
         credentials = security.credentials()
@@ -239,8 +243,8 @@ class AsyncClient:
             await stream.close()
         await self._channel.close()
 
-    def generate(self, prompt: Prompt, **options: Any) -> AsyncGeneration:
-        """Gives a request that is sent when it is iterated; see `new_start` for the options."""
+    def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> AsyncGeneration:
+        """Gives a request that is sent when it is iterated; see `RequestOptions`."""
         return self.submit(new_start(prompt, **options))
 
     def submit(self, start: pb.Start) -> AsyncGeneration:
@@ -276,11 +280,13 @@ class AsyncClient:
 
     async def abort(self, handle: str) -> bool:
         """Ends a request of any connection by its handle; tells whether it was live."""
+        checks.utf8_len(handle, "handle")
         response = await self._call(self._generation.Abort, pb.AbortRequest(handle=handle))
         return bool(response.num_aborted)
 
     async def tokenize(self, text: str) -> list[int]:
         """Asks for the tokens of a text."""
+        checks.utf8_len(text, "text")
         request = tokenizer_pb2.TokenizeRequest(text=text)
         return list((await self._call(self._tokenizer.Tokenize, request)).token_ids)
 
@@ -323,8 +329,7 @@ class AsyncClient:
             RequestError: The model is still loading.
             ServerError: The connection was lost.
         """
-        request = server_pb2.WatchLoadRequest()
-        request.interval.FromNanoseconds(round(interval_s * 1e9))
+        request = server_pb2.WatchLoadRequest(interval=duration_of(interval_s, "interval"))
         call: Any = self._server.WatchLoad(request, metadata=self._metadata)
         try:
             async for response in call:

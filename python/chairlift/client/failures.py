@@ -6,8 +6,27 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
+from chairlift.errors import ChairliftError, NoServerError, Reason, RequestError, ServerError
 from chairlift.v1 import generation_pb2 as pb
+
+_ABSENT = ("Connection refused", "No such file or directory")
+
+_CLOSED = (
+    "the server closed the connection before any answer, as one with TLS does (tls_ca), or one"
+    " that asks for a client's certificate (tls_cert, tls_key)"
+)
+
+_CAUSES = {
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS, and this client does: leave out tls_ca",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of an authority in tls_ca",
+    "Hostname Verification Check failed": "the server's certificate is for another host name",
+    "Expected SETTINGS frame": "a server that does not speak gRPC listens there",
+    "address lookup failed": "the host name is unknown",
+    "Socket closed": _CLOSED,
+    "Connection reset": _CLOSED,
+    "timed out": "the server did not answer in time",
+}
+"""What gRPC says of a connection that did not come about, and what that means."""
 
 
 def from_event(event: pb.Event) -> RequestError | None:
@@ -39,8 +58,17 @@ def from_call(call: Any) -> ChairliftError:
             wait_s = _seconds(retry.retry_delay)
         detail.Unpack(info)
     if not info.reason:
-        return ServerError(f"{call.code().name}: {call.details()}")
+        return _server_error(call.code().name, call.details() or "")
     return _request_error(info.reason, call.details(), info.metadata.get("field", ""), wait_s)
+
+
+def _server_error(code: str, details: str) -> ServerError:
+    if not details.startswith(("failed to connect", "errors resolving")):
+        return ServerError(f"{code}: {details}")
+    if any(text in details for text in _ABSENT):
+        return NoServerError(f"{code}: no server listens there")
+    cause = next((cause for text, cause in _CAUSES.items() if text in details), details)
+    return ServerError(f"{code}: {cause}")
 
 
 def _request_error(

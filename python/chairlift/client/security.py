@@ -16,14 +16,28 @@ Metadata = tuple[tuple[str, str], ...]
 class Security:
     """TLS and a token; without any, the connection is plain text."""
 
-    tls_ca: str | None = None
+    tls_ca: str | Path | None = None
     """PEM file of the authorities whose servers are trusted; None is plain text."""
-    tls_cert: str | None = None
+    tls_cert: str | Path | None = None
     """PEM file of the client's own certificate, for a server that asks for one."""
-    tls_key: str | None = None
+    tls_key: str | Path | None = None
     """PEM file of that certificate's key."""
     token: str | None = field(default=None, repr=False)
     """The bearer token."""
+
+    def __post_init__(self) -> None:
+        """Check the types.
+
+        Raises:
+            ConfigError: A setting is of another type.
+        """
+        kinds = {"tls_ca": str | Path, "tls_cert": str | Path, "tls_key": str | Path, "token": str}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                expected = "text" if kind is str else "the path of a file"
+                message = f"{name}: expected {expected}, got a value of type {type(value).__name__}"
+                raise ConfigError(message)
 
     def credentials(self) -> Any:
         """`grpc.ChannelCredentials`, or None for plain text.
@@ -62,7 +76,7 @@ class Security:
         return (("authorization", f"Bearer {self.token}"),)
 
 
-def _read(path: str, option: str) -> bytes:
+def _read(path: str | Path, option: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:

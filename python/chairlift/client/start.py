@@ -1,108 +1,170 @@
-"""Builds `Start` messages from plain Python values."""
+"""Builds `Start` messages from plain Python values.
 
-from collections.abc import Sequence
+A message converts in silence what it is given: a text to its letters, bytes to token ids, 3 to
+true. So each value is checked here; that it is in its range is the server's to check.
+"""
+
+from typing import Any, Final, Unpack
 
 from google.protobuf import duration_pb2
 
+from chairlift import checks
+from chairlift.client.options import NAMES, RequestOptions
 from chairlift.types import Chat, Prompt
 from chairlift.v1 import generation_pb2 as pb
 
+_MAX_UINT32: Final = 2**32 - 1
+_YEAR_S: Final = 31_536_000.0
+_INFINITY: Final = float("inf")
 
-def new_start(
-    prompt: Prompt,
-    *,
-    max_tokens: int | None = None,
-    min_tokens: int | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    seed: int | None = None,
-    n: int | None = None,
-    stop: Sequence[str] = (),
-    stop_token_ids: Sequence[int] = (),
-    ignore_eos: bool = False,
-    token_ids: bool = False,
-    logprobs: bool = False,
-    timeline: bool = False,
-    interval: int | None = None,
-    queue_timeout_s: float | None = None,
-    time_to_first_token_s: float | None = None,
-    time_limit_s: float | None = None,
-    priority: int | None = None,
-    credit: int | None = None,
-    model: str = "",
-    request_id: str = "",
-) -> pb.Start:
-    """Gives the message of one request; what is left out takes the server's default.
+
+def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
+    """Build the message of one request.
 
     Args:
         prompt: Text, token ids or a conversation.
-        max_tokens: Longest answer.
-        min_tokens: Shortest answer.
-        temperature: 0 is greedy.
-        top_k: 0 is off.
-        top_p: In (0, 1].
-        min_p: In [0, 1].
-        seed: For the same draws again.
-        n: Answers; each draws for itself.
-        stop: Texts that end the answer.
-        stop_token_ids: Tokens that end the answer, beside the model's own.
-        ignore_eos: Go on after the model's own end tokens.
-        token_ids: Send token ids beside text.
-        logprobs: Send the log probability and rank of each token.
-        timeline: Send where the time went, with the last event.
-        interval: Tokens per event after the first; 0 is one event at the end.
-        queue_timeout_s: Fail when not started by then.
-        time_to_first_token_s: Refuse what would miss this; of equals the most urgent goes first.
-        time_limit_s: End by then with what there is.
-        priority: -10 to 10, higher first.
-        credit: Tokens before the first `credit` of the request; None is no limit.
-        model: Empty is the served one.
-        request_id: Label, unique among the live requests of the stream; empty is filled.
+        options: See `RequestOptions`.
+
+    Raises:
+        RequestError: `BAD_PARAMETER`: a value has the wrong type; `field` is its path in `Start`.
+        TypeError: There is no option of that name.
     """
+    for name in options:
+        if name not in NAMES:
+            message = f"new_start() got an unexpected keyword argument {name!r}"
+            raise TypeError(message)
+    given = _Given({name: value for name, value in options.items() if value is not None})
     start = pb.Start(
-        request_id=request_id,
-        model=model,
+        request_id=given.text("request_id", ""),
+        model=given.text("model", ""),
         sampling=pb.Sampling(
-            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, n=n
+            temperature=given.number("temperature"),
+            top_k=given.count("top_k"),
+            top_p=given.number("top_p"),
+            min_p=given.number("min_p"),
+            seed=given.integer("seed", 0, 2**64 - 1),
+            n=given.count("n"),
         ),
         stopping=pb.Stopping(
-            max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            stop=stop,
-            stop_token_ids=stop_token_ids,
-            ignore_eos=ignore_eos,
+            max_tokens=given.count("max_tokens"),
+            min_tokens=given.count("min_tokens"),
+            stop=given.texts("stop"),
+            stop_token_ids=given.token_ids("stop_token_ids"),
+            ignore_eos=given.flag("ignore_eos"),
         ),
         output=pb.Output(
-            token_ids=token_ids,
-            logprobs=0 if logprobs else None,
-            timeline=timeline,
-            interval=interval,
+            token_ids=given.flag("token_ids"),
+            logprobs=0 if given.flag("logprobs") else None,
+            timeline=given.flag("timeline"),
+            interval=given.count("interval"),
         ),
         schedule=pb.Schedule(
-            queue_timeout=_duration(queue_timeout_s),
-            time_to_first_token=_duration(time_to_first_token_s),
-            time_limit=_duration(time_limit_s),
-            priority=priority,
+            queue_timeout=given.duration("queue_timeout_s"),
+            time_to_first_token=given.duration("time_to_first_token_s"),
+            time_limit=given.duration("time_limit_s"),
+            priority=given.integer("priority", -(2**31), 2**31 - 1),
         ),
-        credit=credit,
+        credit=given.count("credit"),
     )
     _set_prompt(start, prompt)
     return start
 
 
+_GROUPS: Final = {
+    "sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "n"),
+    "stopping": ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"),
+    "output": ("token_ids", "logprobs", "timeline", "interval"),
+    "schedule": ("queue_timeout_s", "time_to_first_token_s", "time_limit_s", "priority"),
+}
+_PATHS: Final = {
+    name: f"{group}.{name.removesuffix('_s')}" for group, names in _GROUPS.items() for name in names
+}
+
+
+class _Given:
+    """The options that are not None; each method checks one and gives it, or None."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    def _get(self, name: str) -> tuple[Any, str]:
+        return self._options.get(name), _PATHS.get(name, name)
+
+    def text(self, name: str, default: str) -> str:
+        value, path = self._get(name)
+        if value is None:
+            return default
+        checks.utf8_len(value, path)
+        return str(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value, path = self._get(name)
+        texts = () if value is None else checks.one_or_many(value, path, "text or a list of texts")
+        for text in texts:
+            checks.utf8_len(text, path)
+        return texts
+
+    def integer(self, name: str, low: int, high: int) -> int | None:
+        value, path = self._get(name)
+        return None if value is None else checks.integer(value, path, low, high)
+
+    def count(self, name: str) -> int | None:
+        return self.integer(name, 0, _MAX_UINT32)
+
+    def number(self, name: str) -> float | None:
+        value, path = self._get(name)
+        return (
+            None if value is None else checks.real(value, path, -_INFINITY, _INFINITY, "a number")
+        )
+
+    def flag(self, name: str) -> bool:
+        value, path = self._get(name)
+        return False if value is None else checks.flag(value, path)
+
+    def token_ids(self, name: str) -> list[int] | None:
+        value, path = self._get(name)
+        return None if value is None else checks.token_ids(value, path, _MAX_UINT32 + 1)
+
+    def duration(self, name: str) -> duration_pb2.Duration | None:
+        value, path = self._get(name)
+        return None if value is None else duration_of(value, path)
+
+
+def duration_of(value: float, field: str) -> duration_pb2.Duration:
+    """Convert a number of seconds.
+
+    Raises:
+        RequestError: Not a positive time of at most a year.
+    """
+    expected = "a positive number of seconds, at most a year"
+    seconds = checks.real(value, field, 1e-9, _YEAR_S, expected)
+    whole, nanos = divmod(round(seconds * 1e9), 1_000_000_000)
+    return duration_pb2.Duration(seconds=whole, nanos=nanos)
+
+
+def checked_credit(tokens: int) -> int:
+    """Check a number of tokens that a request is allowed beyond its credit.
+
+    Raises:
+        RequestError: Not a whole number that the message holds.
+    """
+    return checks.integer(tokens, "credit.tokens", 0, _MAX_UINT32)
+
+
 def _set_prompt(start: pb.Start, prompt: Prompt) -> None:
+    checks.prompt(prompt, "prompt")
     if isinstance(prompt, str):
+        checks.utf8_len(prompt, "prompt")
         start.text = prompt
     elif isinstance(prompt, Chat):
         start.chat.CopyFrom(_chat(prompt))
     else:
-        start.token_ids.ids.extend(prompt)
+        start.token_ids.ids.extend(checks.token_ids(prompt, "token_ids", _MAX_UINT32 + 1))
         start.token_ids.SetInParent()
 
 
 def _chat(chat: Chat) -> pb.Chat:
+    checks.chat(chat)
     message = pb.Chat(
         messages=[
             pb.ChatMessage(role=turn.role, text=turn.content, name=turn.name)
@@ -110,12 +172,9 @@ def _chat(chat: Chat) -> pb.Chat:
         ],
         add_generation_prompt=chat.add_generation_prompt,
     )
-    message.template_arguments.update(dict(chat.template_arguments))
+    try:
+        message.template_arguments.update(dict(chat.template_arguments))
+    except (ValueError, TypeError, AttributeError):
+        field, expected = "chat.template_arguments", "values that JSON has, under names"
+        raise checks.bad(field, expected, chat.template_arguments) from None
     return message
-
-
-def _duration(seconds: float | None) -> duration_pb2.Duration | None:
-    if seconds is None:
-        return None
-    whole, nanos = divmod(round(seconds * 1e9), 1_000_000_000)
-    return duration_pb2.Duration(seconds=whole, nanos=nanos)

@@ -5,15 +5,18 @@ import queue
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from chairlift import checks
+from chairlift.client.address import checked_address
 from chairlift.client.failures import from_call, is_end
+from chairlift.client.options import RequestOptions
 from chairlift.client.progress import Answer, Progress
 from chairlift.client.security import Metadata, Security
-from chairlift.client.start import new_start
+from chairlift.client.start import checked_credit, new_start
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.types import Prompt
 from chairlift.v1 import generation_pb2 as pb
@@ -92,7 +95,7 @@ class Generation(Progress):
 
     def credit(self, tokens: int) -> None:
         """Allows so many more tokens; for a request that was begun with a credit."""
-        credit = pb.Credit(request_id=self.request_id, tokens=tokens)
+        credit = pb.Credit(request_id=self.request_id, tokens=checked_credit(tokens))
         self._stream.send(pb.GenerateRequest(credit=credit))
 
     def _put(self, event: pb.Event | ChairliftError) -> None:
@@ -172,8 +175,9 @@ class Client:
             security: None is plain text without a token.
 
         Raises:
-            ConfigError: From `security`.
+            ConfigError: From `security`, or the address is none.
         """
+        address = checked_address(address)
         security = security or Security()
         self._metadata = security.metadata(address)
         credentials = security.credentials()
@@ -209,8 +213,8 @@ class Client:
             stream.cancel()
         self._channel.close()
 
-    def generate(self, prompt: Prompt, **options: Any) -> Generation:
-        """Sends a request; see `new_start` for the options."""
+    def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
+        """Sends a request; see `RequestOptions`."""
         return self.submit(new_start(prompt, **options))
 
     def submit(self, start: pb.Start) -> Generation:
@@ -248,11 +252,13 @@ class Client:
 
     def abort(self, handle: str) -> bool:
         """Ends a request of any connection by its handle; tells whether it was live."""
+        checks.utf8_len(handle, "handle")
         response = self._call(self._generation.Abort, pb.AbortRequest(handle=handle))
         return bool(response.num_aborted)
 
     def tokenize(self, text: str) -> list[int]:
         """Asks for the tokens of a text."""
+        checks.utf8_len(text, "text")
         request = tokenizer_pb2.TokenizeRequest(text=text)
         return list((self._call(self._tokenizer.Tokenize, request)).token_ids)
 
