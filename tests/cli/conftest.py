@@ -9,6 +9,11 @@ import pytest
 from chairlift.cli import app
 from typer.testing import CliRunner
 
+from tests.cli.terminal import Terminal
+from tests.server.conftest import serve
+
+__all__ = ["serve"]
+
 
 @dataclass(frozen=True)
 class Result:
@@ -65,6 +70,15 @@ def server(
 def target(server: subprocess.Popen[str]) -> str:
     """Where the server listens."""
     return server.lines[1].split()[2]
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the demo model is served, which writes sentences."""
+    address = f"unix:{tmp_path_factory.mktemp('demo')}/demo.sock"
+    with Terminal("serve", "--listen", address) as server:
+        server.until("serving on")
+        yield address
 
 
 def environment() -> dict[str, str]:

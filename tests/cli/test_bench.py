@@ -46,7 +46,7 @@ def test_offline_names_the_bad_line(chairlift: Run, tmp_path: Path, line: str) -
     work = tmp_path / "work.jsonl"
     work.write_text('{"prompt_token_ids": [1], "max_tokens": 1}\n' + line + "\n")
     run = chairlift("bench", "offline", "--workload", work)
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert run.stderr.startswith(f"error: {work}:2: expected")
     assert run.stderr.count("\n") == 1
 

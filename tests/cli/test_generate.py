@@ -1,5 +1,7 @@
 """`chairlift generate` against a real server in another process."""
 
+import json
+
 import pytest
 
 from tests.cli.conftest import Run
@@ -48,6 +50,56 @@ def test_refused_prompt_leaves_the_others(chairlift: Run, target: str) -> None:
     assert run.stderr.count("\n") == 1
 
 
+def test_a_refused_prompt_alone_leaves_stdout_empty(chairlift: Run, target: str) -> None:
+    run = chairlift("generate", "snow " * 400, "--target", target, *GREEDY)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.startswith("error: prompt: expected at most")
+
+
+def test_json_is_one_object_per_answer_and_per_error(chairlift: Run, target: str) -> None:
+    drawn = ("-n", "2", "--seed", "1", "--max-tokens", "4", "--json")
+    run = chairlift("generate", "one two", "snow " * 400, "up", "--target", target, *drawn)
+    assert run.returncode == 1
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    errors = [line for line in lines if "error" in line]
+    answers = [line for line in lines if "error" not in line]
+    assert [list(line) for line in errors] == [["prompt", "request_id", "error"]]
+    assert errors[0]["prompt"] == 1
+    error = errors[0]["error"]
+    assert (error["reason"], error["field"]) == ("PROMPT_TOO_LONG", "prompt")
+    assert run.stderr == f"error: {error['message']}\n"
+    keys = ["prompt", "request_id", "answer", "text", "finish_reason", "usage"]
+    assert all(list(line) == keys for line in answers)
+    places = sorted((line["prompt"], line["answer"]) for line in answers)
+    assert places == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    for line in answers:
+        assert line["finish_reason"] in ("length", "stop")
+        assert 1 <= line["usage"]["output_tokens"] <= 4
+        assert (line["usage"]["prompt_tokens"] > 0) == (line["answer"] == 0)
+    assert len({line["request_id"] for line in lines}) == 3
+
+
+def test_json_has_the_text_that_is_printed_without_it(chairlift: Run, target: str) -> None:
+    plain = chairlift("generate", "one two", "--target", target, *GREEDY)
+    run = chairlift("generate", "one two", "--target", target, *GREEDY, "--json")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert json.loads(run.stdout)["text"] + "\n" == plain.stdout
+
+
+def test_chat_makes_each_prompt_a_turn_of_the_user(chairlift: Run, target: str) -> None:
+    as_chat = chairlift("generate", "go", "--chat", "--target", target, *GREEDY)
+    as_text = chairlift("generate", "<user>go\n<assistant>", "--target", target, *GREEDY)
+    assert as_chat.returncode == 0, as_chat
+    assert as_chat.stdout == as_text.stdout
+
+
+@pytest.mark.parametrize("command", [["generate"], ["chat"], ["top"], ["bench", "serve"]])
+def test_help_of_every_client_names_the_token_and_tls(chairlift: Run, command: list[str]) -> None:
+    run = chairlift(*command, "--help")
+    for name in ("CHAIRLIFT_TOKEN", "--tls-ca", "--tls-cert", "--tls-key"):
+        assert name in run.stdout
+
+
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_no_server_is_one_line(chairlift: Run, command: str, tmp_path: object) -> None:
     prompt = ("hello",) if command == "generate" else ()
@@ -57,9 +109,3 @@ def test_no_server_is_one_line(chairlift: Run, command: str, tmp_path: object) -
         run.stderr
         == f"error: no server at unix:{tmp_path}/none.sock: `chairlift serve` starts one\n"
     )
-
-
-def test_chat_answers_each_line(chairlift: Run, target: str) -> None:
-    run = chairlift("chat", "--target", target, *GREEDY, stdin="one\n/new\ntwo\n")
-    assert run.returncode == 0, run
-    assert run.stdout.count("> ") == 4

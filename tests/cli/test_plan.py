@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 
 
@@ -30,11 +32,44 @@ def test_host_memory_for_swapped_blocks_is_planned(chairlift: Run, tiny_folder: 
 def test_a_person_reads_units(chairlift: Run, tiny_folder: Path) -> None:
     run = chairlift("plan", tiny_folder, "--kv-cache-memory", "1MiB")
     assert run.returncode == 0, run
-    assert "kv cache" in run.stdout
-    assert "KiB" in run.stdout
+    for words in (
+        "KV cache",
+        "KiB",
+        "limit",
+        "this machine",
+        "keys and values of 16 tokens",
+        "fits",
+    ):
+        assert words in run.stdout
 
 
 def test_a_cache_without_blocks_is_refused(chairlift: Run, tiny_folder: Path) -> None:
     run = chairlift("plan", tiny_folder, "--kv-cache-memory", 1)
     assert run.returncode != 0
-    assert "kv_cache_memory: expected at least" in run.stderr
+    assert "--kv-cache-memory: expected at least" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--kv-cache-memory", "3TiB"), ("3.00 TiB of", "lower --kv-cache-memory")),
+        (("--swap-memory", "3TiB", "--device", "cpu"), ("3.00 TiB of", "--swap-memory")),
+        (
+            ("--max-num-batched-tokens", 2**40),
+            ("weights and activations take", "--max-num-batched-tokens"),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_and_ends_with_1(
+    chairlift: Run, option: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    run = chairlift("plan", "demo", *option)
+    assert (run.returncode, run.stderr.count("\n")) == (1, 1)
+    assert run.stderr.startswith("error: does not fit: ")
+    for word in words:
+        assert word in run.stderr
+    assert "fits" not in run.stdout
+    told = chairlift("plan", "demo", *option, "--json")
+    plan = json.loads(told.stdout)
+    assert (told.returncode, plan["fits"]) == (1, False)
+    assert plan["total_bytes"] > plan["limit_bytes"]

@@ -116,7 +116,7 @@ def test_who_is_not_answered_is_told(chairlift: Run) -> None:
 def test_mistakes_are_one_line(chairlift: Run, tmp_path: Path, trace: Path) -> None:
     assert_one_line(chairlift("replay", tmp_path / "none"), "cannot read trace", "none")
     assert_one_line(chairlift("replay", trace, "--seed", 1), "--seed", "recipes")
-    assert_one_line(chairlift("replay", trace, "--kv-cache-memory", "1"), "kv_cache_memory")
+    assert_one_line(chairlift("replay", trace, "--kv-cache-memory", "1"), "--kv-cache-memory")
     broken = tmp_path / "broken.jsonl"
     broken.write_text(trace.read_text()[:-20])
     number = len(trace.read_text().splitlines())

@@ -36,7 +36,7 @@ def guarded(tiny_folder: Path, certificates: Certificates) -> Iterator[str]:
         assert process.wait(30) == 0
 
 
-def test_generate_and_chat_with_a_token_are_answered(
+def test_clients_with_a_token_are_answered(
     chairlift: Run, guarded: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHAIRLIFT_TOKEN", TOKEN)
@@ -46,6 +46,9 @@ def test_generate_and_chat_with_a_token_are_answered(
     assert run.stdout.strip()
     talk = chairlift("chat", *options, stdin="one\n")
     assert (talk.returncode, talk.stderr) == (0, "")
+    load = chairlift("bench", "serve", *options, "--requests", 2, "--json")
+    assert (load.returncode, load.stderr) == (0, "")
+    assert '"failed": 0' in load.stdout
 
 
 @pytest.mark.parametrize("token", ["", "eve-0123456789abcdef"])
@@ -64,13 +67,37 @@ def test_a_wrong_token_is_one_line_that_does_not_tell_it(
     assert "0123456789" not in run.stderr + run.stdout
 
 
-def test_plain_text_gets_one_line(chairlift: Run, guarded: str) -> None:
-    run = chairlift("generate", "one", "--target", guarded)
-    assert (run.returncode, run.stderr.count("\n")) == (1, 1)
+@pytest.mark.parametrize("chairlift", ["in its own process"], indirect=True)
+def test_each_broken_connection_is_one_line_that_says_what_is_wrong(
+    chairlift: Run,
+    guarded: str,
+    target: str,
+    certificates: Certificates,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    other = Certificates(tmp_path_factory.mktemp("other") / "tls")
+    port = guarded.rpartition(":")[2]
+    trusted, distrusted = ("--tls-ca", certificates.ca_file), ("--tls-ca", other.ca_file)
+    expected = "expected HOST:PORT or unix:PATH, got "
+    broken = {
+        (guarded,): "closed the connection before any answer, as one with TLS does (tls_ca)",
+        (target, *trusted): "does not speak TLS, and this client does: leave out tls_ca",
+        (guarded, *distrusted): "certificate is not of an authority in tls_ca",
+        (f"127.0.0.2:{port}", *trusted): "certificate is for another host name",
+        (f"http://{target}",): f"--target: {expected}'http://{target}': leave out the scheme",
+        ("127.0.0.1",): f"--target: {expected}'127.0.0.1': the port is missing",
+        ("127.0.0.1:1",): "no server at 127.0.0.1:1: `chairlift serve` starts one",
+    }
+    for arguments, cause in broken.items():
+        run = chairlift("generate", "one", "--target", *arguments)
+        code = 2 if "--target: " in run.stderr else 1
+        assert (run.returncode, run.stdout, run.stderr.count("\n")) == (code, "", 1), run
+        assert run.stderr.startswith("error: ")
+        assert cause in run.stderr
 
 
 def test_an_open_door_is_refused_with_the_options_that_are_missing(chairlift: Run) -> None:
     run = chairlift("serve", "--listen", "0.0.0.0:50051")
-    assert (run.returncode, run.stderr.count("\n")) == (1, 1)
+    assert (run.returncode, run.stderr.count("\n")) == (2, 1)
     for option in ("--tls-cert", "--tls-key", "--auth-tokens", "--tls-client-ca"):
         assert option in run.stderr

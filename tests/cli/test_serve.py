@@ -3,15 +3,16 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Result, Run
+from tests.cli.conftest import Result, Run, environment
 
 
-def assert_one_line(run: Result, *words: str) -> None:
-    assert run.returncode == 1, run
+def assert_one_line(run: Result, *words: str, code: int = 2) -> None:
+    assert run.returncode == code, run
     # In a process of its own the log tells the settings first.
     lines = [
         line for line in run.stderr.splitlines() if " chairlift.cli.serve: setting " not in line
@@ -38,7 +39,45 @@ def test_port_in_use(chairlift: Run, tiny_folder: Path, target: str) -> None:
 
 def test_missing_model(chairlift: Run, tmp_path: Path) -> None:
     run = chairlift("serve", tmp_path / "nowhere", "--listen", "127.0.0.1:0")
-    assert_one_line(run, "nowhere")
+    assert_one_line(run, "nowhere", code=1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve ./nope",
+        "serve --listen nonsense",
+        "serve --tls-cert /nope --tls-key /nope",
+        "serve --auth-tokens /nope",
+        "plan ./nope",
+        "bench policies ./nope",
+        "bench kernels ./nope",
+        "bench kernels ./nope --device cuda",
+        "kernels list ./nope",
+        "kernels build ./nope",
+    ],
+)
+def test_a_cheap_mistake_is_found_before_torch_is_imported(command: str) -> None:
+    code = """
+import sys
+from chairlift.cli import app
+try:
+    app(sys.argv[1:])
+finally:
+    print("torch" in sys.modules)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code, *command.split()],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert run.returncode in (1, 2), run
+    assert run.stdout.splitlines()[-1] == "False", run
+    assert "nope" in run.stderr or "nonsense" in run.stderr
+    assert "draining" not in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("error: ")
 
 
 @pytest.mark.parametrize("num_bytes", [0, 7, 100, 20_000])
@@ -46,7 +85,8 @@ def test_truncated_model(chairlift: Run, tiny_folder: Path, tmp_path: Path, num_
     folder = shutil.copytree(tiny_folder, tmp_path / "model")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:num_bytes])
-    assert_one_line(chairlift("serve", folder, "--listen", "127.0.0.1:0"), "model.safetensors")
+    run = chairlift("serve", folder, "--listen", "127.0.0.1:0")
+    assert_one_line(run, "model.safetensors", code=1)
 
 
 def test_unsupported_architecture(chairlift: Run, tiny_folder: Path, tmp_path: Path) -> None:
@@ -54,7 +94,8 @@ def test_unsupported_architecture(chairlift: Run, tiny_folder: Path, tmp_path: P
     config = json.loads((folder / "config.json").read_text())
     config["architectures"] = ["MambaForCausalLM"]
     (folder / "config.json").write_text(json.dumps(config))
-    assert_one_line(chairlift("serve", folder, "--listen", "127.0.0.1:0"), "MambaForCausalLM")
+    run = chairlift("serve", folder, "--listen", "127.0.0.1:0")
+    assert_one_line(run, "MambaForCausalLM", code=1)
 
 
 def test_address_that_is_none(chairlift: Run, tiny_folder: Path) -> None:
@@ -62,7 +103,7 @@ def test_address_that_is_none(chairlift: Run, tiny_folder: Path) -> None:
 
 
 def test_setting_out_of_range(chairlift: Run, tiny_folder: Path) -> None:
-    assert_one_line(chairlift("serve", tiny_folder, "--max-num-seqs", "0"), "max_num_seqs", "0")
+    assert_one_line(chairlift("serve", tiny_folder, "--max-num-seqs", "0"), "--max-num-seqs", "0")
 
 
 def test_entries_of_the_file_are_defaults(chairlift: Run, tmp_path: Path) -> None:

@@ -144,8 +144,8 @@ async def test_only_faults_start_a_server_again(end: str, num_starts: int, code:
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
-        (("--listen", "nonsense"), "listen: expected", 1),
-        (("--no-such-option",), "No such option", 2),
+        (("--listen", "nonsense"), "--listen: expected", 2),
+        (("--no-such-option",), "no such option", 2),
     ],
 )
 async def test_a_mistake_is_told_once(
@@ -166,3 +166,35 @@ async def test_the_supervisor_knows_no_torch() -> None:
         sys.executable, "-c", program, stdout=subprocess.PIPE
     )
     assert (await run.communicate())[0] == b"False\n"
+
+
+# The served model keeps the interpreter's lock for ever in the step that computes position 20.
+HOLDING_THE_LOCK = """
+import ctypes, sys
+from chairlift.cli import app
+from chairlift.model.transformer import Transformer
+forward = Transformer.forward
+def hold(self, input_ids, metadata, *args):
+    if 20 in metadata.positions.tolist():
+        ctypes.PyDLL(None).pause()
+    return forward(self, input_ids, metadata, *args)
+Transformer.forward = hold
+sys.argv = ["chairlift", "serve", "{folder}", "--listen", "{address}", "--max-num-seqs", "4"]
+app()
+"""
+
+
+async def test_a_server_whose_interpreter_is_stuck_is_replaced(
+    tiny_folder: Path, free_port: int
+) -> None:
+    address = f"127.0.0.1:{free_port}"
+    run = Supervised(await supervise(HOLDING_THE_LOCK.format(folder=tiny_folder, address=address)))
+    assert await run.serving() == address
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        heard = await listen(stub.Generate(iter([start("a", max_tokens=100)])))
+    assert heard.status.code is grpc.StatusCode.UNAVAILABLE
+    assert await run.serving() == address
+    assert await finishes(address)
+    run.process.terminate()
+    assert await run.process.wait() == 0

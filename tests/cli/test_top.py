@@ -25,6 +25,23 @@ from tests.cli.conftest import Run, environment
 TOP = [sys.executable, "-m", "chairlift", "top"]
 
 
+def activity(tenant: str, errors: int = 0, num_tokens: int = 100) -> pb.TenantActivity:
+    """Of ten requests in the last minute."""
+    found = pb.TenantActivity(tenant=tenant, num_generated_tokens=num_tokens, num_started=10)
+    found.time_to_first_token_p50.FromMilliseconds(120)
+    found.time_to_first_token_p99.FromMilliseconds(1250)
+    found.reasons.add(reason="length", count=10)
+    if errors:
+        found.reasons.add(reason="QUOTA", is_error=True, count=errors)
+    return found
+
+
+def text_of(state: TopState, width: int, height: int) -> str:
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(TopView(state))
+    return console.export_text().rstrip("\n")
+
+
 def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
     """A state as after 100 steps of a full batch."""
     state = TopState("127.0.0.1:50051", clock=lambda: 1.0)
@@ -32,7 +49,7 @@ def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
         state=pb.SERVER_STATE_SERVING, batching="continuous", max_num_seqs=num_rows, block_size=16
     )
     state.connected(info, "demo")
-    state.load = pb.Load(
+    load = pb.Load(
         num_running=num_rows,
         num_rows_held=num_rows,
         num_waiting=1234,
@@ -43,9 +60,12 @@ def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
         num_kv_tokens=720,
         num_prefix_queries=10,
         num_prefix_hits=5,
+        tenants=[activity("ann", errors=3), activity("bob")],
     )
+    state.take(load)
     for number in range(1, 101):
         step = pb.Step(step=number)
+        step.start.FromMicroseconds(5000 * number)
         step.duration.FromMicroseconds(4000)
         for part in PARTS:
             getattr(step.times, part).FromMicroseconds(800)
@@ -56,25 +76,113 @@ def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
     return state
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 14)])
+@pytest.mark.parametrize(("width", "height"), [(50, 24), (80, 24), (120, 40), (200, 50), (60, 14)])
 @pytest.mark.parametrize("num_rows", [1, 8, 256])
 def test_a_frame_fits_the_terminal(width: int, height: int, num_rows: int) -> None:
-    console = Console(width=width, height=height, record=True, file=io.StringIO())
-    console.print(TopView(filled(num_rows=num_rows)))
-    lines = console.export_text().rstrip("\n").splitlines()
+    text = text_of(filled(num_rows=num_rows), width, height)
+    lines = text.splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
-    text = "\n".join(lines)
     for words in ("serving", "rows", "KV", "60% of 100 blocks", "4.00 ms", "forward 20%", "row 0"):
         assert words in text, text
+    for words in (f"{num_rows} of {num_rows} running", "50% of 10 blocks found", "ITL 5."):
+        assert words in text, text
+    # Only the names of requests are cut.
+    cut = [line for line in lines if "…" in line]
+    assert all("request-" in line for line in cut), text
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_tenants_have_times_to_the_first_token_and_errors(width: int) -> None:
+    lines = text_of(filled(), width, 30).splitlines()
+    (head,) = [line for line in lines if line.startswith("last minute")]
+    (ann,) = [line.split() for line in lines if line.startswith("ann")]
+    (bob,) = [line.split() for line in lines if line.startswith("bob")]
+    if width == 50:
+        assert head.split() == ["last", "minute", "tokens/s", "TTFT", "p99", "errors"]
+        assert ann == ["ann", "0", "120", "ms", "1.25", "s", "3"]
+    else:
+        assert head.split() == ["last", "minute", "tokens/s", "TTFT", "p99", "ended", "errors"]
+        assert ann == ["ann", "0", "120", "ms", "1.25", "s", "13", "3", "QUOTA"]
+    assert bob[-1] == "0"
+
+
+def test_many_tenants_are_counted_and_leave_the_rows_their_place() -> None:
+    state = filled()
+    assert state.load is not None
+    state.take(pb.Load(num_running=8, num_blocks=1, tenants=map(activity, map(str, range(100)))))
+    lines = text_of(state, 80, 24).splitlines()
+    assert len(lines) <= 24
+    assert any(line.startswith("2 of 100 ") for line in lines)
+    assert any(line.startswith("row 7") for line in lines)
+
+
+def test_tokens_per_second_of_a_tenant_are_those_of_the_last_moments() -> None:
+    now = [0.0]
+    state = TopState("a", clock=lambda: now[0])
+    state.connected(pb.GetServerInfoResponse(), "demo")
+    for second in range(10):
+        now[0] = float(second)
+        state.take(pb.Load(tenants=[activity("ann", num_tokens=50 * second)]))
+    assert state.tokens_per_s("ann") == 50.0
+    assert state.tokens_per_s("bob") == 0.0
+
+
+def test_the_time_between_tokens_is_of_named_requests_and_of_steps_without_a_gap() -> None:
+    def step(number: int, start_ms: int, *handles: str) -> pb.Step:
+        found = pb.Step(step=number)
+        found.start.FromMilliseconds(start_ms)
+        for row, handle in enumerate(handles):
+            found.rows.add(row=row, handle=handle, num_tokens=1, sampled=True)
+        return found
+
+    state = TopState("a", clock=lambda: 1.0)
+    state.connected(pb.GetServerInfoResponse(), "demo")
+    assert state.inter_token() is None
+    state.add(step(1, 0, "a", ""))
+    assert state.inter_token() is None
+    state.add(step(2, 10, "b", ""))
+    state.add(step(3, 20, "a", ""))
+    found = state.inter_token()
+    assert found is not None
+    # From the first to the third step; strangers in a row may be several.
+    assert found.median_s == pytest.approx(0.02, rel=0.1) == found.p99_s
+    # Steps were left out: what lies between is not known.
+    state.add(step(9, 900, "a"))
+    assert state.inter_token() == found
+    state.add(step(10, 910, "a"))
+    assert state.inter_token() != found
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_old_figures_are_marked_until_new_ones_come(width: int) -> None:
+    now = [0.0]
+    state = TopState("127.0.0.1:50051", clock=lambda: now[0], interval_s=0.5)
+    state.connected(pb.GetServerInfoResponse(state=pb.SERVER_STATE_SERVING), "demo")
+    load = pb.Load(num_running=1, num_blocks=10)
+    state.take(load)
+    now[0] = 3.0
+    assert "old" not in text_of(state, width, 24)
+    # A server that stands still closes no connection.
+    now[0] = 12.0
+    assert "figures are 12 s old" in text_of(state, width, 24)
+    state.take(load)
+    assert "old" not in text_of(state, width, 24)
+    state.lost("UNAVAILABLE")
+    now[0] = 13.0
+    text = text_of(state, width, 24)
+    assert "reconnecting" in text
+    assert "figures are 1 s old" in text
+    assert as_json(state)["age_s"] == 1.0
+    state.connected(pb.GetServerInfoResponse(state=pb.SERVER_STATE_SERVING), "demo")
+    state.take(load)
+    assert "old" not in text_of(state, width, 24)
 
 
 def test_requests_of_other_tenants_have_rows_and_no_names() -> None:
     state = filled(num_rows=2, strangers=True)
     assert [rider["request_id"] for rider in as_json(state)["rows"]] == ["", ""]
-    console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(TopView(state))
-    assert console.export_text().count("of another tenant") == 2
+    assert text_of(state, 80, 24).count("of another tenant") == 2
 
 
 def test_rates_are_of_the_last_moments() -> None:
@@ -111,7 +219,7 @@ def test_without_a_server_it_is_one_line(chairlift: Run, tmp_path: Path) -> None
 
 def test_without_a_terminal_it_says_what_to_do(chairlift: Run, target: str) -> None:
     run = chairlift("top", "--target", target)
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "--once or --json" in run.stderr
 
 
@@ -145,6 +253,8 @@ def test_json_tells_who_is_in_which_row(target: str) -> None:
                 is_seen.set()
         asked.result()
         assert {row["request_id"] for row in frame["rows"]} == {"mine"}  # type: ignore[attr-defined, index]
+        (tenant,) = frame["tenants"]  # type: ignore[misc]
+        assert (tenant["tenant"], tenant["errors"]) == ("", {})  # type: ignore[index]
         assert sum(frame["step_parts_s"].values()) == pytest.approx(frame["step_s"])  # type: ignore[attr-defined]
         process.terminate()
 

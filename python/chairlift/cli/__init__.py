@@ -1,24 +1,41 @@
 """The `chairlift` command: one file per command, and none imports torch before it runs."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from chairlift.cli import bench, chat, demo, generate, kernels, plan, replay, serve, top
-from chairlift.cli.errors import OneLineErrors
+from chairlift.cli.command import add_command, new_app
 
-app = typer.Typer(
-    name="chairlift",
-    cls=OneLineErrors,
-    help="Language models over one gRPC stream, batched continuously.",
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("serve")(serve.serve)
-app.command("generate")(generate.generate)
-app.command("chat")(chat.chat)
-app.command("demo")(demo.demo)
-app.command("top")(top.top)
-app.command("plan")(plan.plan)
-app.command("replay")(replay.replay)
+app = new_app("Language models over one gRPC stream, batched continuously.", "chairlift")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"chairlift {version('chairlift')}")
+        raise typer.Exit
+
+
+@app.callback()
+def chairlift(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Language models over one gRPC stream, batched continuously."""
+
+
+add_command(app, "serve", serve.serve)
+add_command(app, "generate", generate.generate)
+add_command(app, "chat", chat.chat)
+add_command(app, "demo", demo.demo)
+add_command(app, "top", top.top)
+add_command(app, "plan", plan.plan)
+add_command(app, "replay", replay.replay)
 app.add_typer(bench.app, name="bench")
 app.add_typer(kernels.app, name="kernels")

@@ -1,9 +1,11 @@
 """`chairlift chat`: a conversation in the terminal."""
 
 import asyncio
+import re
 import sys
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,12 +26,25 @@ from chairlift.cli.remote import (
     connected,
     follow,
 )
+from chairlift.cli.wrap import Printer
+from chairlift.errors import ServerError
 from chairlift.types import Chat, ChatMessage
 
 if TYPE_CHECKING:
-    from chairlift.client import AsyncClient
+    from chairlift.client import AsyncClient, RequestOptions
 
-HELP = "Ctrl-C cancels an answer, /new begins again, Ctrl-D leaves."
+HINT: Final = "/help lists the commands, Ctrl-D leaves."
+HELP: Final = """\
+/system TEXT  begin anew with this system message
+/new          begin anew
+/help         print this list
+/quit         leave, as Ctrl-D does
+Ctrl-C        cancel the answer"""
+
+CANCEL_TIMEOUT_S: Final = 2.0
+"""How long a cancelled answer may take to end."""
+
+_COMMAND = re.compile(r"/(?P<name>[a-z]+)(?:\s+(?P<rest>.*))?", re.DOTALL)
 
 
 def chat(
@@ -38,6 +53,7 @@ def chat(
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    system: Annotated[str, typer.Option(help="System message; default: none.")] = "",
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     top_k: TopK = None,
@@ -46,77 +62,113 @@ def chat(
     seed: Seed = None,
     stop: Stop = None,
 ) -> None:
-    """Talk to the model; the conversation is kept."""
-    options: dict[str, object] = {
+    """Talk to the model; the conversation is kept until /new."""
+    options: RequestOptions = {
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
         "seed": seed,
-        "stop": stop or (),
+        "stop": stop,
     }
+    with suppress(ImportError):
+        # Its import gives `input` line editing and a history.
+        import readline  # noqa: F401
     # One event loop for the whole conversation: between answers it rests while input() waits.
     with asyncio.Runner() as runner:
         connection = AsyncExitStack()
         opened = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
         client = runner.run(connection.enter_async_context(opened))
-        typer.secho(HELP, dim=True)
+        typer.secho(HINT, dim=True)
         try:
-            _converse(runner, client, options)
+            _Conversation(runner, client, options, system.strip()).run()
         finally:
             runner.run(connection.aclose())
 
 
-def _converse(runner: asyncio.Runner, client: "AsyncClient", options: dict[str, object]) -> None:
-    messages: list[ChatMessage] = []
-    while True:
+@dataclass
+class _Conversation:
+    runner: asyncio.Runner
+    client: "AsyncClient"
+    options: "RequestOptions"
+    system: str
+    turns: list[ChatMessage] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Read lines until one of them ends the conversation."""
+        while True:
+            try:
+                if not self._take(input("> ").strip()):
+                    return
+            except EOFError:
+                typer.echo()
+                return
+            except KeyboardInterrupt:
+                # An answer that has just ended must not make its Ctrl-C one that leaves.
+                typer.echo()
+                if not sys.stdin.isatty():
+                    raise
+                typer.secho(HINT, dim=True)
+
+    def _take(self, line: str) -> bool:
+        """Obey a command or answer a line; return whether the conversation goes on."""
+        command = _COMMAND.fullmatch(line)
+        match command["name"] if command is not None else "":
+            case "":
+                if line:
+                    self._answer(line)
+            case "quit":
+                return False
+            case "help":
+                typer.echo(HELP)
+            case "new":
+                self._begin_anew(self.system)
+            case "system":
+                self._begin_anew(((command and command["rest"]) or "").strip())
+            case name:
+                complain(f"no such command: /{name}; /help lists them")
+        return True
+
+    def _begin_anew(self, system: str) -> None:
+        self.system = system
+        self.turns.clear()
+        with_system = ", with a system message" if system else ""
+        typer.secho(f"A new conversation{with_system}.", dim=True)
+
+    def _answer(self, text: str) -> None:
+        """Answer a line and keep both; a cancelled answer is kept as far as it came."""
+        head = [ChatMessage("system", self.system)] if self.system else []
+        question = ChatMessage("user", text)
+        printer = Printer()
+        error = ""
         try:
-            text = input("> ").strip()
-        except (EOFError, KeyboardInterrupt):
-            typer.echo()
-            return
-        if text == "/new":
-            messages.clear()
-        elif text:
-            _turn(runner, client, messages, text, options)
+            error = self.runner.run(self._stream([*head, *self.turns, question], printer))
+        except ServerError as failure:
+            error = str(failure)
+        except KeyboardInterrupt:
+            printer.write(" …")
+        printer.end()
+        if error:
+            complain(error)
+        elif printer.text:
+            self.turns += [question, ChatMessage("assistant", printer.text)]
 
+    async def _stream(self, messages: list[ChatMessage], printer: "Printer") -> str:
+        """Print the answer as it comes; return the error, if it was one."""
 
-def _turn(
-    runner: asyncio.Runner,
-    client: "AsyncClient",
-    messages: list[ChatMessage],
-    text: str,
-    options: dict[str, object],
-) -> None:
-    """One question and its answer, both kept; a cancelled answer is kept as far as it came."""
-    messages.append(ChatMessage("user", text))
-    pieces: list[str] = []
-    error = ""
-    try:
-        error = runner.run(_answer(client, messages, options, pieces))
-    except KeyboardInterrupt:
-        sys.stdout.write(" …")
-    typer.echo()
-    if error:
-        complain(error)
-        messages.pop()
-    else:
-        messages.append(ChatMessage("assistant", "".join(pieces)))
+        def on_text(_index: int, text: str, _num_tokens: int) -> None:
+            printer.text += text
+            printer.write(text)
 
-
-async def _answer(
-    client: "AsyncClient",
-    messages: list[ChatMessage],
-    options: dict[str, object],
-    pieces: list[str],
-) -> str:
-    """Prints the answer as it comes; leaving early cancels it. Gives the error, if it was one."""
-
-    def on_text(_index: int, text: str, _num_tokens: int) -> None:
-        pieces.append(text)
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    generation = client.generate(Chat(messages), **options)
-    return await follow(generation, on_text)
+        generation = self.client.generate(Chat(messages), **self.options)
+        following = asyncio.create_task(follow(generation, on_text))
+        try:
+            return await asyncio.shield(following)
+        except asyncio.CancelledError:
+            # The loop does not run between two answers: the server has to hear of it now.
+            await generation.cancel()
+            await asyncio.wait({following}, timeout=CANCEL_TIMEOUT_S)
+            raise
+        finally:
+            following.cancel()

@@ -9,7 +9,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -21,7 +21,7 @@ from chairlift.config import EngineConfig
 
 Command = Callable[..., None]
 
-SIZES = frozenset({"kv_cache_memory", "swap_memory", "max_receive_bytes"})
+SIZES = frozenset({"kv_cache_memory", "swap_memory", "max_receive_bytes", "max_text_bytes"})
 """Settings in bytes."""
 
 ENGINE_HELP = {
@@ -37,6 +37,7 @@ ENGINE_HELP = {
     "default: 1 on a CPU, 2 on a GPU.",
     "max_model_len": "Longest prompt plus answer; default: the model's own.",
     "max_queued_requests": "Cap of the waiting queue.",
+    "max_text_bytes": "Longest text that is tokenized, such as 1MiB; of a chat, when rendered.",
     "kv_cache_memory": "Memory of the KV cache, such as 2GiB; default: what the model can use, "
     "at most a quarter of the memory.",
     "swap_memory": "Host memory for KV blocks of preempted requests, such as 4GiB, where a GPU "
@@ -125,7 +126,7 @@ def _parameter(
     panel: str,
 ) -> inspect.Parameter:
     flag = option_name(name)
-    kind: Any = _plain_type(field)
+    kind: Any = list[str] if _is_list(field) else _plain_type(field)
     make_option: Callable[..., Any] = typer.Option
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     if name.endswith("_s"):
@@ -133,6 +134,8 @@ def _parameter(
         default = None if default is None else f"{default:g}s"
     elif name in SIZES:
         make_option = size
+    elif _is_list(field):
+        make_option = functools.partial(typer.Option, metavar="NAME")
     option = make_option(
         names,
         help=text,
@@ -146,6 +149,13 @@ def _parameter(
         default=default,
         annotation=Annotated[kind if default is not None else kind | None, option],
     )
+
+
+def _is_list(field: FieldInfo) -> bool:
+    """Whether a setting has several values, and its option may be repeated."""
+    parts = (field.annotation, *get_args(field.annotation))
+    kinds = [part for kind in parts for part in (kind, *get_args(kind)[:1])]
+    return any(get_origin(kind) is tuple for kind in kinds)
 
 
 def _plain_type(field: FieldInfo) -> type:

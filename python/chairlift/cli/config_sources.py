@@ -69,7 +69,7 @@ def check_environment() -> None:
         is_ours = name.startswith(PREFIX) and not _OF_KUBERNETES.fullmatch(name)
         is_link = name.endswith("_PORT") and _LINK.fullmatch(value) is not None
         if is_ours and not is_link and name not in known:
-            message = f"environment: no such variable: {name}{_nearest(name, known)}"
+            message = f"environment: no such variable: {name}{nearest(name, known)}"
             raise ConfigError(message)
 
 
@@ -96,17 +96,23 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     defaults: dict[str, object] = {}
     for key, value in entries.items():
         name = key.replace("_", "-")
+        place = f"{path}:{_line_of(key, text)}"
         if name not in parameters:
-            message = f"{path}: no such option: {key}{_nearest(name, parameters)}"
+            message = f"{place}: no such option: {key}{nearest(name, parameters)}"
             raise ConfigError(message)
         parameter = parameters[name]
         field = parameter.name
         is_switch = bool(getattr(parameter, "is_flag", False))
         if field in defaults:
-            message = f"{path}: {key} is there twice"
+            message = f"{place}: {key} is there twice"
             raise ConfigError(message)
-        defaults[field] = _plain(value, is_switch, f"{path}: {key}")
-        context.meta[f"{_IN_FILE}.{field}"] = f"{path}:{_line_of(key, text)}"
+        where = f"{place}: {key}"
+        if getattr(parameter, "multiple", False):
+            values = value if isinstance(value, list) else [value]
+            defaults[field] = [_plain(entry, is_switch, where) for entry in values]
+        else:
+            defaults[field] = _plain(value, is_switch, where)
+        context.meta[f"{_IN_FILE}.{field}"] = place
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
@@ -130,7 +136,8 @@ def _line_of(key: str, text: str) -> int:
     return next((number for number, line in lines if entry.match(line)), 0)
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Gives the end of an error about a name that nobody knows; empty where none is like it."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; the nearest is {matches[0]}" if matches else ""
 
@@ -156,21 +163,39 @@ class Setting:
 
 def settings_of(context: typer.Context, configs: Iterable[BaseModel]) -> Iterator[Setting]:
     """The settings that the command takes, as they are in frozen configurations."""
-    taken = {parameter.name for parameter in context.command.params}
+    taken = {parameter.name: parameter for parameter in context.command.params}
     for config in configs:
         for field in type(config).model_fields:
             if field in taken:
                 value = getattr(config, field)
                 if field.endswith("_s") and value is not None:
                     value = f"{value:g}s"
-                yield Setting(option_name(field), value, _source(context, field))
+                yield Setting(option_name(field), value, _source(context, taken[field]))
 
 
-def _source(context: typer.Context, field: str) -> str:
-    source = context.get_parameter_source(field)
+def place_of(context: typer.Context, parameter: Any) -> str:  # noqa: ANN401, of the parser
+    """Names a setting by where its value came from: its flag, its variable, or file, line and key.
+
+    Args:
+        context: Of the command.
+        parameter: One of the command's; a default is named by its flag.
+    """
+    source, field = context.get_parameter_source(parameter.name), parameter.name
+    kind = "" if source is None else source.name
+    if kind == "ENVIRONMENT":
+        return str(parameter.envvar)
+    if kind == "DEFAULT_MAP":
+        return f"{context.meta.get(f'{_IN_FILE}.{field}', '')}: {option_name(field)}"
+    is_option = parameter.param_type_name == "option"
+    return str(max(parameter.opts, key=len)) if is_option else option_name(field)
+
+
+def _source(context: typer.Context, parameter: Any) -> str:  # noqa: ANN401, of the parser
+    source, field = context.get_parameter_source(parameter.name), parameter.name
+    is_option = parameter.param_type_name == "option"
     sources: Mapping[str, str] = {
-        "COMMANDLINE": "argument" if field == "model" else f"--{option_name(field)}",
-        "ENVIRONMENT": variable_name(field),
+        "COMMANDLINE": f"--{option_name(field)}" if is_option else "argument",
+        "ENVIRONMENT": parameter.envvar or "",
         "DEFAULT_MAP": context.meta.get(f"{_IN_FILE}.{field}", ""),
     }
     return sources.get(source.name, "") if source is not None else ""

@@ -1,6 +1,7 @@
 """`chairlift generate`: prompts to a server, answers to the terminal as they come."""
 
 import asyncio
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,13 +25,18 @@ from chairlift.cli.remote import (
     TopP,
     answer_all,
     connected,
+    for_people,
+    outcome,
 )
-from chairlift.errors import ChairliftError
+from chairlift.cli.wrap import Printer
+from chairlift.errors import ChairliftError, RequestError
+from chairlift.types import Chat, ChatMessage
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from chairlift.client import AsyncClient
+    from chairlift.client import AsyncClient, AsyncGeneration, RequestOptions
+    from chairlift.v1 import generation_pb2 as pb
 
 
 def generate(
@@ -51,27 +57,45 @@ def generate(
     seed: Seed = None,
     stop: Stop = None,
     n: NumAnswers = 1,
+    as_chat: Annotated[
+        bool, typer.Option("--chat", help="Each prompt is a user's turn of a conversation.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object per line and answer, when the answer ends."),
+    ] = False,
 ) -> None:
     """Answer one or many prompts at once, over one stream, each once or several times."""
     texts = prompts or _lines_of_stdin()
-    options: dict[str, object] = {
+    options: RequestOptions = {
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
         "seed": seed,
-        "stop": stop or (),
+        "stop": stop,
         "n": n,
     }
-    board = Board([text for text in texts for _ in range(n)])
+    starts = _starts(texts, options, as_chat=as_chat)
     connection = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
-    asyncio.run(_answer(connection, texts, board, options))
-    # An error is that of all answers to a prompt.
-    failed = [line for line in board.lines[::n] if line.has_failed]
-    for line in failed:
-        complain(line.outcome)
-    raise typer.Exit(1 if failed else 0)
+    if as_json:
+        errors = asyncio.run(_print_json(connection, starts))
+    else:
+        board = Board([text for text in texts for _ in range(n)])
+        asyncio.run(_answer(connection, starts, board))
+        # An error is that of all answers to a prompt.
+        errors = [line.outcome for line in board.lines[::n] if line.has_failed]
+    for error in errors:
+        complain(error)
+    raise typer.Exit(1 if errors else 0)
+
+
+def _starts(texts: list[str], options: "RequestOptions", *, as_chat: bool) -> list["pb.Start"]:
+    from chairlift.client import new_start
+
+    prompts = [Chat([ChatMessage("user", text)]) if as_chat else text for text in texts]
+    return [new_start(prompt, **options) for prompt in prompts]
 
 
 def _lines_of_stdin() -> list[str]:
@@ -83,22 +107,19 @@ def _lines_of_stdin() -> list[str]:
 
 
 async def _answer(
-    connection: "AbstractAsyncContextManager[AsyncClient]",
-    texts: list[str],
-    board: Board,
-    options: dict[str, object],
+    connection: "AbstractAsyncContextManager[AsyncClient]", starts: list["pb.Start"], board: Board
 ) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from chairlift.client import new_start
-
     console = Console()
-    starts = [new_start(text, **options) for text in texts]  # type: ignore[arg-type]
     async with connection as client:
         if len(board.lines) == 1:
-            await answer_all(client, board, starts, on_piece=_print_now)
-            typer.echo()
+            (line,), printer = board.lines, Printer()
+            await answer_all(client, board, starts, lambda _number, text: printer.write(text))
+            printer.end()
+            if not line.text and not line.has_failed:
+                typer.echo()
         elif console.is_terminal:
             with Live(board, console=console, transient=True, refresh_per_second=12):
                 await answer_all(client, board, starts)
@@ -110,6 +131,36 @@ async def _answer(
                     typer.echo(f"[{i}] {line.text.strip()}")
 
 
-def _print_now(_number: int, text: str) -> None:
-    sys.stdout.write(text)
+async def _print_json(
+    connection: "AbstractAsyncContextManager[AsyncClient]", starts: list["pb.Start"]
+) -> list[str]:
+    """Print each answer when it ends, and each error; return the errors, for people."""
+    async with connection as client:
+        generations = await client.generate_all(starts)
+        errors = await asyncio.gather(*map(_print_answers, range(len(starts)), generations))
+    return [error for error in errors if error]
+
+
+async def _print_answers(prompt: int, generation: "AsyncGeneration") -> str:
+    head = {"prompt": prompt, "request_id": generation.request_id}
+    try:
+        async for event in generation.events():
+            if event.HasField("finished"):
+                answer, usage = generation.answers[event.index], event.finished.usage
+                counts = {
+                    "prompt_tokens": usage.prompt_tokens,
+                    "cached_tokens": usage.cached_tokens,
+                    "output_tokens": usage.output_tokens,
+                }
+                end = {"finish_reason": outcome(answer), "usage": counts}
+                _print_line({**head, "answer": event.index, "text": answer.text, **end})
+    except RequestError as error:
+        told = {"reason": error.reason, "field": error.field, "message": error.message}
+        _print_line({**head, "error": told})
+        return for_people(error)
+    return ""
+
+
+def _print_line(entry: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(entry) + "\n")
     sys.stdout.flush()

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The CUDA kernels: compile them ahead of time, list them.")
+from chairlift.cli.command import add_command, new_app
+from chairlift.model.folder import check_model
 
 Model = Annotated[
     str | None,
@@ -12,7 +13,6 @@ Model = Annotated[
 ]
 
 
-@app.command("build")
 def build(
     model: Model = None,
     *,
@@ -24,6 +24,7 @@ def build(
     ] = None,
 ) -> None:
     """Compile the kernels into the cache on disk; neither a GPU nor nvcc is needed."""
+    _check(model)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from chairlift.kernels.cuda.build import ARCHITECTURES, cache_folder, local_architectures
@@ -42,11 +43,17 @@ def build(
     typer.echo(f"{len(names)} kernels for {', '.join(architectures)} in {cache_folder()}")
 
 
-@app.command("list")
 def list_kernels(model: Model = None) -> None:
     """Name the instantiations, one a line, as C++ and the launcher call them."""
+    _check(model)
     for name in _names(model):
         typer.echo(name)
+
+
+def _check(model: str | None) -> None:
+    """Looks for the model before torch is imported."""
+    if model is not None:
+        check_model(model)
 
 
 def _names(model: str | None) -> list[str]:
@@ -54,12 +61,19 @@ def _names(model: str | None) -> list[str]:
 
     if model is None:
         return all_kernels()
+
     from chairlift.config import EngineConfig
     from chairlift.engine.devices import compute_dtype, gpu_obstacle
     from chairlift.errors import ConfigError
-    from chairlift.model.config import ModelConfig, resolve_model
+    from chairlift.model.config import ModelConfig
+    from chairlift.model.folder import resolve_model
 
     settings, config = EngineConfig(), ModelConfig.load(resolve_model(model))
     if (obstacle := gpu_obstacle(settings, config)) is not None:
         raise ConfigError(obstacle)
     return kernels_of(compute_dtype(settings, config), config.head_dim)
+
+
+app = new_app("The CUDA kernels: compile them ahead of time, list them.")
+add_command(app, "build", build)
+add_command(app, "list", list_kernels)

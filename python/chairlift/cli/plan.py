@@ -1,17 +1,33 @@
 """`chairlift plan`: the memory plan of a model, in bytes, before anything is loaded."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.values import format_size
+from chairlift.errors import ChairliftError
+from chairlift.model.folder import check_model
 
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
     *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
 )
+
+_WORDS: Final = {
+    "weight_bytes": ("weights", "as loaded, and the table of positions"),
+    "kv_cache_bytes": ("KV cache", "keys and values of all requests"),
+    "activation_bytes": ("activations", "intermediate values of the largest step"),
+    "swap_bytes": ("swap", "host memory for preempted requests"),
+    "total_bytes": ("total", "where the model runs"),
+    "limit_bytes": ("limit", "{limit}"),
+    "block_bytes": ("block", "keys and values of {block_size} tokens, in all layers"),
+    "num_blocks": ("blocks", "of the KV cache, for all requests"),
+    "num_kv_tokens": ("tokens", "of prompts and answers that these blocks hold"),
+    "num_host_blocks": ("host blocks", "of the swap"),
+}
+"""What people call a figure, and what it is."""
 
 
 @engine_options(only=frozenset(SIZES))
@@ -21,41 +37,95 @@ def plan(
     as_json: Json = False,
     settings: dict[str, Any],
 ) -> None:
-    """Say where the memory of a model goes: weights, KV cache, activations, swap."""
-    figures = _figures(model, settings)
+    """Say where the memory of a model goes: weights, KV cache, activations, swap.
+
+    Exit code 1 says that it does not fit. The limit is what the process may use: the memory of the
+    machine or of its cgroup, or what is free on the GPU that would run the model. A block is the
+    unit in which requests get memory of the KV cache.
+    """
+    check_model(model)
+    figures, obstacle = _figures(model, settings)
     if as_json:
         report([figures], title=model, as_json=True)
-        return
+    else:
+        _print(model, figures, "free on the GPU" if figures["device"] == "cuda" else "")
+    if obstacle:
+        raise ChairliftError(obstacle)
+
+
+def _print(model: str, figures: Result, limit: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    words = {
+        "limit": limit or "of this machine, or of the process's cgroup",
+        "block_size": int(figures["num_kv_tokens"]) // max(1, int(figures["num_blocks"])),
+    }
     table = Table(title=model, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    for name, value in list(figures.items())[1:]:
-        text = format_size(int(value)) if name.endswith("_bytes") else f"{value:,}"
-        table.add_row(name.removesuffix("_bytes").replace("_", " "), text)
-    Console().print(table)
+    table.add_column(style="bright_black")
+    for key, (name, meaning) in _WORDS.items():
+        value = int(figures[key])
+        text = format_size(value) if key.endswith("_bytes") else f"{value:,}"
+        table.add_row(name, text, meaning.format(**words), end_section=key == "limit_bytes")
+    console = Console()
+    console.print(table)
+    if figures["fits"]:
+        total, most = int(figures["total_bytes"]), int(figures["limit_bytes"])
+        console.print(f"fits: {format_size(total)} of {format_size(most)}", highlight=False)
 
 
-def _figures(model: str, settings: dict[str, Any]) -> Result:
+def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
+    """The figures, and why the model does not fit; empty where it does."""
     from chairlift.config import engine_config
     from chairlift.engine.loading import replan_memory
     from chairlift.machine import memory_limit
-    from chairlift.model.config import ModelConfig, resolve_model
+    from chairlift.model.config import ModelConfig
+    from chairlift.model.folder import resolve_model
 
     config = engine_config(**settings)
     memory, free = replan_memory(config, ModelConfig.load(resolve_model(model), config.dtype))
+    limit = memory_limit() if free is None else free
+    obstacle = _obstacle(
+        memory.total_bytes,
+        limit,
+        fixed=memory.weight_bytes + memory.activation_bytes,
+        swap=memory.swap_bytes if memory.is_dedicated else 0,
+        host_limit=memory_limit(),
+    )
     return {
         "model": model,
+        "device": "cpu" if free is None else "cuda",
+        "fits": not obstacle,
         "weight_bytes": memory.weight_bytes,
         "kv_cache_bytes": memory.kv_cache_bytes,
         "activation_bytes": memory.activation_bytes,
         "swap_bytes": memory.swap_bytes,
         "total_bytes": memory.total_bytes,
-        "limit_bytes": memory_limit() if free is None else free,
+        "limit_bytes": limit,
         "block_bytes": memory.block_bytes,
         "num_blocks": memory.num_blocks - 1,
         "num_kv_tokens": (memory.num_blocks - 1) * config.block_size,
         "num_host_blocks": memory.num_host_blocks,
-    }
+    }, obstacle
+
+
+def _obstacle(total: int, limit: int, *, fixed: int, swap: int, host_limit: int) -> str:
+    """Why a plan does not fit, in bytes as people read them."""
+    if fixed > limit:
+        return (
+            f"does not fit: weights and activations take {format_size(fixed)}, the limit is "
+            f"{format_size(limit)}; --quantize and a lower --max-num-batched-tokens take less"
+        )
+    if total > limit:
+        return (
+            f"does not fit: {format_size(total)} of {format_size(limit)}; "
+            "lower --kv-cache-memory or --swap-memory"
+        )
+    if swap > host_limit:
+        return (
+            f"does not fit: a swap of {format_size(swap)} in host memory of "
+            f"{format_size(host_limit)}; lower --swap-memory"
+        )
+    return ""

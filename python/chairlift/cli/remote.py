@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chairlift.cli.board import Board, Line
-from chairlift.errors import ChairliftError, RequestError, ServerError
+from chairlift.errors import ChairliftError, NoServerError, RequestError, ServerError
 
 if TYPE_CHECKING:
     from chairlift.client import Answer, AsyncClient, AsyncGeneration
@@ -20,7 +20,10 @@ NO_SERVER = "no server at {}: `chairlift serve` starts one"
 
 Target = Annotated[
     str,
-    typer.Option(envvar="CHAIRLIFT_TARGET", help="Server: HOST:PORT or unix:PATH."),
+    typer.Option(
+        envvar="CHAIRLIFT_TARGET",
+        help="Server: HOST:PORT or unix:PATH. Its token is read from the variable CHAIRLIFT_TOKEN.",
+    ),
 ]
 TlsCa = Annotated[
     str | None,
@@ -58,6 +61,8 @@ async def connected(
     Raises:
         ChairliftError: There is none, or it does not serve yet.
     """
+    # Else gRPC writes of failed handshakes to the terminal.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from chairlift.client import connect_async
 
     token = os.environ.get("CHAIRLIFT_TOKEN")
@@ -67,13 +72,18 @@ async def connected(
         try:
             is_serving = await client.is_serving()
         except ServerError as error:
-            is_there = "UNAVAILABLE" not in str(error)
-            message = f"{target}: {error}" if is_there else NO_SERVER.format(target)
-            raise ChairliftError(message) from None
+            raise ChairliftError(no_connection(target, error)) from None
         if not is_serving:
             message = f"the server at {target} does not serve yet, or is about to end"
             raise ChairliftError(message)
         yield client
+
+
+def no_connection(target: str, error: ServerError) -> str:
+    """Say for people why there is no connection."""
+    if isinstance(error, NoServerError):
+        return NO_SERVER.format(target)
+    return f"{target}: {str(error).removeprefix('UNAVAILABLE: ')}"
 
 
 async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int], None]) -> str:
@@ -87,9 +97,14 @@ async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int
             if event.HasField("tokens"):
                 on_text(event.index, event.tokens.text, event.tokens.num_tokens)
     except RequestError as error:
-        names_field = error.message.startswith(error.field)
-        return error.message if names_field else f"{error.field}: {error.message}"
+        return for_people(error)
     return ""
+
+
+def for_people(error: RequestError) -> str:
+    """Give the message of an error, with the field that it is about."""
+    names_field = error.message.startswith(error.field)
+    return error.message if names_field else f"{error.field}: {error.message}"
 
 
 def outcome(answer: "Answer") -> str:

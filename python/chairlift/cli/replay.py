@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import config_options
 from chairlift.cli.replay_picture import Seats
@@ -89,10 +90,14 @@ def replay(
     step_time = step_time_of(loaded.header, loaded.steps, options)
     notes = _faults(loaded)
     seats: dict[str, Seats] = {}
+    policies: list[Batching] | list[None] = batching or [None]
+    progress = Progress("runs", len(policies) + bool(loaded.steps), as_json=as_json)
+    results = _results(loaded, policies, options, step_time, notes, seats if draw else None)
     report(
-        _results(loaded, batching or [None], options, step_time, notes, seats if draw else None),
+        progress.counting(results),
         title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
         as_json=as_json,
+        progress=progress,
     )
     if not as_json:
         console = Console()

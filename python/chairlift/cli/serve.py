@@ -14,12 +14,15 @@ from chairlift.cli.config_sources import read_config, settings_of
 from chairlift.cli.supervisor import Parent, run_supervised
 from chairlift.config import checked, engine_config
 from chairlift.logs import LogConfig, configure, fields
+from chairlift.model.folder import check_model
 from chairlift.server.config import ServerConfig
 
 _log = logging.getLogger(__name__)
 
 
 SERVER_HELP = {
+    "served_model_name": "What requests may call the model: names that commas join, or repeat it; "
+    "the first is canonical. Default: the folder's name, or the id.",
     "listen": "HOST:PORT or unix:PATH; beyond loopback TLS and authentication are needed.",
     "tls_cert": "PEM file of the server's certificate; default: plain text.",
     "tls_key": "PEM file of its key.",
@@ -36,6 +39,8 @@ SERVER_HELP = {
     "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",
     "write_timeout_s": "A call whose client reads nothing for so long ends.",
     "max_receive_bytes": "A longer message is refused.",
+    "receive_memory_bytes": "Memory for messages of all connections that are not complete yet.",
+    "max_connections": "Open connections; a further one is closed at once.",
     "max_concurrent_streams": "Open calls of one connection.",
     "record": "File for the trace that `chairlift replay` runs again; it holds no text.",
 }
@@ -46,9 +51,9 @@ LOG_HELP = {
 }
 
 
+@config_options(LogConfig, LOG_HELP, into="log_settings", panel="Log")
 @engine_options()
 @config_options(ServerConfig, SERVER_HELP, into="server_settings", panel="Server")
-@config_options(LogConfig, LOG_HELP, into="log_settings", panel="Log")
 def serve(
     context: typer.Context,
     model: Annotated[
@@ -111,7 +116,10 @@ def serve(
         if setting.source:
             told = fields(name=setting.name, value=setting.value, source=setting.source)
             _log.info("setting", extra=told)
-    from chairlift.server.server import run_server
+    check_model(model)
+    from chairlift import _core
+    from chairlift.server.run import run_server
+    from chairlift.server.watchdog import FAULT_EXIT
 
     # What nobody has set is the device's to say.
     units = {"max_num_seqs": "rows", "max_num_batched_tokens": "tokens a step"}
@@ -123,8 +131,10 @@ def serve(
         parent.serving()
         typer.echo(f"serving on {address} after {startup.ready()}")
 
-    code = asyncio.run(run_server(engine, server, on_ready, on_progress=startup.progress))
-    raise typer.Exit(code)
+    # The guard outlives the event loop: a thread that never ends must not keep the process.
+    guard = _core.ProcessGuard(FAULT_EXIT)
+    serving = run_server(engine, server, on_ready, on_progress=startup.progress, guard=guard)
+    raise typer.Exit(asyncio.run(serving))
 
 
 class Startup:

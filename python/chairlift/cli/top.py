@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from chairlift.cli.config_sources import check_environment
-from chairlift.cli.remote import DEFAULT_TARGET, NO_SERVER, Target, TlsCa, TlsCert, TlsKey
+from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey, no_connection
 from chairlift.cli.top_state import TopState
 from chairlift.cli.top_view import TopView, as_json
 from chairlift.cli.values import duration
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from chairlift.client import AsyncClient
 
 RETRY_S: Final = 0.5
+SHORTEST_INTERVAL_S: Final = 0.1
+"""The server's."""
 
 
 def top(
@@ -38,20 +40,20 @@ def top(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
 ) -> None:
-    """Watch a server live: rows, queue, KV memory, step time. q or Ctrl-C ends it."""
+    """Watch a server live: rows, queue, KV memory, latencies, tenants. q or Ctrl-C ends it."""
     check_environment()
     console = Console()
     if not (once or json_lines or console.is_terminal):
         message = "the live view needs a terminal: take --once or --json"
         raise ConfigError(message)
-    state = TopState(target)
+    state = TopState(target, interval_s=float(interval))
     tls = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
     frames = _frames(state, float(interval), tls)
     with suppress(KeyboardInterrupt):
         if once or json_lines:
             asyncio.run(_print(console, state, frames, once=once, json_lines=json_lines))
         else:
-            asyncio.run(_live(console, state, frames))
+            asyncio.run(_live(console, state, frames, max(float(interval), SHORTEST_INTERVAL_S)))
 
 
 async def _print(
@@ -69,19 +71,30 @@ async def _print(
             return
 
 
-async def _live(console: Console, state: TopState, frames: AsyncIterator[int]) -> None:
+async def _live(
+    console: Console, state: TopState, frames: AsyncIterator[int], interval_s: float
+) -> None:
     """Until q: in a screen of its own, so that the terminal is as it was afterwards."""
     with Live(TopView(state), console=console, screen=True, auto_refresh=False) as live:
 
-        async def show() -> None:
+        async def follow() -> None:
             async for _ in frames:
-                live.refresh()
+                pass
 
-        showing, typed = asyncio.create_task(show()), asyncio.Event()
+        async def show() -> None:
+            # Not with the frames: that none comes is to be seen, too.
+            while True:
+                live.refresh()
+                await asyncio.sleep(interval_s)
+
+        following, showing = asyncio.create_task(follow()), asyncio.create_task(show())
+        typed = asyncio.Event()
         waiting = asyncio.create_task(typed.wait())
         with _interrupts(typed), _keys(typed):
-            await asyncio.wait({showing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            tasks = {following, showing, waiting}
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await _end(showing)
+        await _end(following)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -137,6 +150,8 @@ async def _frames(
     Raises:
         ChairliftError: There was no server from the start, or it does not let us in.
     """
+    # The handshakes that fail are told in words; gRPC's own lines would be drawn over.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from chairlift.client import connect_async
 
     while True:
@@ -150,8 +165,9 @@ async def _frames(
             if isinstance(error, RequestError) and error.reason is Reason.AUTH:
                 raise
             if state.info is None:
-                message = NO_SERVER.format(state.target)
-                raise ChairliftError(message) from None
+                if isinstance(error, ServerError):
+                    raise ChairliftError(no_connection(state.target, error)) from None
+                raise
             state.lost(str(error))
         yield 0
         await asyncio.sleep(RETRY_S)
@@ -171,7 +187,7 @@ async def _watch(client: "AsyncClient", state: TopState, interval_s: float) -> A
     try:
         number = 0
         async for load in client.watch_load(interval_s):
-            state.load = load
+            state.take(load)
             yield number
             number += 1
     finally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from chairlift.cli.picture import Seat
+from chairlift.recent import Recent, percentile, size_class
 
 if TYPE_CHECKING:
     from google.protobuf import duration_pb2
@@ -18,6 +19,8 @@ WINDOW_S: Final = 2.0
 PARTS: Final = ("schedule", "inputs", "forward", "sample", "update")
 MOST_STEPS: Final = 4096
 """Kept for the figure and the curve of step times."""
+_STALE_S: Final = 3.0
+"""Figures that are so much older than a frame should be are marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,36 @@ class Rider:
     in_prefill: bool
     number: int
     """Counts the requests that were seen."""
+    token_at: float | None = None
+    """When its last token was computed, in seconds on the server's clock."""
+    token_step: int = 0
+    """The step that computed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Percentiles of the last minute, in seconds."""
+
+    median_s: float
+    p99_s: float
 
 
 class TopState:
     """Fed by two watches, looked at by the view."""
 
-    def __init__(self, target: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Starts unconnected."""
+    def __init__(
+        self,
+        target: str,
+        clock: Callable[[], float] = time.monotonic,
+        interval_s: float = 0.5,
+    ) -> None:
+        """Starts unconnected.
+
+        Args:
+            target: Of the server.
+            clock: Gives seconds.
+            interval_s: Between frames.
+        """
         self.target = target
         self.info: pb.GetServerInfoResponse | None = None
         self.model_name = ""
@@ -72,7 +98,11 @@ class TopState:
         """Why there is no connection; empty while there is one."""
         self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self._clock = clock
-        self._since = clock()
+        self._stale_s = _STALE_S + interval_s
+        self._since = self._load_at = clock()
+        self._totals: deque[tuple[float, dict[str, int]]] = deque()
+        self._gaps: Recent[int] = Recent(clock)
+        self._last_step = self._unbroken_from = 0
         self._riders: dict[str, Rider] = {}
         self._num_riders = 0
 
@@ -81,23 +111,53 @@ class TopState:
         self.info, self.model_name, self.trouble = info, model_name, ""
         self.steps.clear()
         self._riders.clear()
+        self._totals.clear()
+        self._gaps = Recent(self._clock)
+        self._last_step = self._unbroken_from = 0
         self._since = self._clock()
 
     def lost(self, why: str) -> None:
         """The connection broke."""
         self.trouble = why or "the server ended"
 
+    def take(self, load: "pb.Load") -> None:
+        """Takes a load, which comes once per frame."""
+        self.load, now = load, self._clock()
+        self._load_at = now
+        self._totals.append((now, {t.tenant: t.num_generated_tokens for t in load.tenants}))
+        while len(self._totals) > 2 and now - self._totals[1][0] >= WINDOW_S:
+            self._totals.popleft()
+
+    @property
+    def age_s(self) -> float:
+        """How old the figures are."""
+        return self._clock() - self._load_at
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the figures are older than they should be."""
+        return self.load is not None and (bool(self.trouble) or self.age_s > self._stale_s)
+
+    def tokens_per_s(self, tenant: str) -> float:
+        """Of a tenant's answers, in the last moments."""
+        (first_at, first), (last_at, last) = self._totals[0], self._totals[-1]
+        return (last.get(tenant, 0) - first.get(tenant, 0)) / max(last_at - first_at, 1e-3)
+
+    def inter_token(self) -> Latency | None:
+        """Between the tokens of an answer, of the requests whose names are told."""
+        counts = self._gaps.counts()
+        return Latency(percentile(counts, 50), percentile(counts, 99)) if counts else None
+
     def add(self, step: "pb.Step") -> None:
         """Takes a step."""
+        if step.step != self._last_step + 1:
+            # Steps are missing: a token may have been in one of them.
+            self._unbroken_from = step.step
+        self._last_step = step.step
+        ended_at = _seconds(step.start) + _seconds(step.duration)
         for row in step.rows:
             if row.handle:
-                known = self._riders.get(row.handle)
-                num_tokens = row.sampled + (known.num_tokens if known else 0)
-                in_prefill = not (row.sampled and row.num_tokens == 1)
-                number = known.number if known else self._num_riders
-                self._num_riders += known is None
-                rider = Rider(row.row, row.request_id, num_tokens, in_prefill, number)
-                self._riders[row.handle] = rider
+                self._riders[row.handle] = self._next(step.step, ended_at, row)
         while len(self._riders) > MOST_STEPS:
             self._riders.pop(next(iter(self._riders)))
         seats = tuple(
@@ -106,6 +166,25 @@ class TopState:
         )
         parts_s = tuple(_seconds(getattr(step.times, part)) for part in PARTS)
         self.steps.append(Step(self._clock(), _seconds(step.duration), parts_s, seats))
+
+    def _next(self, step: int, ended_at: float, row: "pb.StepRow") -> Rider:
+        """A request after a step that has it."""
+        known = self._riders.get(row.handle)
+        self._num_riders += known is None
+        token_at, token_step = (known.token_at, known.token_step) if known else (None, 0)
+        if row.sampled:
+            if token_at is not None and token_step >= self._unbroken_from:
+                self._gaps.add(size_class(ended_at - token_at))
+            token_at, token_step = ended_at, step
+        return Rider(
+            row.row,
+            row.request_id,
+            num_tokens=row.sampled + (known.num_tokens if known else 0),
+            in_prefill=not (row.sampled and row.num_tokens == 1),
+            number=known.number if known else self._num_riders - 1,
+            token_at=token_at,
+            token_step=token_step,
+        )
 
     def riders(self) -> dict[str, Rider]:
         """Who was in the last steps, by handle; a request of another tenant has no name."""

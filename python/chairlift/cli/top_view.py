@@ -1,16 +1,23 @@
-"""How `chairlift top` looks: gauges above, below them who sits in which row, step by step."""
+"""How `chairlift top` looks: gauges, tenants, and which request is in which row, step by step."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
 from chairlift.cli.picture import draw, terminal_row
 from chairlift.cli.top_state import PARTS, Rates, Rider, TopState
+from chairlift.cli.top_tenants import tenant_lines, tenants_as_json
+from chairlift.cli.top_text import fitted, shown
 
 _LABEL: Final = 24
+_HEAD: Final = 11
+"""Lines above the tenants, and what the terminal needs below."""
+_ROWS_FIRST: Final = 8
+"""Rows that are drawn before tenants get lines."""
 _CURVE: Final = "▁▂▃▄▅▆▇█"
 _PART_COLOURS: Final = dict(
     zip(PARTS, ("#4e79a7", "#3aa6a0", "#59a14f", "#d4a72c", "#b07aa1"), strict=True)
@@ -26,74 +33,88 @@ class TopView:
         self._state = state
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As high as the terminal at most."""
-        width = options.max_width
-        yield self._title(width)
-        if self._state.load is None:
+        """As high as the terminal at most; figures that are old are dim."""
+        parts = Group(*self._parts(options.max_width, options.height or console.height))
+        yield self._title(options.max_width)
+        yield Styled(parts, "dim") if self._state.is_stale else parts
+
+    def _parts(self, width: int, height: int) -> Iterator[RenderableType]:
+        state = self._state
+        if state.load is None or state.info is None:
             return
-        rates = self._state.rates()
-        size = max(12, min(60, width - 60))
+        rates = state.rates()
+        size = max(10, min(60, width - 60))
         gauges = Table.grid(padding=(0, 2, 0, 0))
-        gauges.add_column(min_width=6, style="bold")
-        gauges.add_column(min_width=size)
+        gauges.add_column(width=6, style="bold")
+        gauges.add_column(width=size)
         gauges.add_column(no_wrap=True, overflow="ellipsis")
         for name, gauge, words in self._gauges(rates, size):
-            gauges.add_row(name, gauge, words)
+            gauges.add_row(name, gauge, fitted(words, width - size - 10))
         yield gauges
         yield _key(rates, width)
         yield Text()
-        yield from self._rows(width, max(1, (options.height or console.height) - 13))
+        num_rows = min(state.info.max_num_seqs, _ROWS_FIRST)
+        tenants = list(tenant_lines(state, width, height - _HEAD - num_rows - 1))
+        yield from tenants
+        yield from self._rows(width, max(1, height - _HEAD - len(tenants) - 1))
 
     def _title(self, width: int) -> Text:
         state = self._state
-        if state.info is None or state.trouble:
-            why = f"  {state.trouble}" if state.trouble else ""
-            text = Text.assemble(
-                ("chairlift top", "bold"), f"  {state.target}  ", ("reconnecting", "yellow"), why
-            )
-        else:
-            word = state_name(state)
-            text = Text.assemble(
-                ("chairlift top", "bold"),
-                f"  {state.model_name} at {state.target}  ",
-                (word, "green" if word == "serving" else "yellow"),
-                f"  {state.info.batching} batching",
-                ("  q quits", _QUIET),
-            )
+        word = state_name(state)
+        where = f"{state.model_name} at {state.target}" if state.model_name else state.target
+        parts = [("chairlift top", "bold"), (word, "green" if word == "serving" else "yellow")]
+        if state.is_stale:
+            parts.append((f"figures are {state.age_s:.0f} s old", "yellow"))
+        parts.append((where, ""))
+        if state.trouble:
+            parts.append((state.trouble, ""))
+        elif state.info is not None:
+            parts += [(f"{state.info.batching} batching", ""), ("q quits", _QUIET)]
+        text = Text()
+        for words, style in parts:
+            if text and text.cell_len + len(words) + 2 > width:
+                continue
+            text.append("  " if text else "").append(words, style=style)
         text.truncate(width, overflow="ellipsis")
-        text.append("\n")
-        return text
+        return text.append("\n")
 
-    def _gauges(self, rates: Rates, width: int) -> Iterator[tuple[str, Text, str]]:
+    def _gauges(self, rates: Rates, width: int) -> Iterator[tuple[str, Text, list[str]]]:
+        """Name, bar and words of each line, the most important words first."""
         load, info = self._state.load, self._state.info
         assert load is not None
         assert info is not None
         most, used = info.max_num_seqs, load.num_blocks - load.num_free_blocks
         free_cached = max(0, load.num_cached_blocks - used)
         held = [("#4e79a7", load.num_running), ("#d4a72c", load.num_rows_held - load.num_running)]
-        waiting = f"{load.num_waiting:,} waiting"
+        words = [f"{load.num_running} of {most} running", f"{load.num_waiting:,} waiting"]
         if load.num_waiting:
-            waiting += f" ({load.num_waiting_tokens:,} prompt tokens)"
-        yield "rows", _bar(held, most, width), f"{load.num_running} of {most} running, {waiting}"
+            words.append(f"{load.num_waiting_tokens:,} of their tokens")
+        yield "rows", _bar(held, most, width), words
         slots = used * info.block_size
         waste = (slots - load.num_kv_tokens) / slots if slots else 0.0
         blocks = [("#4e79a7", used), ("#3aa6a0", free_cached)]
         share = used / max(1, load.num_blocks)
-        words = f"{share:.0%} of {load.num_blocks:,} blocks, {load.num_cached_blocks:,} cached"
-        yield "KV", _bar(blocks, load.num_blocks, width), f"{words}, {waste:.0%} unwritten"
+        words = [f"{share:.0%} of {load.num_blocks:,} blocks", f"{load.num_cached_blocks:,} cached"]
+        yield "KV", _bar(blocks, load.num_blocks, width), [*words, f"{waste:.0%} unwritten"]
         hits = load.num_prefix_hits / max(1, load.num_prefix_queries)
-        words = f"{hits:.0%} of {load.num_prefix_queries:,} prompt blocks found"
-        preemptions = f"{load.num_preemptions:,} preemptions"
-        yield "prefix", _bar([("#3aa6a0", hits)], 1.0, width), f"{words}, {preemptions}"
+        words = [f"{hits:.0%} of {load.num_prefix_queries:,} blocks found"]
+        words.append(f"{load.num_preemptions:,} preemptions")
+        yield "prefix", _bar([("#3aa6a0", hits)], 1.0, width), words
         steps = list(self._state.steps)[-width:]
         curve = _curve([sum(seat.sampled for seat in step.seats) for step in steps])
-        words = f"{rates.tokens_per_s:,.0f} tokens/s, {rates.prompt_tokens_per_s:,.0f} of prompts/s"
+        words = [
+            f"{rates.tokens_per_s:,.0f} tokens/s",
+            f"{rates.prompt_tokens_per_s:,.0f} of prompts/s",
+        ]
         yield "tokens", Text(curve, style="#4e79a7"), words
         parts = [(_PART_COLOURS[part], seconds) for part, seconds in rates.parts_s.items()]
-        words = f"{rates.step_s * 1e3:.2f} ms, {rates.steps_per_s:,.0f} steps/s"
+        words = [f"{rates.step_s * 1e3:.2f} ms", f"{rates.steps_per_s:,.0f} steps/s"]
         curve = _curve([step.duration_s for step in steps])
         yield "step", Text(curve, style=_PART_COLOURS["forward"]), words
-        yield "", _bar(parts, sum(rates.parts_s.values()), width), ""
+        words = []
+        if gaps := self._state.inter_token():
+            words = [f"ITL {shown(gaps.median_s)}", f"p99 {shown(gaps.p99_s)}", "last minute"]
+        yield "", _bar(parts, sum(rates.parts_s.values()), width), words
 
     def _rows(self, width: int, most: int) -> Iterator[Text]:
         """The picture of the last steps; to its right who is in each row now."""
@@ -135,15 +156,18 @@ def as_json(state: TopState) -> dict[str, Any]:
     found: dict[str, Any] = {"target": state.target, "state": state_name(state)}
     load, info = state.load, state.info
     if state.trouble:
-        return found | {"trouble": state.trouble}
+        return found | {"trouble": state.trouble, "age_s": state.age_s}
     if load is None or info is None:
         return found
-    rates = state.rates()
+    rates, gaps = state.rates(), state.inter_token()
     return found | {
         "model": state.model_name,
         "batching": info.batching,
         "max_num_seqs": info.max_num_seqs,
-        **{field.name: getattr(load, field.name) for field in load.DESCRIPTOR.fields},
+        **{f.name: getattr(load, f.name) for f in load.DESCRIPTOR.fields if f.name != "tenants"},
+        "tenants": tenants_as_json(state),
+        "itl_p50_s": gaps.median_s if gaps else None,
+        "itl_p99_s": gaps.p99_s if gaps else None,
         "tokens_per_s": rates.tokens_per_s,
         "prompt_tokens_per_s": rates.prompt_tokens_per_s,
         "steps_per_s": rates.steps_per_s,
@@ -190,11 +214,11 @@ def _curve(values: Sequence[float]) -> str:
 
 
 def _key(rates: Rates, width: int) -> Text:
+    """The parts of a step; where the line is short, without the smallest."""
     total = sum(rates.parts_s.values())
-    words = [
-        Text(f"{part} {seconds / total if total else 0:.0%}", style=_PART_COLOURS[part])
-        for part, seconds in rates.parts_s.items()
-    ]
-    key = Text(" " * 8).append_text(Text("  ").join(words))
-    key.truncate(width, overflow="ellipsis")
-    return key
+    shares = {part: seconds / total if total else 0.0 for part, seconds in rates.parts_s.items()}
+    words = {part: f"{part} {share:.0%}" for part, share in shares.items()}
+    while len(" " * 8 + "  ".join(words.values())) > width and len(words) > 1:
+        words.pop(min(words, key=lambda part: shares[part]))
+    texts = [Text(word, style=_PART_COLOURS[part]) for part, word in words.items()]
+    return Text(" " * 8).append_text(Text("  ").join(texts))

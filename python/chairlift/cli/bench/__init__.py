@@ -1,12 +1,11 @@
 """`chairlift bench`: figures that can be made again."""
 
-import typer
-
 from chairlift.cli.bench import kernels, offline, policies, scheduler, serve
+from chairlift.cli.command import add_command, new_app
 
-app = typer.Typer(help="Measure; --json prints one JSON object per line.", no_args_is_help=True)
-app.command("policies")(policies.policies)
-app.command("offline")(offline.offline)
-app.command("kernels")(kernels.kernels)
-app.command("scheduler")(scheduler.scheduler)
-app.command("serve")(serve.serve)
+app = new_app("Measure; --json prints one JSON object per line.")
+add_command(app, "policies", policies.policies)
+add_command(app, "offline", offline.offline)
+add_command(app, "kernels", kernels.kernels)
+add_command(app, "scheduler", scheduler.scheduler)
+add_command(app, "serve", serve.serve)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Result
 
 if TYPE_CHECKING:
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig
 
 
-def measure(model: str, repeat: int) -> Iterator[Result]:
+def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
     """Gives one result for each batch, beside what memory and arithmetic allow.
 
     Raises:
@@ -27,7 +28,8 @@ def measure(model: str, repeat: int) -> Iterator[Result]:
     from chairlift.config import EngineConfig
     from chairlift.engine.devices import choose_place
     from chairlift.kernels.cuda.sources import ModelKernels
-    from chairlift.model.config import ModelConfig, resolve_model
+    from chairlift.model.config import ModelConfig
+    from chairlift.model.folder import resolve_model
 
     settings = EngineConfig(device=Device.CUDA, dtype=Dtype.BFLOAT16)
     config = ModelConfig.load(resolve_model(model), settings.dtype)
@@ -37,7 +39,9 @@ def measure(model: str, repeat: int) -> Iterator[Result]:
     with torch.inference_mode():
         bandwidth = copy_bytes_per_s(gpu, repeat)
         rate = product_operations_per_s(gpu, repeat)
-        for batch in _batches(config):
+        batches = _batches(config)
+        progress.expect(len(batches))
+        for batch in batches:
             seconds = attention_seconds(batch, gpu, repeat)
             fastest = max(batch.kv_bytes / bandwidth, batch.num_operations / rate)
             yield {
@@ -48,6 +52,7 @@ def measure(model: str, repeat: int) -> Iterator[Result]:
                 "gflop_per_s": batch.num_operations / seconds / 1e9,
                 "fraction_of_roofline": fastest / seconds,
             }
+            progress.tick()
 
 
 def _batches(config: "ModelConfig") -> list["Batch"]:

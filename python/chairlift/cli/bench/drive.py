@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from chairlift.cli.bench.workload import Item
@@ -67,8 +67,13 @@ class Log:
         )
 
 
-def drive(engine: Engine, work: Sequence[Item]) -> Run:
+def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lambda: None) -> Run:
     """Runs all of the work; requests join when they arrive, partial batches go after the last one.
+
+    Args:
+        engine: Without requests.
+        work: In the order of arrival.
+        on_end: Called when a request has ended.
 
     Raises:
         ChairliftError: A request was refused or failed.
@@ -87,7 +92,8 @@ def drive(engine: Engine, work: Sequence[Item]) -> Run:
             if not pending:
                 engine.flush()
         output = engine.advance()
-        _note_events(engine, output, courses, time.perf_counter() - start)
+        for _ in range(_note_events(engine, output, courses, time.perf_counter() - start)):
+            on_end()
         if output.record is not None:
             _note_step(log, output, engine.config.block_size)
         elif pending:
@@ -111,19 +117,21 @@ def _request(item: Item) -> Request:
     )
 
 
-def _note_events(
-    engine: Engine, output: StepOutput, courses: dict[int, Course], now: float
-) -> None:
+def _note_events(engine: Engine, output: StepOutput, courses: dict[int, Course], now: float) -> int:
+    """Gives how many requests ended."""
+    num_ended = 0
     for event in engine.events(output):
         match event:
             case Tokens():
                 courses[event.request_id].token_times_s += [now] * len(event.token_ids)
             case Finished():
                 courses[event.request_id].finished_s = now
+                num_ended += 1
             case Failed():
                 raise ChairliftError(event.message)
             case Accepted():
                 pass
+    return num_ended
 
 
 def _note_step(log: Log, output: StepOutput, block_size: int) -> None:

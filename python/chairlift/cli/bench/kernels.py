@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chairlift.cli.bench import cuda
+from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
+from chairlift.model.folder import check_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,16 +53,14 @@ def kernels(
     as_json: Json = False,
 ) -> None:
     """Time of each kernel, and its share of what memory and arithmetic allow."""
+    check_model(model)
+    progress = Progress("measurements", as_json=as_json)
     if device is BenchDevice.CUDA:
-        report(
-            cuda.measure(model, repeat),
-            title=f"GPU, shapes of {model}",
-            as_json=as_json,
-            by_row=True,
-        )
-        return
-    results = _measure(model, rows or [1, 8, 32, 256], repeat, threads)
-    report(results, title=f"Kernels, shapes of {model}", as_json=as_json, by_row=True)
+        title, results = f"GPU, shapes of {model}", cuda.measure(model, repeat, progress)
+    else:
+        title = f"Kernels, shapes of {model}"
+        results = _measure(model, rows or [1, 8, 32, 256], repeat, threads, progress)
+    report(results, title=title, as_json=as_json, by_row=True, progress=progress)
 
 
 class Roofline:
@@ -135,21 +135,33 @@ def _result(
     }
 
 
-def _measure(model: str, rows: list[int], repeat: int, threads: int | None) -> Iterator[Result]:
+def _measure(
+    model: str, rows: list[int], repeat: int, threads: int | None, progress: Progress
+) -> Iterator[Result]:
     import torch
 
     from chairlift import _core
     from chairlift.machine import available_cores
-    from chairlift.model.config import ModelConfig, resolve_model
+    from chairlift.model.config import ModelConfig
+    from chairlift.model.folder import resolve_model
 
     torch.set_num_threads(1)
     _core.set_num_threads(threads or available_cores())
     config = ModelConfig.load(resolve_model(model))
+    shapes, num_rows = _shapes(config), len(rows)
+    num_linear = len(shapes) * len(ARITHMETICS) * num_rows
+    progress.expect(1 + len(ARITHMETICS) + num_linear + 3 * num_rows + 1)
+    yield from progress.counting(_measurements(config, shapes, rows, repeat))
+
+
+def _measurements(
+    config: "ModelConfig", shapes: list[tuple[int, int]], rows: list[int], repeat: int
+) -> Iterator[Result]:
     roofline = Roofline(repeat)
     yield from roofline.limits()
-    for outputs, inputs in _shapes(config):
-        for name in ("float32", "bfloat16", "int8", "int4"):
-            yield from _linear(roofline, name, (outputs, inputs), rows)
+    for shape in shapes:
+        for name in ARITHMETICS:
+            yield from _linear(roofline, name, shape, rows)
     yield from _elementwise(roofline, config, rows)
     yield from _decode_attention(roofline, config)
 

@@ -7,7 +7,7 @@ latency to its last event; rates are over the time from the first request to the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,15 +41,28 @@ class Heard:
     courses: list[Course]
     message_times_ns: list[int] = field(default_factory=list)
     """When messages arrived, of all streams."""
+    on_end: Callable[[], None] = lambda: None
+    """Called when a request has ended."""
 
 
-async def send_load(client: "AsyncClient", work: Sequence[Item], num_streams: int) -> Heard:
+async def send_load(
+    client: "AsyncClient",
+    work: Sequence[Item],
+    num_streams: int,
+    on_end: Callable[[], None] = lambda: None,
+) -> Heard:
     """Sends all of the work over some streams of one connection and waits for every end.
+
+    Args:
+        client: Connected.
+        work: In the order of arrival.
+        num_streams: Calls that carry it.
+        on_end: Called when a request has ended.
 
     Raises:
         ChairliftError: A call broke.
     """
-    heard = Heard([Course() for _ in work])
+    heard = Heard([Course() for _ in work], on_end=on_end)
     start = time.monotonic()
     shares = [
         [(i, work[i]) for i in range(stream, len(work), num_streams)]
@@ -77,6 +90,8 @@ async def _stream(
                 course.token_times_s.append(now)
             else:
                 _note(course, event, now)
+                if event.last:
+                    heard.on_end()
 
 
 def _note(course: Course, event: pb.Event, now: float) -> None:

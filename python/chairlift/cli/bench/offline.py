@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import Item, read_workload
 from chairlift.cli.config_options import engine_options
+from chairlift.model.folder import check_model
 
 
 @engine_options(
@@ -26,11 +28,16 @@ def offline(
     settings: dict[str, Any],
 ) -> None:
     """Run a workload through the engine: greedy, end-of-sequence ignored, no prefix cache."""
+    check_model(model)
     work = read_workload(workload)
-    report(_runs(model, work, repeat, settings), title=f"{model}, {workload}", as_json=as_json)
+    progress = Progress("requests", repeat * len(work), as_json=as_json)
+    runs = _runs(model, work, repeat, settings, progress)
+    report(runs, title=f"{model}, {workload}", as_json=as_json, progress=progress)
 
 
-def _runs(model: str, work: list[Item], repeat: int, settings: dict[str, Any]) -> Iterator[Result]:
+def _runs(
+    model: str, work: list[Item], repeat: int, settings: dict[str, Any], progress: Progress
+) -> Iterator[Result]:
     from chairlift.cli.bench.drive import drive, warm_up
     from chairlift.engine.engine import Engine
 
@@ -38,7 +45,7 @@ def _runs(model: str, work: list[Item], repeat: int, settings: dict[str, Any]) -
     engine = Engine(model, **settings)
     warm_up(engine)
     for _ in range(repeat):
-        run = drive(engine, work)
+        run = drive(engine, work, progress.tick)
         yield {
             "output_tokens": run.num_output_tokens,
             "seconds": run.seconds,

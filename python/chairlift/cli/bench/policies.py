@@ -6,10 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import chat_workload
 from chairlift.cli.config_options import engine_options
 from chairlift.figures import summarize
+from chairlift.model.folder import check_model
 
 POLICIES = ("static", "dynamic", "continuous")
 
@@ -33,14 +35,20 @@ def policies(
     settings: dict[str, Any],
 ) -> None:
     """Compare static, dynamic and continuous batching on the same seeded work."""
+    check_model(model)
     work = {"num_requests": requests, "max_tokens": max_tokens, "seed": seed, "rate_per_s": rate}
     arrivals = "all at once" if rate is None else f"{rate:g} per second"
     title = f"{model}: {requests} requests, {arrivals}, {settings['max_num_seqs']} rows"
-    report(_runs(model, work, settings), title=title, as_json=as_json)
+    progress = Progress("requests", len(POLICIES) * requests, as_json=as_json)
+    runs = _runs(model, work, settings, progress)
+    report(runs, title=title, as_json=as_json, progress=progress)
 
 
 def _runs(
-    model: str, work: dict[str, int | float | None], settings: dict[str, Any]
+    model: str,
+    work: dict[str, int | float | None],
+    settings: dict[str, Any],
+    progress: Progress,
 ) -> Iterator[Result]:
     from chairlift.cli.bench.drive import drive, warm_up
     from chairlift.engine.engine import Engine
@@ -51,7 +59,7 @@ def _runs(
         warm_up(engine)
         yield summarize(
             policy,
-            drive(engine, items),
+            drive(engine, items, progress.tick),
             max_num_seqs=engine.config.max_num_seqs,
             max_num_batched_tokens=engine.config.max_num_batched_tokens,
         )

@@ -3,15 +3,25 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
+
+from chairlift.cli.bench.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, nothing else.")]
 Result = Mapping[str, str | int | float]
 
 
-def report(results: Iterable[Result], *, title: str, as_json: bool, by_row: bool = False) -> None:
+def report(
+    results: Iterable[Result],
+    *,
+    title: str,
+    as_json: bool,
+    by_row: bool = False,
+    progress: Progress | None = None,
+) -> None:
     """Prints results as they come (JSON), or all of them in a table.
 
     Args:
@@ -19,18 +29,27 @@ def report(results: Iterable[Result], *, title: str, as_json: bool, by_row: bool
         title: Of the table.
         as_json: One object per line on stdout.
         by_row: One result per row of the table; else one per column.
+        progress: Shown while the results come, which count in it what is done.
     """
+    with progress or nullcontext():
+        rows = [_told(result, as_json=as_json) for result in results]
+    if not as_json:
+        _print_table(rows, title, by_row=by_row)
+
+
+def _told(result: Result, *, as_json: bool) -> Result:
+    """The result, which is written as it comes where it is JSON."""
     if as_json:
-        for result in results:
-            sys.stdout.write(json.dumps(result) + "\n")
-            sys.stdout.flush()
-        return
+        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.flush()
+    return result
+
+
+def _print_table(rows: list[Result], title: str, *, by_row: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    with console.status("measuring"):
-        rows = list(results)
     table = Table(title=title, title_justify="left")
     if by_row:
         for place, key in enumerate(rows[0]):

@@ -1,11 +1,12 @@
 """`chairlift bench scheduler`: the scheduler alone, on decode steps."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 
+from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 
 PROMPT_TOKENS = 128
@@ -22,15 +23,21 @@ def scheduler(
     as_json: Json = False,
 ) -> None:
     """Time of schedule and update in one decode step, without a model."""
-    results = (measure(count, steps) for count in running or (64, 256, 1024, 4096))
-    report(results, title=f"Scheduler, {steps} decode steps", as_json=as_json)
+    counts = running or (64, 256, 1024, 4096)
+    progress = Progress("steps", steps * len(counts), as_json=as_json)
+    results = (measure(count, steps, progress.tick) for count in counts)
+    title = f"Scheduler, {steps} decode steps"
+    report(results, title=title, as_json=as_json, progress=progress)
 
 
-def measure(running: int, steps: int) -> Result:
+def measure(running: int, steps: int, on_step: Callable[[], None] = lambda: None) -> Result:
     """Median and 99th percentile of one decode step with `running` requests in the batch."""
     import numpy as np
 
-    seconds = sorted(_decode_steps(running, steps))
+    seconds = []
+    for step_s in _decode_steps(running, steps):
+        seconds.append(step_s)
+        on_step()
     return {
         "running": running,
         "step_p50_s": float(np.percentile(seconds, 50)),

@@ -6,21 +6,28 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import Item, chat_workload
-from chairlift.cli.remote import DEFAULT_TARGET, Target, connected
+from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey, connected
 from chairlift.cli.values import duration
 from chairlift.errors import ChairliftError, ConfigError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from chairlift.cli.bench.load import Heard
+    from chairlift.client import AsyncClient
+
+    Connect = Callable[[], AbstractAsyncContextManager[AsyncClient]]
 
 
 class ServedEngine(StrEnum):
@@ -40,6 +47,9 @@ def serve(
         ),
     ] = ServedEngine.MODEL,
     target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     requests: Annotated[int, typer.Option(help="How many.", min=1)] = 256,
     streams: Annotated[int, typer.Option(help="Generate calls that carry them.", min=1)] = 8,
     rate: Annotated[
@@ -59,39 +69,48 @@ def serve(
     if engine is ServedEngine.NULL and sys.platform != "linux":
         message = "--engine null gives the server a core of its own, which needs Linux"
         raise ConfigError(message)
+    progress = Progress("requests", repeat * requests, as_json=as_json)
     lengths = {"seed": seed, "max_tokens": max_tokens, "rate_per_s": rate}
     if engine is ServedEngine.NULL:
         title = f"No model, {requests} requests over {streams} streams"
         work = [Item([1] * 8, max_tokens)] * requests
-        results = _null_runs(work, streams, step_time, repeat)
+        results = _null_runs(work, streams, step_time, repeat, progress)
     else:
         title = f"{target}, {requests} requests over {streams} streams"
-        results = _runs(target, requests, lengths, streams, repeat)
-    report(results, title=title, as_json=as_json)
+        connect = partial(connected, target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+        results = _runs(connect, requests, lengths, streams, repeat, progress)
+    report(results, title=title, as_json=as_json, progress=progress)
 
 
 def _runs(
-    target: str, requests: int, lengths: dict[str, int | float | None], streams: int, repeat: int
+    connect: "Connect",
+    requests: int,
+    lengths: dict[str, int | float | None],
+    streams: int,
+    repeat: int,
+    progress: Progress,
 ) -> Iterator[Result]:
     async def vocab_size() -> int:
-        async with connected(target) as client:
+        async with connect() as client:
             return (await client.model_info()).vocab_size
 
     work = chat_workload(requests, vocab_size=asyncio.run(vocab_size()), **lengths)  # type: ignore[arg-type]
     for number in range(repeat):
-        yield {"run": number + 1, **figures(_send(target, work, streams))}
+        heard = _send(connect, work, streams, progress.tick)
+        yield {"run": number + 1, **figures(heard)}
 
 
 def _null_runs(
-    work: Sequence[Item], streams: int, step_time_s: float, repeat: int
+    work: Sequence[Item], streams: int, step_time_s: float, repeat: int, progress: Progress
 ) -> Iterator[Result]:
     import numpy as np
 
     with null_server(rows=len(work), step_time_s=step_time_s) as (target, process_id):
-        _send(target, [Item([1] * 8, 16)] * streams, streams)
+        connect = partial(connected, target)
+        _send(connect, [Item([1] * 8, 16)] * streams, streams)
         for number in range(repeat):
             before = _cpu_seconds(process_id)
-            heard = _send(target, work, streams)
+            heard = _send(connect, work, streams, progress.tick)
             cpu_s = _cpu_seconds(process_id) - before
             result = figures(heard)
             result["messages"] = len(heard.message_times_ns)
@@ -104,12 +123,17 @@ def _null_runs(
             yield {"run": number + 1, **result}
 
 
-def _send(target: str, work: Sequence[Item], streams: int) -> "Heard":
+def _send(
+    connect: "Connect",
+    work: Sequence[Item],
+    streams: int,
+    on_end: Callable[[], None] = lambda: None,
+) -> "Heard":
     from chairlift.cli.bench.load import send_load
 
     async def send() -> "Heard":
-        async with connected(target) as client:
-            return await send_load(client, work, streams)
+        async with connect() as client:
+            return await send_load(client, work, streams, on_end)
 
     return asyncio.run(send())
 

@@ -1,0 +1,142 @@
+"""How far a measurement is, on standard error: a bar on a terminal, else a line now and then."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+_LINE_EVERY_S: Final = 10.0
+_REFRESH_PER_S: Final = 2
+"""Drawing takes time from what is measured."""
+
+
+_NARROW: Final = 60
+"""Columns below which the bar says no unit."""
+
+Item = TypeVar("Item")
+
+
+class Progress:
+    """Counts what is done; shows it, the time that it took and the time that remains.
+
+    Use it as a context while the measurement runs. Nothing is left of a bar.
+    """
+
+    def __init__(
+        self,
+        unit: str,
+        total: int | None = None,
+        *,
+        as_json: bool = False,
+        console: "Console | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts with nothing done.
+
+        Args:
+            unit: What is counted, in the plural.
+            total: How many there are; None until `expect`.
+            as_json: Whether results go to standard output while this runs.
+            console: Where to show it; None is standard error.
+            clock: Gives seconds.
+        """
+        self._unit = unit
+        self._total = total
+        self._as_json = as_json
+        self._console = console
+        self._clock = clock
+        self._done = 0
+        self._started = self._shown = clock()
+        self._bar: tuple[Bar, TaskID] | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+
+        # A bar and results on one terminal would overwrite each other.
+        is_mixed = self._as_json and sys.stdout.isatty()
+        if self._console is None:
+            self._console = Console(stderr=True, force_terminal=False if is_mixed else None)
+        if self._console.is_terminal:
+            self._stack.enter_context(self._draw(self._console))
+        self._started = self._shown = self._clock()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+        self._bar = None
+
+    def expect(self, total: int) -> None:
+        """Says how many there are."""
+        self._total = total
+        self._show()
+
+    def tick(self, count: int = 1) -> None:
+        """Counts what is done."""
+        self._done += count
+        self._show()
+
+    def counting(self, results: Iterable[Item]) -> Iterator[Item]:
+        """Hands results on and counts them."""
+        for result in results:
+            self.tick()
+            yield result
+
+    def _draw(self, console: "Console") -> "Bar":
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bar
+
+        bar = Bar(
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}" if console.width >= _NARROW else ""),
+            TimeElapsedColumn(),
+            TextColumn("elapsed"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            transient=True,
+            expand=True,
+            refresh_per_second=_REFRESH_PER_S,
+            # Results go to standard output while the bar is on standard error.
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._bar = (bar, bar.add_task(self._unit, total=self._total))
+        return bar
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, completed=self._done, total=self._total)
+            return
+        now = self._clock()
+        if now - self._shown < _LINE_EVERY_S or self._console is None:
+            return
+        self._shown = now
+        self._console.print(self._line(now - self._started), highlight=False, soft_wrap=True)
+
+    def _line(self, elapsed_s: float) -> str:
+        if not self._total or not self._done:
+            return f"measuring: {self._done} {self._unit}, {_minutes(elapsed_s)} elapsed"
+        remaining_s = elapsed_s * (self._total - self._done) / self._done
+        return (
+            f"measuring: {self._done} of {self._total} {self._unit}, "
+            f"{_minutes(elapsed_s)} elapsed, about {_minutes(remaining_s)} remaining"
+        )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

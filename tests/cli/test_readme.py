@@ -1,0 +1,45 @@
+"""The examples of the README that a newcomer tries first, run as they stand there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.conftest import Run, environment
+from tests.clients.console import assert_shown, examples
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def test_generate_prints_what_the_readme_shows(chairlift: Run, demo: str) -> None:
+    shown = examples(README, "generate")
+    assert len(shown) == 2
+    for example in shown:
+        program, *words = shlex.split(example.command)
+        assert program == "chairlift"
+        run = chairlift(*words, "--target", demo, "--temperature", "0")
+        assert (run.returncode, run.stderr) == (0, "")
+        assert_shown(example.shown, run.stdout)
+
+
+def python_examples() -> list[str]:
+    section = README.partition("## From Python\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"(?:^(?:    .*)?\n)+", section, re.MULTILINE)
+    return [re.sub("^    ", "", block, flags=re.MULTILINE) for block in blocks if block.strip()]
+
+
+def test_the_python_examples_answer(demo: str) -> None:
+    program = "\n".join(python_examples()).replace("127.0.0.1:50051", demo)
+    assert demo in program
+    assert "Engine(" in program
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=100,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "The sky is blue because the air scatters blue light" in run.stdout
