@@ -132,6 +132,22 @@ coverage: prerequisites ## Lines of the core that the simulator alone reaches: a
 	cargo llvm-cov --locked --no-report --package chairlift-simulator --test simulation
 	cargo llvm-cov report --package chairlift-core --fail-under-lines 95
 
+# What shares memory between threads or sees it as another type; the rest is arithmetic, and slow to interpret.
+SHARED_MEMORY = pool:: disjoint:: aligned:: layout:: rows:: select::
+
+.PHONY: miri
+miri: prerequisites ## Interpret the kernels' shared memory: undefined behaviour and races (nightly Rust with miri)
+	@cargo +nightly miri --version >/dev/null 2>&1 || { echo 'rustup toolchain install nightly --component miri,rust-src'; exit 1; }
+	MIRIFLAGS='-Zmiri-ignore-leaks -Zmiri-disable-isolation -Zmiri-num-cpus=4' CHAIRLIFT_CPU=portable \
+	  cargo +nightly miri test --locked --package chairlift-kernels --lib --target-dir target/miri -- $(SHARED_MEMORY)
+
+.PHONY: sanitize-threads
+sanitize-threads: prerequisites ## Run all tests of the kernels under the thread sanitizer (nightly Rust with rust-src)
+	@rustup +nightly component list 2>/dev/null | grep -q '^rust-src (installed)' || { echo 'rustup toolchain install nightly --component rust-src'; exit 1; }
+	host=$$(rustc +nightly -vV | sed -n 's/^host: //p'); \
+	RUSTFLAGS=-Zsanitizer=thread $(SAME_CASES) \
+	  cargo +nightly test --release --locked -Zbuild-std --target $$host --package chairlift-kernels --lib --tests --target-dir target/sanitize-threads
+
 .PHONY: fuzz
 fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_SECONDS=600); the quick form is part of rust-test
 	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$(or $(FUZZ_SECONDS),600)000 cargo test --release --locked --package chairlift-simulator --test fuzz

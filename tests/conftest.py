@@ -1,10 +1,19 @@
 """What several folders of tests use."""
 
+import os
 import socket
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+# gRPC writes of connections that tests break on purpose, amid the dots.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+if not Path("/proc/driver/nvidia").exists():
+    # Nothing here uses Triton, and it reports leaks of its own for a page when a process ends.
+    sys.modules["triton"] = None
 
 from tests.engine import tiny_model
 

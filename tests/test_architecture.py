@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "chairlift"
 
-LEAVES = {"chairlift", "types", "errors", "choices", "config", "machine"}
+LEAVES = {"chairlift", "types", "errors", "checks", "choices", "config", "machine", "recent"}
 KERNELS = {"_core", "kernels", "reference"}
 MODEL = LEAVES | KERNELS | {"attention", "model"}
 # How Python meets the core's scheduler.
@@ -23,9 +23,11 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "errors": set(),
     "types": {"errors"},
+    "checks": {"errors", "types"},
     "choices": set(),
     "config": {"choices", "errors"},
     "machine": set(),
+    "recent": set(),
     "kernels": {"_core", "errors", "kernels", "machine"},
     "reference": set(),
     "attention": LEAVES | KERNELS | {"attention"},
@@ -143,7 +145,8 @@ def test_nothing_that_serves_imports_transformers() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["chairlift", "chairlift.v1", "chairlift.client", "chairlift.cli"]
+    "module",
+    ["chairlift", "chairlift.v1", "chairlift.client", "chairlift.cli", "chairlift.model.folder"],
 )
 def test_import_loads_neither_torch_nor_a_server(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"

@@ -97,7 +97,7 @@ class Product:
             for launch in launches:
                 launch()
 
-        return seconds_of(accelerator.capture(all_of_them), repeat) / len(launches)
+        return seconds_of(accelerator.recorder().capture(all_of_them), repeat) / len(launches)
 
 
 def products(config: ModelConfig) -> Iterator[Product]:

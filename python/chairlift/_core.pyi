@@ -17,7 +17,17 @@ _Buffer: TypeAlias = Tensor | NDArray[np.int32]
 
 __version__: str
 
+HEAD_DIM_STEP: int
+"""Numbers of a head come in multiples of this."""
+MAX_HEAD_DIM: int
+"""Most numbers of a head."""
+MAX_INT8_INPUTS: int
+"""Most inputs of a linear layer whose weights are quantized to int8."""
+
 __all__ = [
+    "HEAD_DIM_STEP",
+    "MAX_HEAD_DIM",
+    "MAX_INT8_INPUTS",
     "Account",
     "Added",
     "ConfigError",
@@ -30,6 +40,7 @@ __all__ = [
     "Load",
     "Outboxes",
     "Posted",
+    "ProcessGuard",
     "Recording",
     "Refused",
     "Scheduler",
@@ -220,6 +231,46 @@ class Posted:
     """Requests that got their first tokens."""
     rest: list[TokensEvent | FinishedEvent | FailedEvent]
     """Events that are not tokens of a tracked request."""
+
+@final
+class ProcessGuard:
+    """A thread that ends this process and never needs the interpreter's lock.
+
+    It ends the process when the interpreter is silent for longer than it may be, and when a
+    shutdown takes too long. Time in which the process was stopped (SIGSTOP) counts as no time.
+    """
+
+    def __new__(cls, exit_code: int) -> ProcessGuard:
+        """Start the thread; until a limit is set it ends nothing.
+
+        Args:
+            exit_code: Of a process that the guard ends; no `atexit` handler runs.
+        """
+
+    def beat(self) -> None:
+        """Note that the interpreter runs."""
+
+    def limit_silence(self, seconds: float) -> None:
+        """Set the longest time between two beats, from now on."""
+
+    def exit_within(self, seconds: float) -> None:
+        """End the process after this time, whatever it does; a later call replaces it."""
+
+    def watch_signals(self, exit_within_s: float) -> None:
+        """End the process some time after SIGTERM or SIGINT, also if no Python handler can run.
+
+        Call it after the handlers of Python are set: they still run. From the first signal on the
+        interpreter may be silent for five seconds at most.
+
+        Args:
+            exit_within_s: From the first signal to the exit.
+        """
+
+    def close(self) -> None:
+        """End the thread; the process is on its own."""
+
+    def __enter__(self) -> ProcessGuard: ...
+    def __exit__(self, kind: object, error: object, traceback: object) -> None: ...
 
 @final
 class Outboxes:
@@ -482,6 +533,7 @@ class Scheduler:
         time_to_first_token: int | None = None,
         time_limit: int | None = None,
         credit: int = 0,
+        credit_is_final: bool = False,
         paused: bool | None = None,
     ) -> bool:
         """Changes a live request from the next step on.
@@ -499,6 +551,9 @@ class Scheduler:
             time_to_first_token: With `priority`; likewise.
             time_limit: With `priority`; likewise.
             credit: More output tokens; no effect on a request without a limit of credit.
+            credit_is_final: No more credit follows: each answer ends with the last token that its
+                credit pays for (`length`), or at once if it has that already; one that has no token
+                because none is paid for ends as `cancelled`.
             paused: Whether it stands still; None leaves it as it is.
 
         Returns:
@@ -655,7 +710,8 @@ def attention_work(
 
 # --- kernels --------------------------------------------------------------------------------
 # Activations are float32 or bfloat16, all of one call alike; accumulation is float32. Tensors are
-# contiguous except where a row stride (`stride(0)`) larger than the row is said to be fine.
+# contiguous except where a row stride (`stride(0)`) larger than the row is said to be fine. What is
+# written lies in memory that can be; a view that negates its memory (`is_neg()`) is refused.
 
 @final
 class Linear:
@@ -670,6 +726,9 @@ class Linear:
             weight: float32 or bfloat16.
             bias: Of the same dtype.
             quantize: `int8` or `int4`; None keeps the dtype. See `chairlift.reference`.
+
+        Raises:
+            MemoryError: There is no memory for the packed weights.
         """
 
     in_features: int
@@ -684,7 +743,11 @@ class Linear:
 def linear_bytes(
     out_features: int, in_features: int, item_size: int, quantize: str | None = None
 ) -> int:
-    """Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16."""
+    """Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16.
+
+    Raises:
+        ValueError: No memory is so large.
+    """
 
 @final
 class Recording:
@@ -692,21 +755,29 @@ class Recording:
 
     Inside `with`, what this thread calls of the kernels below and of `Linear.forward` is kept and
     not computed. The calls keep their tensors; only what these contain may change between two runs.
+    While a run is under way no other thread may resize one of them or move it to shared memory, as
+    with any operator of PyTorch.
     """
 
     def __new__(cls) -> Self: ...
     def __enter__(self) -> Self:
-        """Begins; `RuntimeError` if the thread keeps calls already, or this has its own."""
+        """Begins; `RuntimeError` if this thread is recording already, or this has its calls."""
 
     def __exit__(self, *raised: object) -> None:
-        """Ends that; calls before an exception are dropped."""
+        """Ends that; calls before an exception are dropped.
+
+        Raises:
+            RuntimeError: It did not begin on this thread; what that thread keeps stays as it is.
+        """
 
     def run(self) -> None:
         """Computes all calls in their order.
 
         Raises:
-            RuntimeError: There are none yet.
+            RuntimeError: There are none yet, another run is under way, or a tensor has other
+                memory, another dtype, shape or strides than when it was recorded.
             ValueError: As the call itself; those before it are computed.
+            MemoryError: An allocation failed.
         """
 
 def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
@@ -839,4 +910,4 @@ def multiply_in_registers(arithmetic: str, rounds: int) -> int:
     """
 
 def set_num_threads(num_threads: int) -> None:
-    """Sets how many threads later kernel calls use; the process's cores if never called."""
+    """Sets how many threads later kernel calls use, 1 to 1024; if never called all cores."""

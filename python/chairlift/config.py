@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from chairlift.choices import Batching, Device, Dtype, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
@@ -21,13 +21,16 @@ __all__ = [
 
 Config = TypeVar("Config", bound=BaseModel)
 
+_BY_NAME = Strict(False)
+
 
 class EngineConfig(BaseModel):
     """Settings of `Engine` and `AsyncEngine`; each is also an option of `chairlift serve`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A bool is no number, and a text is none either; of the choices, the name will do.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    batching: Batching = Batching.CONTINUOUS
+    batching: Annotated[Batching, _BY_NAME] = Batching.CONTINUOUS
     """Admission policy."""
     batch_size: Annotated[int, Field(ge=1)] | None = None
     """Requests of a full static or dynamic batch; None is max_num_seqs."""
@@ -50,6 +53,8 @@ class EngineConfig(BaseModel):
     """Longest prompt plus answer; None is the model's own."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
     """Cap of the waiting queue."""
+    max_text_bytes: Annotated[int, Field(ge=1024)] = 2**20
+    """Longest text that is tokenized, in UTF-8; of a chat, what its template makes of it."""
     block_size: Annotated[int, Field(ge=16, le=16)] = 16
     """Tokens of a KV block."""
     kv_cache_memory: Annotated[int, Field(ge=1)] | None = None
@@ -61,13 +66,13 @@ class EngineConfig(BaseModel):
     better as kv_cache_memory."""
     prefix_cache: bool = True
     """Share the KV blocks of equal prompt beginnings within a tenant."""
-    device: Device = Device.AUTO
+    device: Annotated[Device, _BY_NAME] = Device.AUTO
     """Where the model runs."""
-    dtype: Dtype = Dtype.AUTO
+    dtype: Annotated[Dtype, _BY_NAME] = Dtype.AUTO
     """Element type."""
-    quantize: Quantize = Quantize.NONE
+    quantize: Annotated[Quantize, _BY_NAME] = Quantize.NONE
     """Weights of linear layers, packed once at load; see docs/quantization.md."""
-    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
+    kv_cache_dtype: Annotated[KvCacheDtype, _BY_NAME] = KvCacheDtype.AUTO
     """Keys and values; int8 has a scale per token and head, see docs/quantization.md."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the kernels; None is the cores this process may use."""
@@ -91,5 +96,6 @@ def checked(config: type[Config], **settings: object) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        message = f"{name}: {first['msg'].lower()}, got {first['input']!r}"
+        expected = first["msg"].lower().removeprefix("value error, ")
+        message = f"{name}: {expected}, got {first['input']!r}"
         raise ConfigError(message) from None

@@ -1,6 +1,10 @@
 """Every error that Chairlift raises on purpose."""
 
 from enum import StrEnum
+from typing import Final
+
+MAX_ECHO_CHARACTERS: Final = 100
+"""Most characters of a request that an error text quotes."""
 
 
 class Reason(StrEnum):
@@ -27,6 +31,18 @@ class Reason(StrEnum):
     NUMERIC_FAULT = "NUMERIC_FAULT"
     STEP_FAILED = "STEP_FAILED"
     INTERNAL = "INTERNAL"
+
+
+def echo(text: str) -> str:
+    """Return text of a request as an error quotes it: one line, at most 100 characters of it.
+
+    Characters that UTF-8 cannot encode (lone surrogates) become `?`.
+    """
+    # Whitespace is joined in a longer piece alone: the text may be megabytes long.
+    line = " ".join(text[: 4 * MAX_ECHO_CHARACTERS].split())
+    short = line.encode(errors="replace").decode()
+    is_cut = len(short) > MAX_ECHO_CHARACTERS or len(text) > 4 * MAX_ECHO_CHARACTERS
+    return f"{short[:MAX_ECHO_CHARACTERS]}..." if is_cut else short
 
 
 class ChairliftError(Exception):
@@ -67,3 +83,7 @@ class EngineDownError(ChairliftError):
 
 class ServerError(ChairliftError):
     """A server cannot be reached, or ended a call without a reason of the catalogue."""
+
+
+class NoServerError(ServerError):
+    """Nothing listens at the address."""

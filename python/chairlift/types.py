@@ -58,7 +58,8 @@ class Stopping:
 
     max_tokens: int | None = None
     min_tokens: int = 0
-    stop: Sequence[str] = ()
+    stop: str | Sequence[str] = ()
+    """Texts that end the answer; a text alone is one of them."""
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     include_stop: bool = False
@@ -127,6 +128,11 @@ class Change:
     schedule: Schedule | None = None
     credit: int = 0
     """More output tokens; no effect on a request without a limit of credit."""
+    credit_is_final: bool = False
+    """No more credit follows: each answer ends with the last token that its credit pays for.
+
+    An answer that has that token already ends at once; one for which no token is paid is cancelled.
+    """
     paused: bool | None = None
 
 

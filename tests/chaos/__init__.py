@@ -2,10 +2,18 @@
 
 SCENARIOS = [
     "cancels",
+    "half_closes",
     "deadlines",
     "rapid_reset",
     "connections",
     "malformed",
+    "hostile_paths",
+    "tokenize_flood",
+    "hostile_templates",
+    "large_messages",
+    "unfinished_messages",
+    "idle_watchers",
+    "queue_hog",
     "overload",
     "slow_readers",
     "vanishing_clients",

@@ -27,10 +27,14 @@ PACED = {"engine": USUAL, "step_s": 0.02}
 
 
 class Waits(NamedTuple):
-    """What a client waited for, p99 in seconds."""
+    """The seconds that a client waited."""
 
     first_token_s: float
+    """p99 from the call to its first message of tokens."""
     next_token_s: float
+    """p99 between two messages of tokens."""
+    worst_gap_s: float
+    """The largest time between two messages of tokens."""
     num_answers: int
 
     @classmethod
@@ -38,7 +42,9 @@ class Waits(NamedTuple):
         """Of the seconds to each token, answer by answer."""
         firsts = [gaps[0] for gaps in answers]
         others = [gap for gaps in answers for gap in gaps[1:]]
-        return cls(percentile(firsts, 99), percentile(others, 99), len(answers))
+        return cls(
+            percentile(firsts, 99), percentile(others, 99), max(others, default=0.0), len(answers)
+        )
 
 
 def ask_on(address, prompts, answers, pipe):
@@ -108,7 +114,8 @@ def in_words(before, during, what):
             ("next", before.next_token_s, during.next_token_s),
         )
     ]
-    return f"a good client's p99 to the {' and the '.join(words)} token, against {what}"
+    p99 = f"a good client's p99 to the {' and the '.join(words)} token, against {what}"
+    return f"{p99}; worst gap {during.worst_gap_s * 1e3:.0f} ms"
 
 
 @contextmanager

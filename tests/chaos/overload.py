@@ -19,9 +19,12 @@ SETUP = {
     "engine": {"max_num_seqs": ROWS, "max_num_batched_tokens": 512, "max_queued_requests": 32},
     "step_s": STEP_S,
 }
-MAY_FAIL = {"QUEUE_FULL", "QUEUE_TIMEOUT", "WOULD_MISS"}
+# One connection carries all requests: QUOTA refuses what goes beyond its share of the queue.
+REFUSALS = ("QUEUE_FULL", "QUOTA", "WOULD_MISS")
+MAY_FAIL = {*REFUSALS, "QUEUE_TIMEOUT"}
 MAY_END = {
     ("RESOURCE_EXHAUSTED", "QUEUE_FULL"),
+    ("RESOURCE_EXHAUSTED", "QUOTA"),
     ("DEADLINE_EXCEEDED", "QUEUE_TIMEOUT"),
     ("DEADLINE_EXCEEDED", "WOULD_MISS"),
 }
@@ -94,7 +97,7 @@ async def flooded(lab, stub, history, seconds, rate, **fields):
         if record.status == "OK":
             ended_at.append(time.monotonic() - began)
             in_time.extend(ended_at[-1:] if record.first_s < TARGET_S else [])
-        elif record.reason in ("QUEUE_FULL", "WOULD_MISS"):
+        elif record.reason in REFUSALS:
             refused_s.append(time.monotonic() - sent)
 
     due = began

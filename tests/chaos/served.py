@@ -21,7 +21,9 @@ from chairlift.engine.engine import Engine
 from chairlift.errors import ChairliftError
 from chairlift.model.transformer import Transformer
 from chairlift.server import server as server_module
-from chairlift.server.server import Server, ServerConfig, run_server
+from chairlift.server.config import ServerConfig
+from chairlift.server.run import run_server
+from chairlift.server.server import Server
 
 from tests.chaos import faults
 from tests.chaos.stacks import stacks
@@ -38,6 +40,8 @@ class Setup:
     keepalive_s: int | None = None
     """Instead of the product's 30 s and 10 s."""
     max_files: int | None = None
+    folder: str | None = None
+    """Of another model."""
     leak_bytes: int = 0
     """Kept for every request: the scenario has to notice."""
 
@@ -52,6 +56,10 @@ class Inside:
         self.release_steps = []
         """Steps from the abort of the last live request until every block was free."""
         self.kept = []
+
+    def resident(self):
+        """Quick, for what is looked at often."""
+        return anonymous_bytes()
 
     def figures(self):
         gc.collect()
@@ -88,7 +96,7 @@ def main(folder, address, setup, pipe, log):
     logging.basicConfig(level=logging.INFO, force=True)
     inside = Inside()
     prepare(inside, setup)
-    config = ServerConfig(model=str(folder), listen=address, **setup.server)
+    config = ServerConfig(model=setup.folder or str(folder), listen=address, **setup.server)
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **setup.engine}
     try:
         code = asyncio.run(run_server(engine_config(**settings), config, pipe_ready(inside, pipe)))

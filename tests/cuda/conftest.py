@@ -1,5 +1,6 @@
 """Where the kernels of these tests run (emulated, and on a GPU where there is one), and models."""
 
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,13 @@ def run(request: pytest.FixtureRequest) -> Launch:
     from tests.cuda.device import launch as launch_on_gpu
 
     return launch_on_gpu
+
+
+@pytest.fixture
+def nvrtc() -> None:
+    """Skips where the compiler of the kernels is not installed."""
+    if any(importlib.util.find_spec(part) is None for part in ("cuda", "cuda.core")):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("needs chairlift[cuda]")
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])

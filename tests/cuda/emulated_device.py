@@ -74,6 +74,7 @@ class EmulatedDevice:
         self.num_replays = 0
         self.num_launches = 0
         self.aside_after = 0
+        self.recording: EmulatedRecorder | None = None
         self._is_aside = False
         self._aside: deque[Callable[[], None]] = deque()
         self._num_done_aside = 0
@@ -119,9 +120,26 @@ class EmulatedDevice:
         else:
             event.synchronize()
 
+    def recorder(self) -> EmulatedRecorder:
+        if self.recording is not None:
+            self.recording.is_closed = True
+        self.recording = EmulatedRecorder(self)
+        return self.recording
+
+
+class EmulatedRecorder:
+    """Recorded launches are run again; those of an earlier recorder are gone."""
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self.device = device
+        self.is_closed = False
+
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
+        assert not self.is_closed, "a later recorder has taken its place"
+
         def replay() -> None:
-            self.num_replays += 1
+            assert not self.is_closed, "what was recorded for a runner that is gone"
+            self.device.num_replays += 1
             launches()
 
         return replay

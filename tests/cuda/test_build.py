@@ -1,6 +1,6 @@
 """Kernels are compiled by NVRTC without a GPU, and once."""
 
-import importlib.util
+import json
 import os
 import re
 import shutil
@@ -15,12 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from typer.testing import CliRunner
 
 NAME = "chairlift::silu_mul<float>"
-
-
-@pytest.fixture
-def nvrtc():
-    if any(importlib.util.find_spec(part) is None for part in ("cuda", "cuda.core")):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("needs chairlift[cuda]")
 
 
 @pytest.fixture
@@ -51,6 +45,45 @@ def test_another_architecture_or_header_is_another_kernel(nvrtc, tmp_path, copie
     header.write_text(header.read_text() + "// changed\n")
     cubins.append(build.build([NAME], "sm_80", None, tmp_path)[NAME].cubin)
     assert len(set(cubins)) == 3
+
+
+def test_other_options_of_the_compiler_are_another_kernel(nvrtc, tmp_path, monkeypatch):
+    cubins = [build.build([NAME], "sm_80", None, tmp_path)[NAME].cubin]
+    monkeypatch.setattr(build, "OPTIONS", {**build.OPTIONS, "use_fast_math": True})
+    cubins.append(build.build([NAME], "sm_80", None, tmp_path)[NAME].cubin)
+    assert len(set(cubins)) == 2
+
+
+SPOILED = {
+    "no machine code": lambda cubin, _: cubin.unlink(),
+    "no description": lambda _, about: about.unlink(),
+    "half of the machine code": lambda cubin, _: os.truncate(cubin, 100),
+    "empty machine code": lambda cubin, _: os.truncate(cubin, 0),
+    "half of the description": lambda _, about: os.truncate(about, 20),
+    "another description": lambda _, about: about.write_text("[1]"),
+    "no symbol": lambda _, about: about.write_text(
+        json.dumps({**json.loads(about.read_text()), "symbol": None})
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_an_entry_that_is_not_whole_is_compiled_again(nvrtc, tmp_path, case):
+    first = build.build([NAME], "sm_80", None, tmp_path)[NAME]
+    SPOILED[case](first.cubin, first.cubin.with_suffix(".json"))
+    again = build.build([NAME], "sm_80", None, tmp_path)[NAME]
+    assert again == first
+    code = again.cubin.read_bytes()
+    assert code[:4] == b"\x7fELF"
+    assert again.symbol in code
+    assert len(list(tmp_path.iterdir())) == 2, "nothing unfinished is left"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(nvrtc, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"compiled kernels: .*XDG_CACHE_HOME") as error:
+        build.build([NAME], "sm_80", None, tmp_path / "file" / "kernels")
+    assert "\n" not in str(error.value)
 
 
 def test_what_does_not_compile_is_named_with_what_the_compiler_says(nvrtc, tmp_path, copied):

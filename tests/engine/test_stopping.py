@@ -37,6 +37,12 @@ def test_a_stop_string_across_tokens_cuts_exactly(engine, stop, include_stop):
     assert (end(events).reason, end(events).stop) == (FinishReason.STOP, stop)
 
 
+def test_a_stop_string_given_as_text_is_one_stop(engine):
+    events = write(engine, "one two three", stop="two")
+    assert text(events) == "one "
+    assert end(events).stop == "two"
+
+
 def test_a_stop_string_that_does_not_come_is_given_back(engine):
     events = write(engine, "one two three", stop=["two thirteen", "threee"])
     assert text(events) == "one two three"

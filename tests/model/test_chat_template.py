@@ -160,7 +160,7 @@ def reference() -> PreTrainedTokenizerFast:
         {},
         {"tools": [TOOL]},
         {"enable_thinking": False, "date_string": "today"},
-        {"bos_token": "other", "documents": [{"title": "a", "text": "b"}]},
+        {"documents": [{"title": "a", "text": "b"}]},
     ],
 )
 def test_rendering_equals_transformers(
@@ -225,11 +225,6 @@ def test_a_template_stays_in_its_sandbox(template):
 
 def test_an_empty_conversation_is_refused():
     assert refusal(LLAMA_3, []) == "expected at least one message"
-
-
-@pytest.mark.parametrize("name", ["messages", "add_generation_prompt"])
-def test_arguments_do_not_replace_the_conversation(name):
-    assert refusal(LLAMA_3, CHAT, {name: []}) == f"template argument '{name}' is reserved"
 
 
 def test_a_tokenizer_loads_neither_jinja_nor_transformers():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -144,12 +145,37 @@ def test_a_lone_surrogate_is_refused():
     assert (caught.value.field, caught.value.message) == ("prompt", "text is not valid Unicode")
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_threads_run_while_a_long_text_is_encoded_and_decoded(family):
+    tokenizer = Tokenizer(FAMILIES[family]())
+    text = TEXTS[0] * 3_000
+    ids = tokenizer.encode(text)
+    for work in (lambda: tokenizer.encode(text), lambda: tokenizer.decode(ids * 2)):
+        ended, num_turns = threading.Event(), [0]
+
+        def take_turns(ended=ended, num_turns=num_turns):
+            while not ended.wait(1e-4):
+                num_turns[0] += 1
+
+        thread = threading.Thread(target=take_turns)
+        thread.start()
+        while not num_turns[0]:
+            pass
+        before = num_turns[0]
+        work()
+        during = num_turns[0] - before
+        ended.set()
+        thread.join()
+        # With the lock held it is one or two, at the ends.
+        assert during > 10
+
+
 def test_threads_share_a_tokenizer():
     tokenizer = Tokenizer(byte_level_bpe(), chat_templates={"default": CHATML})
 
     def work(_: int) -> list[object]:
         encoded = [tokenizer.encode(text) for text in TEXTS]
-        return [encoded, [tokenizer.decode(ids) for ids in encoded], tokenizer.encode_chat(CHAT)]
+        return [encoded, [tokenizer.decode(ids) for ids in encoded], tokenizer.render_chat(CHAT)]
 
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(work, range(64)))
@@ -163,10 +189,9 @@ def test_a_chat_is_encoded_with_the_special_tokens_that_its_template_writes(tmp_
     write(tmp_path, chat_template=CHATML, bos_token="<|begin|>", add_bos_token=True)
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.has_chat_template
-    ids = tokenizer.encode_chat(CHAT)
+    ids = tokenizer.encode(tokenizer.render_chat(CHAT), add_special_tokens=False)
     expected = "<|begin|><|im_start|>user\nHello 🚡<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.render_chat(CHAT) == expected
-    assert ids == tokenizer.encode(expected, add_special_tokens=False)
     assert tokenizer.decode(ids, skip_special_tokens=False) == expected
     assert ids.count(0) == 1
 
@@ -211,9 +236,23 @@ def test_a_chat_for_a_model_without_template_is_refused(tmp_path):
     tokenizer = Tokenizer.load(write(tmp_path))
     assert not tokenizer.has_chat_template
     with pytest.raises(RequestError) as caught:
-        tokenizer.encode_chat(CHAT)
+        tokenizer.render_chat(CHAT)
     assert (caught.value.reason, caught.value.field) == (Reason.BAD_PARAMETER, "chat")
     assert caught.value.message == "the model has no chat template: send text or token ids"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["messages", "add_generation_prompt", "bos_token", "eos_token", "pad_token", "tool_token"],
+)
+def test_arguments_replace_neither_the_conversation_nor_special_tokens(tmp_path, name):
+    write(tmp_path, chat_template=CHATML, tool_token="<tool call>")
+    chat = Chat(CHAT.messages, template_arguments={name: "a" * 1000})
+    with pytest.raises(RequestError) as caught:
+        Tokenizer.load(tmp_path).render_chat(chat)
+    error = caught.value
+    assert (error.reason, error.field) == (Reason.BAD_PARAMETER, "chat.template_arguments")
+    assert error.message == f"chat.template_arguments: the name '{name}' is reserved"
 
 
 # --- files that are not what they should be ---------------------------------------------------

@@ -1,13 +1,16 @@
 """Checkpoints in every form that loads, and what a broken one says."""
 
 import json
+import os
 import struct
+from contextlib import ExitStack
 
 import pytest
 import torch
 from chairlift.config import Dtype
 from chairlift.errors import ModelError
 from chairlift.model.config import ModelConfig
+from chairlift.model.safetensors import open_file
 from chairlift.model.weights import load_weights
 from safetensors.torch import load_file, save_file
 
@@ -156,6 +159,87 @@ def test_a_corrupt_file_is_named(folder, content):
     assert "model.safetensors: not a whole safetensors file" in failure(folder)
 
 
+def header_of(path):
+    """Gives the header of a safetensors file, and its data."""
+    content = path.read_bytes()
+    end = 8 + struct.unpack("<Q", content[:8])[0]
+    return json.loads(content[8:end]), content[end:]
+
+
+def write_header(path, header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+DESCRIPTIONS = {
+    "offsets past the end": {"data_offsets": [0, 2**62]},
+    "offsets beyond 64 bits": {"data_offsets": [0, 10**30]},
+    "offsets that go back": {"data_offsets": [64, 0]},
+    "negative offsets": {"data_offsets": [-64, 192]},
+    "an overlap": {"data_offsets": [0, 256]},
+    "one offset": {"data_offsets": [0]},
+    "no offsets": {"data_offsets": None},
+    "another size than the shape's": {"shape": [63]},
+    "a shape that is text": {"shape": "64"},
+    "a shape of many axes": {"shape": [2**62] * 100_000},
+    "a type that is a number": {"dtype": 1},
+}
+
+
+@pytest.mark.parametrize("case", DESCRIPTIONS)
+def test_a_description_that_cannot_be_is_named(folder, case):
+    path = folder / "model.safetensors"
+    header, data = header_of(path)
+    header[NORM].update(DESCRIPTIONS[case])
+    write_header(path, header, data)
+    assert "model.safetensors: not a whole safetensors file" in failure(folder)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        b'{"\\ud800": {}}',
+        b"[]",
+        b"{\xff}",
+        b'{"a": 1}',
+    ],
+)
+def test_a_header_that_is_no_list_of_tensors_is_named(folder, header):
+    write_header(folder / "model.safetensors", header, b"")
+    assert len(failure(folder)) < len(str(folder)) + 200
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
+def test_a_file_that_becomes_shorter_while_it_is_read_is_named(folder, dtype):
+    path = folder / "model.safetensors"
+
+    def cut(_done, _total):
+        os.truncate(path, 50_000)
+
+    with pytest.raises(ModelError) as error:
+        load_weights(folder, ModelConfig.load(folder, dtype), cut)
+    assert f"{path}: not a whole safetensors file: it became shorter while" in str(error.value)
+
+
+def test_a_tensor_larger_than_the_buffer_is_converted_whole(tmp_path):
+    values = torch.randn(5_000_000).half()
+    save_file({"values": values}, tmp_path / "file")
+    with ExitStack() as files:
+        out = torch.empty(len(values), dtype=torch.float32)
+        open_file(tmp_path / "file", files)["values"].read(out)
+    assert torch.equal(out, values.float())
+
+
+def test_a_pipe_in_the_place_of_a_file_is_named(folder):
+    for name in ("model.safetensors", "config.json"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        assert f"{name}: " in failure(folder)
+        assert "not a regular file" in failure(folder)
+
+
 def test_an_absent_shard_is_named(sharded):
     shard = max(sharded.glob("model-*.safetensors"))
     shard.unlink()
@@ -180,6 +264,11 @@ def test_a_shard_without_its_tensor_is_named(sharded):
         b'{"weight_map": []}',
         b'{"weight_map": {"a": 1}}',
         b'{"weight_map": {"a": "../b"}}',
+        b'{"weight_map": {"a": "/etc/passwd"}}',
+        b'{"weight_map": {"a": ".."}}',
+        b'{"weight_map": {"a": ""}}',
+        b'{"weight_map": {"a": "b\\u0000"}}',
+        b"[" * 100_000,
     ],
 )
 def test_a_malformed_index_is_named(sharded, index):

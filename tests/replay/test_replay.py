@@ -1,5 +1,7 @@
 """A replay under the recorded settings does what the engine did; under others, what they would."""
 
+from dataclasses import replace
+
 import pytest
 from chairlift.config import Batching
 from chairlift.errors import ConfigError
@@ -10,8 +12,8 @@ from chairlift.replay.recipes import draw_trace
 from chairlift.replay.run import output_lengths, recorded_run, replay
 from chairlift.replay.settings import settings_of, step_time_of
 from chairlift.replay.trace import Request, read_trace
+from chairlift.types import Change, Schedule
 from chairlift.types import Request as EngineRequest
-from chairlift.types import Schedule
 
 from tests.engine.drive import drain, greedy
 
@@ -89,6 +91,26 @@ def test_recorded_figures_are_those_of_the_engine(recorded):
     assert len(run.ttft_s) == len(run.latency_s) == 12
     assert len(run.itl_s) == run.num_output_tokens - 12
     assert 0 < min(run.ttft_s) < max(run.latency_s) <= run.seconds
+
+
+def test_the_last_credit_ends_a_request_where_it_did(recorded):
+    def course(engine):
+        limited = [replace(r, credit=(0, 3, 9, None)[i % 4]) for i, r in enumerate(requests(16))]
+        for request_id in [engine.add(request).request_id for request in limited]:
+            assert engine.change(request_id, Change(credit_is_final=True))
+        drain(engine)
+
+    trace, _, steps, _ = recorded(course)
+    for i, request in enumerate(trace.requests):
+        asked = requests(16)[i].stopping.max_tokens
+        paid = (0, 3, 9, asked)[i % 4]
+        assert (request.num_output, request.cancelled is None) == (
+            min(paid, asked) or None,
+            paid > 0,
+        )
+        request.arrival = 0
+        request.cancelled = None if paid else 0
+    assert shape(replay(trace, trace.header, STEP)) == steps
 
 
 def test_who_is_cancelled_early_is_cancelled_in_the_replay():

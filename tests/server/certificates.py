@@ -1,6 +1,10 @@
 """Certificates made on the spot: an authority, a server's pair and a client's."""
 
+from pathlib import Path
+
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 
 class Certificates:
@@ -43,6 +47,38 @@ class Certificates:
         """Arguments of a client that shows one."""
         pair = {"tls_cert": str(self.client_cert), "tls_key": str(self.client_key)}
         return {**self.trust, **pair}
+
+    def pair(self, name, *identities, common_name=None):
+        """Arguments of a client that shows a certificate with these names."""
+        cert, key = self.ca_file.with_name(f"{name}.pem"), self.ca_file.with_name(f"{name}.key")
+        _write(self.ca.issue_cert(*identities, common_name=common_name), cert, key)
+        return {**self.trust, "tls_cert": str(cert), "tls_key": str(key)}
+
+    def uri_pair(self, name, uri):
+        """The same with a URI, which trustme does not make."""
+        leaf = self.ca.issue_cert("placeholder")
+        cert = x509.load_pem_x509_certificate(leaf.cert_chain_pems[0].bytes())
+        authority = serialization.load_pem_private_key(self.ca.private_key_pem.bytes(), None)
+        builder = x509.CertificateBuilder(
+            issuer_name=cert.issuer,
+            subject_name=x509.Name([]),
+            public_key=cert.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=cert.not_valid_before_utc,
+            not_valid_after=cert.not_valid_after_utc,
+            extensions=[
+                extension
+                for extension in cert.extensions
+                if extension.oid != x509.SubjectAlternativeName.oid
+            ],
+        ).add_extension(
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)]), critical=True
+        )
+        signed = builder.sign(authority, hashes.SHA256())
+        arguments = self.pair(name, "placeholder")
+        Path(arguments["tls_key"]).write_bytes(leaf.private_key_pem.bytes())
+        Path(arguments["tls_cert"]).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        return arguments
 
 
 def _write(leaf, cert, key):

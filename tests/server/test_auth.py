@@ -7,6 +7,7 @@ import pytest
 from chairlift.client import connect_async
 from chairlift.config import engine_config
 from chairlift.errors import ConfigError, Reason, RequestError
+from chairlift.server import reloaded
 from chairlift.server.server import Server, ServerConfig
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
@@ -132,9 +133,44 @@ async def test_tokens_change_with_their_file(serve, guarded, token_file):
         assert (await status_of(old)).code is grpc.StatusCode.UNAUTHENTICATED
         new = server.info.GetServerInfo(request, metadata=bearer("eve-0123456789abcdef"))
         assert (await status_of(new)).code is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("text", [None, "", "# nobody\n"])
+async def test_a_token_file_that_is_deleted_or_emptied_withdraws_its_tokens(
+    serve, guarded, token_file, monkeypatch, text
+):
+    async def code():
+        request = server_pb2.GetServerInfoRequest()
+        return (await status_of(server.info.GetServerInfo(request, metadata=bearer(ANN)))).code
+
+    async with serve(server=guarded) as server:
+        before = token_file.read_text()
+        # A program that replaces the file may need so long.
+        monkeypatch.setattr(reloaded, "GRACE_S", 3600.0)
         token_file.unlink()
-        still = server.info.GetServerInfo(request, metadata=bearer("eve-0123456789abcdef"))
-        assert (await status_of(still)).code is grpc.StatusCode.OK
+        if text is not None:
+            token_file.touch(0o600)
+            token_file.write_text(text)
+        assert await code() is grpc.StatusCode.OK
+        monkeypatch.setattr(reloaded, "GRACE_S", 0.0)
+        assert await code() is grpc.StatusCode.UNAUTHENTICATED
+        assert await server.health() == "SERVING"
+        token_file.touch(0o600)
+        token_file.write_text(before)
+        assert await code() is grpc.StatusCode.OK
+
+
+async def test_a_wrong_line_leaves_the_old_tokens_until_it_is_mended(
+    serve, guarded, token_file, monkeypatch, caplog
+):
+    monkeypatch.setattr(reloaded, "GRACE_S", 0.0)
+    async with serve(server=guarded) as server:
+        request = server_pb2.GetServerInfoRequest()
+        token_file.write_text(f"eve:eve-0123456789abcdef\nann:{ANN}\nwrong\n")
+        old = server.info.GetServerInfo(request, metadata=bearer(BOB))
+        assert (await status_of(old)).code is grpc.StatusCode.OK
+        assert "line 3: expected TENANT:TOKEN" in caplog.text
+        assert ANN not in caplog.text
 
 
 class Caller:

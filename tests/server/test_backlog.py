@@ -77,6 +77,37 @@ def test_who_leaves_without_a_token_does_not_count_as_a_start(queue):
     assert queue.backlog.wait_s("") == pytest.approx(12.0)
 
 
+def test_a_request_does_not_wait_for_the_suspended_until_they_have_credit(queue):
+    suspended = [queue.backlog.enter("", None, suspended=True) for _ in range(5)]
+    assert queue.backlog.wait_s("") == pytest.approx(22.0)
+    queue.turns += suspended
+    for turn in suspended:
+        turn.begin()
+        turn.begin()
+    assert queue.backlog.wait_s("") == pytest.approx(32.0)
+    suspended[0].end(started=False)
+    suspended[0].begin()
+    assert queue.backlog.wait_s("") == pytest.approx(30.0)
+
+
+async def test_suspended_requests_make_none_miss_its_target(serve):
+    async with serve(max_num_seqs=1) as server:
+        heard = await server.say(*(start(f"short{i}", max_tokens=20) for i in range(12)))
+        assert len({event.request_id for event in heard.events}) == 12
+        call = server.generation.Generate()
+        for i in range(500):
+            await call.write(start(f"r{i}", credit=0))
+        num_accepted = 0
+        while num_accepted < 500:
+            num_accepted += sum(e.HasField("accepted") for e in (await call.read()).events)
+        command = start("prompt", max_tokens=1)
+        within = duration_pb2.Duration(seconds=5)
+        command.start.schedule.time_to_first_token.CopyFrom(within)
+        assert (await server.one(command)).end("prompt").HasField("finished")
+        call.cancel()
+        await server.until_idle()
+
+
 async def busy(server):
     """A call on a server with one row: the pace is known, one request runs and two wait."""
     call = server.generation.Generate()
@@ -123,7 +154,7 @@ async def test_a_start_that_fails_leaves_nobody_waiting(serve, monkeypatch, plac
     async with serve() as server:
         desk = server.server._desk
 
-        def fail(*_):
+        def fail(*_, **__):
             raise MemoryError
 
         owner = desk.backlog if place == "backlog.enter" else desk.gate.engine()

@@ -1,13 +1,21 @@
 """Whatever a handler does, its call ends with a status that tells nothing it should not."""
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 from chairlift.server.guard import Guard
+from chairlift.v1 import generation_pb2 as pb
 
-from tests.server.talk import Status
+from tests.server.raw_http2 import (
+    GENERATE,
+    GENERATE_ONE,
+    message,
+    raw_client,
+)
+from tests.server.talk import Status, start
 
 SECRET = "the pointer is 0xdeadbeef"
 
@@ -108,3 +116,33 @@ async def end(call):
     except grpc.aio.AioRpcError as error:
         return Status.of(error)
     return Status()
+
+
+@pytest.mark.parametrize("path", [GENERATE, GENERATE_ONE])
+async def test_a_reset_amid_a_write_is_no_error_of_the_server(serve, caplog, path):
+    caplog.set_level(logging.DEBUG, "chairlift")
+
+    def amid_a_write():
+        return "the client ended the call amid a write" in caplog.messages
+
+    def complaints():
+        return [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+    commands = {
+        GENERATE: start("a", max_tokens=250),
+        GENERATE_ONE: pb.GenerateOneRequest(start=start("a", max_tokens=250).start),
+    }
+    async with serve(listen="127.0.0.1:0") as server:
+        async with raw_client(server.address) as client:
+            # Some resets meet a write, and some do not.
+            while not amid_a_write() and not complaints():
+                streams = [client.begin(path) for _ in range(8)]
+                for stream in streams:
+                    await client.send(stream, message(commands[path].SerializeToString()))
+                while (await server.load()).num_running < 8:
+                    pass
+                for stream in streams:
+                    client.reset(stream)
+                await server.until_idle()
+        await server.until_idle()
+    assert not complaints()

@@ -1,5 +1,6 @@
 """Where a server listens, and where it refuses to."""
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -8,11 +9,13 @@ import tempfile
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+import grpc
 import pytest
 from chairlift.config import engine_config
 from chairlift.errors import ConfigError
 from chairlift.server.listen import TcpAddress, parse_address
 from chairlift.server.server import Server, ServerConfig
+from chairlift.v1 import server_pb2, server_pb2_grpc
 
 from tests.server.talk import start
 
@@ -78,6 +81,70 @@ async def test_a_unix_socket_has_one_server(bind, tmp_path):
     with pytest.raises(ConfigError, match=r"another server does$"):
         await bind(listen=address)
     await first.stop(0)
+
+
+async def test_a_server_removes_no_socket_but_its_own(serve, bind, tmp_path):
+    path = tmp_path / "lift.sock"
+    first, address = await bind(listen=f"unix:{path}")
+    path.unlink()
+    async with serve(listen=address) as second:
+        await first.stop(0)
+        # A connection of its own: the one that is open would not notice.
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = server_pb2_grpc.ServerServiceStub(channel)
+            assert (await stub.GetServerInfo(server_pb2.GetServerInfoRequest())).version
+        assert (await second.say(start("a"))).end("a").HasField("finished")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_of_servers_that_each_replaced_the_last_only_the_newest_keeps_the_path(
+    bind, tmp_path
+):
+    path, servers = tmp_path / "lift.sock", []
+    for _ in range(3):
+        path.unlink(missing_ok=True)
+        servers.append((await bind(listen=f"unix:{path}"))[0])
+    for server in servers[:2]:
+        await server.stop(0)
+        assert path.is_socket()
+    await servers[2].stop(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_took_the_place_of_a_socket_is_left_alone(bind, tmp_path):
+    path = tmp_path / "lift.sock"
+    server, _ = await bind(listen=f"unix:{path}")
+    path.unlink()
+    path.write_text("dear reader")
+    await server.stop(0)
+    assert path.read_text() == "dear reader"
+
+
+async def test_a_server_ends_though_another_process_holds_the_lock_of_the_folder(bind, tmp_path):
+    server, address = await bind(listen=f"unix:{tmp_path}/lift.sock")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    await server.stop(0)
+    os.close(folder)
+    # The file is left, as of a server that was killed, and the next server takes its place.
+    next_server, _ = await bind(listen=address)
+    await next_server.stop(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_server_whose_metrics_find_no_port_leaves_no_socket(bind, tmp_path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"^metrics_listen"):
+            await bind(listen=f"unix:{tmp_path}/lift.sock", metrics_listen=taken)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_leaves_no_room_for_the_private_name_is_refused():
+    folder = "/" + "x" * 96
+    assert str(parse_address(f"unix:{folder}/s", "listen")) == f"unix:{folder}/s"
+    with pytest.raises(ConfigError, match=r"^listen: expected unix:PATH in a folder"):
+        parse_address(f"unix:{folder}x/s", "listen")
 
 
 async def test_the_socket_of_a_server_that_was_killed_is_replaced(serve, tmp_path):

@@ -172,7 +172,7 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
             assert await asyncio.to_thread(reached.wait, 60)
             values = await scrape()
         call.cancel()
-    of_model = f"{{model_name={tiny_folder}}}"
+    of_model = f"{{model_name={tiny_folder.name}}}"
     for alias, name in (
         ("num_requests_running", "requests_running"),
         ("num_requests_waiting", "requests_waiting"),
@@ -184,7 +184,7 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
     assert values[f"vllm:num_requests_running{of_model}"] == 2
     assert values[f"vllm:num_requests_waiting{of_model}"] == 1
     blocks = int(values["chairlift_kv_blocks"])
-    sizes = f"{{block_size=16,model_name={tiny_folder},num_gpu_blocks={blocks}}}"
+    sizes = f"{{block_size=16,model_name={tiny_folder.name},num_gpu_blocks={blocks}}}"
     assert values[f"vllm:cache_config_info{sizes}"] == 1
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +12,8 @@ import grpc
 import pytest
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
-from chairlift.server.server import ServerConfig, run_server
+from chairlift.server.config import ServerConfig
+from chairlift.server.run import run_server
 from chairlift.types import Request
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
@@ -25,7 +25,8 @@ PROGRAM = """
 import asyncio, sys
 from chairlift.config import engine_config
 from chairlift.errors import ChairliftError
-from chairlift.server.server import ServerConfig, run_server
+from chairlift.server.config import ServerConfig
+from chairlift.server.run import run_server
 from chairlift.types import Request
 
 folder, address, grace = sys.argv[1:]
@@ -73,24 +74,57 @@ try:""",
     1,
 )
 
-# Gives a dead disk a second, which imports have not taken before.
-IMPATIENT = "import chairlift.engine.async_engine" + PROGRAM.replace(
-    "drain_grace_s=float(grace)", "load_timeout_s=1"
-)
+# Gives a dead disk, whose reads never return, a second, which imports have not taken before.
+IMPATIENT = """
+import threading
+import chairlift.engine.async_engine
+from chairlift.model.safetensors import StoredTensor
+StoredTensor.read = lambda *_: threading.Event().wait()
+""" + PROGRAM.replace("drain_grace_s=float(grace)", "load_timeout_s=1")
+
+# At any moment a step is under way, and none may take longer than a second.
+STEP_OF_A_SECOND = SLOW.replace("drain_grace_s=float(grace)", "drain_grace_s=0, step_timeout_s=1")
 
 # What is to end the engine never does.
 STUCK = PROGRAM.replace(
     "try:",
     """
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.server import server
+from chairlift.server import run
 async def stop(self, grace_s):
     await asyncio.Event().wait()
 AsyncEngine.stop = stop
-server._WATCHDOG_S = 1
+run._EXIT_S = 1
 try:""",
     1,
 )
+
+
+# In the step of position 20 native code takes the interpreter's lock and never gives it back.
+HOLDING_THE_LOCK = (
+    HANGING.replace("step_timeout_s=1", "step_timeout_s=1000")
+    .replace("threading.Event().wait()", "ctypes.PyDLL(None).pause()")
+    .replace("import threading", "import ctypes")
+)
+
+# The same while the model loads.
+HOLDING_THE_LOCK_AT_ONCE = HOLDING_THE_LOCK.replace("20 in", "0 in").replace(
+    "ctypes.PyDLL", "print('holding', flush=True); ctypes.PyDLL"
+)
+
+# A thread that no process waits out: Python joins it before it ends.
+UNENDING_THREAD = PROGRAM.replace(
+    "try:",
+    """
+import threading
+from chairlift import _core
+from chairlift.server import run
+run._EXIT_S = 1
+guard = _core.ProcessGuard(70)
+threading.Thread(target=threading.Event().wait).start()
+try:""",
+    1,
+).replace("flush=True))", "flush=True), guard=guard)")
 
 
 class Process:
@@ -216,15 +250,8 @@ async def test_a_server_that_lost_blocks_says_so_and_ends_with_3(
     assert "1 KV blocks and 1 rows leaked" in caplog.text
 
 
-async def test_a_model_that_cannot_be_read_to_its_end_ends_the_process_with_70(
-    tiny_folder, tmp_path
-):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_folder, folder)
-    # Whoever opens it waits for a writer that never comes, as on a file server that is gone.
-    (folder / "model.safetensors").unlink()
-    os.mkfifo(folder / "model.safetensors")
-    process = Process(folder, "127.0.0.1:0", program=IMPATIENT)
+async def test_a_model_that_cannot_be_read_to_its_end_ends_the_process_with_70(tiny_folder):
+    process = Process(tiny_folder, "127.0.0.1:0", program=IMPATIENT)
     code, errors = await process.end()
     assert code == 70
     assert "nothing of the model was loaded for 1" in errors
@@ -289,3 +316,54 @@ async def test_a_drain_that_is_stuck_ends_with_70_soon_after_a_second_signal(spa
         process.signal(signal.SIGTERM)
         code, _ = await process.end()
     assert code == 70
+
+
+async def hold_the_lock(process):
+    """Runs into the step that takes the interpreter's lock."""
+    async with grpc.aio.insecure_channel(await process.ready()) as channel:
+        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
+        await call.write(start("a", max_tokens=100))
+        heard = await listen(call)
+    assert heard.status.code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_native_code_that_keeps_the_interpreters_lock_ends_the_process_with_70(spawn):
+    process = spawn("127.0.0.1:0", program=HOLDING_THE_LOCK)
+    await hold_the_lock(process)
+    code, errors = await process.end()
+    assert code == 70
+    assert "the interpreter has not run for 5." in errors
+
+
+async def test_a_signal_ends_a_load_that_keeps_the_interpreters_lock(spawn):
+    process = spawn("127.0.0.1:0", program=HOLDING_THE_LOCK_AT_ONCE)
+    assert await process.ready() == "holding"
+    process.signal(signal.SIGTERM)
+    code, errors = await process.end()
+    assert code == 70
+    assert "the interpreter has not run" in errors
+
+
+async def test_a_thread_that_never_ends_does_not_keep_a_process_that_has_drained(spawn):
+    process = spawn("127.0.0.1:0", grace_s=0, program=UNENDING_THREAD)
+    await process.ready()
+    process.signal(signal.SIGTERM)
+    code, errors = await process.end()
+    assert code == 70
+    assert "the shutdown took too long" in errors
+
+
+async def test_a_process_that_was_stopped_for_longer_than_a_step_may_take_goes_on(spawn):
+    process = spawn("127.0.0.1:0", program=STEP_OF_A_SECOND)
+    async with grpc.aio.insecure_channel(await process.ready()) as channel:
+        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
+        await call.write(start("a", max_tokens=250))
+        await next_event(call, "tokens")
+        for _ in range(3):
+            process.signal(signal.SIGSTOP)
+            await asyncio.sleep(1.5)
+            process.signal(signal.SIGCONT)
+            await next_event(call, "tokens")
+        process.signal(signal.SIGTERM)
+        assert (await listen(call)).end("a").failed.error.reason == "DRAINING"
+    assert (await process.end())[0] == 0

@@ -1,10 +1,13 @@
 """Quotas: what one tenant may take, told by name and with a time to come again."""
 
+from contextlib import AsyncExitStack, asynccontextmanager
+
 import grpc
 import pytest
 from chairlift.errors import Reason, RequestError
 from chairlift.server.quotas import Limits, Quotas
 from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import generation_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -205,3 +208,51 @@ async def test_the_rate_is_the_status_of_a_call(serve):
         assert (status.code, status.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
         assert "tenant_rate" in status.message
         assert status.retry_after_s > 900
+
+
+@asynccontextmanager
+async def suspended(server, num, **metadata):
+    """A connection with requests that have no credit; gives the errors of those refused."""
+    own = (("grpc.use_local_subchannel_pool", 1),)
+    async with grpc.aio.insecure_channel(server.address, options=own) as channel:
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        call = stub.Generate(metadata=tuple(metadata.items()))
+        for i in range(num):
+            await call.write(start(f"r{i}", credit=0))
+        events = []
+        while len(events) < num:
+            events += (await call.read()).events
+        yield [event.rejected.error for event in events if event.HasField("rejected")]
+        call.cancel()
+
+
+QUEUE = {"max_num_seqs": 8, "max_queued_requests": 64}
+
+
+@pytest.mark.parametrize("num_connections", [1, 2])
+async def test_suspended_requests_of_others_do_not_fill_the_queue(serve, num_connections):
+    async with serve(listen="127.0.0.1:0", **QUEUE) as server:
+        async with AsyncExitStack() as stack:
+            for _ in range(num_connections):
+                refused = await stack.enter_async_context(suspended(server, 100))
+                assert {error.reason for error in refused} == {"QUOTA"}
+                assert "quota connection_share: this connection has" in refused[-1].message
+            for _ in range(20):
+                assert (await server.one(start("a"))).end("a").HasField("finished")
+        await server.until_idle()
+
+
+async def test_a_tenant_has_one_share_of_the_queue_over_all_its_connections(serve):
+    trusting = {"trust_tenant_metadata": True}
+    async with serve(listen="127.0.0.1:0", server=trusting, **QUEUE) as server:
+        async with AsyncExitStack() as stack:
+            refused = []
+            for _ in range(6):
+                ann = suspended(server, 30, **{"chairlift-tenant": "ann"})
+                refused += await stack.enter_async_context(ann)
+            assert {error.reason for error in refused} == {"QUOTA"}
+            assert "quota tenant_share: this tenant has" in refused[-1].message
+            for _ in range(20):
+                heard = await events_of(server, [start("a")], "bob")
+                assert heard.end("a").HasField("finished")
+        await server.until_idle()

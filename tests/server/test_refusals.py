@@ -38,9 +38,9 @@ def user(text):
     return pb.ChatMessage(role="user", text=text)
 
 
-def template_argument(value):
+def template_argument(value, name="x"):
     command = chat(user("hello"))
-    command.start.chat.template_arguments["x"] = value
+    command.start.chat.template_arguments[name] = value
     return command
 
 
@@ -89,6 +89,21 @@ WRONG = {
         chat(pb.ChatMessage(role="user", parts=pb.ContentParts(parts=[pb.ContentPart()]))),
         "chat.messages[0].parts[0]",
     ),
+    "4097 messages": (chat(*[user("a")] * 4097), "chat.messages"),
+    "4097 parts": (
+        chat(
+            pb.ChatMessage(
+                role="user", parts=pb.ContentParts(parts=[pb.ContentPart(text="a")] * 4097)
+            )
+        ),
+        "chat.messages",
+    ),
+    "8193 template arguments": (template_argument([[1] * 4096] * 2), "chat.template_arguments"),
+    "a special token as template argument": (
+        template_argument("a", name="eos_token"),
+        "chat.template_arguments",
+    ),
+    "129 stop tokens": (stopping(stop_token_ids=[1] * 129), "stopping.stop_token_ids"),
     "nan in the template's arguments": (
         template_argument(math.nan),
         "chat.template_arguments",
@@ -118,6 +133,14 @@ LATER = {
 OTHERS = {
     "prompt longer than the model": (
         start("bad", prompt=[1] * 256),
+        (Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG", "prompt"),
+    ),
+    "more token ids than a message can hold in context": (
+        start("bad", prompt=[1] * 900_000),
+        (Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG", "prompt"),
+    ),
+    "text that has more bytes than the context can hold": (
+        start("bad", prompt="a " * 400_000),
         (Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG", "prompt"),
     ),
     "unknown adapter": (start("bad", adapter="lora"), (Code.NOT_FOUND, "ADAPTER", "adapter")),

@@ -6,7 +6,8 @@ import ssl
 import pytest
 from chairlift.client import connect, connect_async
 from chairlift.config import engine_config
-from chairlift.errors import ConfigError, ServerError
+from chairlift.errors import ConfigError, Reason, RequestError, ServerError
+from chairlift.server.certificate_names import certificate_tenant
 from chairlift.server.server import Server, ServerConfig
 from cryptography.hazmat.primitives import serialization
 
@@ -111,22 +112,75 @@ async def test_with_tls_and_tokens_the_server_listens_to_all(certificates, tmp_p
     await server.stop(0)
 
 
-async def test_the_tenant_of_a_certificate_is_its_first_name(serve, certificates):
-    prompt, options = list(range(1, 60)), {"max_tokens": 1, "ignore_eos": True}
+PROMPT = list(range(1, 60))
 
-    async def cached_tokens(client):
-        generation = client.generate(prompt, **options)
-        await generation.text()
-        return generation.finished.usage.cached_tokens
 
+async def cached_tokens(client):
+    """How much of a prompt the prefix cache of the client's tenant knew."""
+    generation = client.generate(PROMPT, max_tokens=1, ignore_eos=True)
+    await generation.text()
+    return generation.finished.usage.cached_tokens
+
+
+async def test_a_name_of_another_kind_is_another_tenant(serve, certificates):
+    pairs = {
+        "cn": certificates.pair("cn", common_name="a"),
+        "dns": certificates.pair("dns", "a"),
+        "uri": certificates.uri_pair("uri", "a"),
+        "email": certificates.pair("email", "a@b"),
+        "email as a common name": certificates.pair("cn2", common_name="a@b"),
+        "ip": certificates.pair("ip", "10.0.0.1"),
+        "ip as a common name": certificates.pair("cn3", common_name="10.0.0.1"),
+        "kind in the name": certificates.pair("cn4", common_name="dns:a"),
+    }
     async with serve(listen="127.0.0.1:0", server=certificates.mutual_tls) as server:
-        async with connect_async(server.address, **certificates.client) as robot:
-            assert await cached_tokens(robot) == 0
-            assert await cached_tokens(robot) == 48
-        # The server's own pair is of the same authority, with another name.
-        pair = {"tls_cert": str(certificates.cert), "tls_key": str(certificates.key)}
-        async with connect_async(server.address, **{**certificates.trust, **pair}) as other:
-            assert await cached_tokens(other) == 0
+        for name, pair in pairs.items():
+            async with connect_async(server.address, **pair) as client:
+                assert await cached_tokens(client) == 0, name
+        for pair in (*pairs.values(), certificates.pair("again", "a", common_name="other")):
+            async with connect_async(server.address, **pair) as client:
+                assert await cached_tokens(client) == 48
+
+
+async def test_a_certificate_is_no_tenant_of_a_token(serve, certificates, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("a:secret-0123456789abcdef\n")
+    certificate = certificates.pair("cn", common_name="a")
+    settings = {**certificates.mutual_tls, "auth_tokens": str(tokens)}
+    async with (
+        serve(listen="127.0.0.1:0", server=settings) as server,
+        connect_async(server.address, **certificate) as nameless,
+        connect_async(server.address, token="secret-0123456789abcdef", **certificate) as named,
+    ):
+        assert await cached_tokens(named) == 0
+        with pytest.raises(RequestError) as error:
+            await cached_tokens(nameless)
+        assert error.value.reason is Reason.AUTH
+
+
+@pytest.mark.parametrize(
+    ("properties", "tenant"),
+    [
+        ({}, None),
+        ({"x509_common_name": [b""], "peer_dns": []}, None),
+        ({"x509_common_name": [b"a"]}, "cn:a"),
+        ({"x509_common_name": [b"a"], "peer_dns": [b"b", b"c"]}, "dns:b"),
+        ({"peer_dns": [b"b"], "peer_uri": [b"spiffe://d/e"]}, "uri:spiffe://d/e"),
+        ({"peer_ip": [b"10.0.0.1"], "peer_email": [b"a@b"]}, "email:a@b"),
+        ({"peer_ip": [b"::1"], "x509_common_name": [b"a"]}, "ip:::1"),
+        ({"x509_common_name": ["é".encode()]}, "cn:é"),
+    ],
+)
+def test_the_tenant_of_a_certificate_is_the_first_of_its_names(properties, tenant):
+    assert certificate_tenant(properties) == tenant
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"\xfe", b"a\x00b", b"a\nb"])
+def test_a_name_that_could_look_like_another_is_refused(name):
+    with pytest.raises(RequestError, match=r"^certificate: expected a name \(dns\)") as error:
+        certificate_tenant({"peer_dns": [name], "x509_common_name": [b"a"]})
+    assert error.value.reason is Reason.AUTH
 
 
 @pytest.mark.parametrize("half", ["tls_cert", "tls_key", "tls_client_ca"])

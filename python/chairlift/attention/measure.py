@@ -146,7 +146,7 @@ def attention_seconds(batch: Batch, accelerator: Accelerator, repeat: int) -> fl
         for copy in range(count):
             attention.attend(copy)
 
-    return seconds_of(accelerator.capture(launches), repeat) / count
+    return seconds_of(accelerator.recorder().capture(launches), repeat) / count
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -180,7 +180,7 @@ def gathered_seconds(batch: Batch, accelerator: Accelerator, repeat: int, attend
         for copy in range(count):
             attend(query, key[copy], value[copy])
 
-    return seconds_of(accelerator.capture(launches), repeat) / count
+    return seconds_of(accelerator.recorder().capture(launches), repeat) / count
 
 
 def seconds_of(run: Callable[[], object], repeat: int) -> float:

@@ -12,6 +12,7 @@ from chairlift.engine.device_runner import Captured, DeviceRunner
 from chairlift.engine.loading import LoadedModel
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.prepare import Limits, Preparer
+from chairlift.engine.text_limits import TextLimits
 from chairlift.machine import available_cores
 from chairlift.scheduler import new_scheduler
 from chairlift.types import Sampling
@@ -88,8 +89,12 @@ def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Sch
     """Builds what checks requests against the model and the server."""
     limits = Limits(
         vocab_size=loaded.config.vocab_size,
-        max_model_len=loaded.max_model_len,
-        max_context_len=scheduler.max_context_len,
+        text=TextLimits(
+            max_bytes=config.max_text_bytes,
+            longest_token_bytes=loaded.tokenizer.longest_token_bytes,
+            max_model_len=loaded.max_model_len,
+            max_context_len=scheduler.max_context_len,
+        ),
         eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
         max_answers=scheduler.max_answers,
     )

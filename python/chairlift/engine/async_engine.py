@@ -34,9 +34,10 @@ from chairlift.engine.prepare import Prepared
 from chairlift.engine.state import EngineState
 from chairlift.engine.step_record import StepRecord
 from chairlift.engine.stepper import StepOutput
+from chairlift.engine.text_queue import TextQueue
 from chairlift.engine.watchers import StepWatchers
 from chairlift.errors import EngineDownError, Reason, RequestError
-from chairlift.types import Change, Chat, Event, Failed, Finished, Request, Waiting
+from chairlift.types import Change, Event, Failed, Finished, Request, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +47,6 @@ JOIN_TIMEOUT_S = 5.0
 _NS = 1e-9
 _PAUSE = Change(paused=True)
 _RESUME = Change(paused=False)
-
-_LONG_PROMPT = 16_384
-"""Characters or tokens from which preparing leaves the event loop for a worker thread."""
 
 
 class AsyncEngine:
@@ -77,6 +75,8 @@ class AsyncEngine:
             ConfigError: A setting is wrong.
         """
         self.config = engine_config(**settings)
+        self.texts = TextQueue(self.config.queue_timeout_s)
+        """Where long texts are tokenized."""
         self._new_engine = lambda: Engine(model, on_progress=on_progress, clock=clock, **settings)
         self._state = EngineState.STARTING
         self.has_leaked = False
@@ -172,6 +172,7 @@ class AsyncEngine:
         thread = self._thread
         was_dead = self._state is EngineState.DEAD
         self._state = EngineState.DRAINING
+        self.texts.close()
         if thread is None:
             return
         if not was_dead:
@@ -199,11 +200,9 @@ class AsyncEngine:
         """Tokenizes and validates a request; a long prompt does not hold up the event loop.
 
         Raises:
-            RequestError: With the path of the first field that is wrong.
+            RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
         """
-        if not isinstance(request.prompt, Chat) and len(request.prompt) < _LONG_PROMPT:
-            return self.engine.prepare(request)
-        return await asyncio.to_thread(self.engine.prepare, request)
+        return await self.texts.prepare(self.engine, request)
 
     def submit(self, prepared: Prepared, sink: Sink) -> Handle:
         """Hands a request to the engine.

@@ -66,6 +66,7 @@ def change_request(
         time_to_first_token=None if times is None else nanoseconds(times.time_to_first_token_s),
         time_limit=None if times is None else nanoseconds(times.time_limit_s),
         credit=change.credit,
+        credit_is_final=change.credit_is_final,
         paused=change.paused,
     )
 

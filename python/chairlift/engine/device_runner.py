@@ -331,9 +331,10 @@ class DeviceRunner(ModelRunner):
         some = [1] * self._shape.num_kv_groups
         none = [0] * self._shape.num_kv_groups
         captured = {}
+        recorder = self._accelerator.recorder()
         for done, size in enumerate(reversed(sizes), start=1):
             step = _Pass(size, size, size, some, none, min(TILE_ROWS))
-            captured[size] = self._accelerator.capture(partial(self._compute, step))
+            captured[size] = recorder.capture(partial(self._compute, step))
             if on_capture is not None:
                 on_capture(done, len(sizes))
         self._recorded = {size: captured[size] for size in sizes}

@@ -1,6 +1,7 @@
 """Which device an engine runs on, and what its settings are there."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +13,10 @@ from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
 from chairlift.config import Device, Dtype, EngineConfig, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
+from chairlift.kernels import cpu
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
-from chairlift.kernels.cuda.ops import MAX_DECODE_ROWS
-from chairlift.kernels.cuda.sources import HEAD_DIMS
+from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
+from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,10 @@ class Place:
 
 
 def choose_place(
-    settings: EngineConfig, model: ModelConfig, accelerator: Accelerator | None = None
+    settings: EngineConfig,
+    model: ModelConfig,
+    accelerator: Accelerator | None = None,
+    find_gpu: Callable[[], Gpu | None] = installed_gpu,
 ) -> Place:
     """Gives the device of a model.
 
@@ -50,17 +55,19 @@ def choose_place(
         settings: `device` says which; auto is a GPU if there is one that can run the model.
         model: Computes in what the settings say.
         accelerator: What to take for the GPU; None looks for one.
+        find_gpu: Describes the one that the machine has.
 
     Raises:
         ConfigError: There is no GPU, or it cannot run the model, and the settings ask for one.
     """
-    obstacle = None
-    if settings.device is Device.CPU:
-        obstacle = "device: the settings say cpu"
-    elif accelerator is None and not torch.cuda.is_available():
-        obstacle = "device: expected cpu or auto on a machine without a GPU, got cuda"
-    else:
-        obstacle = gpu_obstacle(settings, model)
+    gpu: Gpu | None = None
+    obstacle: str | None = "device: the settings say cpu"
+    if settings.device is not Device.CPU:
+        obstacle = None
+        if accelerator is None:
+            gpu = find_gpu()
+            obstacle = machine_obstacle(gpu)
+        obstacle = obstacle or gpu_obstacle(settings, model)
     if obstacle is None:
         defaults = {
             name: value
@@ -81,8 +88,13 @@ def choose_place(
         if getattr(settings, name) is value:
             message = f"{name}: {value} is a GPU's alone ({obstacle})"
             raise ConfigError(message)
-    if settings.device is Device.AUTO and torch.cuda.is_available():
+    if gpu is not None:
         logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
+    if settings.quantize is not Quantize.NONE:
+        # Of int4, too: the head has eight bits.
+        obstacle = cpu.LIMITS.int8_obstacle(model)
+        if obstacle is not None:
+            raise ConfigError(obstacle)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
     return Place(settings, Int8CpuBackend(model.dtype) if in_int8 else CpuBackend(), None)
 
@@ -105,22 +117,8 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
             settings.kv_cache_dtype is not KvCacheDtype.INT8,
         ),
         ("dtype", "bfloat16 or float16", settings.dtype.value, settings.dtype is not Dtype.FLOAT32),
-        ("head_dim", "64, 96, 128 or 256", model.head_dim, model.head_dim in HEAD_DIMS),
-        (
-            "num_attention_heads",
-            f"at most {MAX_DECODE_ROWS} for each KV head",
-            model.num_heads,
-            model.num_heads <= MAX_DECODE_ROWS * model.num_kv_heads,
-        ),
-        ("hidden_size", "a multiple of 8", model.hidden_size, model.hidden_size % 8 == 0),
-        (
-            "intermediate_size",
-            "a multiple of 8",
-            model.intermediate_size,
-            model.intermediate_size % 8 == 0,
-        ),
     )
     for name, expected, got, is_met in checks:
         if not is_met:
             return f"{name}: expected {expected} on a GPU, got {got}"
-    return None
+    return CUDA_LIMITS.obstacle(model, " on a GPU")

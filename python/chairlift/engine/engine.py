@@ -7,15 +7,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from chairlift import _core
+from chairlift import _core, checks
 from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.assembly import new_preparer, set_threads
 from chairlift.engine.commands import add_request, change_request, explain_request
 from chairlift.engine.events import CoreEvent, SampledLogprobs, core_refusal, refusal, to_event
 from chairlift.engine.loading import LoadedModel, Progress, load_model
 from chairlift.engine.offline import answer_all
-from chairlift.engine.prepare import Prepared, PreparedChange
+from chairlift.engine.prepare import Prepared, PreparedChange, Times
 from chairlift.engine.stepper import StepOutput, Stepper
 from chairlift.errors import Reason
 from chairlift.types import (
@@ -47,6 +48,7 @@ class Engine(Stepper):
         num_kv_blocks: Of the KV cache, the null block included.
         max_model_len: Longest prompt plus answer of the model, or less where the settings say so.
         max_context_len: The same for this server, whose KV cache may hold less.
+        text_limits: Of what is tokenized, rendered or turned into text.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Engine(Stepper):
         self.max_model_len = loaded.max_model_len
         self.max_context_len = self.scheduler.max_context_len
         self._preparer = new_preparer(self.config, loaded, self.scheduler)
+        self.text_limits = self._preparer.text_limits
 
     def restart(self) -> None:
         """As `Stepper.restart`; requests that came through `add` are forgotten too."""
@@ -100,6 +103,14 @@ class Engine(Stepper):
             RequestError: With the path of the first field that is wrong.
         """
         return self._preparer.prepare(request)
+
+    def check(self, request: Request) -> Times:
+        """Check all of a request that can be wrong without tokenizing; any thread may call this.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        return self._preparer.check(request)
 
     def add(self, request: Request | Prepared) -> Accepted:
         """Queues a request; its events come from `step`.
@@ -206,9 +217,9 @@ class Engine(Stepper):
         requests = [
             Request(
                 prompt,
-                sampling or Sampling(),
-                stopping or Stopping(),
-                output or Output(),
+                Sampling() if sampling is None else sampling,
+                Stopping() if stopping is None else stopping,
+                Output() if output is None else output,
                 Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf),
             )
             for prompt in _as_many(prompts)
@@ -225,10 +236,10 @@ class Engine(Stepper):
 
 
 def _as_many(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Tells one prompt from many: a sequence of numbers is one."""
-    one = isinstance(prompts, str | Chat) or (len(prompts) > 0 and not _is_prompt(prompts[0]))
-    return [prompts] if one else prompts  # type: ignore[list-item, return-value]
-
-
-def _is_prompt(item: object) -> bool:
-    return isinstance(item, str | Chat | Sequence)
+    """Tells one prompt from many: a list of numbers is one."""
+    checks.prompt(prompts, "prompts")
+    if isinstance(prompts, str | Chat):
+        return [prompts]
+    items: list[Any] = list(prompts)
+    is_one = bool(items) and not isinstance(items[0], str | Chat) and not checks.is_list(items[0])
+    return [items] if is_one else items

@@ -14,7 +14,8 @@ from chairlift.engine.host_pool import HostPool, new_host_pool
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
-from chairlift.model.config import ModelConfig, resolve_model
+from chairlift.model.config import ModelConfig
+from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.model.tokenizer import Tokenizer

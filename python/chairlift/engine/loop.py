@@ -184,8 +184,9 @@ class EngineLoop:
             while not self._stopping:
                 self._turn()
             self.engine.settle()
-        except BaseException:
+        except BaseException as error:
             # A panic in the core is no Exception. Whatever it is, nobody may wait for this thread.
+            self.engine.fault = error
             logger.critical("the engine is down", exc_info=True)
             self.engine.down = True
             self._send(Delivery([], None, self.engine.clock()))

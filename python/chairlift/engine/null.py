@@ -18,7 +18,8 @@ from chairlift.engine.engine import Engine
 from chairlift.engine.loading import LoadedModel, Progress
 from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
 from chairlift.engine.sampler import Sampled
-from chairlift.model.config import ModelConfig, resolve_model
+from chairlift.model.config import ModelConfig
+from chairlift.model.folder import resolve_model
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights

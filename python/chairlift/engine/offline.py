@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chairlift.engine.prepare import Prepared
 from chairlift.errors import RequestError
 from chairlift.types import Answer, Event, Failed, Finished, Request, Tokens
 
@@ -56,7 +57,7 @@ def answer_all(engine: "Engine", requests: Iterable[Request]) -> list[Answer]:
         raise RuntimeError(message)
     drafts: dict[tuple[int, int], _Draft] = {}
     answers: dict[tuple[int, int], Answer] = {}
-    incoming = deque(enumerate(requests))
+    incoming: deque[tuple[int, Request | Prepared]] = deque(enumerate(requests))
     idle_calls = 0
     try:
         while _fill_queue(engine, incoming, drafts):
@@ -80,18 +81,23 @@ def answer_all(engine: "Engine", requests: Iterable[Request]) -> list[Answer]:
 
 
 def _fill_queue(
-    engine: "Engine", incoming: deque[tuple[int, Request]], drafts: dict[tuple[int, int], _Draft]
+    engine: "Engine",
+    incoming: deque[tuple[int, Request | Prepared]],
+    drafts: dict[tuple[int, int], _Draft],
 ) -> bool:
     """Adds requests while the queue has room; gives whether any are live."""
     room = engine.config.max_queued_requests - engine.load().num_waiting
-    # A request that asks for more answers than there can be is refused, not kept waiting.
-    while incoming and (room >= incoming[0][1].sampling.n or not drafts):
+    while incoming:
         place, request = incoming.popleft()
-        accepted = engine.add(request)
-        room -= request.sampling.n
-        for index in range(request.sampling.n):
-            draft = _Draft(place, request.output.logprobs)
-            drafts[accepted.request_id, index] = draft
+        prepared = request if isinstance(request, Prepared) else engine.prepare(request)
+        # A request that asks for more answers than there can be is refused, not kept waiting.
+        if room < prepared.num_answers and drafts:
+            incoming.appendleft((place, prepared))
+            break
+        accepted = engine.add(prepared)
+        room -= prepared.num_answers
+        for index in range(prepared.num_answers):
+            drafts[accepted.request_id, index] = _Draft(place, prepared.output.logprobs)
     return bool(drafts)
 
 

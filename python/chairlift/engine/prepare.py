@@ -6,17 +6,21 @@ state that changes, so that any thread may call it.
 """
 
 import secrets
-from dataclasses import astuple, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from chairlift import checks
 from chairlift.config import EngineConfig
-from chairlift.engine import checks
+from chairlift.engine.kinds import check_change, check_request
+from chairlift.engine.text_limits import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.types import (
     Change,
     Chat,
     Output,
     PrefixCache,
+    Prompt,
     Request,
     Sampling,
     Schedule,
@@ -85,6 +89,7 @@ class PreparedChange:
     ending: Ending | None
     times: Times | None
     credit: int
+    credit_is_final: bool
     paused: bool | None
 
 
@@ -108,6 +113,19 @@ class Prepared:
     num_answers: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """All of a request but its prompt, and what its answer's length depends on."""
+
+    drawing: Drawing
+    stops: tuple[tuple[str, ...], tuple[int, ...]]
+    times: Times
+    credit: int | None
+    num_answers: int
+    num_kept: int | None
+    """Tokens of the prompt that are kept; None is all."""
+
+
 _T = TypeVar("_T")
 
 
@@ -117,8 +135,8 @@ class Encoder(Protocol):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Gives the token ids of a text."""
 
-    def encode_chat(self, chat: Chat) -> list[int]:
-        """Gives the token ids of a conversation, rendered by the model's template."""
+    def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
+        """Gives the text of a conversation by the model's template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +145,7 @@ class Limits:
 
     vocab_size: int
     """Width of the logits."""
-    max_model_len: int
-    """Tokens of prompt and answer that the model takes."""
-    max_context_len: int
-    """The same for this server, whose KV cache may hold less."""
+    text: TextLimits
     eos_token_ids: tuple[int, ...]
     max_answers: int
     """Of one request."""
@@ -153,6 +168,7 @@ class Preparer:
         self._config = config
         self._encoder = encoder
         self._limits = limits
+        self.text_limits = limits.text
         self._defaults = defaults
 
     def prepare(self, request: Request) -> Prepared:
@@ -161,6 +177,36 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
+        checked = self._checked(request)
+        # The prompt comes last, because tokenizing costs more than all the rest.
+        prompt = self._prompt(request, checked.num_kept)
+        ending = self._ending(request.stopping, checked.stops, len(prompt))
+        return Prepared(
+            prompt=prompt,
+            drawing=checked.drawing,
+            max_tokens=ending.max_tokens,
+            min_tokens=ending.min_tokens,
+            stop=ending.stop,
+            stop_token_ids=ending.stop_token_ids,
+            include_stop=ending.include_stop,
+            output=request.output,
+            times=checked.times,
+            prefix_cache=request.prefix_cache,
+            tenant=request.tenant,
+            credit=checked.credit,
+            num_answers=checked.num_answers,
+        )
+
+    def check(self, request: Request) -> Times:
+        """Check all that can be wrong without tokenizing, which takes no time; return the times.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        return self._checked(request).times
+
+    def _checked(self, request: Request) -> _Checked:
+        check_request(request)
         cache = request.prefix_cache
         drawing = self._drawing(request.sampling)
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
@@ -171,24 +217,11 @@ class Preparer:
             credit = checks.integer(credit, "credit", 0, _MAX_UINT32)
         checks.utf8_len(request.tenant, "tenant")
         checks.short_text(cache.salt, "prefix_cache.salt", MAX_SALT_BYTES)
-        # The prompt comes last, because tokenizing costs more than all the rest.
-        prompt = self._prompt(request)
-        ending = self._ending(request.stopping, stops, len(prompt))
-        return Prepared(
-            prompt=prompt,
-            drawing=drawing,
-            max_tokens=ending.max_tokens,
-            min_tokens=ending.min_tokens,
-            stop=ending.stop,
-            stop_token_ids=ending.stop_token_ids,
-            include_stop=ending.include_stop,
-            output=Output(*map(bool, astuple(request.output))),
-            times=times,
-            prefix_cache=PrefixCache(bool(cache.read), bool(cache.write), cache.salt),
-            tenant=request.tenant,
-            credit=credit,
-            num_answers=num_answers,
-        )
+        keep = request.truncate_prompt
+        if keep is not None:
+            keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
+        self._check_size(request.prompt, keep)
+        return _Checked(drawing, stops, times, credit, num_answers, keep)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:
         """Gives the change that the scheduler can take.
@@ -200,6 +233,7 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
+        check_change(change)
         ending = times = None
         if change.stopping is not None:
             stops = self._stops(change.stopping, "update.")
@@ -210,7 +244,8 @@ class Preparer:
             ending,
             times,
             credit=checks.integer(change.credit, "credit.tokens", 0, _MAX_UINT32),
-            paused=None if change.paused is None else bool(change.paused),
+            credit_is_final=checks.flag(change.credit_is_final, "credit_is_final"),
+            paused=None if change.paused is None else checks.flag(change.paused, "paused"),
         )
 
     def _times(self, asked: Schedule, path: str = "") -> Times:
@@ -259,40 +294,41 @@ class Preparer:
         ids_path = f"{path}stopping.stop_token_ids"
         ids = checks.token_ids(asked.stop_token_ids, ids_path, self._limits.vocab_size)
         checks.at_most(ids, ids_path, MAX_STOP_TOKEN_IDS)
-        own = () if asked.ignore_eos else self._limits.eos_token_ids
+        ignore_eos = checks.flag(asked.ignore_eos, f"{path}stopping.ignore_eos")
+        own = () if ignore_eos else self._limits.eos_token_ids
         return stop, tuple(dict.fromkeys((*own, *ids)))
 
-    def _prompt(self, request: Request) -> list[int]:
-        ids = self._encode(request)
-        if request.truncate_prompt is not None:
-            keep = checks.integer(request.truncate_prompt, "truncate_prompt", 1, _MAX_UINT32)
+    def _check_size(self, prompt: Prompt, keep: int | None) -> None:
+        """Checks what the size alone tells; of a prompt that is cut there is no shortest length."""
+        limits = self._limits.text
+        if isinstance(prompt, Chat):
+            limits.check_chat(prompt)
+        elif isinstance(prompt, str):
+            self._check_text(prompt, "prompt", keep)
+        elif _is_sequence(prompt) and keep is None:
+            limits.check_length(len(prompt))
+
+    def _prompt(self, request: Request, keep: int | None) -> list[int]:
+        ids = self._encode(request, keep)
+        if keep is not None:
             ids = ids[-keep:]
         if not ids:
             message = "prompt: expected at least one token, got none"
             raise RequestError(Reason.BAD_PARAMETER, message, field="prompt")
-        limits = self._limits
-        self._check_length(len(ids), limits.max_model_len, Reason.PROMPT_TOO_LONG, "the model has")
-        self._check_length(
-            len(ids), limits.max_context_len, Reason.KV_CAPACITY, "this server's KV cache has"
-        )
+        self._limits.text.check_length(len(ids))
         return ids
 
-    @staticmethod
-    def _check_length(num_tokens: int, context: int, reason: Reason, who: str) -> None:
-        if num_tokens >= context:
-            message = (
-                f"prompt: expected at most {context - 1} tokens, because {who} room for {context}"
-                f" with the answer, got {num_tokens}"
-            )
-            raise RequestError(reason, message, field="prompt")
-
-    def _encode(self, request: Request) -> list[int]:
+    def _encode(self, request: Request, keep: int | None) -> list[int]:
         prompt = request.prompt
         if not isinstance(prompt, str | Chat):
-            return checks.token_ids(prompt, "token_ids", self._limits.vocab_size)
+            # What is cut off is not looked at.
+            ids = prompt[-keep:] if keep is not None and _is_sequence(prompt) else prompt
+            return checks.token_ids(ids, "token_ids", self._limits.vocab_size)
         try:
             if isinstance(prompt, Chat):
-                return self._encoder.encode_chat(prompt)
+                text = self._encoder.render_chat(prompt, self._limits.text.max_bytes)
+                self._check_text(text, "chat", keep)
+                return self._encoder.encode(text, False)
             return self._encoder.encode(prompt, request.add_special_tokens)
         except (KeyboardInterrupt, SystemExit, RequestError):
             raise
@@ -300,6 +336,13 @@ class Preparer:
             # The tokenizer is Rust, and a panic there is a BaseException: one request's trouble.
             message = f"prompt: the tokenizer failed with {type(error).__name__}"
             raise RequestError(Reason.INTERNAL, message, field="prompt") from None
+
+    def _check_text(self, text: str, field: str, keep: int | None) -> None:
+        limits = self._limits.text
+        if keep is None:
+            limits.check_prompt(text, field)
+        else:
+            limits.check_text(text, field)
 
     def _ending(
         self,
@@ -309,14 +352,20 @@ class Preparer:
         path: str = "",
     ) -> Ending:
         longest = _first(asked.max_tokens, self._config.default_max_tokens)
-        room = self._limits.max_context_len - num_prompt_tokens
+        room = self._limits.text.max_context_len - num_prompt_tokens
         max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
         max_tokens = min(checks.integer(longest, max_path, 1, _MAX_UINT32), room)
         min_tokens = checks.integer(asked.min_tokens, min_path, 0, _MAX_UINT32)
         if min_tokens > max_tokens:
             expected = f"at most the {max_tokens} tokens of the answer"
             raise checks.bad(min_path, expected, min_tokens)
-        return Ending(max_tokens, min_tokens, *stops, include_stop=bool(asked.include_stop))
+        include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
+        return Ending(max_tokens, min_tokens, *stops, include_stop=include_stop)
+
+
+def _is_sequence(prompt: object) -> bool:
+    """Whether a prompt is what its type says; another value is refused where it is converted."""
+    return isinstance(prompt, Sequence)
 
 
 def _first(*values: _T | None) -> _T:

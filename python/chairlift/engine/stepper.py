@@ -59,6 +59,7 @@ class Stepper:
         alive_ns: When the last turn or forward pass began; a step in parts has many.
         num_waiting: Requests without a row since the last step was planned; any thread may read it.
         down: The scheduler raised, or the model fails whatever it is given.
+        fault: What ended the engine's thread, if one did since the last restart.
     """
 
     def __init__(self, config: EngineConfig, loaded: LoadedModel, clock: Callable[[], int]) -> None:
@@ -86,6 +87,7 @@ class Stepper:
         Requests are forgotten without an event, and ids count from the start again.
         """
         self.down = False
+        self.fault: BaseException | None = None
         self.num_waiting = 0
         self._flights: deque[Flight] = deque()
         self._num_launched = 0

@@ -6,10 +6,20 @@ Activations are float32 or bfloat16; the result has the dtype of the input. The 
 not depend on the other rows of a call. `chairlift.reference` holds the plain PyTorch twins.
 """
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.kernels.limits import Limits
+
+LIMITS: Final = Limits(
+    head_dims=range(_core.HEAD_DIM_STEP, _core.MAX_HEAD_DIM + 1, _core.HEAD_DIM_STEP),
+    head_dims_text=f"a multiple of {_core.HEAD_DIM_STEP} up to {_core.MAX_HEAD_DIM}",
+    max_int8_inputs=_core.MAX_INT8_INPUTS,
+)
+"""The shapes that these kernels run: what `_core` says of itself."""
 
 
 class Linear:

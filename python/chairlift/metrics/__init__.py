@@ -1,16 +1,20 @@
 """What Prometheus reads of one server; docs/operations.md lists the names."""
 
+from chairlift.metrics.activity import TenantFigures
 from chairlift.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Deliveries
 from chairlift.metrics.instruments import Metrics
 from chairlift.metrics.load import LoadSnapshot, ServedModel
-from chairlift.metrics.tenants import TenantLabels
+from chairlift.metrics.tenants import MOST_NAMES, OTHER, TenantLabels
 
 __all__ = [
     "FIRST_TOKEN_S",
+    "MOST_NAMES",
+    "OTHER",
     "TOKEN_S",
     "Deliveries",
     "LoadSnapshot",
     "Metrics",
     "ServedModel",
+    "TenantFigures",
     "TenantLabels",
 ]

@@ -12,6 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from chairlift.errors import Reason
+from chairlift.metrics.activity import Activity
 from chairlift.metrics.deliveries import (
     FIRST_TOKEN_S,
     TOKEN_S,
@@ -58,6 +59,7 @@ class Metrics:
         """
         self.registry = CollectorRegistry()
         self.tenant_label = tenant_label
+        self.activity = Activity(tenant_label, deliveries)
         self.registry.register(LoadCollector(load, model))
         self._add_counters()
         self._add_histograms()
@@ -149,14 +151,24 @@ class Metrics:
         """A request was queued."""
         self._prompt_tokens.labels(self.tenant_label(tenant)).inc(num_prompt_tokens)
 
-    def refused(self, reason: Reason) -> None:
+    def started(self, tenant: str, seconds: float) -> None:
+        """A request's first token was delivered so long after its arrival."""
+        self.activity.started(tenant, seconds)
+
+    def refused(self, tenant: str, reason: Reason) -> None:
         """A request was not queued."""
+        self.activity.ended(tenant, reason)
         self._refused.labels(reason.value).inc()
 
     def ended(
-        self, reason: FinishReason | Reason, seconds: float, timeline: Timeline | None
+        self,
+        tenant: str,
+        reason: FinishReason | Reason,
+        seconds: float,
+        timeline: Timeline | None,
     ) -> None:
         """A queued request came to its end; one that its client left has no timeline."""
+        self.activity.ended(tenant, reason)
         self._ended.labels(reason.value).inc()
         self._request.observe(seconds)
         if timeline is None:

@@ -1,11 +1,13 @@
 """Chat templates: conversations to the text that a model was trained on.
 
 A template is Jinja code that comes with the model. It sees what it sees in `transformers`
-(`apply_chat_template`), and runs in Jinja's sandbox, since a model is data from elsewhere.
+(`apply_chat_template`), and runs in Jinja's sandbox, since a model is data from elsewhere. The
+sandbox bounds neither time nor memory: `template_process.py` runs this module in a process that
+does.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -15,7 +17,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import Reason, RequestError, echo
 
 
 def render(
@@ -24,6 +26,7 @@ def render(
     *,
     add_generation_prompt: bool = True,
     variables: Mapping[str, Any],
+    max_bytes: int | None = None,
 ) -> str:
     """Renders a conversation.
 
@@ -32,25 +35,41 @@ def render(
         messages: Turns with `role`, `content` and whatever else the template knows.
         add_generation_prompt: Ends with what opens the model's turn.
         variables: What else the template sees: special tokens, arguments of the request.
+        max_bytes: The most that the text may have in UTF-8; None is no limit.
 
     Raises:
-        RequestError: `BAD_PARAMETER` in `chat`: the template refuses the conversation, or fails.
+        RequestError: `BAD_PARAMETER` in `chat`: the template refuses the conversation, or fails;
+            `PROMPT_TOO_LONG`: the text has more than `max_bytes`.
     """
     if not messages:
         _refuse("expected at least one message")
-    if reserved := {"messages", "add_generation_prompt"} & variables.keys():
-        _refuse(f"template argument {min(reserved)!r} is reserved")
     # Templates ask `tools is none`, which an absent name is not.
     names = {"tools": None, "documents": None, **variables}
     try:
-        return _compile(template).render(
+        pieces = _compile(template).generate(
             **names, messages=list(messages), add_generation_prompt=add_generation_prompt
         )
+        return _joined(pieces, max_bytes)
+    except RequestError:
+        raise
     except TemplateError as error:
-        _refuse(f"chat template: {' '.join(str(error).split())}")
+        _refuse(f"chat template: {echo(str(error))}")
     except Exception as error:
         # The message of any other error may quote the conversation.
         _refuse(f"chat template: {type(error).__name__}")
+
+
+def _joined(pieces: Iterable[str], max_bytes: int | None) -> str:
+    """Joins the pieces of a text, and ends with the first that is one too many."""
+    taken, num_bytes = [], 0
+    for piece in pieces:
+        taken.append(piece)
+        # A lone surrogate is refused later, as in any other text.
+        num_bytes += len(piece.encode(errors="surrogatepass"))
+        if max_bytes is not None and num_bytes > max_bytes:
+            message = f"chat: expected at most {max_bytes} bytes of rendered text, got more"
+            raise RequestError(Reason.PROMPT_TOO_LONG, message, field="chat")
+    return "".join(taken)
 
 
 def _refuse(message: str) -> NoReturn:

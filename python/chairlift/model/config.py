@@ -4,7 +4,6 @@ A model family is a line of data in `ARCHITECTURES`. Whatever would change the r
 understood is an error: a model either computes what `transformers` computes or does not load.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,8 @@ import torch
 
 from chairlift.choices import Dtype
 from chairlift.errors import ModelError
-from chairlift.model.fields import Fields, either, read_json
-
-SUPPORTED_HEAD_DIMS = range(8, 257, 8)
-"""Of the attention kernels."""
+from chairlift.kernels import cpu
+from chairlift.model.fields import Fields, either, optional_json, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ class ModelConfig:
         max_model_len = fields.integer("max_position_embeddings")
         kv_windows, layer_group = _kv_groups(architecture.windows(fields), max_model_len)
         bias = "attention_bias" in architecture.bias_flags and fields.flag("attention_bias")
-        return cls(
+        config = cls(
             architecture=name,
             dtype=_compute_dtype(fields, dtype),
             vocab_size=fields.integer("vocab_size"),
@@ -115,7 +112,7 @@ class ModelConfig:
             head_dim=head_dim,
             max_model_len=max_model_len,
             rms_norm_eps=fields.number("rms_norm_eps", default=1e-6),
-            rope_theta=rope.number("rope_theta"),
+            rope_theta=rope.number("rope_theta", positive=True),
             rope_scaling=_rope_scaling(rope, max_model_len),
             tie_word_embeddings=fields.flag("tie_word_embeddings"),
             qkv_bias=architecture.qkv_bias or bias,
@@ -129,10 +126,15 @@ class ModelConfig:
             generation=GenerationDefaults(
                 temperature=generation.optional_number("temperature"),
                 top_k=generation.optional_integer("top_k", least=0),
-                top_p=generation.optional_number("top_p"),
-                min_p=generation.optional_number("min_p"),
+                top_p=generation.optional_number("top_p", positive=True, most=1.0),
+                min_p=generation.optional_number("min_p", most=1.0),
             ),
         )
+        # A shape that a GPU runs is one that a CPU runs.
+        if (obstacle := cpu.LIMITS.obstacle(config)) is not None:
+            message = f"{fields.path}: {obstacle}"
+            raise ModelError(message)
+        return config
 
 
 # --- the families ---------------------------------------------------------------------------
@@ -227,9 +229,6 @@ def _head_sizes(fields: Fields) -> tuple[int, int, int]:
     if num_heads % num_kv_heads:
         fields.fail("num_key_value_heads", f"a divisor of {num_heads}")
     head_dim = fields.optional_integer("head_dim") or fields.integer("hidden_size") // num_heads
-    if head_dim not in SUPPORTED_HEAD_DIMS:
-        message = f"{fields.path}: head_dim: expected a multiple of 8 up to 256, got {head_dim}"
-        raise ModelError(message)
     return num_heads, num_kv_heads, head_dim
 
 
@@ -265,12 +264,16 @@ def _rope_scaling(rope: Fields, max_model_len: int) -> RopeScaling | None:
         case "default":
             return None
         case "linear":
-            return LinearScaling(rope.number("factor"))
+            return LinearScaling(rope.number("factor", positive=True))
         case "llama3":
+            low = rope.number("low_freq_factor", positive=True)
+            high = rope.number("high_freq_factor", positive=True)
+            if high <= low:
+                rope.fail("high_freq_factor", f"a number above low_freq_factor, {low:g}")
             return Llama3Scaling(
-                factor=rope.number("factor"),
-                low_freq_factor=rope.number("low_freq_factor"),
-                high_freq_factor=rope.number("high_freq_factor"),
+                factor=rope.number("factor", positive=True),
+                low_freq_factor=low,
+                high_freq_factor=high,
                 original_max_position_embeddings=rope.integer(
                     "original_max_position_embeddings", default=max_model_len
                 ),
@@ -297,51 +300,4 @@ def _compute_dtype(fields: Fields, dtype: Dtype) -> torch.dtype:
 
 
 def _generation_fields(path: Path) -> Fields:
-    return Fields(path, read_json(path) if path.exists() else {})
-
-
-# --- finding the folder ---------------------------------------------------------------------
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
-def resolve_model(name: str) -> Path:
-    """Gives the folder of a model.
-
-    Args:
-        name: `demo` (ships with the package), a local folder, or a Hugging Face id `owner/name`,
-            which is downloaded unless it is cached; `HF_HUB_OFFLINE` is honoured.
-
-    Raises:
-        ModelError: There is no such folder, or the download fails.
-    """
-    if name == "demo":
-        folder = Path(__file__).parents[1] / "demo" / "model"
-        if not folder.is_dir():
-            message = f"{folder}: the demo model is not part of this installation"
-            raise ModelError(message)
-        return folder
-    folder = Path(name).expanduser()
-    if name and folder.is_dir():
-        return folder
-    if folder.exists() or not _HUB_ID.fullmatch(name):
-        message = f"{name}: not a model folder, nor a Hugging Face id (owner/name), nor demo"
-        raise ModelError(message)
-    return _download(name)
-
-
-def _download(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(
-            hub_id,
-            allow_patterns=["*.json", "*.jinja", "*.safetensors"],
-            # Copies of the same weights in other formats.
-            ignore_patterns=["*/*", "consolidated*"],
-        )
-    except Exception as error:  # the hub's errors and those of its transport share no base
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        message = f"{hub_id}: no such folder here, and the Hugging Face hub gives: {reason}"
-        raise ModelError(message) from error
-    return Path(folder)
+    return Fields(path, optional_json(path))

@@ -1,12 +1,33 @@
 """JSON files of a model folder, read with their types checked; every mistake is one clear line."""
 
 import json
-import math
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, TypeGuard
 
 from chairlift.errors import ModelError
+
+MOST: Final = 2**31 - 1
+"""The largest integer of any field: the kernels and the scheduler count in 32 bits."""
+MOST_OF: Final = {
+    "vocab_size": 2**24,
+    "hidden_size": 2**20,
+    "intermediate_size": 2**22,
+    "num_hidden_layers": 2**12,
+    "num_attention_heads": 2**14,
+    "num_key_value_heads": 2**14,
+}
+"""The largest integers of fields whose products are sizes of memory, or that something loops over:
+several times what any model has."""
+MOST_JSON_BYTES: Final = 64 << 20
+"""Of a file with settings; the largest real ones, indices of many shards, take a few megabytes."""
+
+_FLOAT32_MAX: Final = 3.4e38
+_FLOAT32_MIN: Final = 1.2e-38
+"""The least positive number with all its bits, which a CPU may not flush to 0."""
+_MOST_IDS: Final = 128
+_MOST_SHOWN: Final = 80
 
 
 class Fields:
@@ -24,37 +45,43 @@ class Fields:
         self.prefix = prefix
 
     def integer(self, name: str, *, default: int | None = None, least: int = 1) -> int:
-        """Reads an integer of at least `least`; without a default it must be there."""
+        """Reads an integer as `optional_integer`; without a default it must be there."""
         value = self.optional_integer(name, least=least)
         if value is None:
             value = default
         return self.fail(name, "an integer") if value is None else value
 
     def optional_integer(self, name: str, *, least: int = 1) -> int | None:
-        """Reads an integer of at least `least`, or None."""
-        value = self.values.get(name)
+        """Reads an integer from `least` to what `MOST_OF` or `MOST` says, or None."""
+        value, most = self.values.get(name), MOST_OF.get(name, MOST)
         if value is None:
             return None
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.fail(name, f"an integer of at least {least}")
-        return value
+        if not _is_integer(value) or not least <= value <= most:
+            self.fail(name, f"an integer from {least} to {most}")
+        return int(value)
 
-    def number(self, name: str, *, default: float | None = None) -> float:
-        """Reads a finite number of at least 0; without a default it must be there."""
-        value = self.optional_number(name)
+    def number(self, name: str, *, default: float | None = None, positive: bool = False) -> float:
+        """Reads a number as `optional_number`; without a default it must be there."""
+        value = self.optional_number(name, positive=positive)
         if value is None:
             value = default
         return self.fail(name, "a number") if value is None else value
 
-    def optional_number(self, name: str) -> float | None:
-        """Reads a finite number of at least 0, or None."""
+    def optional_number(
+        self, name: str, *, positive: bool = False, most: float = _FLOAT32_MAX
+    ) -> float | None:
+        """Reads a number from 0 to `most`, or None; a positive one is above 0, also in float32."""
         value = self.values.get(name)
         if value is None:
             return None
         if not isinstance(value, int | float) or isinstance(value, bool):
             self.fail(name, "a number")
-        if not math.isfinite(value) or value < 0:
-            self.fail(name, "a finite number of at least 0")
+        # Of NaN both are false.
+        if not 0 <= value <= most:
+            limit = "3.4e38" if most == _FLOAT32_MAX else f"{most:g}"
+            self.fail(name, f"a number from 0 to {limit}")
+        if positive and value < _FLOAT32_MIN:
+            self.fail(name, "a number above 0")
         return float(value)
 
     def flag(self, name: str) -> bool:
@@ -74,17 +101,16 @@ class Fields:
         return value
 
     def token_ids(self, name: str) -> tuple[int, ...]:
-        """Reads a token id or a list of them; absent is none."""
+        """Reads a token id or a list of them; absent is none, and so is -1."""
         value = self.values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if any(not isinstance(i, int) or isinstance(i, bool) for i in ids):
-            self.fail(name, "a token id or a list of them")
-        return tuple(ids)
+        if len(ids) > _MOST_IDS or any(not _is_integer(i) or not -1 <= i <= MOST for i in ids):
+            self.fail(name, f"a token id or a list of at most {_MOST_IDS}")
+        return tuple(i for i in ids if i >= 0)
 
     def fail(self, name: str, expected: str) -> NoReturn:
         """Raises the ModelError that names file, field, what was expected and what was got."""
-        got = json.dumps(self.values[name]) if name in self.values else "nothing"
-        got = got if len(got) <= 80 else f"{got[:77]}..."
+        got = one_line(json.dumps(self.values[name])) if name in self.values else "nothing"
         message = f"{self.path}: {self.prefix}{name}: expected {expected}, got {got}"
         raise ModelError(message)
 
@@ -95,18 +121,82 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ModelError: There is no such file, or it holds something else.
     """
+    return parse_json(path, read_file(path, MOST_JSON_BYTES))
+
+
+def optional_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object as `read_json`; one that is absent has no fields."""
     try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        message = f"{path}: {(error.strerror or 'cannot be read').lower()}"
-        raise ModelError(message) from error
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError:
+        pass  # which is the reader's to describe
+    return read_json(path)
+
+
+def parse_json(path: Path, data: bytes, what: str = "JSON") -> dict[str, Any]:
+    """Reads a JSON object whose strings are valid Unicode.
+
+    Args:
+        path: Its file, for messages.
+        data: Its text in UTF-8.
+        what: What it should be, for messages.
+
+    Raises:
+        ModelError: It is something else.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+        values = json.loads(text)
+        if "\\u" in text:
+            # An escape may be half of a character.
+            json.dumps(values, ensure_ascii=False).encode()
+    except RecursionError:
+        message = f"{path}: not {what}: nested too deeply"
+        raise ModelError(message) from None
+    except UnicodeEncodeError:
+        message = f"{path}: not {what}: a string with half of a surrogate pair"
+        raise ModelError(message) from None
     except ValueError as error:
-        message = f"{path}: not JSON: {error}"
+        message = f"{path}: not {what}: {one_line(str(error))}"
         raise ModelError(message) from error
     if not isinstance(values, dict):
         message = f"{path}: expected a JSON object, got a {type(values).__name__}"
         raise ModelError(message)
     return values
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Reads a regular file of at most so many bytes.
+
+    Raises:
+        ModelError: There is no such file, or it is something else.
+    """
+    try:
+        # Opening a pipe waits for its writer, and a device may have no end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            message = f"{path}: not a regular file"
+            raise ModelError(message)
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except OSError as error:
+        message = f"{path}: {(error.strerror or 'cannot be read').lower()}"
+        raise ModelError(message) from error
+    if len(data) > most_bytes:
+        message = f"{path}: expected at most {most_bytes} bytes, got more"
+        raise ModelError(message)
+    return data
+
+
+def one_line(text: str, most: int = _MOST_SHOWN) -> str:
+    """Gives the first characters of a text that comes from outside, fit for a message."""
+    line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def either(names: Mapping[str, object]) -> str:

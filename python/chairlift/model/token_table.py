@@ -165,11 +165,11 @@ def _gpt2_alphabet() -> dict[int, str]:
 
 
 _GPT2_ALPHABET = _gpt2_alphabet()
-_GPT2_CHARACTERS = frozenset(map(chr, _GPT2_ALPHABET))
+GPT2_CHARACTERS = frozenset(map(chr, _GPT2_ALPHABET))
 
 
 def _byte_level(string: str) -> bytes:
     # A token with any other character was added as text and stands for itself.
-    if _GPT2_CHARACTERS.issuperset(string):
+    if GPT2_CHARACTERS.issuperset(string):
         return string.translate(_GPT2_ALPHABET).encode("latin-1")
     return string.encode()

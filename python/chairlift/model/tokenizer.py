@@ -1,5 +1,6 @@
 """Text and conversations to token ids, and back."""
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,9 +10,33 @@ import tokenizers
 
 from chairlift import _core
 from chairlift.errors import ModelError, Reason, RequestError
-from chairlift.model.fields import read_json
+from chairlift.model.fields import MOST_JSON_BYTES, one_line, optional_json, read_file
+from chairlift.model.template_process import TemplateProcess
+from chairlift.model.text_bound import longest_token_bytes
 from chairlift.model.token_table import build_token_table, read_decoding
 from chairlift.types import Chat
+
+# One text at a time is encoded on the thread that asks for it: a pool of threads inside
+# `tokenizers` would gain nothing, and does not survive a fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_RESERVED = frozenset(
+    (
+        "messages",
+        "add_generation_prompt",
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "sep_token",
+        "pad_token",
+        "cls_token",
+        "mask_token",
+    )
+)
+"""Names that templates know; those of the model's own special tokens are reserved besides."""
+
+_MOST_BYTES = 256 << 20
+"""Of a tokenizer.json; those of 250,000 tokens take 35 MB."""
 
 
 class Tokenizer:
@@ -45,6 +70,7 @@ class Tokenizer:
         """
         self.special_tokens = dict(special_tokens or {})
         self._chat_templates = dict(chat_templates or {})
+        self._templates = TemplateProcess()
         self._backend = backend
         self._decoding = read_decoding(backend)
         # A file may hold the limits of a training set; what to cut is the request's to say.
@@ -72,19 +98,15 @@ class Tokenizer:
             ModelError: A file is missing, unreadable or of an unknown kind.
         """
         path = folder / "tokenizer.json"
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            message = f"{path}: {(error.strerror or 'cannot be read').lower()}"
-            raise ModelError(message) from error
+        data = read_file(path, _MOST_BYTES)
         try:
             backend = tokenizers.Tokenizer.from_buffer(data)
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            message = f"{path}: not a tokenizer: {reason}"
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic in Rust is no Exception
+            message = f"{path}: not a tokenizer: {one_line(str(error))}"
             raise ModelError(message) from error
-        config_path = folder / "tokenizer_config.json"
-        config = read_json(config_path) if config_path.exists() else {}
+        config = optional_json(folder / "tokenizer_config.json")
         special_tokens = _read_special_tokens(folder, config)
         chat_templates = _read_chat_templates(folder, config)
         try:
@@ -103,6 +125,11 @@ class Tokenizer:
         """The least number that is above every id."""
         return max(self._backend.get_vocab().values(), default=-1) + 1
 
+    @cached_property
+    def longest_token_bytes(self) -> int | None:
+        """The most bytes of a text that one token stands for; None where there is no bound."""
+        return longest_token_bytes(self._backend)
+
     @property
     def has_chat_template(self) -> bool:
         """Whether conversations are understood."""
@@ -114,27 +141,34 @@ class Tokenizer:
         Raises:
             RequestError: `BAD_PARAMETER` in `prompt`: the text holds a lone surrogate.
         """
-        ids = self._encode(text, add_special_tokens, field="prompt")
-        return [*self._prefix, *ids] if add_special_tokens else ids
+        try:
+            # For a batch, unlike for one text, the interpreter's lock is released.
+            (encoding,) = self._backend.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
+        except (TypeError, UnicodeEncodeError):
+            message = "text is not valid Unicode"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="prompt") from None
+        ids: list[int] = encoding.ids
+        return self._prefix + ids if add_special_tokens else ids
 
-    def encode_chat(self, chat: Chat) -> list[int]:
-        """Gives the token ids of a conversation; special tokens are those that the template writes.
+    def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
+        """Gives the text of a conversation; its special tokens are those that the template writes.
 
-        Raises:
-            RequestError: `BAD_PARAMETER` in `chat`, as `render_chat`.
-        """
-        return self._encode(self.render_chat(chat), False, field="chat")
-
-    def render_chat(self, chat: Chat) -> str:
-        """Gives the text of a conversation.
+        Args:
+            chat: The conversation.
+            max_bytes: The most that the text may have in UTF-8; None is no limit.
 
         Raises:
             RequestError: `BAD_PARAMETER` in `chat`: the model has no chat template, or it refuses
-                the conversation.
+                the conversation or needs too much time or memory for it;
+                `chat.template_arguments`: a name is reserved, or a value has no form in JSON;
+                `PROMPT_TOO_LONG`: the text has more than `max_bytes`.
         """
-        # Jinja is loaded with the first conversation: many servers only see text and token ids.
-        from chairlift.model import chat_template
-
+        if taken := (_RESERVED | self.special_tokens.keys()) & chat.template_arguments.keys():
+            field = "chat.template_arguments"
+            message = f"{field}: the name {min(taken)!r} is reserved"
+            raise RequestError(Reason.BAD_PARAMETER, message, field=field)
         templates = self._chat_templates
         template = templates.get("default")
         if chat.template_arguments.get("tools"):
@@ -147,16 +181,19 @@ class Tokenizer:
             | ({"name": message.name} if message.name else {})
             for message in chat.messages
         ]
-        return chat_template.render(
-            template,
-            messages,
+        return self._templates.render(
+            template=template,
+            messages=messages,
             add_generation_prompt=chat.add_generation_prompt,
             variables={**self.special_tokens, **chat.template_arguments},
+            max_bytes=max_bytes,
         )
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Gives the text of token ids; ids that the tokenizer does not know contribute nothing."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        # As in `encode`: a batch releases the interpreter's lock.
+        (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        return str(text)
 
     def num_tokens(self, text: str, add_special_tokens: bool = True) -> int:
         """Counts what `encode` gives."""
@@ -173,13 +210,6 @@ class Tokenizer:
         token = self.special_tokens.get(name)
         return None if token is None else self._backend.token_to_id(token)
 
-    def _encode(self, text: str, add_special_tokens: bool, *, field: str) -> list[int]:
-        try:
-            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
-        except (TypeError, UnicodeEncodeError):
-            message = "text is not valid Unicode"
-            raise RequestError(Reason.BAD_PARAMETER, message, field=field) from None
-
 
 def _special_strings(backend: tokenizers.Tokenizer) -> set[str]:
     added = backend.get_added_tokens_decoder().values()
@@ -188,8 +218,7 @@ def _special_strings(backend: tokenizers.Tokenizer) -> set[str]:
 
 def _read_special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Collects every `*_token`; files of older models keep them in `special_tokens_map.json`."""
-    path = folder / "special_tokens_map.json"
-    older = read_json(path) if path.exists() else {}
+    older = optional_json(folder / "special_tokens_map.json")
     tokens = {}
     for name, value in {**older, **config}.items():
         content = value.get("content") if isinstance(value, dict) else value
@@ -229,7 +258,7 @@ def _is_named_template(entry: object) -> bool:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_file(path, MOST_JSON_BYTES).decode()
+    except UnicodeDecodeError as error:
         message = f"{path}: not a chat template: {error}"
         raise ModelError(message) from error

@@ -24,6 +24,9 @@ from chairlift.model.weights import BlockWeights, Weights
 MOST_RECORDED = 16
 """Forward passes that are kept; a call takes about a kilobyte, and a layer some eight of them."""
 
+_POSITIONS_AT_ONCE = 65_536
+"""Of the table of RoPE, whose intermediate values take several times its memory."""
+
 
 class Transformer:
     """A decoder over a paged KV cache.
@@ -266,9 +269,14 @@ def cos_sin_table(config: ModelConfig) -> Tensor:
     Returns:
         float32 `[max_model_len, head_dim]`: cosines in the first half, sines in the second.
     """
-    positions = torch.arange(config.max_model_len, dtype=torch.float32)
-    angles = torch.outer(positions, _frequencies(config)).double()
-    return torch.cat((angles.cos(), angles.sin()), dim=-1).float()
+    frequencies, half = _frequencies(config), config.head_dim // 2
+    table = torch.empty(config.max_model_len, config.head_dim)
+    for first in range(0, config.max_model_len, _POSITIONS_AT_ONCE):
+        part = table[first : first + _POSITIONS_AT_ONCE]
+        positions = torch.arange(first, first + len(part), dtype=torch.float32)
+        angles = torch.outer(positions, frequencies).double()
+        part[:, :half], part[:, half:] = angles.cos(), angles.sin()
+    return table
 
 
 def _frequencies(config: ModelConfig) -> Tensor:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from chairlift.choices import Quantize
 from chairlift.kernels import Kernels, LinearLayer, cpu
-from chairlift.model.checkpoint import Checkpoint, Shape
+from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
+from chairlift.model.safetensors import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class _Reader:
         rows = [tensor.shape[0] for tensor in stored]
         joined = torch.empty((sum(rows), *stored[0].shape[1:]), dtype=self.dtype)
         for part, tensor in zip(torch.split(joined, rows), stored, strict=True):
-            part.copy_(tensor.read())
+            tensor.read(part)
             self.done += tensor.num_bytes
         if self.on_progress is not None:
             self.on_progress(self.done, self.total)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class ReplayOptions(BaseModel):
     """Settings that replace the trace's; None leaves them as they are."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     batch_size: Annotated[int, Field(ge=1)] | None = None
     """Requests of a full static or dynamic batch."""

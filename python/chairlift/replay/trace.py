@@ -146,6 +146,9 @@ def _end(request: Request, line: End) -> None:
         # An answer that was cut off by the clock would have been longer with another schedule.
         if line.tokens and line.reason != "time_limit":
             request.num_output = line.tokens
+    if line.reason == "cancelled" and not line.tokens and request.cancelled is None:
+        # Its client gave no credit for it: nothing in the trace says so but its end.
+        request.cancelled = line.t
 
 
 def _names(text: str) -> BlockNames:

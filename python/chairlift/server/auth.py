@@ -7,6 +7,7 @@ from typing import Any, Final
 import grpc
 
 from chairlift.errors import Reason, RequestError
+from chairlift.server.certificate_names import certificate_tenant
 from chairlift.server.guard import Context, Handler
 from chairlift.server.tokens import Tokens
 
@@ -59,8 +60,8 @@ class Callers:
     def tenant(self, context: Context) -> str:
         """Whose call this is.
 
-        Named by metadata where that is trusted, else by the token, else by the first name in the
-        client's certificate.
+        Named by metadata where that is trusted, else by the token, else by the client's certificate
+        (`certificate_tenant`).
 
         Raises:
             RequestError: The token was withdrawn meanwhile, or the name is none.
@@ -75,8 +76,7 @@ class Callers:
                 raise RequestError(Reason.BAD_PARAMETER, message, field=TENANT_KEY)
             return name
         if tenant is None:
-            identities = tuple(context.peer_identities() or ())
-            tenant = identities[0].decode("utf-8", "replace") if identities else NOBODY
+            tenant = certificate_tenant(context.auth_context() or {}) or NOBODY
         return tenant
 
 

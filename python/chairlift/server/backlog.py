@@ -25,10 +25,17 @@ class Turn:
     def __init__(self, backlog: "Backlog", tenant: str) -> None:
         self._backlog = backlog
         self._tenant = tenant
-        self._waits = True
+        self._waits = self._has_ended = False
+
+    def begin(self) -> None:
+        """It may start, so that others wait behind it; may be called again."""
+        if not (self._waits or self._has_ended):
+            self._waits = True
+            self._backlog.joined(self._tenant)
 
     def end(self, *, started: bool) -> None:
         """It has its first token, or will never have one; may be called again."""
+        self._has_ended = True
         if self._waits:
             self._waits = False
             self._backlog.left(self._tenant, started=started)
@@ -58,12 +65,13 @@ class Backlog:
         """Requests without a first token."""
         return self._waiting.total()
 
-    def enter(self, tenant: str, within_s: float | None) -> Turn:
+    def enter(self, tenant: str, within_s: float | None, *, suspended: bool = False) -> Turn:
         """Takes a request.
 
         Args:
             tenant: Whose it is; tenants take turns.
             within_s: How long it may wait; None is for ever.
+            suspended: It has no credit, and none waits behind it until it has.
 
         Raises:
             RequestError: It would wait longer than that.
@@ -73,8 +81,10 @@ class Backlog:
         if within_s is not None and most_s > within_s:
             message = f"it may wait for {most_s:.2g} s, and has to start within {within_s:.2g} s"
             raise RequestError(Reason.WOULD_MISS, message, retry_after_s=wait_s)
-        self._waiting[tenant] += 1
-        return Turn(self, tenant)
+        turn = Turn(self, tenant)
+        if not suspended:
+            turn.begin()
+        return turn
 
     def wait_s(self, tenant: str) -> float:
         """Seconds until a request of this tenant would start; 0 where a row is free or unknown."""
@@ -95,6 +105,10 @@ class Backlog:
     def _interval_s(self) -> float | None:
         is_known = self._num_seen >= _NUM_TRUSTED
         return self._time_s / self._num_starts if is_known else None
+
+    def joined(self, tenant: str) -> None:
+        """One more waits."""
+        self._waiting[tenant] += 1
 
     def left(self, tenant: str, *, started: bool) -> None:
         """One fewer waits."""

@@ -1,8 +1,26 @@
 """The server's settings, and what gRPC is told of them."""
 
-from typing import Annotated
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_NAME: Final = re.compile(r"[!-~]{1,128}")
+
+
+def _names(value: object) -> object:
+    """Takes names as a list, and apart where commas join them."""
+    if not isinstance(value, str | list | tuple):
+        return value
+    texts = [value] if isinstance(value, str) else value
+    split = (name.strip() for text in texts for name in str(text).split(","))
+    names = tuple(filter(None, split))
+    if not names or len(set(names)) < len(names) or not all(map(_NAME.fullmatch, names)):
+        message = "expected different names of at most 128 printable characters, none a space"
+        raise ValueError(message)
+    return names
 
 
 class ServerConfig(BaseModel):
@@ -12,6 +30,8 @@ class ServerConfig(BaseModel):
 
     model: str = "demo"
     """`demo`, a local folder, or a Hugging Face id."""
+    served_model_name: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
+    """What requests may call the model; None is the folder's name, or the id."""
     listen: str = "127.0.0.1:50051"
     """HOST:PORT or unix:PATH; an address that others can reach needs TLS and authentication."""
     tls_cert: str | None = None
@@ -42,12 +62,26 @@ class ServerConfig(BaseModel):
     """A step that takes longer hangs: open streams fail and the process exits with 70."""
     write_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A call whose client reads nothing for so long ends."""
-    max_receive_bytes: Annotated[int, Field(ge=1024)] = 4 * 2**20
-    """A longer message is refused."""
+    max_receive_bytes: Annotated[int, Field(ge=1024)] = 2**20
+    """A longer message is refused; 128k tokens take some 0.6 MB as text and 0.4 MB as ids."""
+    receive_memory_bytes: Annotated[int, Field(ge=1024)] = 256 * 2**20
+    """For unfinished messages: so many of the longest may be under way, over all connections."""
+    max_connections: Annotated[int, Field(ge=1)] = 1024
+    """Open connections; a further one is closed at once."""
     max_concurrent_streams: Annotated[int, Field(ge=1)] = 256
     """Open calls of one connection."""
     record: str | None = None
     """File for the log of what the scheduler is asked and does; None is none."""
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What requests may call the model; the first is the name that the server tells."""
+        if self.served_model_name is not None:
+            return self.served_model_name
+        folder = Path(self.model).expanduser()
+        # Not resolved: a link keeps its name.
+        name = Path(os.path.normpath(folder.absolute())).name if folder.is_dir() else ""
+        return (name or self.model,)
 
 
 def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
@@ -55,6 +89,15 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.max_receive_bytes),
         ("grpc.max_concurrent_streams", config.max_concurrent_streams),
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        # A call that is not read yet holds this much, not 4 MiB; the window of one that is read
+        # grows to the length of its message.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", 16_384),
+        # Of more than 1,000 calls that arrive at once gRPC ends some as CANCELLED, whosever they
+        # are. They wait here instead, for 128 MiB at most.
+        ("grpc.server.max_pending_requests", 8_192),
+        ("grpc.server.max_pending_requests_hard_limit", 8_192),
         # A second server on the same port should fail, not take half of the calls.
         ("grpc.so_reuseport", 0),
         # A queued request has no bytes under way: only pings find out that its client is gone.

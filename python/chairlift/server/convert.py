@@ -6,14 +6,19 @@ server too. Nothing is ever ignored in silence.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf import duration_pb2, json_format
+from google.protobuf import duration_pb2
 
 from chairlift import types
+from chairlift.checks import at_most
+from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.text_limits import MAX_MESSAGES, TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.status import duration
+from chairlift.server.template_arguments import template_arguments
 from chairlift.v1 import generation_pb2 as pb
 
 MAX_REQUEST_ID_BYTES: Final = 128
@@ -78,24 +83,27 @@ def check_request_id(request_id: str) -> None:
         raise bad("request_id", message)
 
 
-def check_model(name: str, served: str) -> None:
-    """Checks a model's name; empty is the served one.
+def check_model(name: str, served: Sequence[str]) -> None:
+    """Checks a model's name; empty is the served one, which may have several.
 
     Raises:
         RequestError: It is another.
     """
-    if name not in ("", served):
-        message = f"model: this server serves {served!r} alone"
+    if name and name not in served:
+        message = f"model: this server serves {' and '.join(map(repr, served))} alone"
         raise RequestError(Reason.MODEL, message, field="model")
 
 
-def to_request(start: pb.Start, *, served: str, tenant: str) -> tuple[types.Request, Delivery]:
+def to_request(
+    start: pb.Start, *, served: Sequence[str], tenant: str, limits: TextLimits
+) -> tuple[types.Request, Delivery]:
     """Converts a request.
 
     Args:
         start: As it came.
-        served: Name of the served model.
+        served: Names of the served model.
         tenant: Whose request it is.
+        limits: A prompt of too many token ids is refused before it is converted.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -107,9 +115,9 @@ def to_request(start: pb.Start, *, served: str, tenant: str) -> tuple[types.Requ
         raise RequestError(Reason.ADAPTER, message, field="adapter")
     _refuse_later_fields(start)
     request = types.Request(
-        prompt=_prompt(start),
+        prompt=_prompt(start, limits),
         sampling=_sampling(start.sampling),
-        stopping=_stopping(start.stopping),
+        stopping=_stopping(start.stopping, "stopping."),
         output=types.Output(
             text=_optional(start.output, "text", True),
             logprobs=start.output.HasField("logprobs"),
@@ -139,7 +147,7 @@ def to_change(update: pb.Update) -> types.Change:
     if not has_stopping and not has_schedule:
         raise bad("update", "expected stopping or schedule, got none of them")
     return types.Change(
-        stopping=_stopping(update.stopping) if has_stopping else None,
+        stopping=_stopping(update.stopping, "update.stopping.") if has_stopping else None,
         schedule=_schedule(update.schedule, "update.") if has_schedule else None,
     )
 
@@ -173,11 +181,16 @@ def _differs(sampling: pb.Sampling, name: str, off: float) -> bool:
     return bool(value != off)
 
 
-def _prompt(start: pb.Start) -> types.Prompt:
+def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
     kind = start.WhichOneof("prompt")
     if kind == "text":
         return start.text
     if kind == "token_ids":
+        # What is cut off is not converted, however much it is.
+        if start.truncate_prompt:
+            kept: list[int] = start.token_ids.ids[-start.truncate_prompt :]
+            return kept
+        limits.check_length(len(start.token_ids.ids))
         return list(start.token_ids.ids)
     if kind == "chat":
         return to_chat(start.chat)
@@ -194,10 +207,10 @@ def to_chat(chat: pb.Chat) -> types.Chat:
         raise unsupported("chat.tools")
     if not chat.messages:
         raise bad("chat.messages", "expected at least one message, got none")
-    try:
-        arguments: dict[str, Any] = json_format.MessageToDict(chat.template_arguments)
-    except (json_format.Error, ValueError):
-        raise bad("chat.template_arguments", "expected finite numbers") from None
+    at_most(chat.messages, "chat.messages", MAX_MESSAGES)
+    if sum(len(message.parts.parts) for message in chat.messages) > MAX_MESSAGES:
+        raise bad("chat.messages", f"expected at most {MAX_MESSAGES} parts, got more")
+    arguments = template_arguments(chat.template_arguments)
     return types.Chat(
         messages=[_chat_message(message, i) for i, message in enumerate(chat.messages)],
         add_generation_prompt=_optional(chat, "add_generation_prompt", True),
@@ -206,17 +219,17 @@ def to_chat(chat: pb.Chat) -> types.Chat:
 
 
 def _chat_message(message: pb.ChatMessage, position: int) -> types.ChatMessage:
-    path = f"chat.messages[{position}]"
     for name in ("reasoning", "tool_calls", "tool_call_id"):
         if getattr(message, name):
-            raise unsupported(f"{path}.{name}")
+            raise unsupported(f"chat.messages[{position}].{name}")
     if not message.role:
-        raise bad(f"{path}.role", "expected a role such as user, got none")
+        raise bad(f"chat.messages[{position}].role", "expected a role such as user, got none")
     kind = message.WhichOneof("content")
-    if kind is None:
-        raise bad(f"{path}.content", "expected text or parts, got none of them")
     if kind == "text":
         return types.ChatMessage(role=message.role, content=message.text, name=message.name)
+    path = f"chat.messages[{position}]"
+    if kind is None:
+        raise bad(f"{path}.content", "expected text or parts, got none of them")
     for i, part in enumerate(message.parts.parts):
         if part.WhichOneof("part") is None:
             raise bad(f"{path}.parts[{i}]", "expected text, got nothing")
@@ -235,7 +248,9 @@ def _sampling(sampling: pb.Sampling) -> types.Sampling:
     )
 
 
-def _stopping(stopping: pb.Stopping) -> types.Stopping:
+def _stopping(stopping: pb.Stopping, path: str) -> types.Stopping:
+    at_most(stopping.stop, f"{path}stop", MAX_STOP_STRINGS)
+    at_most(stopping.stop_token_ids, f"{path}stop_token_ids", MAX_STOP_TOKEN_IDS)
     return types.Stopping(
         max_tokens=_optional(stopping, "max_tokens", None),
         min_tokens=stopping.min_tokens,

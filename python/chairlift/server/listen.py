@@ -1,12 +1,19 @@
-"""Where the server listens: a Unix socket or TCP, and who could reach it there."""
+"""Where the server listens: a Unix socket or TCP, and who could reach it there.
+
+When its listener ends, gRPC removes the path that it was bound to, also where another server's
+socket is there by then. So it is bound to a name that no other server uses, and that is renamed:
+
+    bind .3f9a01c7 ──▶ rename to lift.sock ──▶ serve ──▶ remove lift.sock if it is still this socket
+"""
 
 import fcntl
 import ipaddress
 import os
+import secrets
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +21,8 @@ from typing import Any, Final
 from chairlift.errors import ConfigError
 
 _MAX_UNIX_PATH_BYTES: Final = 107
+_MAX_UNIX_FOLDER_BYTES: Final = 97
+"""What the private name leaves of the system's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class UnixAddress:
     """A socket in the file system."""
 
     path: Path
+    inode: tuple[int, int] | None = None
+    """Device and inode of a socket that is bound."""
 
     def __str__(self) -> str:
         return f"unix:{self.path}"
@@ -65,6 +76,12 @@ def parse_address(text: str, option: str) -> TcpAddress | UnixAddress:
         if not path or len(os.fsencode(path)) > _MAX_UNIX_PATH_BYTES:
             message = (
                 f"{option}: expected unix:PATH of 1 to {_MAX_UNIX_PATH_BYTES} bytes, got {text!r}"
+            )
+            raise ConfigError(message)
+        if len(os.fsencode(Path(path).parent)) > _MAX_UNIX_FOLDER_BYTES:
+            message = (
+                f"{option}: expected unix:PATH in a folder whose path has at most "
+                f"{_MAX_UNIX_FOLDER_BYTES} bytes, got {text!r}"
             )
             raise ConfigError(message)
         return UnixAddress(Path(path))
@@ -114,7 +131,7 @@ def bind(
         credentials: `grpc.ServerCredentials`; None is plain text.
 
     Returns:
-        The address with the port that the system chose.
+        The address with the port that the system chose, or the socket that was made.
 
     Raises:
         ConfigError: Somebody else listens there, or it cannot be used; one line.
@@ -123,10 +140,32 @@ def bind(
         _check_free(address, option)
         return TcpAddress(address.host, _add_port(server, address, option, credentials))
     with _alone_in(address.path.parent, address, option):
-        _remove_stale(address, option)
+        _check_dead(address, option)
+        private = UnixAddress(address.path.with_name(f".{secrets.token_hex(4)}"))
         with _private_files():
-            _add_port(server, address, option, credentials)
-    return address
+            _add_port(server, private, option, credentials)
+        inode = _inode(private.path)
+        private.path.rename(address.path)
+    return UnixAddress(address.path, inode)
+
+
+def unbind(address: TcpAddress | UnixAddress) -> None:
+    """Removes the socket file that `bind` made, before the server is stopped.
+
+    A file that was replaced meanwhile is another server's, and stays: while this server lives, no
+    other file can have its inode. The file stays too where another process holds the folder's lock,
+    and the next server takes it over.
+    """
+    if not isinstance(address, UnixAddress) or address.inode is None:
+        return
+    with suppress(OSError), _locked(address.path.parent, fcntl.LOCK_NB):
+        if _inode(address.path) == address.inode:
+            address.path.unlink()
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
 
 
 def _add_port(server: Any, address: TcpAddress | UnixAddress, option: str, credentials: Any) -> int:
@@ -162,32 +201,34 @@ def _alone_in(folder: Path, address: UnixAddress, option: str) -> Iterator[None]
     folder where others may rename files, a stranger could put a socket in this one's place.
     """
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        mode = folder.stat().st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+            message = f"{option}: others could replace {address}: its folder is writable for them"
+            raise ConfigError(message)
+        with _locked(folder):
+            yield
     except OSError as error:
         message = f"{option}: cannot listen on {address}: {_reason(error)}"
         raise ConfigError(message) from None
+
+
+@contextmanager
+def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        status = os.fstat(handle)
-        is_open = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-        if is_open and not status.st_mode & stat.S_ISVTX:
-            message = f"{option}: others could replace {address}: its folder is writable for them"
-            raise ConfigError(message)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        fcntl.flock(handle, fcntl.LOCK_EX | flags)
         yield
     finally:
         os.close(handle)
 
 
-def _remove_stale(address: UnixAddress, option: str) -> None:
-    """Removes the socket file of a server that is gone."""
+def _check_dead(address: UnixAddress, option: str) -> None:
+    """Refuses a path where another server listens, or that is something else than a socket."""
     path = address.path
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
-    except OSError as error:
-        message = f"{option}: cannot listen on {address}: {_reason(error)}"
-        raise ConfigError(message) from None
     if not stat.S_ISSOCK(mode):
         message = f"{option}: cannot listen on {address}: the file exists and is no socket"
         raise ConfigError(message)
@@ -198,12 +239,8 @@ def _remove_stale(address: UnixAddress, option: str) -> None:
             probe.connect(str(path))
         except BlockingIOError:
             pass
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+        except (ConnectionRefusedError, FileNotFoundError):
             return
-        except OSError as error:
-            message = f"{option}: cannot listen on {address}: {_reason(error)}"
-            raise ConfigError(message) from None
     message = f"{option}: cannot listen on {address}: another server does"
     raise ConfigError(message)
 

@@ -34,10 +34,6 @@ class LiveRequest:
     """Among those who wait."""
     arrived_at: float
     """Monotonic seconds."""
-    stopping: types.Stopping
-    """As the client last said."""
-    credit: int | None
-    """Tokens that it ever gave; None is no limit."""
     is_accepted: bool = False
     has_started: bool = False
     usage: types.Usage | None = None
@@ -125,7 +121,6 @@ class LiveRequests:
             or (target == "request_id" and live.request_id == request.request_id)
         ]
 
-    def seated(self, engine_id: int, tenant: str) -> Names | None:
-        """The request that a step names, live or just ended; None for another tenant's."""
-        names = self._seated.get(engine_id)
-        return names if names is not None and names.tenant == tenant else None
+    def names(self, engine_id: int) -> Names | None:
+        """Those of a request that a step names, live or just ended."""
+        return self._seated.get(engine_id)

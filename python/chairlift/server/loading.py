@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_MOST_CAUSE = 300
+"""Characters of an error of the model's first step."""
+
 
 async def load_engine(
     model: str,
     config: EngineConfig,
     on_progress: Callable[[int, int], None] | None,
     *,
+    watchdog: Watchdog,
     timeout_s: float,
 ) -> "AsyncEngine":
     """Loads an engine on a thread; it is not started yet.
@@ -34,6 +38,7 @@ async def load_engine(
         model: `demo`, a local folder, or a Hugging Face id.
         config: Of the engine.
         on_progress: Told, on the thread, how many bytes of the weights are read of how many.
+        watchdog: Of the server.
         timeout_s: How long no weights may arrive; a download before them is part of it.
 
     Raises:
@@ -58,7 +63,7 @@ async def load_engine(
         return AsyncEngine.of(Engine(model, on_progress=on_moved, **settings))
 
     what = "nothing of the model was loaded for"
-    with closing(Watchdog(what, lambda: time.monotonic() - moved_at, timeout_s)):
+    with closing(watchdog.watch(what, lambda: time.monotonic() - moved_at, timeout_s)):
         return await _on_daemon_thread(load)
 
 
@@ -89,8 +94,17 @@ async def _ask(engine: "AsyncEngine", *, num_prompt: int, max_tokens: int) -> No
         if isinstance(event, Accepted):
             engine.flush()
         elif isinstance(event, Failed):
-            message = f"the model does not answer: {event.message}"
-            raise ModelError(message)
+            fault = engine.engine.fault
+            message = f"the model does not answer: {_cause(fault) if fault else event.message}"
+            raise ModelError(message) from fault
+
+
+def _cause(fault: BaseException) -> str:
+    """Gives the root of a fault in one line; the prompt of the probe is no client's."""
+    while fault.__cause__ is not None:
+        fault = fault.__cause__
+    text = " ".join(str(fault).split())[:_MOST_CAUSE]
+    return f"{type(fault).__name__}: {text}" if text else type(fault).__name__
 
 
 async def _on_daemon_thread(work: Callable[[], Result]) -> Result:

@@ -20,7 +20,7 @@ def new_metrics(
 ) -> Metrics:
     """The instruments of a server, which gives its load and what it delivered."""
     model = ServedModel(
-        name=config.model,
+        name=config.model_names[0],
         version=_core.__version__,
         batching=engine_config.batching.value,
         block_size=engine_config.block_size,

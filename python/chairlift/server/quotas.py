@@ -1,11 +1,15 @@
 """What one tenant may take of the server, so that none takes it from the others."""
 
+import functools
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
+from chairlift.server.config import ServerConfig
+from chairlift.server.shares import Room, Share, Shares, holders_of
 
 _RETRY_S: Final = 1.0
 _SWEEP_FROM: Final = 1024
@@ -24,6 +28,16 @@ class Limits:
     """Requests per second, on average; as many may come at once, and at least one."""
     total_queued_tokens: int | None = None
     """Most prompt tokens of all tenants' requests that wait for their first token."""
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> "Limits":
+        """Those of a server's settings."""
+        return cls(
+            config.tenant_max_requests,
+            config.tenant_max_queued_tokens,
+            config.tenant_rate,
+            config.max_queued_tokens,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -45,25 +59,31 @@ class _Account:
 class Seat:
     """A request's place in its tenant's account; every method may be called again."""
 
-    def __init__(self, account: _Account, total: _Total, limits: Limits) -> None:
+    def __init__(
+        self, account: _Account, total: _Total, limits: Limits, take: Callable[[int], Share]
+    ) -> None:
+        self._take = take
+        self._share: Share | None = None
         self._account = account
         self._total = total
         self._limits = limits
         self._num_tokens = 0
         self._is_taken = True
 
-    def queue(self, num_tokens: int) -> None:
-        """Counts the prompt as waiting.
+    def queue(self, num_tokens: int, num_answers: int = 1) -> None:
+        """Counts the answers as live and the prompt as waiting.
 
         Raises:
-            RequestError: Too many tokens of this tenant, or of all, wait already, or this prompt is
-                too long even for an empty queue.
+            RequestError: The tenant or the connection has its share of all that may be live, too
+                many tokens of this tenant, or of all, wait already, or this prompt is too long
+                even for an empty queue.
         """
         limits, account, total = self._limits, self._account, self._total
         name, most = "tenant_max_queued_tokens", limits.max_queued_tokens
         _check(name, most, account.num_queued_tokens, num_tokens, Reason.QUOTA)
         name, most = "max_queued_tokens", limits.total_queued_tokens
         _check(name, most, total.num_queued_tokens, num_tokens, Reason.QUEUE_FULL)
+        self._share = self._take(num_answers)
         self._num_tokens = num_tokens
         self._account.num_queued_tokens += num_tokens
         self._total.num_queued_tokens += num_tokens
@@ -77,6 +97,8 @@ class Seat:
     def leave(self) -> None:
         """The request has ended."""
         self.start()
+        if self._share is not None:
+            self._share.release()
         self._account.num_live -= self._is_taken
         self._is_taken = False
 
@@ -97,15 +119,23 @@ def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: R
 class Quotas:
     """The accounts of all tenants; for one event loop."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        room: Callable[[int], Room] = lambda _num: Room(sys.maxsize, sys.maxsize),
+    ) -> None:
         """Starts with no tenant.
 
         Args:
             limits: Of each tenant.
             clock: Gives seconds.
+            room: Gives the places of the queue while so many answers are live, and how many of
+                them may have a row instead.
         """
         self._limits = limits
         self._clock = clock
+        self._shares = Shares("live requests", 0, room)
         self._burst = max(limits.rate or 0.0, 1.0)
         self._accounts: dict[str, _Account] = {}
         self._total = _Total()
@@ -114,8 +144,12 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def enter(self, tenant: str) -> Seat:
+    def enter(self, tenant: str, connection: str = "") -> Seat:
         """Takes a request; its seat must be left whatever becomes of it.
+
+        Args:
+            tenant: Whose request it is.
+            connection: By which it came.
 
         Raises:
             RequestError: The tenant has too many live requests, or they come too fast.
@@ -131,7 +165,8 @@ class Quotas:
                 raise RequestError(Reason.QUOTA, message, retry_after_s=wait_s)
             account.bucket -= 1.0
         account.num_live += 1
-        return Seat(account, self._total, limits)
+        take = functools.partial(self._shares.take, holders_of(connection, tenant))
+        return Seat(account, self._total, limits, take)
 
     def _account(self, tenant: str) -> _Account:
         now = self._clock()

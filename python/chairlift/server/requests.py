@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_LAST_CREDIT: Final = types.Change(credit_is_final=True)
 _SHORTEST_S: Final = 0.001
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -38,6 +39,8 @@ class Desk:
     """What every call of a server shares."""
 
     gate: Gate
+    model_names: tuple[str, ...]
+    """What requests may call the model."""
     callers: Callers
     quotas: Quotas
     outboxes: Outboxes
@@ -62,6 +65,7 @@ class Requests:
         outbox: Outbox,
         *,
         tenant: str,
+        connection: str,
         time_remaining: Callable[[], float | None],
         only_one: bool = False,
     ) -> None:
@@ -71,6 +75,7 @@ class Requests:
             desk: Of the server.
             outbox: Takes the events.
             tenant: Whose requests these are.
+            connection: By which the call came.
             time_remaining: Gives the seconds until the call's deadline, if it has one.
             only_one: No request follows the first, and its error is the call's: it becomes
                 `error`, not an event.
@@ -80,6 +85,7 @@ class Requests:
         self._desk = desk
         self._outbox = outbox
         self._tenant = tenant
+        self._connection = connection
         self._time_remaining = time_remaining
         self._only_one = self._half_closed = only_one
         self._labels: dict[str, LiveRequest] = {}
@@ -105,15 +111,20 @@ class Requests:
             raise RequestError(Reason.REQUEST_ID, message, field="request_id")
         engine = self._desk.gate.admit()
         request, delivery = convert.to_request(
-            start, served=engine.engine.model_name, tenant=self._tenant
+            start,
+            served=self._desk.model_names,
+            tenant=self._tenant,
+            limits=engine.engine.text_limits,
         )
         request = before_deadline(request, self._time_remaining())
         with ExitStack() as undo:
-            seat = self._desk.quotas.enter(self._tenant)
+            seat = self._desk.quotas.enter(self._tenant, self._connection)
             undo.callback(seat.leave)
             prepared = await engine.prepare(request)
-            seat.queue(len(prepared.prompt))
-            turn = self._desk.backlog.enter(self._tenant, prepared.times.start_within_s)
+            seat.queue(len(prepared.prompt), prepared.num_answers)
+            turn = self._desk.backlog.enter(
+                self._tenant, prepared.times.start_within_s, suspended=request.credit == 0
+            )
             undo.callback(turn.end, started=False)
             handle = engine.submit(prepared, self)
             undo.pop_all()
@@ -126,8 +137,6 @@ class Requests:
             seat,
             turn,
             arrived_at,
-            request.stopping,
-            request.credit,
         )
         self._labels[live.request_id] = live
         self._desk.live.add(live)
@@ -150,9 +159,7 @@ class Requests:
             RequestError: It is not live, or a field is wrong; then it is untouched.
         """
         live = self._live(update.request_id)
-        change = convert.to_change(update)
-        self._desk.gate.engine().change(live.handle, change)
-        live.stopping = change.stopping or live.stopping
+        self._desk.gate.engine().change(live.handle, convert.to_change(update))
 
     def credit(self, credit: pb.Credit) -> None:
         """Gives a request more tokens.
@@ -162,8 +169,8 @@ class Requests:
         """
         live = self._live(credit.request_id)
         self._desk.gate.engine().change(live.handle, types.Change(credit=credit.tokens))
-        if live.credit is not None:
-            live.credit += credit.tokens
+        if credit.tokens:
+            live.turn.begin()
 
     def _live(self, request_id: str) -> LiveRequest:
         convert.check_request_id(request_id)
@@ -190,19 +197,9 @@ class Requests:
         if not self._half_closed:
             self._half_closed = True
             self._desk.batch_end.half_closed(self._num_waiting)
-            for live in list(self._labels.values()):
-                if live.credit is not None:
-                    self._spend(live, live.credit // live.handle.prepared.num_answers)
-
-    def _spend(self, live: LiveRequest, most: int) -> None:
-        """Lets an answer end with the last token that is paid for, instead of waiting for more."""
-        engine, stopping = self._desk.gate.engine(), live.stopping
-        if most == 0:
-            engine.abort(live.handle)
-        elif most < (stopping.max_tokens or live.handle.prepared.max_tokens):
-            min_tokens = min(stopping.min_tokens, most)
-            limited = replace(stopping, max_tokens=most, min_tokens=min_tokens)
-            engine.change(live.handle, types.Change(stopping=limited))
+            for live in self._labels.values():
+                if live.handle.prepared.credit is not None:
+                    self._desk.gate.engine().change(live.handle, _LAST_CREDIT)
 
     def abandon(self) -> None:
         """Ends all requests, because nobody listens; synchronous, so that `finally` may call it."""
@@ -247,6 +244,7 @@ class Requests:
 
     def _on_start(self, live: LiveRequest) -> None:
         self.has_tokens = True
+        self._desk.metrics.started(self._tenant, time.monotonic() - live.arrived_at)
         self._started(live, has_token=True)
         # `Accepted` may lie there unwritten, and an outbox that is not empty wakes nobody.
         self._outbox.wake()
@@ -308,7 +306,7 @@ class Requests:
     def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
         """Answers a command that is refused; a live request of this label is untouched."""
         if command == pb.COMMAND_KIND_START:
-            self._desk.metrics.refused(error.reason)
+            self._desk.metrics.refused(self._tenant, error.reason)
             # The label and the message may be as wrong as the request: neither is written.
             why = fields(
                 tenant=self._tenant or None, reason=error.reason.value, field=error.field or None
@@ -331,7 +329,7 @@ class Requests:
         """Counts and logs the end of a queued request; there is no event where nobody listens."""
         seconds = time.monotonic() - live.arrived_at
         timeline = None if end is None else end.timeline
-        self._desk.metrics.ended(reason, seconds, timeline)
+        self._desk.metrics.ended(self._tenant, reason, seconds, timeline)
         account = {} if live.usage is None else asdict(live.usage)
         times = {} if timeline is None else _fields_of(timeline)
         told = fields(

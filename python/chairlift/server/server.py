@@ -5,18 +5,15 @@ bind -> STARTING -> load, probe -> SERVING -> signal -> DRAINING -> stop
 
 import asyncio
 import functools
-import gc
 import logging
-import signal
-import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
 from grpc_reflection.v1alpha import reflection
 
+from chairlift import _core
 from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError, Reason
 from chairlift.logs import fields
@@ -29,27 +26,37 @@ from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
 from chairlift.server.guard import Guard
 from chairlift.server.health import Health
-from chairlift.server.listen import bind, check_private, parse_address
+from chairlift.server.listen import (
+    TcpAddress,
+    UnixAddress,
+    bind,
+    check_private,
+    parse_address,
+    unbind,
+)
+from chairlift.server.listener import grpc_server, until_lost
 from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
+from chairlift.server.memory import watch_memory
 from chairlift.server.metrics_endpoint import metrics_address, new_metrics, serve_metrics
 from chairlift.server.outbox import Outboxes
 from chairlift.server.quotas import Limits, Quotas
+from chairlift.server.receiving import Receiving
 from chairlift.server.recording import record
 from chairlift.server.requests import Desk
 from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.servicer import GenerationServicer
+from chairlift.server.shares import Room
 from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
 from chairlift.server.tokens import Tokens
-from chairlift.server.watchdog import FAULT_EXIT, ExitTimer, Watchdog
+from chairlift.server.watchdog import INTERPRETER_SILENCE_S, Watchdog
 from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,
     generation_pb2,
     server_pb2,
-    server_pb2_grpc,
     tokenizer_pb2,
     tokenizer_pb2_grpc,
 )
@@ -57,20 +64,15 @@ from chairlift.v1 import (
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
 
-__all__ = ["Server", "ServerConfig", "run_server"]
+__all__ = ["Server", "ServerConfig"]
 
 _log = logging.getLogger(__name__)
 
-LEAK_EXIT: Final = 3
-"""Exit code of a server that ended in order but had lost KV blocks on the way."""
 
 _LAST_WRITES_S: Final = 5.0
 """After all requests have ended: for the events that slow clients have not read."""
 _STOP_S: Final = 0.5
 """For the calls that never end by themselves, such as a health watch."""
-_WATCHDOG_S: Final = 15.0
-_SWITCH_INTERVAL_S: Final = 0.0005
-"""For so long a busy event loop may keep the engine thread from the interpreter, not for 5 ms."""
 _REMEDY: Final = (
     "that needs --tls-cert and --tls-key, and --auth-tokens or --tls-client-ca; "
     "or use 127.0.0.1, ::1 or unix:PATH"
@@ -80,12 +82,18 @@ _REMEDY: Final = (
 class Server:
     """One engine behind one gRPC port."""
 
-    def __init__(self, engine_config: EngineConfig, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        engine_config: EngineConfig,
+        config: ServerConfig,
+        guard: _core.ProcessGuard | None = None,
+    ) -> None:
         """Builds everything that needs no model.
 
         Args:
             engine_config: Of the engine.
             config: Of the server.
+            guard: Learns that the interpreter runs, and ends the process when it does not.
 
         Raises:
             ConfigError: An address, a certificate or a token file is wrong, strangers could reach
@@ -105,15 +113,18 @@ class Server:
             engine=_names(generation_pb2, embedding_pb2), model=_names(tokenizer_pb2, server_pb2)
         )
         self._background: set[asyncio.Task[None]] = set()
-        self._watchdog: Watchdog | None = None
+        self._guard = guard
         self._engine: AsyncEngine | None = None
+        self.has_lost_port = False
         self.gate = Gate()
         self._outboxes = Outboxes()
+        self._receiving = Receiving(config.max_receive_bytes, config.receive_memory_bytes)
         self.metrics = new_metrics(engine_config, config, self._load_snapshot, self._outboxes)
         self._desk = Desk(
             gate=self.gate,
+            model_names=config.model_names,
             callers=self._callers,
-            quotas=Quotas(_limits(config)),
+            quotas=Quotas(Limits.of(config), room=self._queue_room),
             outboxes=self._outboxes,
             backlog=Backlog(self._num_without_row),
             live=LiveRequests(),
@@ -131,10 +142,19 @@ class Server:
         engine = self.gate.loaded
         return None if engine is None else engine.load()
 
+    def _queue_room(self, num_live: int) -> Room:
+        engine = self.gate.engine()
+        total = engine.config.max_queued_requests
+        # The engine's own number is too small for a moment while a step is planned.
+        num_waiting = max(engine.num_waiting, num_live - engine.load().num_running)
+        return Room(total, total - num_waiting, elsewhere=engine.config.max_num_seqs)
+
     def _num_without_row(self) -> int:
         engine = self.gate.engine()
-        num_free_rows = engine.config.max_num_seqs - engine.load().num_running
-        return max(0, engine.num_waiting - num_free_rows)
+        load = engine.load()
+        # Suspended requests do not wait for a row, and give theirs away.
+        num_free_rows = engine.config.max_num_seqs - load.num_running + load.num_running_parked
+        return max(0, engine.num_waiting - load.num_waiting_parked - num_free_rows)
 
     def _end_batch(self) -> None:
         # Continuous batching waits for nobody, and a recording of it can be replayed as static.
@@ -151,27 +171,41 @@ class Server:
             ConfigError: An address cannot be used.
         """
         # In this order: the guard also turns the refusals of the doorkeeper into statuses.
-        interceptors = (Guard(self._on_failed_call), Doorkeeper(self._callers))
-        self._grpc = grpc.aio.server(interceptors=interceptors, options=grpc_options(self._config))
+        interceptors = (Guard(self._on_failed_call, self._receiving), Doorkeeper(self._callers))
+        self._grpc = grpc_server(interceptors, grpc_options(self._config), self._on_lost_port)
         await self._add_services()
         try:
-            address = bind(self._grpc, self._address, "listen", self._credentials)
+            self._address = bind(self._grpc, self._address, "listen", self._credentials)
             self._end_metrics = serve_metrics(self._metrics_address, self.metrics.registry)
         except ConfigError:
+            unbind(self._address)
             await self._grpc.stop(None)
             raise
+        self._watchdog = Watchdog(self._config.step_timeout_s, self._guard)
+        self._watchdog.limit_silence(self._config.load_timeout_s)
         await self._grpc.start()
-        return str(address)
+        self._in_background(self._watch_port(self._address))
+        return str(self._address)
+
+    async def _watch_port(self, address: TcpAddress | UnixAddress) -> None:
+        await until_lost(address)
+        self._on_lost_port(ConnectionError("it does not answer"))
+
+    def _on_lost_port(self, error: BaseException) -> None:
+        """No call is accepted any more: the server ends, and another process may begin."""
+        if not self.gate.draining.is_set():
+            _log.critical("the port is lost, the process ends", exc_info=error)
+            self.has_lost_port = True
+            self.gate.die()
+            self._outboxes.wake()
 
     async def _add_services(self) -> None:
         server, desk = self._grpc, self._desk
-        info = ServerServicer(desk, self._engine_config, self._config.max_receive_bytes)
+        info = ServerServicer(desk, self._engine_config, self._config)
         GenerationServicer(desk).add_to(server)
         embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server(EmbeddingServicer(), server)
-        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
-            TokenizerServicer(self.gate), server
-        )
-        server_pb2_grpc.add_ServerServiceServicer_to_server(info, server)
+        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(TokenizerServicer(desk), server)
+        info.add_to(server)
         await self._health.add_to(server)
         files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
         names = (*_names(*files), "grpc.health.v1.Health", reflection.SERVICE_NAME)
@@ -189,7 +223,11 @@ class Server:
         """
         config = self._config
         engine = await load_engine(
-            config.model, self._engine_config, on_progress, timeout_s=config.load_timeout_s
+            config.model,
+            self._engine_config,
+            on_progress,
+            watchdog=self._watchdog,
+            timeout_s=config.load_timeout_s,
         )
         await self.serve(engine)
 
@@ -202,7 +240,7 @@ class Server:
         await engine.start()
         # From here on there are steps, and the first of them may be the one that hangs.
         self._engine = engine
-        self._watchdog = Watchdog(
+        self._watchdog.watch(
             "a step has taken",
             lambda: engine.silence_s,
             self._config.step_timeout_s,
@@ -214,11 +252,13 @@ class Server:
             record(engine.engine, self._recorder)
         engine.watch_steps(lambda record: self.metrics.step(record.duration_s, record.times))
         engine.watch_deliveries(self.metrics.delivery)
+        self._watchdog.limit_silence(INTERPRETER_SILENCE_S)
         self.gate.load(engine)
         self.gate.open()
         await self._health.model_is_loaded()
         await self._health.set(is_serving=True)
         self._in_background(self._watch(engine))
+        self._in_background(watch_memory(self._receiving))
 
     def _on_hang(self, engine: "AsyncEngine") -> None:
         """A step does not return: everybody is told before the process ends."""
@@ -255,7 +295,8 @@ class Server:
             grace_s: How long running requests may go on; waiting ones fail at once.
             hurry: Cuts the grace short when it is set.
         """
-        _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._desk.live)))
+        if self.gate.loaded is not None:
+            _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._desk.live)))
         self.gate.drain()
         await self._health.shut_down()
         self._outboxes.wake()
@@ -268,9 +309,9 @@ class Server:
             await self._drain(0)
         for task in tuple(self._background):
             task.cancel()
+        unbind(self._address)
         await self._grpc.stop(_STOP_S)
-        if self._watchdog is not None:
-            self._watchdog.close()
+        self._watchdog.close()
         await asyncio.to_thread(self._end_metrics)
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
@@ -286,107 +327,6 @@ class Server:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WRITES_S):
                 await self._outboxes.wait_closed()
-
-
-async def run_server(
-    engine_config: EngineConfig,
-    server_config: ServerConfig,
-    on_ready: Callable[[str], None] | None = None,
-    *,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> int:
-    """Serves until SIGTERM or SIGINT; a second signal cuts the grace short.
-
-    Args:
-        engine_config: Of the engine.
-        server_config: Of the server, the model's name included.
-        on_ready: Told the address when requests are accepted.
-        on_progress: Told, on another thread, how many bytes of the weights are read of how many.
-
-    Returns:
-        The exit code: 0; 70 if the engine was lost for good, and another process may do better;
-        3 if KV blocks were still taken after the last request had ended.
-
-    Raises:
-        ConfigError: A setting or an address is wrong.
-        ModelError: The model cannot be loaded.
-    """
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    server = Server(engine_config, server_config)
-    with _signals() as (stop, hurry):
-        # From here on a signal ends the server in order, also while the port is being bound.
-        address = await server.bind()
-        load = asyncio.create_task(server.load(on_progress))
-        try:
-            await _first(load, stop)
-            if load.done():
-                load.result()
-                # A full collection of garbage walks all objects, modules and model included: 50 to
-                # 130 ms in which no token moves, every few thousand calls. These stay for ever.
-                gc.collect()
-                gc.freeze()
-                ready = fields(address=address, model=server_config.model)
-                _log.info("serving", extra=ready)
-                if on_ready is not None:
-                    on_ready(address)
-                await _first(asyncio.create_task(server.gate.draining.wait()), stop)
-        finally:
-            load.cancel()
-            has_died = server.gate.draining.is_set()
-            await _stop(server, server_config.drain_grace_s, hurry)
-    code = FAULT_EXIT if has_died else LEAK_EXIT if server.has_leaked else 0
-    _log.info("stopped", extra=fields(exit_code=code))
-    return code
-
-
-async def _stop(server: Server, grace_s: float, hurry: asyncio.Event) -> None:
-    """Stops within a bound, and a smaller one after a second signal."""
-    timer = ExitTimer(grace_s + _WATCHDOG_S)
-
-    async def shorten() -> None:
-        await hurry.wait()
-        timer.within(_WATCHDOG_S)
-
-    hurrying = asyncio.create_task(shorten())
-    try:
-        await server.stop(grace_s, hurry)
-    finally:
-        hurrying.cancel()
-        timer.cancel()
-
-
-@contextmanager
-def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
-    """Events that the first and the second SIGTERM or SIGINT set."""
-    first, second = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (second if first.is_set() else first).set()
-
-    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, on_signal)
-    try:
-        yield first, second
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-
-async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
-    """Until the task is done or the event is set."""
-    waiter = asyncio.create_task(event.wait())
-    await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
-    waiter.cancel()
-
-
-def _limits(config: ServerConfig) -> Limits:
-    return Limits(
-        config.tenant_max_requests,
-        config.tenant_max_queued_tokens,
-        config.tenant_rate,
-        config.max_queued_tokens,
-    )
 
 
 def _names(*files: Any) -> tuple[str, ...]:

@@ -1,20 +1,28 @@
 """`ServerService`: what runs here and how busy it is."""
 
 import asyncio
+import functools
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
+import grpc
 from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype
 from chairlift.errors import ConfigError, Reason, RequestError
+from chairlift.metrics import TenantFigures
+from chairlift.recent import percentile
+from chairlift.server.config import ServerConfig
 from chairlift.server.convert import check_model, seconds
 from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
 from chairlift.server.requests import Desk
+from chairlift.server.shares import Shares, holders_of
 from chairlift.server.status import duration
-from chairlift.server.steps import StepFeed
+from chairlift.server.steps import StepFeeds
 from chairlift.server.writer import Writer
 from chairlift.v1 import server_pb2 as pb
 from chairlift.v1 import server_pb2_grpc
@@ -31,18 +39,35 @@ _STATES: Final = {
 }
 
 _SHORTEST_INTERVAL_S: Final = 0.1
+_STEPS_INTERVAL_S: Final = 0.05
+"""Between two messages to a watcher of steps: people see no more, and each takes some 0.1 ms."""
+
+MAX_WATCHES: Final = 64
+"""Calls of `WatchLoad` and `WatchSteps` at a time; each connection and tenant has a share."""
 
 
 class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     """Answers from the settings, the model's configuration and the engine's last snapshot."""
 
-    def __init__(self, desk: Desk, config: EngineConfig, max_receive_bytes: int) -> None:
+    def __init__(self, desk: Desk, config: EngineConfig, server: ServerConfig) -> None:
         self._desk = desk
         self._config = config
-        self._max_receive_bytes = max_receive_bytes
+        self._max_receive_bytes = server.max_receive_bytes
+        self._is_open = server.auth_tokens is None and server.tls_client_ca is None
         self._started_at = timestamp_pb2.Timestamp()
         self._started_at.GetCurrentTime()
-        self._started_ns = time.monotonic_ns()
+        self._watches = Shares("watches", MAX_WATCHES)
+        self._feeds = StepFeeds(desk.live, started_ns=time.monotonic_ns())
+
+    def add_to(self, server: Any) -> None:
+        """Registers the methods; `WatchSteps` gives encoded messages."""
+        name = pb.DESCRIPTOR.services_by_name["ServerService"].full_name
+        watch_steps = grpc.unary_stream_rpc_method_handler(
+            self.WatchSteps, pb.WatchStepsRequest.FromString
+        )
+        server_pb2_grpc.add_ServerServiceServicer_to_server(self, server)
+        # The last handler of a name is the one that counts.
+        server.add_registered_method_handlers(name, {"WatchSteps": watch_steps})
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
@@ -76,11 +101,12 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     ) -> pb.GetModelInfoResponse:
         """The served model."""
         engine = self._desk.gate.engine().engine
-        check_model(request.model, engine.model_name)
+        check_model(request.model, self._desk.model_names)
         model, defaults = engine.model_config, engine.model_config.generation
         dtype, kv_dtype = str(model.dtype).removeprefix("torch."), self._config.kv_cache_dtype
         return pb.GetModelInfoResponse(
-            name=engine.model_name,
+            name=self._desk.model_names[0],
+            aliases=self._desk.model_names[1:],
             architecture=model.architecture,
             vocab_size=model.vocab_size,
             max_model_len=engine.max_model_len,
@@ -102,7 +128,8 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
         """One snapshot of the load."""
-        return pb.GetLoadResponse(load=_load(self._desk.gate.engine()))
+        engine = self._desk.gate.engine()
+        return pb.GetLoadResponse(load=_load(engine, self._activity(context)()))
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Context) -> None:
         """A snapshot now and then one per interval, until the server drains."""
@@ -111,27 +138,53 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         interval_s = 1.0
         if request.HasField("interval"):
             interval_s = max(seconds(request.interval, "interval"), _SHORTEST_INTERVAL_S)
+        activity = self._activity(context)
         writer = Writer(context, self._desk.write_timeout_s)
-        while not gate.draining.is_set():
-            response = pb.WatchLoadResponse(load=_load(engine))
-            await writer.write(response)
-            await _first(gate.draining, interval_s)
+        with self._watching(context):
+            while not gate.draining.is_set():
+                response = pb.WatchLoadResponse(load=_load(engine, activity()))
+                await writer.write(response)
+                await _first(gate.draining, interval_s)
+
+    def _activity(self, context: Context) -> Callable[[], Iterator[TenantFigures]]:
+        """Gives what the caller may see of tenants: itself, or all where none proves its name.
+
+        Raises:
+            RequestError: The token was withdrawn meanwhile, or the name is none.
+        """
+        activity = self._desk.metrics.activity
+        tenant = self._desk.callers.tenant(context)
+        return activity.all if self._is_open else functools.partial(activity.of, tenant)
 
     async def WatchSteps(self, request: pb.WatchStepsRequest, context: Context) -> None:
         """Every step of the engine from now on, until the server drains."""
-        engine = self._desk.gate.engine()
+        gate = self._desk.gate
+        engine = gate.engine()
         tenant = self._desk.callers.tenant(context)
-        feed = StepFeed(self._desk.live, tenant, self._started_ns)
-        unsubscribe = engine.watch_steps(feed.add)
-        drain = asyncio.create_task(_wake(self._desk.gate.draining, feed))
         writer = Writer(context, self._desk.write_timeout_s)
+        with self._watching(context), self._feeds.watch(tenant, engine.watch_steps) as feed:
+            drain = asyncio.create_task(_wake(gate.draining, self._feeds))
+            try:
+                await writer.begin()
+                while not gate.draining.is_set():
+                    await writer.write(await feed.take())
+                    await _first(gate.draining, _STEPS_INTERVAL_S)
+            finally:
+                drain.cancel()
+
+    @contextmanager
+    def _watching(self, context: Context) -> Iterator[None]:
+        """Counts a call that never ends by itself.
+
+        Raises:
+            RequestError: There are too many, of this connection or tenant or of all.
+        """
+        holders = holders_of(context.peer(), self._desk.callers.tenant(context))
+        watch = self._watches.take(holders)
         try:
-            await writer.begin()
-            while not self._desk.gate.draining.is_set():
-                await writer.write(await feed.take())
+            yield
         finally:
-            drain.cancel()
-            unsubscribe()
+            watch.release()
 
     async def PlanMemory(
         self, request: pb.PlanMemoryRequest, context: Context
@@ -140,7 +193,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         from chairlift.engine.loading import replan_memory
 
         engine = self._desk.gate.engine().engine
-        check_model(request.model, engine.model_name)
+        check_model(request.model, self._desk.model_names)
         changes = {field.name: value for field, value in request.ListFields()}
         changes.pop("model", None)
         try:
@@ -169,12 +222,12 @@ async def _first(event: asyncio.Event, timeout_s: float) -> None:
         return
 
 
-async def _wake(draining: asyncio.Event, feed: StepFeed) -> None:
+async def _wake(draining: asyncio.Event, feeds: StepFeeds) -> None:
     await draining.wait()
-    feed.wake()
+    feeds.wake()
 
 
-def _load(engine: "AsyncEngine") -> pb.Load:
+def _load(engine: "AsyncEngine", tenants: Iterator[TenantFigures]) -> pb.Load:
     load = engine.load()
     return pb.Load(
         num_waiting=load.num_waiting,
@@ -195,4 +248,22 @@ def _load(engine: "AsyncEngine") -> pb.Load:
         num_host_blocks=load.num_host_blocks,
         num_free_host_blocks=load.num_free_host_blocks,
         num_swapped_tokens=load.num_swapped_tokens,
+        tenants=map(_tenant_activity, tenants),
     )
+
+
+def _tenant_activity(figures: TenantFigures) -> pb.TenantActivity:
+    activity = pb.TenantActivity(
+        tenant=figures.tenant,
+        num_generated_tokens=figures.num_generated_tokens,
+        num_started=figures.first_token.total(),
+        reasons=[
+            pb.ReasonCount(reason=reason.value, is_error=isinstance(reason, Reason), count=count)
+            for reason, count in sorted(figures.reasons.items())
+        ],
+    )
+    if figures.first_token:
+        median, slowest = (percentile(figures.first_token, percent) for percent in (50, 99))
+        activity.time_to_first_token_p50.CopyFrom(duration(median))
+        activity.time_to_first_token_p99.CopyFrom(duration(slowest))
+    return activity

@@ -1,12 +1,12 @@
 """`GenerationService`: one object per call does the work, see `stream.py` and `single.py`."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 
 from chairlift.server.explain import explain
 from chairlift.server.guard import Context
+from chairlift.server.receiving import Messages
 from chairlift.server.requests import Desk
 from chairlift.server.single import GenerateOneCall
 from chairlift.server.stream import GenerateCall
@@ -39,10 +39,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         }
         handler = grpc.method_handlers_generic_handler(name, handlers)
         server.add_generic_rpc_handlers((handler,))
+        # As generated code does; the accept loop counts on it (`listener.py`).
+        server.add_registered_method_handlers(name, handlers)
 
-    async def Generate(
-        self, request_iterator: AsyncIterator[pb.GenerateRequest], context: Context
-    ) -> None:
+    async def Generate(self, request_iterator: Messages, context: Context) -> None:
         """Commands in, events out."""
         self._desk.gate.admit()
         with self._desk.outboxes.open() as outbox:

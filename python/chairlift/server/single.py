@@ -23,6 +23,7 @@ class GenerateOneCall:
             desk,
             outbox,
             tenant=desk.callers.tenant(context),
+            connection=context.peer(),
             time_remaining=context.time_remaining,
             only_one=True,
         )

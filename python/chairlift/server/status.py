@@ -19,6 +19,10 @@ DOMAIN: Final = "chairlift"
 INTERNAL_MESSAGE: Final = "internal error; the server's log says more"
 """All that a client learns of a fault of ours: the text of an exception may hold secrets."""
 
+MAX_MESSAGE_BYTES: Final = 1000
+"""Of the text of an error, which travels in metadata up to six times as long: percent-encoded, and
+twice in base64. Clients of gRPC refuse metadata of more than 8 KiB."""
+
 CODES: Final = {
     Reason.BAD_PARAMETER: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.PROMPT_TOO_LONG: grpc.StatusCode.INVALID_ARGUMENT,
@@ -62,7 +66,7 @@ def to_error(error: RequestError) -> pb.Error:
     return pb.Error(
         code=f"STATUS_CODE_{CODES[error.reason].name}",
         reason=error.reason.value,
-        message=error.message,
+        message=_short(error.message),
         field=error.field,
         retry_after=None if wait_s is None else duration(wait_s),
     )
@@ -70,21 +74,30 @@ def to_error(error: RequestError) -> pb.Error:
 
 def to_status(error: RequestError) -> grpc.Status:
     """The error as the status of a call, with the details of google.rpc in its trailers."""
+    message = _short(error.message)
     info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
     if error.field:
         info.metadata["field"] = error.field
     details = [_packed(info)]
     if error.field and CODES[error.reason] is grpc.StatusCode.INVALID_ARGUMENT:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field, description=error.message
+            field=error.field, description=message
         )
         details.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
     wait_s = error.retry_after_s
     if wait_s is not None:
         details.append(_packed(error_details_pb2.RetryInfo(retry_delay=duration(wait_s))))
     return rpc_status.to_status(
-        status_pb2.Status(code=code_of(error.reason), message=error.message, details=details)
+        status_pb2.Status(code=code_of(error.reason), message=message, details=details)
     )
+
+
+def _short(message: str) -> str:
+    """Cut a text to what metadata can hold; its parts from a request were cut before (`echo`)."""
+    data = message.encode(errors="replace")
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return data.decode()
+    return f"{data[:MAX_MESSAGE_BYTES].decode(errors='ignore')}..."
 
 
 def _packed(

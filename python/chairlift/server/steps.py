@@ -1,18 +1,26 @@
-"""The feed of one `WatchSteps` call: bounded, the oldest steps give way."""
+"""The steps of the engine for all `WatchSteps` calls: encoded once, and kept for the slow.
+
+Each tenant sees its own requests by name and no others, so the watchers of a tenant share one
+ring of encoded steps, and those of tenants without a row in a step share its encoding. A ring is
+bounded in bytes; a watcher that falls behind is told how many steps it has missed.
+"""
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from chairlift.server.live import LiveRequests
+from chairlift.server.live import LiveRequests, Names
 from chairlift.server.status import duration
 from chairlift.v1 import server_pb2 as pb
 
 if TYPE_CHECKING:
     from chairlift.engine.step_record import StepRecord, StepTimes
 
-CAPACITY: Final = 4096
-"""Steps that wait for a slow reader."""
+CAPACITY_BYTES: Final = 2**20
+"""Of a tenant's ring, and hence of a message; clients of gRPC take four times as much."""
 
 
 def _parts(times: "StepTimes") -> list[tuple[str, float]]:
@@ -20,60 +28,131 @@ def _parts(times: "StepTimes") -> list[tuple[str, float]]:
     return [(name.removesuffix("_s"), seconds) for name, seconds in times._asdict().items()]
 
 
-class StepFeed:
-    """Records of the engine, turned into messages while their requests still have names."""
+class _Ring:
+    """The last encoded steps for one tenant."""
 
-    def __init__(self, live: LiveRequests, tenant: str, started_ns: int) -> None:
-        """Starts empty.
+    def __init__(self) -> None:
+        self.num_watchers = 0
+        self.num_added = 0
+        self._steps: deque[bytes] = deque()
+        self._num_bytes = 0
+        self._added = asyncio.Event()
+
+    def add(self, step: bytes) -> None:
+        """Takes a step; the oldest ones give way."""
+        self._steps.append(step)
+        self._num_bytes += len(step)
+        self.num_added += 1
+        while self._num_bytes > CAPACITY_BYTES and len(self._steps) > 1:
+            self._num_bytes -= len(self._steps.popleft())
+        self.wake()
+
+    def wake(self) -> None:
+        """Lets all that wait look."""
+        self._added.set()
+        self._added = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Until a step is added, or `wake`."""
+        await self._added.wait()
+
+    def since(self, position: int) -> tuple[bytes, int]:
+        """The steps from a position on, and how many of them are gone."""
+        first = self.num_added - len(self._steps)
+        num_dropped = max(0, first - position)
+        steps = islice(self._steps, max(0, position - first), None)
+        return b"".join(steps), num_dropped
+
+
+class StepFeed:
+    """What one watcher has still to see."""
+
+    def __init__(self, ring: _Ring) -> None:
+        self._ring = ring
+        self._position = ring.num_added
+
+    async def take(self) -> bytes:
+        """Waits, and gives the steps that came as an encoded message; none after `wake`."""
+        if self._position == self._ring.num_added:
+            await self._ring.wait()
+        steps, num_dropped = self._ring.since(self._position)
+        self._position = self._ring.num_added
+        # Encoded messages that follow one another are one message with the fields of both.
+        dropped: bytes = pb.WatchStepsResponse(num_dropped=num_dropped).SerializeToString()
+        return steps + dropped
+
+
+class StepFeeds:
+    """The feeds of all watchers; for one event loop."""
+
+    def __init__(self, live: LiveRequests, started_ns: int) -> None:
+        """Starts with none.
 
         Args:
             live: Gives the names of the requests.
-            tenant: Who watches.
             started_ns: Start of the server on the engine's clock.
         """
         self._live = live
-        self._tenant = tenant
         self._started_ns = started_ns
-        self._steps: deque[pb.Step] = deque()
-        self._num_dropped = 0
-        self._arrived = asyncio.Event()
+        self._rings: dict[str, _Ring] = {}
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def watch(
+        self,
+        tenant: str,
+        subscribe: "Callable[[Callable[[StepRecord], None]], Callable[[], None]]",
+    ) -> Iterator[StepFeed]:
+        """A feed for a tenant, from the next step on.
+
+        Args:
+            tenant: Whose requests have names.
+            subscribe: Has the engine call back after each step; used while there are watchers.
+        """
+        if not self._rings:
+            self._unsubscribe = subscribe(self.add)
+        ring = self._rings.setdefault(tenant, _Ring())
+        ring.num_watchers += 1
+        try:
+            yield StepFeed(ring)
+        finally:
+            ring.num_watchers -= 1
+            if not ring.num_watchers:
+                del self._rings[tenant]
+            if not self._rings:
+                self._unsubscribe()
+
+    def wake(self) -> None:
+        """Lets every watcher look although there may be no step."""
+        for ring in self._rings.values():
+            ring.wake()
 
     def add(self, record: "StepRecord") -> None:
         """Takes a step that the engine has finished; called on the event loop."""
-        if len(self._steps) == CAPACITY:
-            self._steps.popleft()
-            self._num_dropped += 1
-        self._steps.append(
-            pb.Step(
-                step=record.step,
-                start=duration((record.started_ns - self._started_ns) * 1e-9),
-                duration=duration(record.duration_s),
-                num_waiting=record.num_waiting,
-                rows=[self._row(*row) for row in record.rows],
-                times=pb.StepTimes(**{k: duration(v) for k, v in _parts(record.times)}),
-            )
+        names = [self._live.names(engine_id) for engine_id in record.request_ids.tolist()]
+        tenants = {name.tenant for name in names if name is not None}
+        nameless = None
+        for tenant, ring in self._rings.items():
+            if tenant in tenants:
+                ring.add(self._encoded(record, names, tenant))
+                continue
+            if nameless is None:
+                nameless = self._encoded(record, names, None)
+            ring.add(nameless)
+
+    def _encoded(
+        self, record: "StepRecord", names: list[Names | None], tenant: str | None
+    ) -> bytes:
+        step = pb.Step(
+            step=record.step,
+            start=duration((record.started_ns - self._started_ns) * 1e-9),
+            duration=duration(record.duration_s),
+            num_waiting=record.num_waiting,
+            times=pb.StepTimes(**{k: duration(v) for k, v in _parts(record.times)}),
         )
-        self._arrived.set()
-
-    def _row(self, row: int, engine_id: int, num_tokens: int, sampled: bool) -> pb.StepRow:
-        request = self._live.seated(engine_id, self._tenant)
-        return pb.StepRow(
-            row=row,
-            handle="" if request is None else request.handle,
-            request_id="" if request is None else request.request_id,
-            num_tokens=num_tokens,
-            sampled=sampled,
-        )
-
-    def wake(self) -> None:
-        """Lets the reader look although there may be no step."""
-        self._arrived.set()
-
-    async def take(self) -> pb.WatchStepsResponse:
-        """Waits, and gives the steps that came; none after `wake`."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        response = pb.WatchStepsResponse(steps=self._steps, num_dropped=self._num_dropped)
-        self._steps.clear()
-        self._num_dropped = 0
-        return response
+        for (row, _, num_tokens, sampled), name in zip(record.rows, names, strict=True):
+            entry = step.rows.add(row=row, num_tokens=num_tokens, sampled=sampled)
+            if name is not None and name.tenant == tenant:
+                entry.handle, entry.request_id = name.handle, name.request_id
+        encoded: bytes = pb.WatchStepsResponse(steps=[step]).SerializeToString()
+        return encoded

@@ -6,7 +6,6 @@ call that read and wrote in one loop would stand still once both windows are ful
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
@@ -14,6 +13,7 @@ from chairlift.server.convert import unsupported
 from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
+from chairlift.server.receiving import Messages
 from chairlift.server.requests import Desk, Requests
 from chairlift.server.status import INTERNAL_MESSAGE
 from chairlift.server.writer import Writer
@@ -37,7 +37,7 @@ class GenerateCall:
         self,
         desk: Desk,
         outbox: Outbox,
-        commands: AsyncIterator[pb.GenerateRequest],
+        commands: Messages,
         context: Context,
     ) -> None:
         self._desk = desk
@@ -47,8 +47,10 @@ class GenerateCall:
             desk,
             outbox,
             tenant=desk.callers.tenant(context),
+            connection=context.peer(),
             time_remaining=context.time_remaining,
         )
+        commands.in_use = lambda: bool(self._requests) or self._is_starting
         self._writer = Writer(context, desk.write_timeout_s)
         self._is_starting = False
 

@@ -9,7 +9,7 @@ import grpc
 
 from chairlift.errors import ConfigError
 from chairlift.server.config import ServerConfig
-from chairlift.server.reloaded import Reloaded, read_file, read_secret
+from chairlift.server.reloaded import Reloaded, read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class _Files:
 
     def load(self) -> Any:
         """Reads and checks all files; gives gRPC's certificate configuration."""
-        key = read_secret(self.key, "tls_key")
+        key = read_file(self.key, "tls_key", is_secret=True)
         cert = read_file(self.cert, "tls_cert")
         _check_pair(self.cert, self.key)
         roots = None

@@ -1,62 +1,89 @@
-"""`TokenizerService`: the served model's tokenizer and chat template."""
+"""`TokenizerService`: the served model's tokenizer and chat template.
 
-import asyncio
+The work is done where that of long prompts is (`engine/text_queue.py`), counts in the quotas of its
+tenant, and is bounded like it (`engine/text_limits.py`).
+"""
+
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from chairlift.checks import at_most
 from chairlift.server.convert import bad, check_model, to_chat
-from chairlift.server.gate import Gate
 from chairlift.server.guard import Context
+from chairlift.server.requests import Desk
 from chairlift.v1 import tokenizer_pb2 as pb
 from chairlift.v1 import tokenizer_pb2_grpc
 
 if TYPE_CHECKING:
-    from chairlift.engine.engine import Engine
+    from chairlift.engine.async_engine import AsyncEngine
 
 Result = TypeVar("Result")
 
 
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
-    """The work runs on a thread: a text may be megabytes long."""
+    """Every message is made on a thread, too: a text may be a megabyte long."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Text to token ids, as Generate does it."""
-        tokenizer = self._engine(request.model).tokenizer
+        engine = self._engine(request.model)
+        text, tokenizer = request.text, engine.engine.tokenizer
+        size = engine.engine.text_limits.check_text(text, "text")
         special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-        ids = await _on_thread(lambda: tokenizer.encode(request.text, special))
-        return pb.TokenizeResponse(token_ids=ids)
+
+        def work() -> pb.TokenizeResponse:
+            return pb.TokenizeResponse(token_ids=tokenizer.encode(text, special))
+
+        return await self._run(engine, work, size, context)
 
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
         """Token ids to text."""
         engine = self._engine(request.model)
-        vocab_size = engine.model_config.vocab_size
-        if any(token_id >= vocab_size for token_id in request.token_ids):
-            raise bad("token_ids", f"expected ids from 0 to {vocab_size - 1}, got one outside")
+        at_most(request.token_ids, "token_ids", engine.engine.text_limits.max_ids)
+        vocab_size = engine.engine.model_config.vocab_size
+        tokenizer, ids = engine.engine.tokenizer, list(request.token_ids)
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        ids = list(request.token_ids)
-        text = await _on_thread(lambda: engine.tokenizer.decode(ids, skip))
-        return pb.DetokenizeResponse(text=text)
+
+        def work() -> pb.DetokenizeResponse:
+            if max(ids, default=0) >= vocab_size:
+                raise bad("token_ids", f"expected ids from 0 to {vocab_size - 1}, got one outside")
+            return pb.DetokenizeResponse(text=tokenizer.decode(ids, skip))
+
+        return await self._run(engine, work, len(ids), context)
 
     async def ApplyChatTemplate(
         self, request: pb.ApplyChatTemplateRequest, context: Context
     ) -> pb.ApplyChatTemplateResponse:
         """A conversation to the prompt that Generate would use."""
-        tokenizer = self._engine(request.model).tokenizer
+        engine = self._engine(request.model)
+        tokenizer, limits = engine.engine.tokenizer, engine.engine.text_limits
         chat = to_chat(request.chat)
-        ids = await _on_thread(lambda: tokenizer.encode_chat(chat))
-        text = await _on_thread(lambda: tokenizer.render_chat(chat))
-        return pb.ApplyChatTemplateResponse(token_ids=ids, text=text)
+        limits.check_chat(chat)
 
-    def _engine(self, model: str) -> "Engine":
-        engine = self._gate.engine().engine
-        check_model(model, engine.model_name)
+        def work() -> pb.ApplyChatTemplateResponse:
+            text = tokenizer.render_chat(chat, limits.max_bytes)
+            limits.check_text(text, "chat")
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            return pb.ApplyChatTemplateResponse(token_ids=ids, text=text)
+
+        return await self._run(engine, work, request.ByteSize(), context)
+
+    def _engine(self, model: str) -> "AsyncEngine":
+        engine = self._desk.gate.engine()
+        check_model(model, self._desk.model_names)
         return engine
 
-
-async def _on_thread(work: Callable[[], Result]) -> Result:
-    return await asyncio.to_thread(work)
+    async def _run(
+        self, engine: "AsyncEngine", work: Callable[[], Result], size: int, context: Context
+    ) -> Result:
+        tenant = self._desk.callers.tenant(context)
+        seat = self._desk.quotas.enter(tenant, context.peer())
+        try:
+            within_s = context.time_remaining()
+            return await engine.texts.run(work, tenant=tenant, size=size, within_s=within_s)
+        finally:
+            seat.leave()

@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Final
 
 from chairlift.errors import ConfigError
-from chairlift.server.reloaded import Reloaded, read_secret
+from chairlift.server.reloaded import Gone, Reloaded, read_file
 
 _MIN_TOKEN_BYTES: Final = 16
 _TENANT: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _TOKEN: Final = re.compile(rf"[!-~]{{{_MIN_TOKEN_BYTES},}}")
 
+_Entries = tuple[tuple[bytes, str], ...]
+"""Digests, and the tenants of their tokens."""
+
 
 class Tokens:
     """The tenants of a file; the tokens themselves are not kept, only their digests.
 
     One `TENANT:TOKEN` or `TENANT:sha256:HEX` per line; `#` begins a comment line. A tenant may have
-    several tokens, a token one tenant.
+    several tokens, a token one tenant. A file that is deleted or holds no token withdraws all of
+    them; one that is wrong otherwise changes nothing until it is mended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,7 +33,7 @@ class Tokens:
             ConfigError: It cannot be read, everybody may read it, or a line is wrong. The message
                 holds nothing of what is in it.
         """
-        self._tenants = Reloaded((path,), lambda: _read(path))
+        self._tenants: Reloaded[_Entries] = Reloaded((path,), lambda: _read(path), if_gone=())
 
     def tenant_of(self, token: bytes) -> str | None:
         """Whose token this is; None for one that is not known.
@@ -45,9 +49,9 @@ class Tokens:
         return found
 
 
-def _read(path: Path) -> tuple[tuple[bytes, str], ...]:
+def _read(path: Path) -> _Entries:
     entries: dict[bytes, str] = {}
-    data = read_secret(path, "auth_tokens")
+    data = read_file(path, "auth_tokens", is_secret=True)
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -65,7 +69,7 @@ def _read(path: Path) -> tuple[tuple[bytes, str], ...]:
             raise ConfigError(message)
     if not entries:
         message = f"auth_tokens: {path} holds no token"
-        raise ConfigError(message)
+        raise Gone(message)
     return tuple(entries.items())
 
 

@@ -1,86 +1,128 @@
-"""Ends a process that hangs: a step, or a read, that never returns cannot be taken back.
+"""End a process that hangs: a step, a read or a handler that never returns cannot be taken back.
 
-step takes too long ─▶ open streams fail, health NOT_SERVING ─▶ 2 s to write it ─▶ exit 70
+Python runs, a step does not end   -> Watchdog: open streams fail, 2 s to write it, exit 70
+Python runs, the event loop hangs  -> Watchdog: exit 70
+Python does not run                -> ProcessGuard (Rust, needs no lock): exit 70
 """
 
 import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
+
+from chairlift import _core
 
 FAULT_EXIT: Final = 70
 """Exit code of a server that cannot go on; its supervisor should start another."""
 
+INTERPRETER_SILENCE_S: Final = 5.0
+"""Native code may hold the interpreter's lock for so long while the server serves."""
+
 _PERIOD_S: Final = 0.25
+_GAP_S: Final = 1.0
+"""A longer time between two looks was not the watchdog's own: the process was stopped (SIGSTOP),
+or the interpreter's lock was held. It says nothing about what is watched."""
 _FLUSH_S: Final = 2.0
 """From the hang to the exit: for the last events of open streams."""
 
 _log = logging.getLogger(__name__)
 
 
-class Watchdog:
-    """A thread of its own, so that an event loop that is stuck too does not keep the process."""
+@dataclass(slots=True, eq=False)
+class Watch:
+    """Something that must not be silent for long."""
 
-    def __init__(
+    watchdog: "Watchdog"
+    description: str
+    silence_s: Callable[[], float]
+    timeout_s: float
+    on_hang: Callable[[], None] | None
+
+    def close(self) -> None:
+        """End the watch."""
+        self.watchdog.watches.discard(self)
+
+
+class Watchdog:
+    """A thread that looks at every watch, at the event loop, and beats for the process guard."""
+
+    def __init__(self, loop_timeout_s: float, guard: _core.ProcessGuard | None = None) -> None:
+        """Start to watch the event loop; call it there.
+
+        Args:
+            loop_timeout_s: The process ends if the event loop stands still for longer, in seconds.
+            guard: Of a process that is a server and nothing else: it learns that the interpreter
+                runs. Without it the event loop is not watched.
+        """
+        self.watches: set[Watch] = set()
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+        self._loop_seen_at = time.monotonic()
+        self._closed = threading.Event()
+        if guard is not None:
+            # Elsewhere the loop is not the server's own, and may rest between two uses.
+            what = "the event loop has stood still for"
+            self.watch(what, lambda: time.monotonic() - self._loop_seen_at, loop_timeout_s)
+        threading.Thread(target=self._main, name="chairlift-watchdog", daemon=True).start()
+
+    def watch(
         self,
-        what: str,
+        description: str,
         silence_s: Callable[[], float],
         timeout_s: float,
         on_hang: Callable[[], None] | None = None,
-    ) -> None:
-        """Starts to watch; call it on the event loop.
+    ) -> Watch:
+        """Watch one more thing.
 
         Args:
-            what: What has gone on for too long, as the log begins to say it.
-            silence_s: For how long nothing has moved; called on the thread.
-            timeout_s: What that may come to.
+            description: Begins the log line about a hang; the seconds follow.
+            silence_s: Return the seconds since the last sign of life; called on the thread.
+            timeout_s: The most that this may come to.
             on_hang: Called on the event loop; then the process has two seconds left.
         """
-        self._what = what
-        self._silence_s = silence_s
-        self._timeout_s = timeout_s
-        self._on_hang = on_hang
-        self._loop = asyncio.get_running_loop()
-        self._closed = threading.Event()
-        threading.Thread(target=self._main, name="chairlift-watchdog", daemon=True).start()
+        watch = Watch(self, description, silence_s, timeout_s, on_hang)
+        self.watches.add(watch)
+        return watch
+
+    def limit_silence(self, seconds: float) -> None:
+        """Limit the time for which native code may hold the interpreter's lock."""
+        if self._guard is not None:
+            self._guard.limit_silence(seconds)
 
     def close(self) -> None:
-        """Ends the watch."""
+        """End all watches."""
         self._closed.set()
 
     def _main(self) -> None:
+        resumed_at = last = time.monotonic()
         while not self._closed.wait(_PERIOD_S):
-            silence_s = self._silence_s()
-            if silence_s > self._timeout_s:
-                _log.critical("%s %.1f s: the process ends", self._what, silence_s)
-                if self._on_hang is not None:
-                    with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                        self._loop.call_soon_threadsafe(self._on_hang)
-                    self._closed.wait(_FLUSH_S)
-                os._exit(FAULT_EXIT)
+            if self._guard is not None:
+                self._guard.beat()
+            now = time.monotonic()
+            if now - last > _PERIOD_S + _GAP_S:
+                resumed_at = now
+            last = now
+            try:
+                self._loop.call_soon_threadsafe(self._see_loop)
+            except RuntimeError:  # The loop is closed: nothing is left to watch.
+                return
+            for watch in tuple(self.watches):
+                silence_s = min(watch.silence_s(), now - resumed_at)
+                if silence_s > watch.timeout_s:
+                    self._end(watch, silence_s)
 
+    def _see_loop(self) -> None:
+        self._loop_seen_at = time.monotonic()
 
-class ExitTimer:
-    """Ends the process if what follows takes longer: gRPC waits for handlers without a bound."""
-
-    def __init__(self, seconds: float) -> None:
-        """Starts to count."""
-        self._timer = self._start(seconds)
-
-    def within(self, seconds: float) -> None:
-        """Counts anew, because somebody is in a hurry."""
-        self._timer.cancel()
-        self._timer = self._start(seconds)
-
-    def cancel(self) -> None:
-        """All is done."""
-        self._timer.cancel()
-
-    def _start(self, seconds: float) -> threading.Timer:
-        timer = threading.Timer(seconds, os._exit, (FAULT_EXIT,))
-        timer.daemon = True
-        timer.start()
-        return timer
+    def _end(self, watch: Watch, silence_s: float) -> None:
+        _log.critical("%s %.1f s: the process ends", watch.description, silence_s)
+        if watch.on_hang is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(watch.on_hang)
+            self._closed.wait(_FLUSH_S)
+        os._exit(FAULT_EXIT)

@@ -26,15 +26,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63hairlift/v1/server.proto\x12\x0c\x63hairlift.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xa2\x04\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.chairlift.v1.ServerState\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x0f\n\x07kernels\x18\x05 \x01(\t\x12\x10\n\x08\x62\x61tching\x18\x06 \x01(\t\x12\x14\n\x0cmax_num_seqs\x18\x07 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x08 \x01(\r\x12\x1b\n\x13max_queued_requests\x18\t \x01(\r\x12\x12\n\nbatch_size\x18\n \x01(\r\x12\x12\n\nblock_size\x18\x0b \x01(\r\x12\x12\n\nnum_blocks\x18\x0c \x01(\r\x12\x14\n\x0cprefix_cache\x18\r \x01(\x08\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x0e \x01(\r\x12\x30\n\rqueue_timeout\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ntime_limit\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11max_receive_bytes\x18\x11 \x01(\r\x12.\n\x0bstep_budget\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\"$\n\x13GetModelInfoRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xd1\x02\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x17\n\x0fmax_context_len\x18\x05 \x01(\r\x12\x15\n\reos_token_ids\x18\x06 \x03(\r\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x12\n\nnum_layers\x18\x08 \x01(\r\x12\x13\n\x0bhidden_size\x18\t \x01(\r\x12\x39\n\x11sampling_defaults\x18\n \x01(\x0b\x32\x1e.chairlift.v1.SamplingDefaults\x12\x19\n\x11has_chat_template\x18\x0b \x01(\x08\x12\x14\n\x0cquantization\x18\x0c \x01(\t\x12\x16\n\x0ekv_cache_dtype\x18\r \x01(\t\"T\n\x10SamplingDefaults\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\"\x10\n\x0eGetLoadRequest\"3\n\x0fGetLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"?\n\x10WatchLoadRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x11WatchLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"\xcd\x03\n\x04Load\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_rows_held\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x06 \x01(\r\x12\x15\n\rnum_kv_tokens\x18\x07 \x01(\x04\x12\x1a\n\x12num_waiting_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x1a\n\x12num_prefix_queries\x18\n \x01(\x04\x12\x17\n\x0fnum_prefix_hits\x18\x0b \x01(\x04\x12\x11\n\tnum_steps\x18\x0c \x01(\x04\x12\x1d\n\x15num_recomputed_tokens\x18\r \x01(\x04\x12\x1a\n\x12num_waiting_parked\x18\x0e \x01(\r\x12\x1a\n\x12num_running_parked\x18\x0f \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x10 \x01(\r\x12\x1c\n\x14num_free_host_blocks\x18\x11 \x01(\r\x12\x1a\n\x12num_swapped_tokens\x18\x12 \x01(\x04\"\x13\n\x11WatchStepsRequest\"L\n\x12WatchStepsResponse\x12!\n\x05steps\x18\x01 \x03(\x0b\x32\x12.chairlift.v1.Step\x12\x13\n\x0bnum_dropped\x18\x02 \x01(\r\"\xcd\x01\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12(\n\x05start\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bnum_waiting\x18\x04 \x01(\r\x12#\n\x04rows\x18\x05 \x03(\x0b\x32\x15.chairlift.v1.StepRow\x12&\n\x05times\x18\x06 \x01(\x0b\x32\x17.chairlift.v1.StepTimes\"\xe5\x01\n\tStepTimes\x12+\n\x08schedule\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06inputs\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06sample\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06update\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\x07StepRow\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x0e\n\x06handle\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x0f\n\x07sampled\x18\x05 \x01(\x08\"\x98\x02\n\x11PlanMemoryRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x0cmax_num_seqs\x18\x02 \x01(\rH\x00\x88\x01\x01\x12#\n\x16max_num_batched_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rmax_model_len\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fkv_cache_memory\x18\x05 \x01(\x04H\x03\x88\x01\x01\x12\x18\n\x0bswap_memory\x18\x06 \x01(\x04H\x04\x88\x01\x01\x42\x0f\n\r_max_num_seqsB\x19\n\x17_max_num_batched_tokensB\x10\n\x0e_max_model_lenB\x12\n\x10_kv_cache_memoryB\x0e\n\x0c_swap_memory\"\xb2\x01\n\x12PlanMemoryResponse\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ekv_cache_bytes\x18\x02 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x03 \x01(\x04\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x12\n\nswap_bytes\x18\x06 \x01(\x04\x12\x17\n\x0fnum_host_blocks\x18\x07 \x01(\r*\x92\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SERVER_STATE_STARTING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x15\n\x11SERVER_STATE_DEAD\x10\x04\x32\xfc\x03\n\rServerService\x12X\n\rGetServerInfo\x12\".chairlift.v1.GetServerInfoRequest\x1a#.chairlift.v1.GetServerInfoResponse\x12U\n\x0cGetModelInfo\x12!.chairlift.v1.GetModelInfoRequest\x1a\".chairlift.v1.GetModelInfoResponse\x12\x46\n\x07GetLoad\x12\x1c.chairlift.v1.GetLoadRequest\x1a\x1d.chairlift.v1.GetLoadResponse\x12N\n\tWatchLoad\x12\x1e.chairlift.v1.WatchLoadRequest\x1a\x1f.chairlift.v1.WatchLoadResponse0\x01\x12Q\n\nWatchSteps\x12\x1f.chairlift.v1.WatchStepsRequest\x1a .chairlift.v1.WatchStepsResponse0\x01\x12O\n\nPlanMemory\x12\x1f.chairlift.v1.PlanMemoryRequest\x1a .chairlift.v1.PlanMemoryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63hairlift/v1/server.proto\x12\x0c\x63hairlift.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xa2\x04\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.chairlift.v1.ServerState\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x0f\n\x07kernels\x18\x05 \x01(\t\x12\x10\n\x08\x62\x61tching\x18\x06 \x01(\t\x12\x14\n\x0cmax_num_seqs\x18\x07 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x08 \x01(\r\x12\x1b\n\x13max_queued_requests\x18\t \x01(\r\x12\x12\n\nbatch_size\x18\n \x01(\r\x12\x12\n\nblock_size\x18\x0b \x01(\r\x12\x12\n\nnum_blocks\x18\x0c \x01(\r\x12\x14\n\x0cprefix_cache\x18\r \x01(\x08\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x0e \x01(\r\x12\x30\n\rqueue_timeout\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ntime_limit\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11max_receive_bytes\x18\x11 \x01(\r\x12.\n\x0bstep_budget\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\"$\n\x13GetModelInfoRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xe2\x02\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x17\n\x0fmax_context_len\x18\x05 \x01(\r\x12\x15\n\reos_token_ids\x18\x06 \x03(\r\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x12\n\nnum_layers\x18\x08 \x01(\r\x12\x13\n\x0bhidden_size\x18\t \x01(\r\x12\x39\n\x11sampling_defaults\x18\n \x01(\x0b\x32\x1e.chairlift.v1.SamplingDefaults\x12\x19\n\x11has_chat_template\x18\x0b \x01(\x08\x12\x14\n\x0cquantization\x18\x0c \x01(\t\x12\x16\n\x0ekv_cache_dtype\x18\r \x01(\t\x12\x0f\n\x07\x61liases\x18\x0e \x03(\t\"T\n\x10SamplingDefaults\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\"\x10\n\x0eGetLoadRequest\"3\n\x0fGetLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"?\n\x10WatchLoadRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x11WatchLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"\xfc\x03\n\x04Load\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_rows_held\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x06 \x01(\r\x12\x15\n\rnum_kv_tokens\x18\x07 \x01(\x04\x12\x1a\n\x12num_waiting_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x1a\n\x12num_prefix_queries\x18\n \x01(\x04\x12\x17\n\x0fnum_prefix_hits\x18\x0b \x01(\x04\x12\x11\n\tnum_steps\x18\x0c \x01(\x04\x12\x1d\n\x15num_recomputed_tokens\x18\r \x01(\x04\x12\x1a\n\x12num_waiting_parked\x18\x0e \x01(\r\x12\x1a\n\x12num_running_parked\x18\x0f \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x10 \x01(\r\x12\x1c\n\x14num_free_host_blocks\x18\x11 \x01(\r\x12\x1a\n\x12num_swapped_tokens\x18\x12 \x01(\x04\x12-\n\x07tenants\x18\x13 \x03(\x0b\x32\x1c.chairlift.v1.TenantActivity\"\xf7\x01\n\x0eTenantActivity\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x1c\n\x14num_generated_tokens\x18\x02 \x01(\x04\x12\x13\n\x0bnum_started\x18\x03 \x01(\r\x12:\n\x17time_to_first_token_p50\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12:\n\x17time_to_first_token_p99\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07reasons\x18\x06 \x03(\x0b\x32\x19.chairlift.v1.ReasonCount\">\n\x0bReasonCount\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08is_error\x18\x02 \x01(\x08\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"\x13\n\x11WatchStepsRequest\"L\n\x12WatchStepsResponse\x12!\n\x05steps\x18\x01 \x03(\x0b\x32\x12.chairlift.v1.Step\x12\x13\n\x0bnum_dropped\x18\x02 \x01(\r\"\xcd\x01\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12(\n\x05start\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bnum_waiting\x18\x04 \x01(\r\x12#\n\x04rows\x18\x05 \x03(\x0b\x32\x15.chairlift.v1.StepRow\x12&\n\x05times\x18\x06 \x01(\x0b\x32\x17.chairlift.v1.StepTimes\"\xe5\x01\n\tStepTimes\x12+\n\x08schedule\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06inputs\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06sample\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06update\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\x07StepRow\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x0e\n\x06handle\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x0f\n\x07sampled\x18\x05 \x01(\x08\"\x98\x02\n\x11PlanMemoryRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x0cmax_num_seqs\x18\x02 \x01(\rH\x00\x88\x01\x01\x12#\n\x16max_num_batched_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rmax_model_len\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fkv_cache_memory\x18\x05 \x01(\x04H\x03\x88\x01\x01\x12\x18\n\x0bswap_memory\x18\x06 \x01(\x04H\x04\x88\x01\x01\x42\x0f\n\r_max_num_seqsB\x19\n\x17_max_num_batched_tokensB\x10\n\x0e_max_model_lenB\x12\n\x10_kv_cache_memoryB\x0e\n\x0c_swap_memory\"\xb2\x01\n\x12PlanMemoryResponse\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ekv_cache_bytes\x18\x02 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x03 \x01(\x04\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x12\n\nswap_bytes\x18\x06 \x01(\x04\x12\x17\n\x0fnum_host_blocks\x18\x07 \x01(\r*\x92\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SERVER_STATE_STARTING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x15\n\x11SERVER_STATE_DEAD\x10\x04\x32\xfc\x03\n\rServerService\x12X\n\rGetServerInfo\x12\".chairlift.v1.GetServerInfoRequest\x1a#.chairlift.v1.GetServerInfoResponse\x12U\n\x0cGetModelInfo\x12!.chairlift.v1.GetModelInfoRequest\x1a\".chairlift.v1.GetModelInfoResponse\x12\x46\n\x07GetLoad\x12\x1c.chairlift.v1.GetLoadRequest\x1a\x1d.chairlift.v1.GetLoadResponse\x12N\n\tWatchLoad\x12\x1e.chairlift.v1.WatchLoadRequest\x1a\x1f.chairlift.v1.WatchLoadResponse0\x01\x12Q\n\nWatchSteps\x12\x1f.chairlift.v1.WatchStepsRequest\x1a .chairlift.v1.WatchStepsResponse0\x01\x12O\n\nPlanMemory\x12\x1f.chairlift.v1.PlanMemoryRequest\x1a .chairlift.v1.PlanMemoryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'chairlift.v1.server_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SERVERSTATE']._serialized_start=2901
-  _globals['_SERVERSTATE']._serialized_end=3047
+  _globals['_SERVERSTATE']._serialized_start=3279
+  _globals['_SERVERSTATE']._serialized_end=3425
   _globals['_GETSERVERINFOREQUEST']._serialized_start=108
   _globals['_GETSERVERINFOREQUEST']._serialized_end=130
   _globals['_GETSERVERINFORESPONSE']._serialized_start=133
@@ -42,33 +42,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELINFOREQUEST']._serialized_start=681
   _globals['_GETMODELINFOREQUEST']._serialized_end=717
   _globals['_GETMODELINFORESPONSE']._serialized_start=720
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1057
-  _globals['_SAMPLINGDEFAULTS']._serialized_start=1059
-  _globals['_SAMPLINGDEFAULTS']._serialized_end=1143
-  _globals['_GETLOADREQUEST']._serialized_start=1145
-  _globals['_GETLOADREQUEST']._serialized_end=1161
-  _globals['_GETLOADRESPONSE']._serialized_start=1163
-  _globals['_GETLOADRESPONSE']._serialized_end=1214
-  _globals['_WATCHLOADREQUEST']._serialized_start=1216
-  _globals['_WATCHLOADREQUEST']._serialized_end=1279
-  _globals['_WATCHLOADRESPONSE']._serialized_start=1281
-  _globals['_WATCHLOADRESPONSE']._serialized_end=1334
-  _globals['_LOAD']._serialized_start=1337
-  _globals['_LOAD']._serialized_end=1798
-  _globals['_WATCHSTEPSREQUEST']._serialized_start=1800
-  _globals['_WATCHSTEPSREQUEST']._serialized_end=1819
-  _globals['_WATCHSTEPSRESPONSE']._serialized_start=1821
-  _globals['_WATCHSTEPSRESPONSE']._serialized_end=1897
-  _globals['_STEP']._serialized_start=1900
-  _globals['_STEP']._serialized_end=2105
-  _globals['_STEPTIMES']._serialized_start=2108
-  _globals['_STEPTIMES']._serialized_end=2337
-  _globals['_STEPROW']._serialized_start=2339
-  _globals['_STEPROW']._serialized_end=2434
-  _globals['_PLANMEMORYREQUEST']._serialized_start=2437
-  _globals['_PLANMEMORYREQUEST']._serialized_end=2717
-  _globals['_PLANMEMORYRESPONSE']._serialized_start=2720
-  _globals['_PLANMEMORYRESPONSE']._serialized_end=2898
-  _globals['_SERVERSERVICE']._serialized_start=3050
-  _globals['_SERVERSERVICE']._serialized_end=3558
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1074
+  _globals['_SAMPLINGDEFAULTS']._serialized_start=1076
+  _globals['_SAMPLINGDEFAULTS']._serialized_end=1160
+  _globals['_GETLOADREQUEST']._serialized_start=1162
+  _globals['_GETLOADREQUEST']._serialized_end=1178
+  _globals['_GETLOADRESPONSE']._serialized_start=1180
+  _globals['_GETLOADRESPONSE']._serialized_end=1231
+  _globals['_WATCHLOADREQUEST']._serialized_start=1233
+  _globals['_WATCHLOADREQUEST']._serialized_end=1296
+  _globals['_WATCHLOADRESPONSE']._serialized_start=1298
+  _globals['_WATCHLOADRESPONSE']._serialized_end=1351
+  _globals['_LOAD']._serialized_start=1354
+  _globals['_LOAD']._serialized_end=1862
+  _globals['_TENANTACTIVITY']._serialized_start=1865
+  _globals['_TENANTACTIVITY']._serialized_end=2112
+  _globals['_REASONCOUNT']._serialized_start=2114
+  _globals['_REASONCOUNT']._serialized_end=2176
+  _globals['_WATCHSTEPSREQUEST']._serialized_start=2178
+  _globals['_WATCHSTEPSREQUEST']._serialized_end=2197
+  _globals['_WATCHSTEPSRESPONSE']._serialized_start=2199
+  _globals['_WATCHSTEPSRESPONSE']._serialized_end=2275
+  _globals['_STEP']._serialized_start=2278
+  _globals['_STEP']._serialized_end=2483
+  _globals['_STEPTIMES']._serialized_start=2486
+  _globals['_STEPTIMES']._serialized_end=2715
+  _globals['_STEPROW']._serialized_start=2717
+  _globals['_STEPROW']._serialized_end=2812
+  _globals['_PLANMEMORYREQUEST']._serialized_start=2815
+  _globals['_PLANMEMORYREQUEST']._serialized_end=3095
+  _globals['_PLANMEMORYRESPONSE']._serialized_start=3098
+  _globals['_PLANMEMORYRESPONSE']._serialized_end=3276
+  _globals['_SERVERSERVICE']._serialized_start=3428
+  _globals['_SERVERSERVICE']._serialized_end=3936
 # @@protoc_insertion_point(module_scope)

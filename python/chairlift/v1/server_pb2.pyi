@@ -75,7 +75,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("name", "architecture", "vocab_size", "max_model_len", "max_context_len", "eos_token_ids", "dtype", "num_layers", "hidden_size", "sampling_defaults", "has_chat_template", "quantization", "kv_cache_dtype")
+    __slots__ = ("name", "architecture", "vocab_size", "max_model_len", "max_context_len", "eos_token_ids", "dtype", "num_layers", "hidden_size", "sampling_defaults", "has_chat_template", "quantization", "kv_cache_dtype", "aliases")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class GetModelInfoResponse(_message.Message):
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
     name: str
     architecture: str
     vocab_size: int
@@ -102,7 +103,8 @@ class GetModelInfoResponse(_message.Message):
     has_chat_template: bool
     quantization: str
     kv_cache_dtype: str
-    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_context_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., sampling_defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., has_chat_template: bool = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ...) -> None: ...
+    aliases: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_context_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., sampling_defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., has_chat_template: bool = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SamplingDefaults(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p")
@@ -139,7 +141,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_parked", "num_running_parked", "num_host_blocks", "num_free_host_blocks", "num_swapped_tokens")
+    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_parked", "num_running_parked", "num_host_blocks", "num_free_host_blocks", "num_swapped_tokens", "tenants")
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_HELD_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +160,7 @@ class Load(_message.Message):
     NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_FREE_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_SWAPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     num_waiting: int
     num_running: int
     num_rows_held: int
@@ -176,7 +179,34 @@ class Load(_message.Message):
     num_host_blocks: int
     num_free_host_blocks: int
     num_swapped_tokens: int
-    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_parked: _Optional[int] = ..., num_running_parked: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_free_host_blocks: _Optional[int] = ..., num_swapped_tokens: _Optional[int] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantActivity]
+    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_parked: _Optional[int] = ..., num_running_parked: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_free_host_blocks: _Optional[int] = ..., num_swapped_tokens: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantActivity, _Mapping]]] = ...) -> None: ...
+
+class TenantActivity(_message.Message):
+    __slots__ = ("tenant", "num_generated_tokens", "num_started", "time_to_first_token_p50", "time_to_first_token_p99", "reasons")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    NUM_GENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STARTED_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_FIRST_TOKEN_P50_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_FIRST_TOKEN_P99_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    num_generated_tokens: int
+    num_started: int
+    time_to_first_token_p50: _duration_pb2.Duration
+    time_to_first_token_p99: _duration_pb2.Duration
+    reasons: _containers.RepeatedCompositeFieldContainer[ReasonCount]
+    def __init__(self, tenant: _Optional[str] = ..., num_generated_tokens: _Optional[int] = ..., num_started: _Optional[int] = ..., time_to_first_token_p50: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_first_token_p99: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., reasons: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ...) -> None: ...
+
+class ReasonCount(_message.Message):
+    __slots__ = ("reason", "is_error", "count")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    is_error: bool
+    count: int
+    def __init__(self, reason: _Optional[str] = ..., is_error: bool = ..., count: _Optional[int] = ...) -> None: ...
 
 class WatchStepsRequest(_message.Message):
     __slots__ = ()

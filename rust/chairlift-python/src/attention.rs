@@ -1,12 +1,12 @@
 //! Bindings of attention and of the write to the cache that it reads.
 
 use crate::kernels::{numel, with_dtype};
-use crate::recording::{Call, call};
+use crate::recording::{Argument, Call, call};
 use chairlift_kernels::bf16;
 use chairlift_kernels::layout::{CacheShape, check_block_size};
 use chairlift_kernels::paged_attention::Layer;
 use chairlift_kernels::stored::{Stored, check_int8};
-use chairlift_kernels::tensor::{Borrows, Dtype, Tensor};
+use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorMut};
 use chairlift_kernels::work_items::Sequences;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -41,7 +41,7 @@ fn expect_shape(name: &str, tensor: &Tensor, other_name: &str, other: &Tensor) -
 struct KvWrite {
     key: Tensor,
     value: Tensor,
-    cache: Tensor,
+    cache: TensorMut,
     slot_mapping: Tensor,
     block_size: usize,
 }
@@ -49,6 +49,15 @@ struct KvWrite {
 impl Call for KvWrite {
     fn work(&self) -> usize {
         numel(&self.key)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("key", &self.key),
+            ("value", &self.value),
+            ("cache", &*self.cache),
+            ("slot_mapping", &self.slot_mapping),
+        ]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -79,7 +88,7 @@ pub(crate) fn kv_write(
     py: Python<'_>,
     key: Tensor,
     value: Tensor,
-    cache: Tensor,
+    cache: TensorMut,
     slot_mapping: Tensor,
     block_size: usize,
 ) -> PyResult<()> {
@@ -102,7 +111,7 @@ struct PagedAttention {
     rows: Tensor,
     query_start_loc: Tensor,
     seq_lens: Tensor,
-    out: Tensor,
+    out: TensorMut,
     scale: f32,
     block_size: usize,
     window: Option<usize>,
@@ -126,6 +135,18 @@ impl Call for PagedAttention {
         // Lists that are wrong are told by `run`.
         let sequences = self.sequences(&mut Borrows::default());
         sequences.map_or(0, |sequences| width.saturating_mul(sequences.num_pairs()))
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("query", &self.query),
+            ("cache", &self.cache),
+            ("block_table", &self.block_table),
+            ("rows", &self.rows),
+            ("query_start_loc", &self.query_start_loc),
+            ("seq_lens", &self.seq_lens),
+            ("out", &*self.out),
+        ]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -171,7 +192,7 @@ pub(crate) fn paged_attention(
     rows: Tensor,
     query_start_loc: Tensor,
     seq_lens: Tensor,
-    out: Tensor,
+    out: TensorMut,
     scale: f32,
     block_size: usize,
     window: Option<usize>,

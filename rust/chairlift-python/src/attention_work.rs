@@ -1,7 +1,7 @@
 //! `attention_work`: the work lists of a step in the caller's buffers.
 
 use chairlift_core::attention_work::Cut;
-use chairlift_kernels::tensor::{Borrows, Tensor};
+use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// Cuts the attention of a step for a GPU; returns how much decode work and how many prefill tiles there are.
@@ -15,8 +15,8 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 pub(crate) fn attention_work(
     query_start_loc: Tensor,
     seq_lens: Tensor,
-    work: Tensor,
-    tiles: Tensor,
+    work: TensorMut,
+    tiles: TensorMut,
     num_kv_heads: usize,
     group: usize,
     split_len: usize,
@@ -24,17 +24,6 @@ pub(crate) fn attention_work(
     tile_rows: usize,
     window: usize,
 ) -> PyResult<(usize, usize)> {
-    for (name, value) in [
-        ("num_kv_heads", num_kv_heads),
-        ("group", group),
-        ("split_len", split_len),
-        ("tile_rows", tile_rows),
-    ] {
-        if value == 0 {
-            let message = format!("{name}: expected at least 1, got 0");
-            return Err(PyValueError::new_err(message));
-        }
-    }
     let cut = Cut {
         num_kv_heads,
         group,

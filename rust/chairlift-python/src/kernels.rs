@@ -1,10 +1,10 @@
 //! Bindings of the CPU kernels: check at the door, release the GIL, call; or keep the call ([`crate::recording`]).
 
-use crate::recording::{Call, call};
+use crate::recording::{Argument, Call, call};
 use crate::{attention, linear, sampling};
 use chairlift_kernels::dispatch::instruction_set;
 use chairlift_kernels::rope::HeadNorm;
-use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorElement};
+use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut};
 use chairlift_kernels::{bf16, pool};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -58,12 +58,16 @@ pub(crate) fn numel(tensor: &Tensor) -> usize {
 struct SelectRows {
     x: Tensor,
     rows: Tensor,
-    out: Tensor,
+    out: TensorMut,
 }
 
 impl Call for SelectRows {
     fn work(&self) -> usize {
         numel(&self.out)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![("x", &self.x), ("rows", &self.rows), ("out", &*self.out)]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -79,7 +83,7 @@ impl Call for SelectRows {
 
 /// out[i] = x[rows[i]].
 #[pyfunction]
-fn select_rows(py: Python<'_>, x: Tensor, rows: Tensor, out: Tensor) -> PyResult<()> {
+fn select_rows(py: Python<'_>, x: Tensor, rows: Tensor, out: TensorMut) -> PyResult<()> {
     call(py, SelectRows { x, rows, out })
 }
 
@@ -87,12 +91,20 @@ struct RmsNorm {
     x: Tensor,
     weight: Tensor,
     eps: f32,
-    out: Tensor,
+    out: TensorMut,
 }
 
 impl Call for RmsNorm {
     fn work(&self) -> usize {
         numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("x", &self.x),
+            ("weight", &self.weight),
+            ("out", &*self.out),
+        ]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -109,7 +121,7 @@ impl Call for RmsNorm {
 
 /// out = x / rms(x) * weight over the last axis.
 #[pyfunction]
-fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: Tensor) -> PyResult<()> {
+fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: TensorMut) -> PyResult<()> {
     call(
         py,
         RmsNorm {
@@ -122,16 +134,25 @@ fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: Tensor) ->
 }
 
 struct AddRmsNorm {
-    x: Tensor,
+    x: TensorMut,
     update: Tensor,
     weight: Tensor,
     eps: f32,
-    out: Tensor,
+    out: TensorMut,
 }
 
 impl Call for AddRmsNorm {
     fn work(&self) -> usize {
         2 * numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("x", &*self.x),
+            ("update", &self.update),
+            ("weight", &self.weight),
+            ("out", &*self.out),
+        ]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -154,11 +175,11 @@ impl Call for AddRmsNorm {
 #[pyfunction]
 fn add_rms_norm(
     py: Python<'_>,
-    x: Tensor,
+    x: TensorMut,
     update: Tensor,
     weight: Tensor,
     eps: f32,
-    out: Tensor,
+    out: TensorMut,
 ) -> PyResult<()> {
     call(
         py,
@@ -173,7 +194,7 @@ fn add_rms_norm(
 }
 
 struct Rope {
-    x: Tensor,
+    x: TensorMut,
     positions: Tensor,
     cos_sin: Tensor,
     norm_weight: Option<Tensor>,
@@ -183,6 +204,19 @@ struct Rope {
 impl Call for Rope {
     fn work(&self) -> usize {
         numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        let tensors = [
+            ("x", &*self.x),
+            ("positions", &self.positions),
+            ("cos_sin", &self.cos_sin),
+        ];
+        let norm_weight = self
+            .norm_weight
+            .as_ref()
+            .map(|weight| ("norm_weight", weight));
+        tensors.into_iter().chain(norm_weight).collect()
     }
 
     fn run(&self) -> PyResult<()> {
@@ -210,7 +244,7 @@ impl Call for Rope {
 #[pyo3(signature = (x, positions, cos_sin, norm_weight=None, eps=1e-6))]
 fn rope(
     py: Python<'_>,
-    x: Tensor,
+    x: TensorMut,
     positions: Tensor,
     cos_sin: Tensor,
     norm_weight: Option<Tensor>,
@@ -230,12 +264,16 @@ fn rope(
 
 struct SiluMul {
     gate_up: Tensor,
-    out: Tensor,
+    out: TensorMut,
 }
 
 impl Call for SiluMul {
     fn work(&self) -> usize {
         numel(&self.gate_up)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![("gate_up", &self.gate_up), ("out", &*self.out)]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -252,7 +290,7 @@ impl Call for SiluMul {
 
 /// out = silu(gate) * up.
 #[pyfunction]
-fn silu_mul(py: Python<'_>, gate_up: Tensor, out: Tensor) -> PyResult<()> {
+fn silu_mul(py: Python<'_>, gate_up: Tensor, out: TensorMut) -> PyResult<()> {
     call(py, SiluMul { gate_up, out })
 }
 
@@ -266,10 +304,10 @@ fn cpu_features() -> &'static str {
 /// Sets the kernels' threads.
 #[pyfunction]
 fn set_num_threads(num_threads: usize) -> PyResult<()> {
-    if num_threads == 0 {
-        return Err(PyValueError::new_err(
-            "num_threads: expected at least 1, got 0",
-        ));
+    let most = pool::MAX_THREADS;
+    if !(1..=most).contains(&num_threads) {
+        let message = format!("num_threads: expected 1 to {most}, got {num_threads}");
+        return Err(PyValueError::new_err(message));
     }
     pool::set_num_threads(num_threads);
     Ok(())

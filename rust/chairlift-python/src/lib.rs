@@ -15,15 +15,18 @@ mod kernels;
 mod linear;
 mod outboxes;
 mod plan;
+mod process_guard;
 mod recording;
 mod sampling;
 mod scheduler;
 mod text;
 mod waits;
 
-#[pymodule]
+// A Python without the interpreter's lock takes it for this module: what needs it has not been proven free of it.
+#[pymodule(gil_used = true)]
 mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
+    use chairlift_kernels::{layout, quantized};
 
     #[pymodule_export]
     use crate::{
@@ -31,6 +34,7 @@ mod _core {
         events::{Account, Events, FailedEvent, FinishedEvent, TokensEvent},
         outboxes::{Outboxes, Posted},
         plan::apply_plan,
+        process_guard::ProcessGuard,
         recording::Recording,
         scheduler::{Added, Load, Scheduler},
         text::{TextStream, TokenTable},
@@ -42,6 +46,9 @@ mod _core {
         crate::kernels::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("HEAD_DIM_STEP", layout::HEAD_DIM_STEP)?;
+        module.add("MAX_HEAD_DIM", layout::MAX_HEAD_DIM)?;
+        module.add("MAX_INT8_INPUTS", quantized::MAX_INT8_INPUTS)?;
         module.add("CoreError", py.get_type::<crate::error::CoreError>())?;
         module.add("ConfigError", py.get_type::<crate::error::ConfigError>())?;
         module.add("Refused", py.get_type::<crate::error::Refused>())?;

@@ -1,10 +1,11 @@
 //! Bindings of the linear layers, and of the roofline that they are measured against.
 
+use crate::detach::detach;
 use crate::kernels::{numel, optional};
-use crate::recording::{Call, call};
+use crate::recording::{Argument, Call, call};
 use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
 use chairlift_kernels::roofline::Arithmetic;
-use chairlift_kernels::tensor::{Borrows, Dtype, Tensor};
+use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorMut};
 use chairlift_kernels::{bf16, linear, roofline};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -26,15 +27,21 @@ fn linear_bytes(
     item_size: usize,
     quantize: Option<&str>,
 ) -> PyResult<usize> {
-    let shape = (out_features, in_features);
-    match (quantization(quantize)?, item_size) {
-        (Some(code), 4 | 2) => Ok(QuantizedLinear::packed_bytes(shape.0, shape.1, code)),
-        (None, 4) => Ok(linear::Linear::<f32>::packed_bytes(shape.0, shape.1)),
-        (None, 2) => Ok(linear::Linear::<bf16>::packed_bytes(shape.0, shape.1)),
-        _ => Err(PyValueError::new_err(format!(
-            "item_size: expected 4 or 2, got {item_size}"
-        ))),
-    }
+    let bytes = match (quantization(quantize)?, item_size) {
+        (Some(code), 4 | 2) => QuantizedLinear::packed_bytes(out_features, in_features, code),
+        (None, 4) => linear::Linear::<f32>::packed_bytes(out_features, in_features),
+        (None, 2) => linear::Linear::<bf16>::packed_bytes(out_features, in_features),
+        _ => {
+            let message = format!("item_size: expected 4 or 2, got {item_size}");
+            return Err(PyValueError::new_err(message));
+        }
+    };
+    bytes.ok_or_else(|| {
+        let message = format!(
+            "out_features, in_features: expected a layer that fits memory, got {out_features}, {in_features}"
+        );
+        PyValueError::new_err(message)
+    })
 }
 
 fn quantization(name: Option<&str>) -> PyResult<Option<Quantization>> {
@@ -72,14 +79,19 @@ impl Linear {
     ) -> PyResult<Self> {
         weight.dims::<2>("weight")?;
         let code = quantization(quantize)?;
+        // Another thread may give a tensor other memory meanwhile.
+        let _weight = weight.storage(py)?;
+        let _bias = bias.as_ref().map(|bias| bias.storage(py)).transpose()?;
         let mut borrows = Borrows::default();
         macro_rules! pack {
             ($T:ty, $Layer:ident) => {{
                 let rows = borrows.rows::<$T>("weight", &weight)?;
                 let bias = optional::<$T>(&mut borrows, "bias", bias.as_ref())?;
-                py.detach(|| match code {
-                    Some(code) => QuantizedLinear::new(rows, bias, code).map(Layers::Quantized),
-                    None => linear::Linear::new(rows, bias).map(Layers::$Layer),
+                detach(py, || {
+                    Ok(match code {
+                        Some(code) => Layers::Quantized(QuantizedLinear::new(rows, bias, code)?),
+                        None => Layers::$Layer(linear::Linear::new(rows, bias)?),
+                    })
                 })?
             }};
         }
@@ -110,7 +122,7 @@ impl Linear {
     }
 
     /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`.
-    fn forward(this: Py<Self>, py: Python<'_>, x: Tensor, out: Tensor) -> PyResult<()> {
+    fn forward(this: Py<Self>, py: Python<'_>, x: Tensor, out: TensorMut) -> PyResult<()> {
         call(
             py,
             Forward {
@@ -125,13 +137,17 @@ impl Linear {
 struct Forward {
     linear: Py<Linear>,
     x: Tensor,
-    out: Tensor,
+    out: TensorMut,
 }
 
 impl Call for Forward {
     fn work(&self) -> usize {
         // Each input meets each output of its row.
         numel(&self.x).saturating_mul(self.linear.get().out_features())
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![("x", &self.x), ("out", &*self.out)]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -161,9 +177,13 @@ impl Call for Forward {
 /// Reads all of `words` with all threads: what memory gives at most.
 #[pyfunction]
 fn read_memory(py: Python<'_>, words: Tensor) -> PyResult<u32> {
+    let _storage = words.storage(py)?;
     let words = Borrows::default().slice::<i32>("words", &words)?;
-    Ok(py.detach(|| roofline::read_memory(words)))
+    detach(py, || Ok(roofline::read_memory(words)))
 }
+
+/// Rounds of [`multiply_in_registers`] at most: operations of all threads are counted in 64 bits.
+const MAX_ROUNDS: usize = 1 << 32;
 
 /// Multiplies and adds in registers with all threads; gives the number of operations.
 #[pyfunction]
@@ -179,5 +199,11 @@ fn multiply_in_registers(py: Python<'_>, arithmetic: &str, rounds: usize) -> PyR
             )));
         }
     };
-    Ok(py.detach(|| roofline::multiply_in_registers(arithmetic, rounds)))
+    if rounds > MAX_ROUNDS {
+        let message = format!("rounds: expected at most {MAX_ROUNDS}, got {rounds}");
+        return Err(PyValueError::new_err(message));
+    }
+    detach(py, || {
+        Ok(roofline::multiply_in_registers(arithmetic, rounds))
+    })
 }

@@ -1,7 +1,7 @@
 //! `apply_plan`: the runner's tables and inputs as slices.
 
 use chairlift_core::row_tables::{self, RowTables, StepInputs};
-use chairlift_kernels::tensor::{Borrows, Tensor};
+use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// Applies a plan to the runner's tables and derives the inputs of the forward pass.
@@ -15,22 +15,22 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 pub(crate) fn apply_plan(
     plan: Tensor,
     block_size: usize,
-    computed: Tensor,
+    computed: TensorMut,
     last_token: Tensor,
-    row_slot: Tensor,
-    row_index: Tensor,
-    block_tables: Tensor,
-    rows: Tensor,
-    input_ids: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
-    sample_rows: Tensor,
+    row_slot: TensorMut,
+    row_index: TensorMut,
+    block_tables: TensorMut,
+    rows: TensorMut,
+    input_ids: TensorMut,
+    positions: TensorMut,
+    slot_mapping: TensorMut,
+    query_start_loc: TensorMut,
+    seq_lens: TensorMut,
+    sample_rows: TensorMut,
 ) -> PyResult<(usize, usize, usize)> {
     let [num_kv_groups, num_rows, _] = block_tables.dims("block_tables")?;
     for (name, table) in [
-        ("computed", &computed),
+        ("computed", &*computed),
         ("last_token", &last_token),
         ("row_slot", &row_slot),
         ("row_index", &row_index),

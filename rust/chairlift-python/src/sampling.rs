@@ -1,9 +1,9 @@
 //! Binding of the sampler.
 
 use crate::kernels::numel;
-use crate::recording::{Call, call};
+use crate::recording::{Argument, Call, call};
 use chairlift_kernels::sampling::{self, Draws, Parameters};
-use chairlift_kernels::tensor::{Borrows, Tensor};
+use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::prelude::*;
 
 struct Sample {
@@ -15,15 +15,32 @@ struct Sample {
     seed: Tensor,
     index: Tensor,
     position: Tensor,
-    tokens: Tensor,
-    counts: Tensor,
-    logprobs: Tensor,
-    ranks: Tensor,
+    tokens: TensorMut,
+    counts: TensorMut,
+    logprobs: TensorMut,
+    ranks: TensorMut,
 }
 
 impl Call for Sample {
     fn work(&self) -> usize {
         numel(&self.logits)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("logits", &self.logits),
+            ("temperature", &self.temperature),
+            ("top_k", &self.top_k),
+            ("top_p", &self.top_p),
+            ("min_p", &self.min_p),
+            ("seed", &self.seed),
+            ("index", &self.index),
+            ("position", &self.position),
+            ("tokens", &*self.tokens),
+            ("counts", &*self.counts),
+            ("logprobs", &*self.logprobs),
+            ("ranks", &*self.ranks),
+        ]
     }
 
     fn run(&self) -> PyResult<()> {
@@ -65,10 +82,10 @@ pub(crate) fn sample(
     seed: Tensor,
     index: Tensor,
     position: Tensor,
-    tokens: Tensor,
-    counts: Tensor,
-    logprobs: Tensor,
-    ranks: Tensor,
+    tokens: TensorMut,
+    counts: TensorMut,
+    logprobs: TensorMut,
+    ranks: TensorMut,
 ) -> PyResult<()> {
     let sample = Sample {
         logits,

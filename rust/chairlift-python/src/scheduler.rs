@@ -10,7 +10,7 @@ use chairlift_core::{
     scheduler::{self, Change, Next, Sampled, Schedule, StepId, Stopping},
     text::TextOptions,
 };
-use chairlift_kernels::tensor::{Borrows, Tensor};
+use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
@@ -225,7 +225,8 @@ impl Scheduler {
 
     #[pyo3(signature = (now, request_id, *, max_tokens = None, min_tokens = 0, stop = vec![],
         stop_token_ids = vec![], include_stop = false, priority = None, queue_timeout = None,
-        time_to_first_token = None, time_limit = None, credit = 0, paused = None))]
+        time_to_first_token = None, time_limit = None, credit = 0,
+        credit_is_final = false, paused = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -244,6 +245,7 @@ impl Scheduler {
         time_to_first_token: Option<u64>,
         time_limit: Option<u64>,
         credit: u64,
+        credit_is_final: bool,
         paused: Option<bool>,
     ) -> bool {
         let change = Change {
@@ -261,6 +263,7 @@ impl Scheduler {
                 time_limit,
             }),
             credit,
+            credit_is_final,
             paused,
         };
         self.inner
@@ -274,7 +277,7 @@ impl Scheduler {
         self.inner.draft(RequestId(request_id), index, &tokens)
     }
 
-    fn schedule(&mut self, now: u64, plan: Tensor) -> PyResult<Option<u64>> {
+    fn schedule(&mut self, now: u64, plan: TensorMut) -> PyResult<Option<u64>> {
         let mut borrows = Borrows::default();
         let buffer = borrows.slice_mut::<i32>("plan", &plan)?;
         if buffer.len() < self.plan_capacity {

@@ -24,7 +24,8 @@ from chairlift.machine import available_cores
 ARCHITECTURES: Final = ("sm_80", "sm_90a", "sm_100", "sm_120")
 """What the kernels are compiled for where nobody says otherwise."""
 
-STANDARD: Final = "c++17"
+OPTIONS: Final = {"std": "c++17", "ptxas_options": ["-v"]}
+"""Of the compiler, beside the architecture and the folder of headers."""
 
 Progress = Callable[[int, int, str], None]
 """Called with the kernels that are done, how many there are, and the name of the last one."""
@@ -71,12 +72,14 @@ def build(
         folder: Where machine code is kept; None is `cache_folder()`.
 
     Raises:
-        ConfigError: The compiler is not installed, or a kernel does not compile.
+        ConfigError: The compiler is not installed, a kernel does not compile, or the folder cannot
+            be read and written.
     """
     wanted = list(names)
     place = cache_folder() if folder is None else folder
     # Whatever the machine code depends on beside its name.
-    common = f"{sources.digest()} {STANDARD} {architecture} {_compiler_version()}"
+    options = json.dumps(OPTIONS, sort_keys=True)
+    common = f"{sources.digest()} {options} {architecture} {_compiler_name()}"
     binaries: dict[str, Binary] = {}
     with ThreadPoolExecutor(max_workers=available_cores()) as pool:
         futures = [pool.submit(_binary, name, architecture, common, place) for name in wanted]
@@ -103,15 +106,34 @@ def local_architectures() -> list[str]:
 def _binary(name: str, architecture: str, common: str, folder: Path) -> Binary:
     key = sha256(f"{common} {name}".encode()).hexdigest()[:32]
     cubin, about = folder / f"{key}.cubin", folder / f"{key}.json"
-    if not about.exists():
-        compiled = compile_kernel(name, architecture)
-        _write(cubin, compiled.code)
-        symbol = compiled.symbol.decode("ascii")
-        note = {"name": name, "architecture": architecture, "symbol": symbol}
-        # Last: who finds it finds the machine code too.
-        _write(about, json.dumps(note).encode())
-    noted = json.loads(about.read_bytes())
-    return Binary(name, noted["symbol"].encode("ascii"), cubin)
+    try:
+        symbol = _kept_symbol(cubin, about)
+        if symbol is None:
+            compiled = compile_kernel(name, architecture)
+            symbol = compiled.symbol.decode("ascii")
+            note = {"name": name, "architecture": architecture, "symbol": symbol}
+            _write(cubin, compiled.code)
+            _write(about, json.dumps({**note, "sha256": _sum(compiled.code)}).encode())
+    except OSError as error:
+        message = f"compiled kernels: {error} (XDG_CACHE_HOME names another folder)"
+        raise ConfigError(message) from error
+    return Binary(name, symbol.encode("ascii"), cubin)
+
+
+def _kept_symbol(cubin: Path, about: Path) -> str | None:
+    """Gives the symbol of machine code that is on disk, whole; None where it is to be compiled."""
+    try:
+        note, code = json.loads(about.read_bytes()), cubin.read_bytes()
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if not isinstance(note, dict) or note.get("sha256") != _sum(code):
+        return None
+    symbol = note.get("symbol")
+    return symbol if isinstance(symbol, str) and symbol.isascii() else None
+
+
+def _sum(code: bytes) -> str:
+    return sha256(code).hexdigest()
 
 
 def compile_kernel(name: str, architecture: str) -> Compiled:
@@ -126,9 +148,8 @@ def compile_kernel(name: str, architecture: str) -> Compiled:
     options = ProgramOptions(
         name=source.name,
         arch=architecture,
-        std=STANDARD,
         include_path=str(sources.source_folder() / "include"),
-        ptxas_options=["-v"],
+        **OPTIONS,
     )
     log = io.StringIO()
     try:
@@ -140,24 +161,55 @@ def compile_kernel(name: str, architecture: str) -> Compiled:
     return Compiled(bytes(compiled.code), compiled.symbol_mapping[name], log.getvalue())
 
 
-def _compiler_version() -> str:
+def compiler_version() -> tuple[int, int]:
+    """Gives the version of CUDA that NVRTC compiles for.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
     try:
-        import cuda.core
+        import cuda.core  # noqa: F401
         from cuda.bindings import nvrtc
     except ImportError as error:
         message = f"device: cuda needs `pip install chairlift[cuda]` ({error})"
         raise ConfigError(message) from error
     try:
-        status, major, minor = nvrtc.nvrtcVersion()
+        _, major, minor = nvrtc.nvrtcVersion()
     except RuntimeError as error:
         message = f"device: cuda needs `pip install chairlift[cuda]`, and finds no NVRTC: {error}"
         raise ConfigError(message) from error
-    return f"nvrtc {major}.{minor} ({int(status)}), cuda.core {cuda.core.__version__}"
+    return int(major), int(minor)
+
+
+def unknown_architecture(major: int, minor: int) -> str | None:
+    """Gives why NVRTC cannot compile for a GPU of a compute capability; None if it can."""
+    from cuda.bindings import nvrtc
+
+    _, known = nvrtc.nvrtcGetSupportedArchs()
+    if 10 * major + minor in known:
+        return None
+    return (
+        f"device: expected a GPU that this NVRTC knows (compute capability up to"
+        f" {max(known) / 10:.1f}), got {major}.{minor}"
+    )
+
+
+def _compiler_name() -> str:
+    version = compiler_version()
+    import cuda.core
+
+    return f"nvrtc {version}, cuda.core {cuda.core.__version__}"
 
 
 def _write(path: Path, content: bytes) -> None:
     """Puts a whole file in its place: others may compile the same at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    Path(file.name).replace(path)
+        unfinished = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chairlift.kernels.cuda.build import Progress, architecture_of, build
-from chairlift.kernels.cuda.launch import CudaLauncher, install
+from chairlift.kernels.cuda.launch import CudaLauncher, cuda_launcher
 from chairlift.kernels.cuda.sources import ModelKernels
 
 
@@ -17,6 +17,13 @@ class Event(Protocol):
 
     def synchronize(self) -> None:
         """Waits until the device has come to it."""
+
+
+class Recorder(Protocol):
+    """Records launches over memory that all its recordings share: one of them runs at a time."""
+
+    def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
+        """Records launches; gives what does all of them again, on the same memory, at once."""
 
 
 class Accelerator(Protocol):
@@ -53,8 +60,12 @@ class Accelerator(Protocol):
         The device waits, not its caller.
         """
 
-    def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """Records launches; gives what does all of them again, on the same memory, at once."""
+    def recorder(self) -> Recorder:
+        """Begins to record launches anew; what was recorded before is forgotten, and must not run.
+
+        Raises:
+            RuntimeError: Work that was given to the device has failed.
+        """
 
 
 def pinned_bytes(num_bytes: int) -> int:
@@ -67,7 +78,7 @@ class CudaDevice:
 
     def __init__(self, index: int = 0) -> None:
         self.device = torch.device("cuda", index)
-        self._pool: Any = None
+        self._recorder: CudaRecorder | None = None
         # PyTorch's streams do not wait for the default stream by themselves.
         self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
@@ -79,7 +90,7 @@ class CudaDevice:
         """
         architecture = architecture_of(*torch.cuda.get_device_capability(self.device))
         binaries = build(kernels.names(), architecture, on_progress)
-        install(self.device, CudaLauncher(binaries, self.device))
+        cuda_launcher(self.device).add(binaries.values())
 
     def free_bytes(self) -> int:
         """As the driver tells."""
@@ -103,13 +114,50 @@ class CudaDevice:
         stream: Any = torch.cuda.current_stream(self.device)
         stream.wait_event(event)
 
+    def recorder(self) -> Recorder:
+        """As `Accelerator.recorder`: the graphs of a runner that is gone go before the next."""
+        torch.cuda.synchronize(self.device)
+        if self._recorder is not None:
+            self._recorder.close()
+        self._recorder = CudaRecorder(self.device, cuda_launcher(self.device))
+        return self._recorder
+
+
+class CudaRecorder:
+    """CUDA graphs of one runner, with a pool of memory and a stream of their own.
+
+    cuBLAS keeps a workspace for each stream. The first capture takes it from the pool, and the
+    others find it there; the end of a graph frees the workspaces of its stream. So no graph of
+    another runner may be captured on this stream or use this pool.
+    """
+
+    def __init__(self, device: torch.device, launcher: CudaLauncher) -> None:
+        self._device = device
+        # The kernels of a graph must outlive it.
+        self._launcher = launcher
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
         """Captures a CUDA graph; runs the launches once before, for what they do the first time."""
         launches()
-        torch.cuda.synchronize(self.device)
-        # Launches allocate nothing that outlives them: what libraries take is shared.
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
             launches()
-        return graph.replay
+        self._graphs.append(graph)
+
+        def replay() -> None:
+            assert self._graphs, "what was recorded for a runner that is gone must not run"
+            graph.replay()
+
+        return replay
+
+    def close(self) -> None:
+        """Ends the graphs; nothing of them may be at work."""
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()

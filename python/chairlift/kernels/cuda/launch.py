@@ -7,7 +7,7 @@ sources on the CPU.
 
 import ctypes
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -41,7 +41,11 @@ class Launcher(Protocol):
         """Gives how many blocks of a kernel the device runs at once."""
 
 
+SHARED_BYTES: Final = 48 << 10
+"""Shared memory that every kernel may use; for more of it a limit of the kernel must be raised."""
+
 _launchers: Final[dict[str, Launcher]] = {}
+_lock: Final = threading.Lock()
 
 
 def install(device: torch.device, launcher: Launcher) -> None:
@@ -72,32 +76,71 @@ class _Stream(NamedTuple):
         return 0, self.handle
 
 
+class LoadedKernels:
+    """The kernels that are loaded on a device: each model adds some, and none goes.
+
+    A captured graph launches a kernel again by its address, so a kernel that was loaded once stays
+    for as long as the process lives.
+    """
+
+    def __init__(self, load: Callable[[Binary], Any], allow: Callable[[Any, int], None]) -> None:
+        """Starts with no kernels.
+
+        Args:
+            load: Gives the kernel of a binary.
+            allow: Lets a kernel use so many bytes of shared memory; a later call replaces it.
+        """
+        self._load = load
+        self._allow = allow
+        self._lock = threading.Lock()
+        self._kernels: dict[str, Any] = {}
+        self._allowed: dict[str, int] = {}
+
+    def add(self, binaries: Iterable[Binary]) -> None:
+        """Loads the kernels that are not loaded yet."""
+        with self._lock:
+            for binary in binaries:
+                if binary.name not in self._kernels:
+                    self._kernels[binary.name] = self._load(binary)
+
+    def get(self, name: str, shared_bytes: int) -> Any:  # noqa: ANN401, cuda.core is optional
+        """Gives a kernel that may use so many bytes of shared memory, or more.
+
+        The limit belongs to the kernel, which launches of several sizes share: it only rises.
+        """
+        kernel = self._kernels[name]
+        if shared_bytes > self._allowed.get(name, SHARED_BYTES):
+            with self._lock:
+                if shared_bytes > self._allowed.get(name, SHARED_BYTES):
+                    self._allow(kernel, shared_bytes)
+                    self._allowed[name] = shared_bytes
+        return kernel
+
+
 class CudaLauncher:
     """Starts kernels on a GPU, on the current stream of PyTorch."""
 
-    def __init__(self, binaries: Mapping[str, Binary], device: torch.device) -> None:
-        """Loads machine code.
+    def __init__(self, device: torch.device) -> None:
+        """Makes a launcher that has no kernels yet.
 
         Args:
-            binaries: By name expression.
             device: Of type `cuda`, with an index.
         """
-        from cuda.core import Device, ObjectCode
+        from cuda.core import Device
 
         self._device = device
         self._cuda_device = Device(device.index)
         self._cuda_device.set_current()
         self._threads = threading.local()
-        # A module must outlive its kernels.
-        self._modules = {
-            name: ObjectCode.from_cubin(
-                binary.cubin.read_bytes(), symbol_mapping={name: binary.symbol}
-            )
-            for name, binary in binaries.items()
-        }
-        self._kernels: dict[tuple[str, int], Any] = {}
+        self._modules: list[Any] = []
+        self._kernels = LoadedKernels(self._load, self._allow_shared_bytes)
         self._num_resident: dict[tuple[str, int, int], int] = {}
         self._num_processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+
+    def add(self, binaries: Iterable[Binary]) -> None:
+        """Loads the machine code that is not loaded yet."""
+        self._enter()
+        self._kernels.add(binaries)
 
     def launch(
         self, name: str, grid: Grid, num_threads: int, shared_bytes: int, *arguments: Argument
@@ -106,7 +149,7 @@ class CudaLauncher:
         from cuda.core import LaunchConfig, launch
 
         self._enter()
-        kernel = self._kernel(name, shared_bytes)
+        kernel = self._kernels.get(name, shared_bytes)
         config = LaunchConfig(grid=grid, block=num_threads, shmem_size=shared_bytes)
         stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
         # A plain int is a pointer.
@@ -120,7 +163,7 @@ class CudaLauncher:
         key = name, num_threads, shared_bytes
         if key not in self._num_resident:
             self._enter()
-            occupancy = self._kernel(name, shared_bytes).occupancy
+            occupancy = self._kernels.get(name, shared_bytes).occupancy
             blocks = occupancy.max_active_blocks_per_multiprocessor(num_threads, shared_bytes)
             self._num_resident[key] = self._num_processors * max(1, int(blocks))
         return self._num_resident[key]
@@ -131,23 +174,32 @@ class CudaLauncher:
             self._cuda_device.set_current()
             self._threads.entered = True
 
-    def _kernel(self, name: str, shared_bytes: int) -> Any:  # noqa: ANN401, cuda.core is optional
-        kernel = self._kernels.get((name, shared_bytes))
-        if kernel is None:
-            kernel = self._modules[name].get_kernel(name)
-            _allow_shared_bytes(kernel, shared_bytes, self._device.index)
-            self._kernels[name, shared_bytes] = kernel
-        return kernel
+    def _load(self, binary: Binary) -> Any:  # noqa: ANN401, cuda.core is optional
+        from cuda.core import ObjectCode
+
+        code = binary.cubin.read_bytes()
+        module = ObjectCode.from_cubin(code, symbol_mapping={binary.name: binary.symbol})
+        # A module must outlive its kernels.
+        self._modules.append(module)
+        return module.get_kernel(binary.name)
+
+    def _allow_shared_bytes(self, kernel: Any, shared_bytes: int) -> None:  # noqa: ANN401
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        status, *_ = driver.cuKernelSetAttribute(
+            attribute, shared_bytes, kernel.handle, driver.CUdevice(self._device.index)
+        )
+        if status != driver.CUresult.CUDA_SUCCESS:
+            message = f"{shared_bytes} bytes of shared memory: {status!r}"
+            raise RuntimeError(message)
 
 
-def _allow_shared_bytes(kernel: Any, shared_bytes: int, device: int) -> None:  # noqa: ANN401
-    """A kernel may use more than 48 KiB of shared memory only if it is said beforehand."""
-    from cuda.bindings import driver
-
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    status, *_ = driver.cuKernelSetAttribute(
-        attribute, shared_bytes, kernel.handle, driver.CUdevice(device)
-    )
-    if status != driver.CUresult.CUDA_SUCCESS:
-        message = f"{shared_bytes} bytes of shared memory: {status!r}"
-        raise RuntimeError(message)
+def cuda_launcher(device: torch.device) -> CudaLauncher:
+    """Gives the launcher of a GPU, which all models of the process share."""
+    with _lock:
+        launcher = _launchers.get(str(device))
+        if not isinstance(launcher, CudaLauncher):
+            launcher = CudaLauncher(device)
+            install(device, launcher)
+        return launcher

@@ -18,9 +18,11 @@ from chairlift.kernels.cuda.sources import kernel_name
 MAX_DECODE_ROWS: Final = 16
 """Packed rows (queries times heads of a KV head) that a decode tile has room for."""
 
-_VECTOR_BYTES: Final = 16
+VECTOR_BYTES: Final = 16
 _BUS_GRID: Final = 64
 """Blocks of threads that copy across the bus: 512 KiB under way, several times what a bus needs."""
+NORM_BYTES: Final = 64
+"""Shared memory of `rms_norm` beside a row."""
 _Device = ("cuda", "cpu")
 """Tensors of a CPU go to the emulation, where one is installed."""
 
@@ -111,7 +113,7 @@ def rms_norm_out(out: Tensor, x: Tensor, update: Tensor | None, weight: Tensor, 
         kernel_name("rms_norm", x.dtype),
         (num_tokens, 1, 1),
         256,
-        hidden * x.itemsize + 64,
+        hidden * x.itemsize + NORM_BYTES,
         *(out, x, update, weight, c_int(hidden), c_float(eps)),
     )
 
@@ -120,7 +122,7 @@ def rms_norm_out(out: Tensor, x: Tensor, update: Tensor | None, weight: Tensor, 
 def silu_mul_out(out: Tensor, gate_up: Tensor) -> None:
     """As `silu_mul`."""
     num_tokens, inner = out.shape
-    per_block = 256 * _VECTOR_BYTES // out.itemsize
+    per_block = 256 * VECTOR_BYTES // out.itemsize
     launcher_of(out).launch(
         kernel_name("silu_mul", out.dtype),
         (num_tokens, -(-inner // per_block), 1),

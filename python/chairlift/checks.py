@@ -1,30 +1,49 @@
 """Checks of single values in a request: each gives the value, or raises `RequestError`.
 
+The engine and the clients share them: a value means the same with and without a server.
+
 A message says what was expected and what was got: numbers as they are, of everything else only its
 type or its length, so that no part of a prompt reaches an error or a log.
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeGuard
 
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import Reason, RequestError, echo
+from chairlift.types import Chat, ChatMessage
 
 _FOREVER_S = 1e9
 """Longer times are cut to this: thirty years, which fit the core's 64-bit nanoseconds."""
 
+_MAX_SHOWN = 10**40
+"""Larger numbers are not written out: Python refuses to, from 4,300 digits on."""
+
+_NO_LIST = (bytes, bytearray, memoryview, Mapping)
+"""Collections whose items are not those of a list."""
+
 
 def bad(field: str, expected: str, got: object) -> RequestError:
     """Gives the error for a value that is wrong."""
-    shown = repr(got) if isinstance(got, int | float) else f"a value of type {type(got).__name__}"
-    message = f"{field}: expected {expected}, got {shown}"
+    message = f"{field}: expected {expected}, got {_shown(got)}"
     return RequestError(Reason.BAD_PARAMETER, message, field=field)
+
+
+def _shown(got: object) -> str:
+    if isinstance(got, int) and abs(got) > _MAX_SHOWN:
+        return f"a number of {got.bit_length()} bits"
+    if isinstance(got, int | float):
+        return repr(got)
+    return f"a value of type {echo(type(got).__name__)}"
 
 
 def real(value: object, field: str, low: float, high: float, expected: str) -> float:
     """Checks a number in `[low, high]`; NaN is in no range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise bad(field, expected, value)
-    return float(value)
+    # A whole number may be beyond what a float holds.
+    return float(min(value, sys.float_info.max) if isinstance(value, int) else value)
 
 
 def integer(value: object, field: str, low: int, high: int) -> int:
@@ -66,12 +85,37 @@ def short_text(text: str, field: str, most_bytes: int) -> None:
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)
 
 
-def strings(values: Iterable[str], field: str, *, most: int, most_bytes: int) -> tuple[str, ...]:
-    """Checks a list of short texts that are not empty."""
-    expected = f"at most {most} strings of 1 to {most_bytes} bytes"
-    if isinstance(values, str) or not isinstance(values, Iterable):
+def flag(value: object, field: str) -> bool:
+    """Check a truth value; a number or a text is none."""
+    if not isinstance(value, bool):
+        raise bad(field, "True or False", value)
+    return value
+
+
+def kind(value: object, expected: type, field: str) -> None:
+    """Check that a part of a request is of its type."""
+    if not isinstance(value, expected):
+        raise bad(field, f"a {expected.__name__}", value)
+
+
+def is_list(value: object) -> TypeGuard[Collection[Any]]:
+    """Say whether a value holds items that can be read twice; text and bytes are no lists."""
+    return isinstance(value, Collection) and not isinstance(value, (str, *_NO_LIST))
+
+
+def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
+    """Give the items of a list of texts; one text stands for itself, not for its letters."""
+    if isinstance(values, str):
+        return (values,)
+    if not is_list(values):
         raise bad(field, expected, values)
-    texts = tuple(values)
+    return tuple(values)
+
+
+def strings(values: object, field: str, *, most: int, most_bytes: int) -> tuple[str, ...]:
+    """Check short texts that are not empty: a list of them, or one text."""
+    expected = f"at most {most} strings of 1 to {most_bytes} bytes"
+    texts = one_or_many(values, field, expected)
     at_most(texts, field, most)
     for text in texts:
         size = utf8_len(text, field)
@@ -81,20 +125,44 @@ def strings(values: Iterable[str], field: str, *, most: int, most_bytes: int) ->
     return texts
 
 
-def token_ids(values: Iterable[int], field: str, vocab_size: int) -> list[int]:
-    """Checks ids against the width of the logits.
+def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
+    """Check ids against the width of the logits.
 
     The tokenizer's length is not the measure: an id that it knows but the logits do not have would
     read and write beside the row.
     """
+    if not is_list(values):
+        raise bad(field, "a list of whole numbers", values)
     try:
         ids = list(map(operator.index, values))
     except TypeError:
         raise bad(field, "whole numbers", values) from None
+    if bool in set(map(type, values)):
+        raise bad(field, "whole numbers", True)
     if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
         message = f"{field}: expected ids from 0 to {vocab_size - 1}, got one outside"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)
     return ids
+
+
+def prompt(value: object, field: str) -> None:
+    """Check that a value is of a type that a prompt may have; its contents are not read."""
+    if not isinstance(value, str | Chat) and not is_list(value):
+        raise bad(field, "text, a list of token ids or a Chat", value)
+
+
+def chat(value: Chat) -> None:
+    """Check the types in a conversation."""
+    flag(value.add_generation_prompt, "chat.add_generation_prompt")
+    kind(value.template_arguments, Mapping, "chat.template_arguments")
+    if not is_list(value.messages):
+        field = "chat.messages"
+        raise bad(field, "a list of ChatMessage", value.messages)
+    for i, message in enumerate(value.messages):
+        path = f"chat.messages[{i}]"
+        kind(message, ChatMessage, path)
+        for name in ("role", "content", "name"):
+            utf8_len(getattr(message, name), f"{path}.{name}")
 
 
 def at_most(values: Sequence[object], field: str, most: int) -> None:

@@ -1,0 +1,198 @@
+"""Long texts are tokenized on a few threads, by tenants in turn.
+
+A text waits in the queue of its tenant until a thread is free. A tenant has at most half of the
+threads, and the tenants take turns, so that one tenant's texts delay another's by no more than the
+pieces of work that run already; each of these is bounded by `TextLimits` and `TemplateProcess`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from chairlift.errors import Reason, RequestError
+from chairlift.machine import available_cores
+from chairlift.types import Chat, Request
+
+if TYPE_CHECKING:
+    from chairlift.engine.engine import Engine
+    from chairlift.engine.prepare import Prepared
+
+MAX_WAITING_BYTES: Final = 32 * 2**20
+"""Of all texts that wait for a thread."""
+
+MAX_TENANT_WAITING_BYTES: Final = MAX_WAITING_BYTES // 2
+"""Of those of one tenant."""
+
+_SHORT_TEXT: Final = 4096
+"""Characters that are tokenized at once, in a millisecond or two."""
+_SHORT_IDS: Final = 16_384
+"""Token ids that are checked at once."""
+_OWN_BYTES: Final = 1024
+"""What a waiting text counts besides its bytes."""
+_RETRY_S: Final = 1.0
+
+_T = TypeVar("_T")
+
+
+class TextQueue:
+    """Runs bounded pieces of work off the event loop; all methods are called on it."""
+
+    def __init__(self, timeout_s: float, num_threads: int | None = None) -> None:
+        """Start no thread yet.
+
+        Args:
+            timeout_s: The longest wait for a thread, in seconds.
+            num_threads: Pieces of work at a time; None is 2 to 4, by the number of cores.
+        """
+        self._timeout_s = timeout_s
+        self._num_free = num_threads or min(max(available_cores() // 2, 2), 4)
+        self._most = max(self._num_free // 2, 1)
+        self._threads = ThreadPoolExecutor(self._num_free, thread_name_prefix="chairlift-text")
+        self._running: dict[str, int] = {}
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By tenant; the first in the dictionary is the next whose turn it is."""
+        self._num_bytes: dict[str, int] = {}
+        """Of the texts that wait, by tenant."""
+
+    async def prepare(self, engine: "Engine", request: Request) -> "Prepared":
+        """Tokenize and validate a request, on a thread unless it is short.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong, or as `run`.
+        """
+        if _is_short(request):
+            return engine.prepare(request)
+        within_s = engine.check(request).start_within_s
+        size = _size(request)
+        return await self.run(
+            lambda: engine.prepare(request), tenant=request.tenant, size=size, within_s=within_s
+        )
+
+    async def run(
+        self, work: Callable[[], _T], *, tenant: str, size: int, within_s: float | None = None
+    ) -> _T:
+        """Run work on a thread.
+
+        Args:
+            work: What it raises is raised here.
+            tenant: The tenant that the work is for.
+            size: Bytes that the work keeps in memory while it waits.
+            within_s: The longest wait in seconds where it is less than that of the queue.
+
+        Raises:
+            RequestError: `QUOTA` or `QUEUE_FULL`: too much of the tenant, or of all, waits already;
+                `QUEUE_TIMEOUT`: no thread was free in time; `DRAINING`: after `close`.
+        """
+        limit_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
+        await self._enter(tenant, size + _OWN_BYTES, limit_s)
+        loop = asyncio.get_running_loop()
+        try:
+            future = self._threads.submit(work)
+        except RuntimeError:
+            self._leave(tenant)
+            raise _draining() from None
+
+        def ended(_: Future[_T]) -> None:
+            with suppress(RuntimeError):  # The event loop is closed.
+                loop.call_soon_threadsafe(self._leave, tenant)
+
+        # Not with the caller, who may be cancelled: the thread is free when the work has ended.
+        future.add_done_callback(ended)
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Refuse what waits and what comes; what runs ends by itself."""
+        self._threads.shutdown(wait=False)
+        for queue in self._waiting.values():
+            for turn in queue:
+                if not turn.done():
+                    turn.set_exception(_draining())
+
+    async def _enter(self, tenant: str, size: int, timeout_s: float) -> None:
+        """Wait for a thread."""
+        if not self._waiting.get(tenant) and self._may_run(tenant):
+            self._take(tenant)
+            return
+        self._check_room(tenant, size)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue = self._waiting.setdefault(tenant, deque())
+        queue.append(turn)
+        self._num_bytes[tenant] = self._num_bytes.get(tenant, 0) + size
+        try:
+            async with asyncio.timeout(timeout_s):
+                await turn
+        except TimeoutError:
+            self._give_up(turn, tenant)
+            message = f"the text was not tokenized within {timeout_s:.3g} s"
+            raise RequestError(Reason.QUEUE_TIMEOUT, message, retry_after_s=_RETRY_S) from None
+        except asyncio.CancelledError:
+            self._give_up(turn, tenant)
+            raise
+        finally:
+            self._num_bytes[tenant] -= size
+            if not self._num_bytes[tenant]:
+                del self._num_bytes[tenant]
+            with suppress(ValueError):
+                queue.remove(turn)
+            if not queue and self._waiting.get(tenant) is queue:
+                del self._waiting[tenant]
+
+    def _give_up(self, turn: "asyncio.Future[None]", tenant: str) -> None:
+        """Pass on a turn that came in the moment in which nothing waited for it any more."""
+        if turn.done() and not turn.cancelled() and turn.exception() is None:
+            self._leave(tenant)
+
+    def _check_room(self, tenant: str, size: int) -> None:
+        own, total = self._num_bytes.get(tenant, 0), sum(self._num_bytes.values())
+        if own and own + size > MAX_TENANT_WAITING_BYTES:
+            message = f"quota: {own} bytes of text wait to be tokenized already"
+            raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+        if total and total + size > MAX_WAITING_BYTES:
+            message = f"{total} bytes of text wait to be tokenized already"
+            raise RequestError(Reason.QUEUE_FULL, message, retry_after_s=_RETRY_S)
+
+    def _may_run(self, tenant: str) -> bool:
+        return self._num_free > 0 and self._running.get(tenant, 0) < self._most
+
+    def _take(self, tenant: str) -> None:
+        self._num_free -= 1
+        self._running[tenant] = self._running.get(tenant, 0) + 1
+
+    def _leave(self, tenant: str) -> None:
+        """Free a thread, and give it to the next tenant that may have one."""
+        self._num_free += 1
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+        for following in list(self._waiting):
+            queue = self._waiting[following]
+            while queue and queue[0].done():
+                queue.popleft()
+            if queue and self._may_run(following):
+                queue.popleft().set_result(None)
+                self._take(following)
+                self._waiting[following] = self._waiting.pop(following)
+
+
+def _is_short(request: Request) -> bool:
+    """Whether preparing takes no time; a prompt that is none is refused at once."""
+    prompt: object = getattr(request, "prompt", None)
+    if isinstance(prompt, Chat):
+        return False
+    most = _SHORT_TEXT if isinstance(prompt, str) else _SHORT_IDS
+    return not isinstance(prompt, Sized) or len(prompt) < most
+
+
+def _size(request: Request) -> int:
+    """Give about how many bytes a prompt has that was checked."""
+    if isinstance(request.prompt, Chat):
+        return sum(len(message.content) for message in request.prompt.messages)
+    return len(request.prompt)
+
+
+def _draining() -> RequestError:
+    message = "the server is shutting down and takes no new requests"
+    return RequestError(Reason.DRAINING, message, retry_after_s=_RETRY_S)

@@ -1,0 +1,87 @@
+"""What shapes the kernels of a device can run: checked before a model is read, field by field."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Shape(Protocol):
+    """The sizes of a model, by their names in `ModelConfig`."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of the residual stream."""
+
+    @property
+    def intermediate_size(self) -> int:
+        """Numbers inside the feed-forward."""
+
+    @property
+    def num_heads(self) -> int:
+        """Of queries."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Of keys and values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers of a head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The shapes that the kernels of a device can run; 0 is no limit."""
+
+    head_dims: Sequence[int]
+    head_dims_text: str
+    """The same, as a message says it."""
+    width_step: int = 1
+    """`hidden_size` and `intermediate_size` are multiples of this."""
+    max_hidden_size: int = 0
+    max_heads_per_kv_head: int = 0
+    max_int8_inputs: int = 0
+    """Of a linear layer that is quantized to int8."""
+
+    def obstacle(self, shape: Shape, where: str = "") -> str | None:
+        """Gives why the kernels cannot run a shape, by its field; None if they can.
+
+        Args:
+            shape: Of a model.
+            where: Follows what is expected, such as ` on a GPU`.
+        """
+        step, most_hidden, group = self.width_step, self.max_hidden_size, self.max_heads_per_kv_head
+        hidden, inner, heads = shape.hidden_size, shape.intermediate_size, shape.num_heads
+        checks = (
+            ("head_dim", self.head_dims_text, shape.head_dim, shape.head_dim in self.head_dims),
+            (
+                "num_attention_heads",
+                f"at most {group} for each KV head",
+                heads,
+                not group or heads <= group * shape.num_kv_heads,
+            ),
+            ("hidden_size", f"a multiple of {step}", hidden, hidden % step == 0),
+            (
+                "hidden_size",
+                f"at most {most_hidden}",
+                hidden,
+                not most_hidden or hidden <= most_hidden,
+            ),
+            ("intermediate_size", f"a multiple of {step}", inner, inner % step == 0),
+        )
+        for name, expected, got, is_met in checks:
+            if not is_met:
+                return f"{name}: expected {expected}{where}, got {got}"
+        return None
+
+    def int8_obstacle(self, shape: Shape) -> str | None:
+        """Gives why the layers of a shape cannot be quantized to int8; None if they can."""
+        inputs = {
+            "hidden_size": shape.hidden_size,
+            "intermediate_size": shape.intermediate_size,
+            "num_attention_heads * head_dim": shape.num_heads * shape.head_dim,
+        }
+        for name, got in inputs.items():
+            if self.max_int8_inputs and got > self.max_int8_inputs:
+                return f"quantize: int8 expects {name} of at most {self.max_int8_inputs}, got {got}"
+        return None

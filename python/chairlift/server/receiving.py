@@ -1,0 +1,233 @@
+"""The messages that clients are sending: how many at once, and for how long.
+
+gRPC keeps what it has of an unfinished message, up to `max_receive_bytes` for each call whose
+handler waits for one. So few calls wait at once; a call that has a single message waits for it for
+a short time, and a call that has waited longest without a live request makes room for others. A
+call that is not read yet holds no more than one small window (`config.grpc_options`).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from chairlift.errors import Reason, RequestError
+from chairlift.server.decoding import DecodingQueue
+from chairlift.server.shares import Holder, Share, Shares
+
+MESSAGE_S: Final = 10.0
+"""For the message of a call that has a single one; a stream may be silent for any time."""
+
+_RELIEF_S: Final = 0.1
+"""Where memory runs short, calls that have waited for less may go on."""
+_LEAST: Final = 16
+"""Calls of each kind that may wait for a message, however long messages may be."""
+
+_QUIET_S: Final = 0.05
+"""A client that has sent nothing for so long is not writing."""
+_HEAR_OUT_S: Final = 0.5
+"""A client that never stops writing learns its status nevertheless, or INTERNAL."""
+
+
+def _never() -> bool:
+    return False
+
+
+class Receiving:
+    """The calls that wait for a message, of all connections; for one event loop.
+
+    Attributes:
+        churn_bytes: Most that ended messages and abandoned ones may have taken, since the start.
+        decoding: Of long messages.
+    """
+
+    def __init__(
+        self,
+        max_message_bytes: int = 2**20,
+        memory_bytes: int = 256 * 2**20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts with none.
+
+        Args:
+            max_message_bytes: gRPC refuses a longer message.
+            memory_bytes: What unfinished messages may take together.
+            clock: Gives seconds.
+        """
+        num = memory_bytes // max_message_bytes
+        num_unary = max(_LEAST, num // 4)
+        num_streams = max(_LEAST, num - num_unary)
+        self.churn_bytes = 0
+        self.decoding = DecodingQueue()
+        self._max_message_bytes = max_message_bytes
+        self._clock = clock
+        # A stream may wait for long, a single message not: streams do not keep those out.
+        self._unary = Shares("calls that send their message", num_unary)
+        self._streams = Shares("streams that may send messages", num_streams)
+        self._waiting: dict[Messages, float] = {}
+        """Since when; those that have waited longest come first."""
+
+    def enter(self, connection: str, *, is_stream: bool) -> Share:
+        """Lets a call wait for messages.
+
+        Raises:
+            RequestError: Too many do, and none of a connection with more of them can make room.
+        """
+        shares = self._streams if is_stream else self._unary
+        holder = ("connection", connection)
+        while True:
+            try:
+                return shares.take((holder,))
+            except RequestError:
+                # Those that have waited longest come first, and an honest client's wait is short.
+                others = [
+                    messages
+                    for messages in self._evictable(0)
+                    if messages.is_stream == is_stream
+                    and shares.held(messages.holder) > shares.held(holder)
+                ]
+                if not others:
+                    raise
+                max(others, key=lambda messages: shares.held(messages.holder)).evict()
+
+    def relieve(self) -> int:
+        """Ends calls that may hold unfinished messages, of the connection with the most of them.
+
+        Returns:
+            How many.
+        """
+        num: dict[Holder, int] = {}
+        for messages in self._evictable(_RELIEF_S):
+            num[messages.holder] = num.get(messages.holder, 0) + 1
+        if not num:
+            return 0
+        largest = max(num, key=num.__getitem__)
+        ended = [m for m in self._evictable(_RELIEF_S) if m.holder == largest]
+        for messages in ended:
+            messages.evict()
+        return len(ended)
+
+    def _evictable(self, after_s: float) -> "list[Messages]":
+        until = self._clock() - after_s
+        waiting = self._waiting.items()
+        return [m for m, since in waiting if since <= until and not m.is_evicted and not m.in_use()]
+
+    def begin(self, messages: "Messages") -> None:
+        """A call waits for its next message."""
+        self._waiting[messages] = self._clock()
+
+    def end(self, messages: "Messages", num_bytes: int | None) -> None:
+        """The message has come, or, without a number of bytes, does not come any more."""
+        del self._waiting[messages]
+        self.churn_bytes += self._max_message_bytes if num_bytes is None else num_bytes
+
+
+class Messages:
+    """What a client sends on one call, each message decoded when it is taken.
+
+    Attributes:
+        holder: The connection.
+        is_stream: Whether more than one message may come.
+        in_use: Whether the call has live requests, so that it does not make room for others.
+        is_evicted: Whether it had to.
+    """
+
+    def __init__(
+        self,
+        receiving: Receiving,
+        messages: AsyncIterator[bytes],
+        decode: Callable[[bytes], Any] | None,
+        connection: str,
+        *,
+        is_stream: bool,
+    ) -> None:
+        self.holder: Holder = ("connection", connection)
+        self.is_stream = is_stream
+        self.in_use: Callable[[], bool] = _never
+        self._receiving = receiving
+        self._messages = messages
+        self._decode = decode
+        self._share: Share | None = None
+        self._wait = asyncio.timeout(None)
+        self._is_reading = self.is_evicted = self._is_closed = False
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        data = await self._next(None if self.is_stream else MESSAGE_S)
+        if self._decode is None:
+            return data
+        try:
+            return await self._receiving.decoding.decode(self._decode, data)
+        except (DecodeError, UnicodeDecodeError):
+            text = "the message is not valid protobuf of this type, or holds text that is not UTF-8"
+            raise RequestError(Reason.BAD_PARAMETER, text) from None
+
+    async def only(self) -> Any:
+        """The message of a call that has one.
+
+        Raises:
+            RequestError: It does not come, or not in time, or is wrong.
+        """
+        try:
+            return await anext(self)
+        except StopAsyncIteration:
+            text = "the call ended before its message: expected one message, got none"
+            raise RequestError(Reason.BAD_PARAMETER, text) from None
+        finally:
+            self.close()
+
+    async def _next(self, within_s: float | None) -> bytes:
+        # Stays set after the end of the messages, or where the reader was cancelled amid a read.
+        self._is_reading = True
+        if self._share is None:
+            _, connection = self.holder
+            self._share = self._receiving.enter(connection, is_stream=self.is_stream)
+        num_bytes = None
+        self._receiving.begin(self)
+        try:
+            async with asyncio.timeout(within_s) as self._wait:
+                data = await anext(self._messages)
+            num_bytes = len(data)
+        except StopAsyncIteration:
+            num_bytes = 0
+            self.close()
+            raise
+        except TimeoutError:
+            raise self._refusal(within_s) from None
+        finally:
+            self._receiving.end(self, num_bytes)
+        self._is_reading = False
+        return data
+
+    def _refusal(self, within_s: float | None) -> RequestError:
+        if self.is_evicted:
+            message = "this call waited longest for a message and made room for others"
+        else:
+            message = f"the call's message was not complete within {within_s:g} s"
+        return RequestError(Reason.QUOTA, message, retry_after_s=1.0)
+
+    def evict(self) -> None:
+        """Ends the wait for a message, and with it the call."""
+        self.is_evicted = True
+        self.close()
+        # It may have run out at this very moment.
+        with suppress(RuntimeError):
+            self._wait.reschedule(asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        """No message is read any more; may be called again."""
+        self._is_closed = True
+        if self._share is not None:
+            self._share.release()
+
+    async def hear_out(self) -> None:
+        """Takes what the client still sends and drops it, for a moment and unless it is read."""
+        with suppress(TimeoutError, StopAsyncIteration, RequestError):
+            async with asyncio.timeout(_HEAR_OUT_S):
+                while not self._is_reading and not self._is_closed:
+                    await self._next(_QUIET_S)

@@ -1,0 +1,123 @@
+"""A server as a process: signals, the garbage of loading, deadlines of a shutdown, exit codes."""
+
+import asyncio
+import gc
+import logging
+import math
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from chairlift import _core
+from chairlift.config import EngineConfig
+from chairlift.logs import fields
+from chairlift.server.config import ServerConfig
+from chairlift.server.server import Server
+from chairlift.server.watchdog import FAULT_EXIT
+
+_log = logging.getLogger(__name__)
+
+LEAK_EXIT: Final = 3
+"""Exit code of a server that ended in order but had lost KV blocks on the way."""
+_EXIT_S: Final = 15.0
+"""Beyond the grace of a drain: gRPC waits for handlers without a bound."""
+_LOST_PORT_GRACE_S: Final = 2.0
+"""For the streams that are open when the port is lost: their clients can reconnect only after."""
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""For so long a busy event loop may keep the engine thread from the interpreter, not for 5 ms."""
+
+
+async def run_server(
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    on_ready: Callable[[str], None] | None = None,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    guard: _core.ProcessGuard | None = None,
+) -> int:
+    """Serves until SIGTERM or SIGINT; a second signal cuts the grace short.
+
+    Args:
+        engine_config: Of the engine.
+        server_config: Of the server, the model's name included.
+        on_ready: Told the address when requests are accepted.
+        on_progress: Told, on another thread, how many bytes of the weights are read of how many.
+        guard: Of the process: it ends the process also where this call has returned and threads
+            keep it alive. Default: a guard that holds until this call returns.
+
+    Returns:
+        The exit code: 0; 70 if the engine was lost for good, and another process may do better;
+        3 if KV blocks were still taken after the last request had ended.
+
+    Raises:
+        ConfigError: A setting or an address is wrong.
+        ModelError: The model cannot be loaded.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    with ExitStack() as undo:
+        if guard is None:
+            guard = undo.enter_context(_core.ProcessGuard(FAULT_EXIT))
+        server = Server(engine_config, server_config, guard)
+        stop, hurry = undo.enter_context(_signals())
+        guard.watch_signals(server_config.drain_grace_s + _EXIT_S)
+        # From here on a signal ends the server in order, also while the port is being bound.
+        address = await server.bind()
+        load = asyncio.create_task(server.load(on_progress))
+        try:
+            await _first(load, stop)
+            if load.done():
+                load.result()
+                # A full collection of garbage walks all objects, modules and model included: 50 to
+                # 130 ms in which no token moves, every few thousand calls. These stay for ever.
+                gc.collect()
+                gc.freeze()
+                ready = fields(address=address, model=server_config.model_names[0])
+                _log.info("serving", extra=ready)
+                if on_ready is not None:
+                    on_ready(address)
+                await _first(asyncio.create_task(server.gate.draining.wait()), stop)
+        finally:
+            load.cancel()
+            has_died = server.gate.draining.is_set()
+            most_s = _LOST_PORT_GRACE_S if server.has_lost_port else math.inf
+            grace_s = min(server_config.drain_grace_s, most_s)
+            guard.exit_within(grace_s + _EXIT_S)
+            hurrying = asyncio.create_task(_hurry(hurry, guard))
+            await server.stop(grace_s, hurry)
+            hurrying.cancel()
+    code = FAULT_EXIT if has_died else LEAK_EXIT if server.has_leaked else 0
+    _log.info("stopped", extra=fields(exit_code=code))
+    return code
+
+
+async def _hurry(hurry: asyncio.Event, guard: _core.ProcessGuard) -> None:
+    """Shorten the shutdown after a second signal."""
+    await hurry.wait()
+    guard.exit_within(_EXIT_S)
+
+
+@contextmanager
+def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+    """Events that the first and the second SIGTERM or SIGINT set."""
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (second if first.is_set() else first).set()
+
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield first, second
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
+    """Until the task is done or the event is set."""
+    waiter = asyncio.create_task(event.wait())
+    await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()

@@ -1,0 +1,104 @@
+"""Shares of a common resource: no connection and no tenant takes all of it.
+
+Dynamic thresholds (Choudhury and Hahne, 1998): a holder may grow while it holds at most `SHARE`
+times what is free. One holder alone reaches three quarters, a second one three quarters of what
+is left, and so on: a holder that comes later finds something free.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from chairlift.errors import Reason, RequestError
+
+SHARE: Final = 3
+"""Times what is free that one holder may hold."""
+_RETRY_S: Final = 1.0
+
+Holder = tuple[str, str]
+"""What kind of holder, as in messages, and which."""
+
+
+def holders_of(connection: str, tenant: str) -> tuple[Holder, ...]:
+    """The holders that a call of this connection counts for; callers without a name share none."""
+    connected = ("connection", connection)
+    return (connected, ("tenant", tenant)) if tenant else (connected,)
+
+
+class Share:
+    """What one call or request holds; `release` may be called again."""
+
+    def __init__(self, shares: "Shares", holders: tuple[Holder, ...], num: int) -> None:
+        self._shares = shares
+        self.holders = holders
+        self._num = num
+
+    def release(self) -> None:
+        """Gives it back."""
+        self._shares.give_back(self.holders, self._num)
+        self._num = 0
+
+
+class Room(NamedTuple):
+    """How much of a resource there is."""
+
+    total: int
+    free: int
+    elsewhere: int = 0
+    """How many of what is held may be elsewhere, such as running instead of in the queue; each
+    holder is taken to have its part of these."""
+
+
+class Shares:
+    """Who holds how much of one resource; for one event loop."""
+
+    def __init__(self, name: str, total: int, room: Callable[[int], Room] | None = None) -> None:
+        """Starts with nothing held.
+
+        Args:
+            name: Of the resource, as in messages.
+            total: How much there is.
+            room: Gives how much there is and is free while so much is held, where this is not for
+                the shares to know; a full resource refuses by itself then.
+        """
+        self._name = name
+        self._total = total
+        self._room = room
+        self._held: Counter[Holder] = Counter()
+        self._num_held = 0
+
+    def held(self, holder: Holder) -> int:
+        """What a holder has."""
+        return self._held[holder]
+
+    def take(self, holders: tuple[Holder, ...], num: int = 1) -> Share:
+        """Takes so much of it for all these holders.
+
+        Raises:
+            RequestError: Nothing is free, or one of the holders has its share already.
+        """
+        held = self._num_held
+        room = self._room(held) if self._room else Room(self._total, self._total - held)
+        if room.free < num and self._room is None:
+            message = f"all {room.total} {self._name} of this server are taken"
+            raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+        part = 1 - min(1.0, room.elsewhere / (self._num_held + num))
+        for holder in holders:
+            held = self._held[holder]
+            if room.free >= num and (held + num) * part > SHARE * room.free:
+                message = (
+                    f"quota {holder[0]}_share: this {holder[0]} has {held} {self._name},"
+                    f" and {room.free} of {room.total} are free"
+                )
+                raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+        self._num_held += num
+        self._held.update(dict.fromkeys(holders, num))
+        return Share(self, holders, num)
+
+    def give_back(self, holders: tuple[Holder, ...], num: int) -> None:
+        """Frees what a share held."""
+        self._num_held -= num
+        for holder in holders:
+            self._held[holder] -= num
+            if not self._held[holder]:
+                del self._held[holder]

@@ -1,0 +1,185 @@
+//! `ProcessGuard`: a thread that ends the process and never needs the interpreter's lock.
+//!
+//! Python's own timers and watchdogs are Python threads: native code that holds the lock silences them, signal handlers
+//! included. This thread reads clocks and flags only. Of a time in which it did not run itself (SIGSTOP, a paused virtual
+//! machine) it knows nothing, so that such a time counts against no deadline.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use pyo3::{
+    exceptions::{PyOSError, PyValueError},
+    prelude::*,
+};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag, low_level,
+};
+
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A longer sleep than this was not the thread's own.
+const GAP: Duration = Duration::from_secs(1);
+
+/// After a signal the interpreter may be silent for no longer than this, whatever was allowed before.
+const SILENCE_AFTER_SIGNAL: Duration = Duration::from_secs(5);
+
+/// What the process is held to, all of it on the clock of `Instant`.
+struct State {
+    last_beat: Instant,
+    max_silence: Option<Duration>,
+    exit_at: Option<Instant>,
+    grace: Option<Grace>,
+    closed: bool,
+}
+
+/// Flags that SIGTERM and SIGINT set, and the time from the first signal to the exit.
+struct Grace {
+    signals: [Arc<AtomicBool>; 2],
+    within: Duration,
+}
+
+impl State {
+    /// Moves every deadline by a time in which the process stood still.
+    fn forgive(&mut self, gap: Duration) {
+        self.last_beat += gap;
+        self.exit_at = self.exit_at.map(|at| at + gap);
+    }
+
+    fn note_signal(&mut self, now: Instant) {
+        let has_come = |grace: &mut Grace| {
+            grace
+                .signals
+                .iter()
+                .any(|signal| signal.load(Ordering::Relaxed))
+        };
+        let Some(grace) = self.grace.take_if(has_come) else {
+            return;
+        };
+        // Python may have seen the signal first, and a second one too.
+        let at = now + grace.within;
+        self.exit_at = Some(self.exit_at.map_or(at, |earlier| earlier.min(at)));
+        let most = self.max_silence.unwrap_or(SILENCE_AFTER_SIGNAL);
+        if most >= SILENCE_AFTER_SIGNAL {
+            self.max_silence = Some(SILENCE_AFTER_SIGNAL);
+            // A longer silence was allowed so far: the shorter one begins here.
+            self.last_beat = now;
+        }
+    }
+
+    /// Why the process has to end now.
+    fn verdict(&self, now: Instant) -> Option<String> {
+        let silence = now.saturating_duration_since(self.last_beat);
+        if self.max_silence.is_some_and(|most| silence > most) {
+            let seconds = silence.as_secs_f64();
+            return Some(format!("the interpreter has not run for {seconds:.1} s"));
+        }
+        self.exit_at
+            .is_some_and(|at| now >= at)
+            .then(|| "the shutdown took too long".to_owned())
+    }
+}
+
+/// Ends the process when Python no longer runs, or when its shutdown takes too long.
+#[pyclass(module = "chairlift._core", frozen)]
+pub(crate) struct ProcessGuard {
+    state: Arc<Mutex<State>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn duration(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("expected a number of seconds, got {seconds}")))
+}
+
+fn watch(state: &Mutex<State>, exit_code: i32) {
+    let mut last = Instant::now();
+    loop {
+        thread::sleep(PERIOD);
+        let now = Instant::now();
+        let mut state = lock(state);
+        if state.closed {
+            return;
+        }
+        let slept = now.saturating_duration_since(last);
+        if slept > GAP {
+            state.forgive(slept.saturating_sub(PERIOD));
+        }
+        last = now;
+        state.note_signal(now);
+        if let Some(reason) = state.verdict(now) {
+            eprintln!("chairlift: {reason}; the process ends with {exit_code}");
+            low_level::exit(exit_code);
+        }
+    }
+}
+
+#[pymethods]
+impl ProcessGuard {
+    #[new]
+    fn new(exit_code: i32) -> PyResult<Self> {
+        let state = Arc::new(Mutex::new(State {
+            last_beat: Instant::now(),
+            max_silence: None,
+            exit_at: None,
+            grace: None,
+            closed: false,
+        }));
+        let watched = Arc::clone(&state);
+        thread::Builder::new()
+            .name("chairlift-guard".to_owned())
+            .spawn(move || watch(&watched, exit_code))
+            .map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Self { state })
+    }
+
+    fn beat(&self) {
+        lock(&self.state).last_beat = Instant::now();
+    }
+
+    fn limit_silence(&self, seconds: f64) -> PyResult<()> {
+        let most = duration(seconds)?;
+        let mut state = lock(&self.state);
+        state.last_beat = Instant::now();
+        state.max_silence = Some(most);
+        Ok(())
+    }
+
+    fn exit_within(&self, seconds: f64) -> PyResult<()> {
+        lock(&self.state).exit_at = Some(Instant::now() + duration(seconds)?);
+        Ok(())
+    }
+
+    fn watch_signals(&self, exit_within_s: f64) -> PyResult<()> {
+        let within = duration(exit_within_s)?;
+        let [terminate, interrupt] = [SIGTERM, SIGINT].map(|signal| {
+            let flag = Arc::new(AtomicBool::new(false));
+            // The handler that was there before still runs.
+            flag::register(signal, Arc::clone(&flag)).map(|_| flag)
+        });
+        let signals = [terminate?, interrupt?];
+        lock(&self.state).grace = Some(Grace { signals, within });
+        Ok(())
+    }
+
+    fn close(&self) {
+        lock(&self.state).closed = true;
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __exit__(&self, _kind: Py<PyAny>, _error: Py<PyAny>, _traceback: Py<PyAny>) {
+        self.close();
+    }
+}

@@ -1,0 +1,46 @@
+"""Long messages that come at once are decoded one by one."""
+
+import asyncio
+import itertools
+
+import pytest
+from chairlift.server.decoding import SHORT_BYTES, DecodingQueue
+
+
+async def test_other_work_of_the_event_loop_comes_between_long_messages():
+    queue, done = DecodingQueue(), []
+
+    def decode(data):
+        done.append("decode")
+        return len(data)
+
+    async def turns():
+        while len(done) < 12:
+            done.append("turn")
+            await asyncio.sleep(0)
+
+    work = asyncio.create_task(turns())
+    long = bytes(SHORT_BYTES + 1)
+    assert await asyncio.gather(*(queue.decode(decode, long) for _ in range(4))) == [len(long)] * 4
+    await work
+    assert done.count("decode") == 4
+    assert ("decode", "decode") not in list(itertools.pairwise(done))
+
+
+async def test_a_short_message_waits_for_no_other():
+    queue = DecodingQueue()
+    long = asyncio.create_task(queue.decode(len, bytes(SHORT_BYTES + 1)))
+    assert await queue.decode(len, b"abc") == 3
+    assert not long.done()
+    assert await long == SHORT_BYTES + 1
+
+
+async def test_a_message_that_cannot_be_decoded_keeps_nothing_else_waiting():
+    queue = DecodingQueue()
+
+    def fail(data):
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await queue.decode(fail, bytes(SHORT_BYTES + 1))
+    assert await queue.decode(len, bytes(SHORT_BYTES + 1)) == SHORT_BYTES + 1

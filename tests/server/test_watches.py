@@ -1,0 +1,103 @@
+"""Calls that watch the server: bounded in number, and in what waits for those that do not read."""
+
+from contextlib import AsyncExitStack
+
+import grpc
+import pytest
+from chairlift.server import steps
+from chairlift.server.live import LiveRequests
+from chairlift.server.server_service import MAX_WATCHES
+from chairlift.types import Sampling, Stopping
+from chairlift.v1 import server_pb2, server_pb2_grpc
+
+from tests.server.talk import Status, start
+
+
+@pytest.fixture
+def feeds():
+    return steps.StepFeeds(LiveRequests(), started_ns=0)
+
+
+@pytest.fixture
+def watch(feeds):
+    """Begins a feed of a tenant; gives it and what to call with each record."""
+
+    def begin(stack, tenant="ann"):
+        return stack.enter_context(feeds.watch(tenant, lambda _callback: lambda: None))
+
+    return begin
+
+
+@pytest.fixture
+def records(tiny_folder):
+    """The records of some steps of an engine."""
+    from chairlift.engine.engine import Engine
+
+    engine = Engine(tiny_folder, max_num_seqs=2, max_num_batched_tokens=8)
+    found = []
+    engine.watch_steps(found.append)
+    engine.generate([1, 2, 3], Sampling(temperature=0), Stopping(max_tokens=20, ignore_eos=True))
+    assert len(found) > 10
+    return found
+
+
+def decoded(data):
+    return server_pb2.WatchStepsResponse.FromString(data)
+
+
+async def test_a_step_is_encoded_once_for_all_who_have_no_row_in_it(
+    feeds, watch, records, monkeypatch
+):
+    made = []
+    step = steps.pb.Step
+    monkeypatch.setattr(steps.pb, "Step", lambda **fields: made.append(1) or step(**fields))
+    async with AsyncExitStack() as stack:
+        watchers = [watch(stack, tenant) for tenant in ("ann", "ann", "bob", "eve")]
+        for record in records:
+            feeds.add(record)
+        first, *others = [decoded(await watcher.take()) for watcher in watchers]
+        assert [step.step for step in first.steps] == [record.step for record in records]
+        assert all(other == first for other in others)
+    assert len(made) == len(records)
+
+
+async def test_what_is_kept_for_a_slow_watcher_is_bounded_in_bytes(
+    feeds, watch, records, monkeypatch
+):
+    monkeypatch.setattr(steps, "CAPACITY_BYTES", 400)
+    async with AsyncExitStack() as stack:
+        slow, fast = watch(stack), watch(stack)
+        for record in records:
+            feeds.add(record)
+            (seen,) = decoded(await fast.take()).steps
+            assert seen.step == record.step
+        data = await slow.take()
+        assert len(data) <= 400 + 8
+        response = decoded(data)
+        assert response.num_dropped + len(response.steps) == len(records)
+        assert response.num_dropped > 0
+        assert response.steps[-1].step == records[-1].step
+
+
+async def test_watches_of_a_connection_have_a_share_and_others_can_watch(serve):
+    async with serve(listen="127.0.0.1:0") as server:
+        load, step = server_pb2.WatchLoadRequest(), server_pb2.WatchStepsRequest()
+        steps_calls = [server.info.WatchSteps(step) for _ in range(MAX_WATCHES // 2)]
+        for call in steps_calls:
+            await call.initial_metadata()
+        load_calls = [server.info.WatchLoad(load) for _ in range(MAX_WATCHES // 4)]
+        for call in load_calls:
+            await call.read()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await server.info.WatchSteps(step).read()
+        status = Status.of(failed.value)
+        assert (status.code, status.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
+        assert "quota connection_share: this connection has 48 watches" in status.message
+        own = (("grpc.use_local_subchannel_pool", 1),)
+        async with grpc.aio.insecure_channel(server.address, options=own) as channel:
+            watch = server_pb2_grpc.ServerServiceStub(channel).WatchSteps(step)
+            await watch.initial_metadata()
+            await server.say(start("a"))
+            assert (await watch.read()).steps
+        for call in steps_calls + load_calls:
+            call.cancel()
