@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,19 @@ def test_it_says_where_it_listens_and_what_start_up_took(server: subprocess.Pope
 def test_port_in_use(chairlift: Run, tiny_folder: Path, target: str) -> None:
     run = chairlift("serve", tiny_folder, "--listen", target)
     assert_one_line(run, target, "address already in use")
+
+
+def names_of_threads() -> list[str]:
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+
+def test_a_start_that_failed_leaves_no_guard_on_the_process(
+    chairlift: Run, tiny_folder: Path, target: str
+) -> None:
+    chairlift("serve", tiny_folder, "--listen", target)
+    until = time.monotonic() + 10
+    while "chairlift-guard" in names_of_threads():
+        assert time.monotonic() < until
 
 
 def test_missing_model(chairlift: Run, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from chairlift.cli.config_options import config_options, engine_options
 from chairlift.cli.config_sources import read_config, settings_of
 from chairlift.cli.supervisor import Parent, run_supervised
 from chairlift.config import checked, engine_config
+from chairlift.errors import ChairliftError
 from chairlift.logs import LogConfig, configure, fields
 from chairlift.model.folder import check_model
 from chairlift.server.config import ServerConfig
@@ -131,10 +132,16 @@ def serve(
         parent.serving()
         typer.echo(f"serving on {address} after {startup.ready()}")
 
-    # The guard outlives the event loop: a thread that never ends must not keep the process.
+    # The guard outlives the event loop: a thread that never ends must not keep the process alive.
     guard = _core.ProcessGuard(FAULT_EXIT)
     serving = run_server(engine, server, on_ready, on_progress=startup.progress, guard=guard)
-    raise typer.Exit(asyncio.run(serving))
+    try:
+        code = asyncio.run(serving)
+    except ChairliftError:
+        # Nothing was served. A program that called this command lives on.
+        guard.close()
+        raise
+    raise typer.Exit(code)
 
 
 class Startup:
