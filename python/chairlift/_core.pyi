@@ -369,9 +369,9 @@ class Load:
 
     num_waiting: int
     num_running: int
-    num_waiting_parked: int
+    num_waiting_suspended: int
     """Of those that wait and those with a row, they may not go on: paused, or without credit."""
-    num_running_parked: int
+    num_running_suspended: int
     num_rows_held: int
     """Rows in use, those that wait empty for the end of a static or dynamic batch included."""
     num_blocks: int
@@ -400,12 +400,12 @@ class Waiting:
     """How a live request stands."""
 
     state: str
-    """`waiting`, `running` or `parked`."""
+    """`waiting`, `running` or `suspended`."""
     cause: str | None
     """What it waits for, as of the last step that was planned; None while it runs.
 
     `step` (the one being computed), `row`, `blocks`, `budget` (of the step), `policy` (its gate),
-    `share` (another tenant's turn) or `parked`.
+    `share` (another tenant's turn) or `suspended`.
     """
     num_before: int
     """Requests before it in the queue; with several tenants as if they took turns."""

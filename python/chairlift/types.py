@@ -150,7 +150,7 @@ class RequestState(StrEnum):
 
     WAITING = "waiting"
     RUNNING = "running"
-    PARKED = "parked"
+    SUSPENDED = "suspended"
 
 
 class WaitCause(StrEnum):
@@ -168,7 +168,7 @@ class WaitCause(StrEnum):
     """Static or dynamic batching: a batch runs, or is not full yet."""
     SHARE = "share"
     """It is another tenant's turn."""
-    PARKED = "parked"
+    SUSPENDED = "suspended"
     """It is paused, or has no credit."""
 
 

@@ -22,10 +22,10 @@ CATALOGUE = {
     ("UNAVAILABLE", "DRAINING"),
     ("UNAVAILABLE", "ENGINE_DOWN"),
     ("RESOURCE_EXHAUSTED", "QUEUE_FULL"),
-    ("RESOURCE_EXHAUSTED", "QUOTA"),
+    ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"),
     ("RESOURCE_EXHAUSTED", "SLOW_READER"),
     ("DEADLINE_EXCEEDED", "QUEUE_TIMEOUT"),
-    ("DEADLINE_EXCEEDED", "WOULD_MISS"),
+    ("DEADLINE_EXCEEDED", "DEADLINE_UNREACHABLE"),
     ("INTERNAL", "STEP_FAILED"),
     ("INTERNAL", "NUMERIC_FAULT"),
     ("INTERNAL", "INTERNAL"),
@@ -42,7 +42,7 @@ class Record:
     prompt: int
     max_tokens: int
     was_cancelled: bool = False
-    sequences: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Record:
         if event.last:
             self.lasts.append(len(self.kinds))
         self.kinds.append(kind)
-        self.sequences.append(event.sequence)
+        self.numbers.append(event.number)
         self.tokens.extend(event.tokens.token_ids)
         if kind == "finished":
             self.end = pb.FinishReason.Name(event.finished.reason).removeprefix("FINISH_REASON_")
@@ -115,9 +115,9 @@ def troubles(record, answers, *, may_fail=frozenset(), may_end=frozenset()):
         may_fail: Reasons with which requests may fail or be refused.
         may_end: Statuses of calls besides OK, as (code, reason).
     """
-    heard = record.sequences
+    heard = record.numbers
     if any(after <= before for before, after in itertools.pairwise(heard)):
-        yield "the sequence numbers do not rise"
+        yield "the numbers of its events do not rise"
     if record.tokens != answers[record.prompt][: len(record.tokens)]:
         yield "the tokens are not those of the prompt alone"
     if len(record.tokens) > record.max_tokens:

@@ -19,14 +19,14 @@ SETUP = {
     "engine": {"max_num_seqs": ROWS, "max_num_batched_tokens": 512, "max_queued_requests": 32},
     "step_s": STEP_S,
 }
-# One connection carries all requests: QUOTA refuses what goes beyond its share of the queue.
-REFUSALS = ("QUEUE_FULL", "QUOTA", "WOULD_MISS")
+# One connection carries all requests: beyond its share of the queue it gets QUOTA_EXCEEDED.
+REFUSALS = ("QUEUE_FULL", "QUOTA_EXCEEDED", "DEADLINE_UNREACHABLE")
 MAY_FAIL = {*REFUSALS, "QUEUE_TIMEOUT"}
 MAY_END = {
     ("RESOURCE_EXHAUSTED", "QUEUE_FULL"),
-    ("RESOURCE_EXHAUSTED", "QUOTA"),
+    ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"),
     ("DEADLINE_EXCEEDED", "QUEUE_TIMEOUT"),
-    ("DEADLINE_EXCEEDED", "WOULD_MISS"),
+    ("DEADLINE_EXCEEDED", "DEADLINE_UNREACHABLE"),
 }
 TARGET_S = 0.75
 """To the first token; the queue is a wait of some two seconds when it is full."""

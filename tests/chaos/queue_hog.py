@@ -30,12 +30,12 @@ async def run(scale, lab):
 
     good = await beside_one(lab, server, storm())
     await server.until_idle()
-    assert kinds["QUOTA"]
+    assert kinds["QUOTA_EXCEEDED"]
     return Figures(
         "suspended requests",
         f"{CONNECTIONS * REQUESTS:,} requests without credit over {CONNECTIONS} connections,"
         f" {SECONDS[scale]} s",
-        [good, f"{kinds['accepted']:,} accepted, {kinds['QUOTA']:,} refused"],
+        [good, f"{kinds['accepted']:,} accepted, {kinds['QUOTA_EXCEEDED']:,} refused"],
     )
 
 

@@ -12,7 +12,7 @@ WHOLE = Record(
     label="a",
     prompt=0,
     max_tokens=3,
-    sequences=[1, 2, 4, 5],
+    numbers=[1, 2, 4, 5],
     kinds=["accepted", "tokens", "tokens", "finished"],
     tokens=[11, 12, 13],
     lasts=[3],
@@ -34,7 +34,7 @@ def test_what_a_correct_server_sends_passes(record):
 @pytest.mark.parametrize(
     ("record", "trouble"),
     [
-        (replace(WHOLE, sequences=[1, 2, 2, 3]), "do not rise"),
+        (replace(WHOLE, numbers=[1, 2, 2, 3]), "do not rise"),
         (replace(WHOLE, tokens=[11, 12, 14]), "not those of the prompt alone"),
         (replace(WHOLE, max_tokens=2), "too many tokens"),
         (replace(WHOLE, kinds=["tokens", "tokens", "tokens", "finished"]), "neither accepted"),

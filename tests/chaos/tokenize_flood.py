@@ -16,7 +16,7 @@ LONG = "one lift up, two chairs down " * 36_000
 """Almost the largest message."""
 TOO_LONG = "a" * (4 * 2**20)
 
-FULL = ("RESOURCE_EXHAUSTED", "QUOTA")
+FULL = ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED")
 """The texts of a tenant that wait are bounded."""
 REFUSED = ("INVALID_ARGUMENT", "PROMPT_TOO_LONG")
 

@@ -32,7 +32,7 @@ def activity(tenant: str, errors: int = 0, num_tokens: int = 100) -> pb.TenantAc
     found.time_to_first_token_p99.FromMilliseconds(1250)
     found.reasons.add(reason="length", count=10)
     if errors:
-        found.reasons.add(reason="QUOTA", is_error=True, count=errors)
+        found.reasons.add(reason="QUOTA_EXCEEDED", is_error=True, count=errors)
     return found
 
 
@@ -103,7 +103,7 @@ def test_tenants_have_times_to_the_first_token_and_errors(width: int) -> None:
         assert ann == ["ann", "0", "120", "ms", "1.25", "s", "3"]
     else:
         assert head.split() == ["last", "minute", "tokens/s", "TTFT", "p99", "ended", "errors"]
-        assert ann == ["ann", "0", "120", "ms", "1.25", "s", "13", "3", "QUOTA"]
+        assert ann == ["ann", "0", "120", "ms", "1.25", "s", "13", "3", "QUOTA_EXCEEDED"]
     assert bob[-1] == "0"
 
 

@@ -242,7 +242,7 @@ def test_a_live_request_can_be_changed_and_an_ended_one_not(scheduler, plan):
     added = scheduler.add(0, [1, 2, 3], max_tokens=9, credit=1, priority=3)
     run_step(scheduler, plan)
     load = scheduler.load()
-    assert (load.num_running, load.num_running_parked, load.num_waiting_parked) == (1, 1, 0)
+    assert (load.num_running, load.num_running_suspended, load.num_waiting_suspended) == (1, 1, 0)
     assert run_step(scheduler, plan) is None
     assert scheduler.change(0, added.request_id, credit=9, paused=True)
     assert run_step(scheduler, plan) is None

@@ -23,14 +23,14 @@ def test_the_queued_time_is_the_sum_of_its_causes(make_engine, clock):
     assert engine.explain(first).state is RequestState.RUNNING
     assert engine.explain(first).cause is None
     engine.change(waits, Change(paused=True))
-    assert engine.explain(waits).state is RequestState.PARKED
+    assert engine.explain(waits).state is RequestState.SUSPENDED
     clock.advance(2)
     engine.change(waits, Change(paused=False))
     clock.advance(4)
     timeline = end(drain(engine)[waits]).timeline
     assert engine.explain(waits) is None
     by_cause = timeline.queued_by_cause_s
-    assert by_cause[WaitCause.PARKED] == pytest.approx(2.0)
+    assert by_cause[WaitCause.SUSPENDED] == pytest.approx(2.0)
     assert by_cause[WaitCause.ROW] == pytest.approx(4.0)
     assert sum(by_cause.values()) == pytest.approx(timeline.queued_s)
 

@@ -108,7 +108,7 @@ async def test_the_bytes_that_wait_are_bounded_for_a_tenant_and_for_all(work, mo
     await work.started(2)
     work.begin("a2", size=4_000)
     await turns()
-    assert await reason_of(work.begin("a3", size=1_000)) is Reason.QUOTA
+    assert await reason_of(work.begin("a3", size=1_000)) is Reason.QUOTA_EXCEEDED
     work.begin("b2", "bob", size=2_000)
     await turns()
     assert await reason_of(work.begin("b3", "bob", size=1_000)) is Reason.QUEUE_FULL

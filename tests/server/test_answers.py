@@ -23,7 +23,7 @@ def by_index(heard, request_id):
 def assert_whole(heard, request_id, num_tokens=12):
     """Each answer has its tokens, then its end; the numbers rise, and one event is the last."""
     events = heard.of(request_id)
-    numbers = [event.sequence for event in events]
+    numbers = [event.number for event in events]
     assert numbers == sorted(set(numbers))
     heard.end(request_id)
     for index in range(N):
@@ -94,7 +94,7 @@ async def test_a_client_that_reads_late_gets_all_answers_whole(serve):
         await call.done_writing()
         await server.until_idle()
         events = [event async for response in call for event in response.events]
-        numbers = [event.sequence for event in events]
+        numbers = [event.number for event in events]
         assert numbers == sorted(set(numbers))
         for index in range(N):
             mine = [event for event in events if event.index == index]

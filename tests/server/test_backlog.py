@@ -44,7 +44,7 @@ def test_a_request_waits_for_all_before_it(queue):
 def test_who_would_wait_too_long_is_refused_with_the_wait(queue):
     with pytest.raises(RequestError) as refused:
         queue.enter(within_s=27.0)
-    assert refused.value.reason is Reason.WOULD_MISS
+    assert refused.value.reason is Reason.DEADLINE_UNREACHABLE
     assert refused.value.retry_after_s == pytest.approx(22.0)
     queue.enter(within_s=28.0)
 
@@ -133,7 +133,10 @@ async def test_a_target_that_would_be_missed_is_refused_on_a_stream(serve):
         await call.write(urgent("urgent"))
         events = await next_event(call, "rejected")
         (error,) = [e.rejected.error for e in events if e.HasField("rejected")]
-        assert (error.code, error.reason) == (pb.STATUS_CODE_DEADLINE_EXCEEDED, "WOULD_MISS")
+        assert (error.code, error.reason) == (
+            pb.STATUS_CODE_DEADLINE_EXCEEDED,
+            "DEADLINE_UNREACHABLE",
+        )
         assert error.retry_after.ToNanoseconds() > 1_000_000
         call.cancel()
         await server.until_idle()
@@ -144,7 +147,7 @@ async def test_a_target_that_would_be_missed_is_the_status_of_generate_one(serve
         call = await busy(server)
         heard = await server.one(urgent("urgent"))
         assert heard.status.code is Code.DEADLINE_EXCEEDED
-        assert heard.status.reason == "WOULD_MISS"
+        assert heard.status.reason == "DEADLINE_UNREACHABLE"
         call.cancel()
         await server.until_idle()
 

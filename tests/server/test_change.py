@@ -149,17 +149,17 @@ async def test_those_who_stand_still_give_way_and_a_cancel_frees_all_they_have(s
     async with serve(max_num_seqs=2, kv_cache_memory=kv_blocks(16)) as server:
         call = server.generation.Generate()
         for i in range(4):
-            await call.write(start(f"parked{i}", prompt=[i + 1] * 60, max_tokens=9, credit=1))
+            await call.write(start(f"suspended{i}", prompt=[i + 1] * 60, max_tokens=9, credit=1))
         # All four have had their token, in two rows.
         await read_until(call, lambda events: sum(e.tokens.num_tokens for e in events) == 4)
         heard = await server.say(start("all", prompt=[7] * 200, max_tokens=20))
         assert len(heard.tokens("all")) == 20
         for i in range(4):
-            await call.write(cancel(f"parked{i}"))
+            await call.write(cancel(f"suspended{i}"))
         await call.done_writing()
         heard = await listen(call)
         for i in range(4):
-            assert heard.end(f"parked{i}").finished.reason == pb.FINISH_REASON_CANCELLED
+            assert heard.end(f"suspended{i}").finished.reason == pb.FINISH_REASON_CANCELLED
         await server.until_idle()
 
 

@@ -34,7 +34,7 @@ async def test_a_request_learns_what_it_waits_for(serve):
         await listen(call)
 
 
-async def test_one_without_credit_is_parked_and_one_that_runs_waits_for_nothing(serve):
+async def test_one_without_credit_is_suspended_and_one_that_runs_waits_for_nothing(serve):
     async with serve() as server:
         call = server.generation.Generate()
         await call.write(start("poor", credit=0))
@@ -42,7 +42,7 @@ async def test_one_without_credit_is_parked_and_one_that_runs_waits_for_nothing(
         await next_event(call, "tokens")
         (poor,) = await explain(server, request_id="poor")
         (runs,) = await explain(server, request_id="runs")
-        assert (poor.state, poor.cause) == (pb.REQUEST_STATE_PARKED, pb.WAIT_CAUSE_PARKED)
+        assert (poor.state, poor.cause) == (pb.REQUEST_STATE_SUSPENDED, pb.WAIT_CAUSE_SUSPENDED)
         assert (runs.state, runs.cause) == (pb.REQUEST_STATE_RUNNING, pb.WAIT_CAUSE_UNSPECIFIED)
         assert runs.num_computed_tokens >= 3
         call.cancel()

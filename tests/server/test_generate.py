@@ -31,7 +31,7 @@ async def test_sequence_numbers_rise_and_only_the_last_event_is_last(serve):
     async with serve() as server:
         heard = await server.say(start("a"), start("b", prompt=[5] * 40))
         for request_id in ("a", "b"):
-            numbers = [event.sequence for event in heard.of(request_id)]
+            numbers = [event.number for event in heard.of(request_id)]
             assert numbers == sorted(set(numbers))
             assert numbers[0] == 1
             assert heard.end(request_id).HasField("finished")

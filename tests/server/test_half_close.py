@@ -87,7 +87,7 @@ async def test_requests_that_are_paused_for_a_slow_reader_end_when_it_reads(serv
         for label in labels:
             await call.write(answers(label, 2, max_tokens=120, credit=141, output=ALL))
         await call.done_writing()
-        while not (await server.load()).num_running_parked:
+        while not (await server.load()).num_running_suspended:
             await asyncio.sleep(0.01)
         heard = await listen(call)
         for label in labels:

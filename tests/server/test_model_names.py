@@ -34,7 +34,7 @@ async def test_another_name_is_not_found_and_the_error_has_the_names(serve, tiny
                 ),
                 (await server.one(start("a", model=name))).status,
             ):
-                assert (status.code, status.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL")
+                assert (status.code, status.reason) == (grpc.StatusCode.NOT_FOUND, "UNKNOWN_MODEL")
                 assert "'main' and 'chat' and 'gpt-4o'" in status.message
 
 

@@ -83,11 +83,11 @@ async def test_tokens_that_wait_become_one_event_with_the_last_number():
         for token in range(VOCAB):
             assert outboxes.post(engine.step(token)) == []
         accepted, merged = read(outbox)
-        assert (accepted.request_id, accepted.sequence) == ("r0", 1)
+        assert (accepted.request_id, accepted.number) == ("r0", 1)
         assert accepted.accepted.handle == "h0"
         assert merged == pb.Event(
             request_id="r0",
-            sequence=1 + VOCAB,
+            number=1 + VOCAB,
             tokens=pb.Tokens(
                 text="".join(f"<{n}>" for n in range(VOCAB)),
                 token_ids=range(VOCAB),
@@ -109,8 +109,8 @@ async def test_waiting_tokens_come_before_the_end():
         outbox.end(engine.requests[0], "r0", finished=pb.Finished())
         _, tokens, last = read(outbox)
         assert tokens.HasField("tokens")
-        assert (tokens.sequence, tokens.last) == (2, False)
-        assert (last.sequence, last.last, last.HasField("finished")) == (3, True, True)
+        assert (tokens.number, tokens.last) == (2, False)
+        assert (last.number, last.last, last.HasField("finished")) == (3, True, True)
 
 
 async def test_kept_tokens_of_an_interval_are_no_reason_to_write():
@@ -238,7 +238,7 @@ class Course:
             self.outbox.end(self.request, self.name, finished=pb.Finished())
 
     def check(self, delivery):
-        numbers = [event.sequence for event in self.events]
+        numbers = [event.number for event in self.events]
         assert numbers == sorted(set(numbers))
         if self.end == "forget":
             return
@@ -246,7 +246,7 @@ class Course:
         assert first.HasField("accepted")
         assert last.last
         assert last.HasField("failed" if self.end == "fail" else "finished")
-        assert last.sequence == 2 + len(self.produced)
+        assert last.number == 2 + len(self.produced)
         outputs = [event.tokens for event in middle]
         tokens = self.produced
         assert sum(o.num_tokens for o in outputs) == len(tokens)

@@ -28,7 +28,7 @@ class Clock:
 def refusal(quotas, tenant="ann"):
     with pytest.raises(RequestError) as error:
         quotas.enter(tenant)
-    assert error.value.reason is Reason.QUOTA
+    assert error.value.reason is Reason.QUOTA_EXCEEDED
     return error.value
 
 
@@ -102,7 +102,7 @@ async def events_of(server, commands, tenant):
     return await listen(server.generation.Generate(iter(commands), metadata=metadata))
 
 
-def error_of(event, reason="QUOTA"):
+def error_of(event, reason="QUOTA_EXCEEDED"):
     assert event.HasField("rejected")
     error = event.rejected.error
     assert (error.reason, error.code) == (reason, pb.STATUS_CODE_RESOURCE_EXHAUSTED)
@@ -205,7 +205,10 @@ async def test_the_rate_is_the_status_of_a_call(serve):
     async with serve(server={"tenant_rate": 0.001}) as server:
         assert (await server.one(start("a"))).status.code is grpc.StatusCode.OK
         status = (await server.one(start("a"))).status
-        assert (status.code, status.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
+        assert (status.code, status.reason) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "QUOTA_EXCEEDED",
+        )
         assert "tenant_rate" in status.message
         assert status.retry_after_s > 900
 
@@ -235,7 +238,7 @@ async def test_suspended_requests_of_others_do_not_fill_the_queue(serve, num_con
         async with AsyncExitStack() as stack:
             for _ in range(num_connections):
                 refused = await stack.enter_async_context(suspended(server, 100))
-                assert {error.reason for error in refused} == {"QUOTA"}
+                assert {error.reason for error in refused} == {"QUOTA_EXCEEDED"}
                 assert "quota connection_share: this connection has" in refused[-1].message
             for _ in range(20):
                 assert (await server.one(start("a"))).end("a").HasField("finished")
@@ -250,7 +253,7 @@ async def test_a_tenant_has_one_share_of_the_queue_over_all_its_connections(serv
             for _ in range(6):
                 ann = suspended(server, 30, **{"chairlift-tenant": "ann"})
                 refused += await stack.enter_async_context(ann)
-            assert {error.reason for error in refused} == {"QUOTA"}
+            assert {error.reason for error in refused} == {"QUOTA_EXCEEDED"}
             assert "quota tenant_share: this tenant has" in refused[-1].message
             for _ in range(20):
                 heard = await events_of(server, [start("a")], "bob")

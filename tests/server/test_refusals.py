@@ -143,8 +143,11 @@ OTHERS = {
         start("bad", prompt="a " * 400_000),
         (Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG", "prompt"),
     ),
-    "unknown adapter": (start("bad", adapter="lora"), (Code.NOT_FOUND, "ADAPTER", "adapter")),
-    "unknown model": (start("bad", model="other"), (Code.NOT_FOUND, "MODEL", "model")),
+    "unknown adapter": (
+        start("bad", adapter="lora"),
+        (Code.NOT_FOUND, "UNKNOWN_ADAPTER", "adapter"),
+    ),
+    "unknown model": (start("bad", model="other"), (Code.NOT_FOUND, "UNKNOWN_MODEL", "model")),
 }
 
 CASES = {
@@ -152,7 +155,10 @@ CASES = {
         name: (command, (Code.INVALID_ARGUMENT, "BAD_PARAMETER", field))
         for name, (command, field) in WRONG.items()
     },
-    **{name: (command, (Code.UNIMPLEMENTED, "FEATURE", name)) for name, command in LATER.items()},
+    **{
+        name: (command, (Code.UNIMPLEMENTED, "UNSUPPORTED", name))
+        for name, command in LATER.items()
+    },
     **OTHERS,
 }
 
@@ -209,7 +215,7 @@ async def test_a_duplicate_id_is_rejected_and_the_live_request_untouched(serve):
         heard = await server.say(start("a", max_tokens=60), start("a", prompt=[7]))
         command, status = rejected(heard, "a")
         assert command == pb.COMMAND_KIND_START
-        assert status == (Code.ALREADY_EXISTS, "REQUEST_ID", "request_id")
+        assert status == (Code.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID", "request_id")
         assert heard.tokens("a") == alone.tokens("a")
 
 
@@ -286,7 +292,7 @@ async def test_commands_that_this_version_does_not_carry_out_are_rejected(serve)
 async def test_methods_of_later_versions_are_unimplemented_by_name(serve):
     async with serve() as server:
         status = await status_of(server.embedding.Embed(embedding_pb2.EmbedRequest()))
-        assert (status.code, status.reason) == (Code.UNIMPLEMENTED, "FEATURE")
+        assert (status.code, status.reason) == (Code.UNIMPLEMENTED, "UNSUPPORTED")
         assert "Embed" in status.message
 
 

@@ -57,9 +57,11 @@ async def test_without_a_token(serve, tmp_path):
     tokens.touch(0o600)
     tokens.write_text("ann:ann-0123456789abcdef\n")
     async with serve(server={"auth_tokens": str(tokens)}) as server:
-        assert await refusals(server) == {(Code.UNAUTHENTICATED, "AUTH")}
+        assert await refusals(server) == {(Code.UNAUTHENTICATED, "UNAUTHENTICATED")}
         metadata = (("authorization", "Bearer wrong"),)
-        assert await refusals(server, metadata=metadata) == {(Code.UNAUTHENTICATED, "AUTH")}
+        assert await refusals(server, metadata=metadata) == {
+            (Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+        }
 
 
 @pytest.mark.parametrize("num_messages", [2, 200])

@@ -113,7 +113,7 @@ async def test_prompts_and_tokens_are_nowhere_to_be_read(serve, settings, tmp_pa
     caplog.set_level(logging.DEBUG)
     async with serve(server=settings) as server:
         said = await drive(server, bearer(TOKEN))
-        assert any("QUOTA" in text or "PROMPT_TOO_LONG" in text for text in said)
+        assert any("QUOTA_EXCEEDED" in text or "PROMPT_TOO_LONG" in text for text in said)
         said += await drive(server, bearer(f"{CANARY}-wrong-0123456789"))
         said += await drive(server, (("authorization", f"{CANARY} {CANARY}"),))
         tokens = tmp_path / "tokens"

@@ -21,7 +21,7 @@ def test_one_holder_takes_three_quarters_and_the_next_the_same_of_the_rest():
     shares = Shares("rows", 1024)
     first, refusal = fill(shares, ("connection", "a"))
     assert len(first) == 768
-    assert refusal.reason is Reason.QUOTA
+    assert refusal.reason is Reason.QUOTA_EXCEEDED
     expected = "quota connection_share: this connection has 768 rows, and 256 of 1024 are free"
     assert refusal.message == expected
     second, _ = fill(shares, ("connection", "b"))
@@ -32,7 +32,7 @@ def test_the_refusal_says_when_nothing_is_free():
     shares = Shares("rows", 2)
     taken, refusal = fill(shares, ("connection", "a"))
     assert len(taken) == 2
-    assert refusal.reason is Reason.QUOTA
+    assert refusal.reason is Reason.QUOTA_EXCEEDED
     assert refusal.message == "all 2 rows of this server are taken"
 
 

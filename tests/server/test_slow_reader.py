@@ -90,7 +90,7 @@ async def test_requests_of_a_full_stream_stand_still_until_it_is_read(serve, mon
         for i in range(256):
             await call.write(start(f"r{i}", max_tokens=200, output=ALL))
         await call.done_writing()
-        while not (await server.load()).num_running_parked:
+        while not (await server.load()).num_running_suspended:
             await asyncio.sleep(0.01)
         # The rows go to whoever wants them meanwhile.
         alone = (await server.say(start("b"))).tokens("b")
@@ -110,7 +110,7 @@ async def test_a_full_stream_that_breaks_frees_its_requests(serve, monkeypatch):
         call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
         for i in range(256):
             await call.write(start(f"r{i}", max_tokens=200, output=ALL))
-        while not (await server.load()).num_running_parked:
+        while not (await server.load()).num_running_suspended:
             await asyncio.sleep(0.01)
         call.cancel()
         await server.until_idle()

@@ -64,7 +64,7 @@ async def test_work_of_the_tokenizer_counts_in_the_quotas(serve):
             server.tokenizer.ApplyChatTemplate(tokenizer_pb2.ApplyChatTemplateRequest(chat=chat)),
         ):
             status = await status_of(call)
-            assert (status.code, status.reason) == (Code.RESOURCE_EXHAUSTED, "QUOTA")
+            assert (status.code, status.reason) == (Code.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
 
 
 @pytest.mark.parametrize("role", ["r" * 7_000, "Ä" * 7_000, "🚡" * 7_000, "\n\x00" * 7_000])

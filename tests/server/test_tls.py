@@ -156,7 +156,7 @@ async def test_a_certificate_is_no_tenant_of_a_token(serve, certificates, tmp_pa
         assert await cached_tokens(named) == 0
         with pytest.raises(RequestError) as error:
             await cached_tokens(nameless)
-        assert error.value.reason is Reason.AUTH
+        assert error.value.reason is Reason.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_the_tenant_of_a_certificate_is_the_first_of_its_names(properties, tenan
 def test_a_name_that_could_look_like_another_is_refused(name):
     with pytest.raises(RequestError, match=r"^certificate: expected a name \(dns\)") as error:
         certificate_tenant({"peer_dns": [name], "x509_common_name": [b"a"]})
-    assert error.value.reason is Reason.AUTH
+    assert error.value.reason is Reason.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("half", ["tls_cert", "tls_key", "tls_client_ca"])

@@ -91,7 +91,10 @@ async def test_watches_of_a_connection_have_a_share_and_others_can_watch(serve):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await server.info.WatchSteps(step).read()
         status = Status.of(failed.value)
-        assert (status.code, status.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
+        assert (status.code, status.reason) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "QUOTA_EXCEEDED",
+        )
         assert "quota connection_share: this connection has 48 watches" in status.message
         own = (("grpc.use_local_subchannel_pool", 1),)
         async with grpc.aio.insecure_channel(server.address, options=own) as channel:

@@ -162,7 +162,7 @@ async def _frames(
                     yield number
             state.lost("")
         except (ServerError, RequestError) as error:
-            if isinstance(error, RequestError) and error.reason is Reason.AUTH:
+            if isinstance(error, RequestError) and error.reason is Reason.UNAUTHENTICATED:
                 raise
             if state.info is None:
                 if isinstance(error, ServerError):

@@ -137,7 +137,7 @@ class _Stream:
             return False
         if start.request_id in self._live:
             message = "request_id: a live request of this client has the same"
-            raise RequestError(Reason.REQUEST_ID, message, field="request_id")
+            raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
         self._live[start.request_id] = generation
         await self._write(pb.GenerateRequest(start=start))
         return True

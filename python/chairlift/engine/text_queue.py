@@ -83,7 +83,8 @@ class TextQueue:
             within_s: The longest wait in seconds where it is less than that of the queue.
 
         Raises:
-            RequestError: `QUOTA` or `QUEUE_FULL`: too much of the tenant, or of all, waits already;
+            RequestError: `QUOTA_EXCEEDED` or `QUEUE_FULL`: too much text of the tenant, or of all
+                tenants, waits already;
                 `QUEUE_TIMEOUT`: no thread was free in time; `DRAINING`: after `close`.
         """
         limit_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
@@ -149,7 +150,7 @@ class TextQueue:
         own, total = self._num_bytes.get(tenant, 0), sum(self._num_bytes.values())
         if own and own + size > MAX_TENANT_WAITING_BYTES:
             message = f"quota: {own} bytes of text wait to be tokenized already"
-            raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+            raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         if total and total + size > MAX_WAITING_BYTES:
             message = f"{total} bytes of text wait to be tokenized already"
             raise RequestError(Reason.QUEUE_FULL, message, retry_after_s=_RETRY_S)

@@ -101,7 +101,7 @@ class Metrics:
         self._step_parts = [step_parts.labels(part) for part in STEP_PARTS]
         for finish_reason in FinishReason:
             self._ended.labels(finish_reason.value)
-        for reason in (Reason.AUTH, Reason.SLOW_READER):
+        for reason in (Reason.UNAUTHENTICATED, Reason.SLOW_READER):
             self._calls_failed.labels(reason.value)
 
     def _add_histograms(self) -> None:

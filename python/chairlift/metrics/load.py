@@ -24,8 +24,8 @@ class LoadSnapshot(Protocol):
     num_swapped_tokens: int
     num_host_blocks: int
     num_free_host_blocks: int
-    num_waiting_parked: int
-    num_running_parked: int
+    num_waiting_suspended: int
+    num_running_suspended: int
     num_prefix_queries: int
     num_prefix_hits: int
 
@@ -76,9 +76,9 @@ class LoadCollector(Collector):
             ("waiting_tokens", "Prompt tokens of the waiting requests.", load.num_waiting_tokens),
             ("requests_running", "Requests in the batch.", load.num_running),
             (
-                "requests_parked",
+                "requests_suspended",
                 "Of both, those that may not go on: not read by their client, or without credit.",
-                load.num_waiting_parked + load.num_running_parked,
+                load.num_waiting_suspended + load.num_running_suspended,
             ),
             ("rows_held", "Rows in use or kept empty until a batch ends.", load.num_rows_held),
             ("kv_blocks", "KV blocks that requests can have.", load.num_blocks),

@@ -50,11 +50,11 @@ class Callers:
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         if scheme.lower() != b"bearer":
             message = "authorization: expected a bearer token in the metadata of the call"
-            raise RequestError(Reason.AUTH, message)
+            raise RequestError(Reason.UNAUTHENTICATED, message)
         tenant = self._tokens.tenant_of(token.strip())
         if tenant is None:
             message = "authorization: the token is not known"
-            raise RequestError(Reason.AUTH, message)
+            raise RequestError(Reason.UNAUTHENTICATED, message)
         return tenant
 
     def tenant(self, context: Context) -> str:

@@ -80,7 +80,7 @@ class Backlog:
         most_s = wait_s * _MARGIN
         if within_s is not None and most_s > within_s:
             message = f"it may wait for {most_s:.2g} s, and has to start within {within_s:.2g} s"
-            raise RequestError(Reason.WOULD_MISS, message, retry_after_s=wait_s)
+            raise RequestError(Reason.DEADLINE_UNREACHABLE, message, retry_after_s=wait_s)
         turn = Turn(self, tenant)
         if not suspended:
             turn.begin()

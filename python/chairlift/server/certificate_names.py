@@ -42,6 +42,6 @@ def certificate_tenant(auth_context: Mapping[str, Sequence[bytes]]) -> str | Non
             text = "\0"
         if not text.isprintable():
             message = f"certificate: expected a name ({kind}) of printable characters in UTF-8"
-            raise RequestError(Reason.AUTH, message)
+            raise RequestError(Reason.UNAUTHENTICATED, message)
         return f"{kind}:{text}"
     return None

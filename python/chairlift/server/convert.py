@@ -40,7 +40,7 @@ _WAIT_CAUSES: Final = {
     types.WaitCause.BUDGET: pb.WAIT_CAUSE_BUDGET,
     types.WaitCause.POLICY: pb.WAIT_CAUSE_POLICY,
     types.WaitCause.SHARE: pb.WAIT_CAUSE_SHARE,
-    types.WaitCause.PARKED: pb.WAIT_CAUSE_PARKED,
+    types.WaitCause.SUSPENDED: pb.WAIT_CAUSE_SUSPENDED,
 }
 
 
@@ -64,7 +64,7 @@ def bad(field: str, message: str) -> RequestError:
 def unsupported(field: str) -> RequestError:
     """The error for a field that this version does not carry out."""
     message = f"{field}: not supported by this version of the server"
-    return RequestError(Reason.FEATURE, message, field=field)
+    return RequestError(Reason.UNSUPPORTED, message, field=field)
 
 
 # --- commands in ------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def check_model(name: str, served: Sequence[str]) -> None:
     """
     if name and name not in served:
         message = f"model: this server serves {' and '.join(map(repr, served))} alone"
-        raise RequestError(Reason.MODEL, message, field="model")
+        raise RequestError(Reason.UNKNOWN_MODEL, message, field="model")
 
 
 def to_request(
@@ -112,7 +112,7 @@ def to_request(
     check_model(start.model, served)
     if start.adapter:
         message = "adapter: this server has none"
-        raise RequestError(Reason.ADAPTER, message, field="adapter")
+        raise RequestError(Reason.UNKNOWN_ADAPTER, message, field="adapter")
     _refuse_later_fields(start)
     request = types.Request(
         prompt=_prompt(start, limits),

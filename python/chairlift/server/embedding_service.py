@@ -12,4 +12,4 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Refuses: embeddings come with a later version."""
         message = "Embed: not supported by this version of the server"
-        raise RequestError(Reason.FEATURE, message, field="Embed")
+        raise RequestError(Reason.UNSUPPORTED, message, field="Embed")

@@ -13,7 +13,7 @@ from chairlift.v1 import generation_pb2 as pb
 _STATES: Final = {
     RequestState.WAITING: pb.REQUEST_STATE_WAITING,
     RequestState.RUNNING: pb.REQUEST_STATE_RUNNING,
-    RequestState.PARKED: pb.REQUEST_STATE_PARKED,
+    RequestState.SUSPENDED: pb.REQUEST_STATE_SUSPENDED,
 }
 
 

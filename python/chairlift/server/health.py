@@ -80,6 +80,6 @@ def _silence(engine: "AsyncEngine") -> float:
     """Seconds since a sign of life: a turn of the thread, or a step if any request could run."""
     progress = engine.progress
     load = engine.load()
-    runs = load.num_running > load.num_running_parked
+    runs = load.num_running > load.num_running_suspended
     sign_ns = progress.last_step_ns if runs else progress.alive_ns
     return (time.monotonic_ns() - sign_ns) * _NS

@@ -80,7 +80,7 @@ class Seat:
         """
         limits, account, total = self._limits, self._account, self._total
         name, most = "tenant_max_queued_tokens", limits.max_queued_tokens
-        _check(name, most, account.num_queued_tokens, num_tokens, Reason.QUOTA)
+        _check(name, most, account.num_queued_tokens, num_tokens, Reason.QUOTA_EXCEEDED)
         name, most = "max_queued_tokens", limits.total_queued_tokens
         _check(name, most, total.num_queued_tokens, num_tokens, Reason.QUEUE_FULL)
         self._share = self._take(num_answers)
@@ -111,7 +111,7 @@ def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: R
         message = f"the prompt has {num_tokens} tokens, {name} is {most}"
         raise RequestError(Reason.PROMPT_TOO_LONG, message, field="prompt")
     if waiting + num_tokens > most:
-        quota = "quota " if reason is Reason.QUOTA else ""
+        quota = "quota " if reason is Reason.QUOTA_EXCEEDED else ""
         message = f"{quota}{name}: {waiting} of {most} tokens wait already"
         raise RequestError(reason, message, retry_after_s=_RETRY_S)
 
@@ -157,12 +157,12 @@ class Quotas:
         limits, account = self._limits, self._account(tenant)
         if limits.max_requests is not None and account.num_live >= limits.max_requests:
             message = f"quota tenant_max_requests: {account.num_live} requests are live already"
-            raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+            raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         if limits.rate is not None:
             if account.bucket < 1.0:
                 message = f"quota tenant_rate: more than {limits.rate:g} requests per second"
                 wait_s = (1.0 - account.bucket) / limits.rate
-                raise RequestError(Reason.QUOTA, message, retry_after_s=wait_s)
+                raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=wait_s)
             account.bucket -= 1.0
         account.num_live += 1
         take = functools.partial(self._shares.take, holders_of(connection, tenant))

@@ -209,7 +209,7 @@ class Messages:
             message = "this call waited longest for a message and made room for others"
         else:
             message = f"the call's message was not complete within {within_s:g} s"
-        return RequestError(Reason.QUOTA, message, retry_after_s=1.0)
+        return RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=1.0)
 
     def evict(self) -> None:
         """Ends the wait for a message, and with it the call."""

@@ -108,7 +108,7 @@ class Requests:
         arrived_at = time.monotonic()
         if start.request_id in self._labels:
             message = "request_id: a live request of this stream has the same"
-            raise RequestError(Reason.REQUEST_ID, message, field="request_id")
+            raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
         engine = self._desk.gate.admit()
         request, delivery = convert.to_request(
             start,

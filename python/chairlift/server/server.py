@@ -153,8 +153,8 @@ class Server:
         engine = self.gate.engine()
         load = engine.load()
         # Suspended requests do not wait for a row, and give theirs away.
-        num_free_rows = engine.config.max_num_seqs - load.num_running + load.num_running_parked
-        return max(0, engine.num_waiting - load.num_waiting_parked - num_free_rows)
+        num_free_rows = engine.config.max_num_seqs - load.num_running + load.num_running_suspended
+        return max(0, engine.num_waiting - load.num_waiting_suspended - num_free_rows)
 
     def _end_batch(self) -> None:
         # Continuous batching waits for nobody, and a recording of it can be replayed as static.

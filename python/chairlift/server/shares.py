@@ -81,7 +81,7 @@ class Shares:
         room = self._room(held) if self._room else Room(self._total, self._total - held)
         if room.free < num and self._room is None:
             message = f"all {room.total} {self._name} of this server are taken"
-            raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+            raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         part = 1 - min(1.0, room.elsewhere / (self._num_held + num))
         for holder in holders:
             held = self._held[holder]
@@ -90,7 +90,7 @@ class Shares:
                     f"quota {holder[0]}_share: this {holder[0]} has {held} {self._name},"
                     f" and {room.free} of {room.total} are free"
                 )
-                raise RequestError(Reason.QUOTA, message, retry_after_s=_RETRY_S)
+                raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         self._num_held += num
         self._held.update(dict.fromkeys(holders, num))
         return Share(self, holders, num)

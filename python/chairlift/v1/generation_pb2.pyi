@@ -16,7 +16,7 @@ class RequestState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REQUEST_STATE_UNSPECIFIED: _ClassVar[RequestState]
     REQUEST_STATE_WAITING: _ClassVar[RequestState]
     REQUEST_STATE_RUNNING: _ClassVar[RequestState]
-    REQUEST_STATE_PARKED: _ClassVar[RequestState]
+    REQUEST_STATE_SUSPENDED: _ClassVar[RequestState]
 
 class WaitCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -27,7 +27,7 @@ class WaitCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAIT_CAUSE_BUDGET: _ClassVar[WaitCause]
     WAIT_CAUSE_POLICY: _ClassVar[WaitCause]
     WAIT_CAUSE_SHARE: _ClassVar[WaitCause]
-    WAIT_CAUSE_PARKED: _ClassVar[WaitCause]
+    WAIT_CAUSE_SUSPENDED: _ClassVar[WaitCause]
 
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -68,7 +68,7 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 REQUEST_STATE_UNSPECIFIED: RequestState
 REQUEST_STATE_WAITING: RequestState
 REQUEST_STATE_RUNNING: RequestState
-REQUEST_STATE_PARKED: RequestState
+REQUEST_STATE_SUSPENDED: RequestState
 WAIT_CAUSE_UNSPECIFIED: WaitCause
 WAIT_CAUSE_STEP: WaitCause
 WAIT_CAUSE_ROW: WaitCause
@@ -76,7 +76,7 @@ WAIT_CAUSE_BLOCKS: WaitCause
 WAIT_CAUSE_BUDGET: WaitCause
 WAIT_CAUSE_POLICY: WaitCause
 WAIT_CAUSE_SHARE: WaitCause
-WAIT_CAUSE_PARKED: WaitCause
+WAIT_CAUSE_SUSPENDED: WaitCause
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -438,20 +438,20 @@ class Credit(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("handle", "after_sequence", "request_id")
+    __slots__ = ("handle", "after_number", "request_id")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
-    AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_NUMBER_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     handle: str
-    after_sequence: int
+    after_number: int
     request_id: str
-    def __init__(self, handle: _Optional[str] = ..., after_sequence: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, handle: _Optional[str] = ..., after_number: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("request_id", "index", "sequence", "last", "accepted", "prompt", "tokens", "finished", "failed", "rejected")
+    __slots__ = ("request_id", "index", "number", "last", "accepted", "prompt", "tokens", "finished", "failed", "rejected")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -461,7 +461,7 @@ class Event(_message.Message):
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     index: int
-    sequence: int
+    number: int
     last: bool
     accepted: Accepted
     prompt: Prompt
@@ -469,7 +469,7 @@ class Event(_message.Message):
     finished: Finished
     failed: Failed
     rejected: Rejected
-    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., sequence: _Optional[int] = ..., last: bool = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., number: _Optional[int] = ..., last: bool = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("handle", "num_prompt_tokens", "queue_position", "seed")

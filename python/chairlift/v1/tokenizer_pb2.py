@@ -25,13 +25,14 @@ _sym_db = _symbol_database.Default()
 from chairlift.v1 import generation_pb2 as chairlift_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63hairlift/v1/tokenizer.proto\x12\x0c\x63hairlift.v1\x1a\x1d\x63hairlift/v1/generation.proto\"f\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x15\n\x13_add_special_tokens\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"K\n\x18\x41pplyChatTemplateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12 \n\x04\x63hat\x18\x02 \x01(\x0b\x32\x12.chairlift.v1.Chat\"<\n\x19\x41pplyChatTemplateResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t2\x94\x02\n\x10TokenizerService\x12I\n\x08Tokenize\x12\x1d.chairlift.v1.TokenizeRequest\x1a\x1e.chairlift.v1.TokenizeResponse\x12O\n\nDetokenize\x12\x1f.chairlift.v1.DetokenizeRequest\x1a .chairlift.v1.DetokenizeResponse\x12\x64\n\x11\x41pplyChatTemplate\x12&.chairlift.v1.ApplyChatTemplateRequest\x1a\'.chairlift.v1.ApplyChatTemplateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63hairlift/v1/tokenizer.proto\x12\x0c\x63hairlift.v1\x1a\x1d\x63hairlift/v1/generation.proto\"f\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x15\n\x13_add_special_tokens\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"K\n\x18\x41pplyChatTemplateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12 \n\x04\x63hat\x18\x02 \x01(\x0b\x32\x12.chairlift.v1.Chat\"<\n\x19\x41pplyChatTemplateResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t2\x94\x02\n\x10TokenizerService\x12I\n\x08Tokenize\x12\x1d.chairlift.v1.TokenizeRequest\x1a\x1e.chairlift.v1.TokenizeResponse\x12O\n\nDetokenize\x12\x1f.chairlift.v1.DetokenizeRequest\x1a .chairlift.v1.DetokenizeResponse\x12\x64\n\x11\x41pplyChatTemplate\x12&.chairlift.v1.ApplyChatTemplateRequest\x1a\'.chairlift.v1.ApplyChatTemplateResponseB:\n\x0c\x63hairlift.v1B\x0eTokenizerProtoP\x01Z\x18\x63hairlift/v1;chairliftv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'chairlift.v1.tokenizer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\014chairlift.v1B\016TokenizerProtoP\001Z\030chairlift/v1;chairliftv1'
   _globals['_TOKENIZEREQUEST']._serialized_start=77
   _globals['_TOKENIZEREQUEST']._serialized_end=179
   _globals['_TOKENIZERESPONSE']._serialized_start=181

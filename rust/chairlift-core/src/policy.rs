@@ -26,7 +26,7 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) now: Nanos,
-    /// A request runs and is not parked, or lost its row to preemption and will be back.
+    /// A request runs and is not suspended, or lost its row to preemption and will be back.
     pub(crate) batch_is_open: bool,
     pub(crate) num_waiting: usize,
     /// When the first of those who wait arrived.

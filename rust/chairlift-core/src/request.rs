@@ -85,10 +85,10 @@ pub(crate) enum State {
     /// In the queue, new or preempted.
     Waiting,
     /// As one that waits, but outside the queue: it may not go on.
-    Parked,
+    Suspended,
     /// As one that waits, but behind another answer of its request, with which it joins.
     Following,
-    /// Holds a row, parked or not.
+    /// Holds a row, suspended or not.
     Running { row: Row },
     /// Its last event is out; it keeps row and blocks until no step in flight names it.
     Ended { row: Option<Row> },
@@ -236,9 +236,9 @@ impl Request {
     }
 
     /// Tokens still to be computed before the next can be sampled; 1 is a decode. The last token that the limits allow
-    /// is never computed: 0 once a step in flight samples it. 0 too while it is parked.
+    /// is never computed: 0 once a step in flight samples it. 0 too while it is suspended.
     pub(crate) fn num_pending(&self) -> usize {
-        if self.is_parked() || self.leader.is_some() {
+        if self.is_suspended() || self.leader.is_some() {
             return 0;
         }
         // Limits that were lowered may lie behind what steps in flight compute.
@@ -247,13 +247,13 @@ impl Request {
     }
 
     /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
-    pub(crate) fn is_parked(&self) -> bool {
+    pub(crate) fn is_suspended(&self) -> bool {
         self.is_paused || self.num_tokens() >= self.credit_end
     }
 
-    /// Holds its row for nothing: parked, and no step in flight names it.
+    /// Holds its row for nothing: suspended, and no step in flight names it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.is_parked() && self.leader.is_none()
+        self.in_flight == 0 && self.is_suspended() && self.leader.is_none()
     }
 
     /// Rows that it takes: its own, and those of who follows it.
@@ -336,12 +336,12 @@ impl Request {
 
     /// In the queue or outside.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Parked)
+        matches!(self.state, State::Waiting | State::Suspended)
     }
 
     pub(crate) fn row(&self) -> Option<Row> {
         match self.state {
-            State::Waiting | State::Parked | State::Following => None,
+            State::Waiting | State::Suspended | State::Following => None,
             State::Running { row } => Some(row),
             State::Ended { row } => row,
         }

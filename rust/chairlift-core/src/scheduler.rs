@@ -11,7 +11,7 @@
 //!                             and rejoins from the front
 //! ```
 //!
-//! Who is paused or has no credit is parked and takes no part in this ([`waiting`]); `change` says so, or the last token
+//! Who is paused or has no credit is suspended and takes no part in this ([`waiting`]); `change` says so, or the last token
 //! that the credit pays for.
 //!
 //! - Requests and blocks have one owner, this struct; `end` is the one way out and `release` the one place that frees.
@@ -90,14 +90,14 @@ struct Step {
 /// A snapshot; all but the counters are of this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Without a row, parked or not.
+    /// Without a row, suspended or not.
     pub num_waiting: usize,
     pub num_waiting_tokens: usize,
-    /// With a row, parked or not.
+    /// With a row, suspended or not.
     pub num_running: usize,
     /// Of each, those that may not go on: paused, or without credit.
-    pub num_waiting_parked: usize,
-    pub num_running_parked: usize,
+    pub num_waiting_suspended: usize,
+    pub num_running_suspended: usize,
     /// Rows in use, those that stay empty until their batch ends included.
     pub num_rows_held: usize,
     pub num_blocks: usize,
@@ -139,7 +139,7 @@ pub struct Scheduler {
     waits: WaitClock,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
-    /// While a step is planned: rows of those who are parked and whom no step in flight names; and prompts that let those
+    /// While a step is planned: rows of those who are suspended and whom no step in flight names; and prompts that let those
     /// of others go first.
     num_idle: usize,
     crowding: Vec<Slot>,
@@ -280,16 +280,16 @@ impl Scheduler {
             })
         };
         let num_unwritten: usize = self.running.iter().map(unwritten).sum();
-        let is_parked = |slot: &&Slot| {
+        let is_suspended = |slot: &&Slot| {
             let request = self.requests[**slot as usize].as_ref();
-            request.is_some_and(Request::is_parked)
+            request.is_some_and(Request::is_suspended)
         };
         Load {
             num_waiting: self.num_waiting(),
             num_waiting_tokens: self.num_waiting_tokens,
             num_running: self.running.len(),
-            num_waiting_parked: self.num_outside,
-            num_running_parked: self.running.iter().filter(is_parked).count(),
+            num_waiting_suspended: self.num_outside,
+            num_running_suspended: self.running.iter().filter(is_suspended).count(),
             num_rows_held: self.rows.num_occupied(),
             num_blocks: self.kv.pool.num_blocks(),
             num_free_blocks,

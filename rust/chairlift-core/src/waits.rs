@@ -30,7 +30,7 @@ pub enum Cause {
     /// It is another tenant's turn.
     Share,
     /// It is paused or has no credit.
-    Parked,
+    Suspended,
 }
 
 impl Cause {
@@ -41,7 +41,7 @@ impl Cause {
         Self::Budget,
         Self::Policy,
         Self::Share,
-        Self::Parked,
+        Self::Suspended,
     ];
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum Line {
     /// Before all tenants: it was preempted.
     Front,
     /// In none: it is paused, or has no credit.
-    Parked,
+    Suspended,
     /// In none: it has a row, and the steps so far had nothing left for it.
     Seated,
 }
@@ -137,7 +137,7 @@ impl WaitClock {
         match line {
             Line::Tenant(tenant) if self.turn.is_some_and(|turn| turn != tenant) => Cause::Share,
             Line::Tenant(_) | Line::Front => self.cause,
-            Line::Parked => Cause::Parked,
+            Line::Suspended => Cause::Suspended,
             Line::Seated => Cause::Budget,
         }
     }
@@ -154,7 +154,7 @@ impl WaitClock {
                 totals.add_since(&own, &Waits::default());
                 totals.add(Cause::Share, self.turns.total() - own.total());
             }
-            Line::Parked => totals.add(Cause::Parked, self.now),
+            Line::Suspended => totals.add(Cause::Suspended, self.now),
             Line::Seated => totals.add(Cause::Budget, self.now),
         }
         totals
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(times(Line::Tenant(1), &causes), [10, 5, 3, 0]);
         assert_eq!(times(Line::Tenant(7), &causes), [10, 0, 3, 5]);
         assert_eq!(times(Line::Front, &causes), [10, 5, 3, 0]);
-        assert_eq!(times(Line::Parked, &[Cause::Parked]), [18]);
+        assert_eq!(times(Line::Suspended, &[Cause::Suspended]), [18]);
         assert_eq!(times(Line::Seated, &[Cause::Budget]), [18]);
     }
 

@@ -162,19 +162,22 @@ fn a_pause_is_told_and_counted_apart() {
     let [runs, waits_outside] = [a, b].map(|id| driver.scheduler.explain(id).expect("it lives"));
     assert_eq!(
         (runs.standing, runs.num_computed, runs.num_tokens),
-        (Standing::Parked, 2, 3)
+        (Standing::Suspended, 2, 3)
     );
     assert_eq!(
         (waits_outside.standing, waits_outside.num_tokens),
-        (Standing::Parked, 2)
+        (Standing::Suspended, 2)
     );
-    assert_eq!([runs.cause, waits_outside.cause], [Some(Cause::Parked); 2]);
+    assert_eq!(
+        [runs.cause, waits_outside.cause],
+        [Some(Cause::Suspended); 2]
+    );
     driver.now = 7;
     driver.pause(a, false);
     driver.pause(b, false);
     step_at(&mut driver, 9);
     driver.now = 12;
-    let expected = [(Cause::Step, 2), (Cause::Row, 3), (Cause::Parked, 7)];
+    let expected = [(Cause::Step, 2), (Cause::Row, 3), (Cause::Suspended, 7)];
     assert_eq!(waits(&mut driver, b), expected);
 }
 

@@ -79,7 +79,7 @@ impl Outboxes {
 
     /// Sends a request's first event to a stream, and from now on its tokens, under the client's name of it.
     ///
-    /// The event is an encoded `Event` without its sequence number. Returns false if the stream is closed.
+    /// The event is an encoded `Event` without its number. Returns false if the stream is closed.
     pub fn track(
         &mut self,
         request: RequestId,
@@ -93,7 +93,7 @@ impl Outboxes {
             return false;
         };
         let mut track = Track::new(stream_id, request_id, options, arrived_at);
-        stream.put(&numbered(event, track.next_sequence()));
+        stream.put(&numbered(event, track.next_number()));
         self.tracks.insert(request, track);
         if self.num_tokens.len() <= options.group {
             self.num_tokens.resize(options.group + 1, 0);
@@ -111,7 +111,7 @@ impl Outboxes {
     /// Ends an answer: its tokens that wait, then an event if there is one. With the `last` one nothing follows for the
     /// request: what waits of its other answers goes before the event.
     ///
-    /// The event is an encoded `Event` without its sequence number.
+    /// The event is an encoded `Event` without its number.
     pub fn end(&mut self, request: RequestId, index: usize, last: bool, event: Option<&[u8]>) {
         let Some(track) = self.tracks.get_mut(&request) else {
             return;
@@ -129,7 +129,7 @@ impl Outboxes {
                 send(track, index, stream);
             }
             if let Some(event) = event {
-                stream.put(&numbered(event, track.next_sequence()));
+                stream.put(&numbered(event, track.next_number()));
             }
         }
         if last {
@@ -250,10 +250,10 @@ impl Outboxes {
     }
 }
 
-/// An encoded event with its sequence number: protobuf does not mind the order of fields.
-fn numbered(event: &[u8], sequence: u32) -> Vec<u8> {
+/// An encoded event with its number: protobuf does not mind the order of fields.
+fn numbered(event: &[u8], number: u32) -> Vec<u8> {
     let mut numbered = event.to_vec();
-    wire::put_sequence(&mut numbered, sequence);
+    wire::put_event_number(&mut numbered, number);
     numbered
 }
 
@@ -287,11 +287,11 @@ fn send(track: &mut Track, index: usize, stream: &mut Stream) {
         track.answers[index].is_due = false;
         return;
     }
-    let sequence = track.tokens_sequence(index);
+    let number = track.tokens_number(index);
     let head = wire::Head {
         request_id: &track.request_id,
         index: index as u32,
-        sequence,
+        number,
     };
     let answer = &mut track.answers[index];
     let len = wire::tokens_event_len(head, &answer.tokens);

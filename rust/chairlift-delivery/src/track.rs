@@ -1,4 +1,4 @@
-//! Where one request's events stand: the last sequence number, and of each answer the tokens that were not sent yet.
+//! Where one request's events stand: the last event number, and of each answer the tokens that were not sent yet.
 
 use chairlift_core::Nanos;
 
@@ -34,7 +34,7 @@ pub(crate) struct Output<'a> {
 pub(crate) struct Track {
     pub(crate) stream: StreamId,
     pub(crate) request_id: Vec<u8>,
-    sequence: u32,
+    number: u32,
     /// The highest that was given out.
     sent: u32,
     pub(crate) arrived_at: Nanos,
@@ -48,8 +48,8 @@ pub(crate) struct Track {
 pub(crate) struct Answer {
     /// Not sent yet; they may be kept for an interval.
     pub(crate) tokens: Tokens,
-    /// The sequence number of the last of them.
-    sequence: u32,
+    /// The number of the last of them.
+    number: u32,
     /// Listed in the stream: what is kept makes an event.
     pub(crate) is_due: bool,
     pub(crate) last_token_at: Option<Nanos>,
@@ -66,7 +66,7 @@ impl Track {
         Self {
             stream,
             request_id: request_id.as_bytes().to_vec(),
-            sequence: 0,
+            number: 0,
             sent: 0,
             arrived_at,
             has_started: false,
@@ -78,25 +78,25 @@ impl Track {
     }
 
     /// The number of an event of its own, which is the next to be sent.
-    pub(crate) fn next_sequence(&mut self) -> u32 {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.sent = self.sequence;
-        self.sequence
+    pub(crate) fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.sent = self.number;
+        self.number
     }
 
     /// The number of an event of what an answer has kept: it rises in the order in which they are sent.
-    pub(crate) fn tokens_sequence(&mut self, index: usize) -> u32 {
-        let last = self.answers[index].sequence;
+    pub(crate) fn tokens_number(&mut self, index: usize) -> u32 {
+        let last = self.answers[index].number;
         self.sent = last.max(self.sent.saturating_add(1));
-        self.sequence = self.sequence.max(self.sent);
+        self.number = self.number.max(self.sent);
         self.sent
     }
 
     /// Keeps what a step produced; tells whether it makes an event now.
     pub(crate) fn keep(&mut self, index: usize, output: Output<'_>) -> bool {
-        self.sequence = self.sequence.wrapping_add(1);
+        self.number = self.number.wrapping_add(1);
         let answer = &mut self.answers[index];
-        answer.sequence = self.sequence;
+        answer.number = self.number;
         let tokens = &mut answer.tokens;
         tokens.num_tokens += output.token_ids.len() as u32;
         if self.options.text {

@@ -10,7 +10,7 @@ const EVENTS: u8 = tag(1, LENGTH_DELIMITED);
 
 const EVENT_REQUEST_ID: u8 = tag(1, LENGTH_DELIMITED);
 const EVENT_INDEX: u8 = tag(2, VARINT);
-const EVENT_SEQUENCE: u8 = tag(3, VARINT);
+const EVENT_NUMBER: u8 = tag(3, VARINT);
 const EVENT_TOKENS: u8 = tag(7, LENGTH_DELIMITED);
 
 const TOKENS_TEXT: u8 = tag(1, LENGTH_DELIMITED);
@@ -90,7 +90,7 @@ impl Tokens {
 pub(crate) struct Head<'a> {
     pub(crate) request_id: &'a [u8],
     pub(crate) index: u32,
-    pub(crate) sequence: u32,
+    pub(crate) number: u32,
 }
 
 /// Bytes that [`put_tokens_event`] appends.
@@ -101,7 +101,7 @@ pub(crate) fn tokens_event_len(head: Head<'_>, tokens: &Tokens) -> usize {
 fn event_len(head: Head<'_>, tokens: &Tokens) -> usize {
     bytes_len(head.request_id)
         + number_len(head.index)
-        + number_len(head.sequence)
+        + number_len(head.number)
         + message_len(tokens.encoded_len())
 }
 
@@ -111,15 +111,15 @@ pub(crate) fn put_tokens_event(message: &mut Vec<u8>, head: Head<'_>, tokens: &T
     put_varint(message, event_len(head, tokens) as u64);
     put_bytes(message, EVENT_REQUEST_ID, head.request_id);
     put_number(message, EVENT_INDEX, head.index);
-    put_number(message, EVENT_SEQUENCE, head.sequence);
+    put_number(message, EVENT_NUMBER, head.number);
     message.push(EVENT_TOKENS);
     put_varint(message, tokens.encoded_len() as u64);
     tokens.encode(message);
 }
 
 /// Appends its number to an encoded event.
-pub(crate) fn put_sequence(event: &mut Vec<u8>, sequence: u32) {
-    put_number(event, EVENT_SEQUENCE, sequence);
+pub(crate) fn put_event_number(event: &mut Vec<u8>, number: u32) {
+    put_number(event, EVENT_NUMBER, number);
 }
 
 /// Bytes that [`put_event`] appends.

@@ -22,7 +22,7 @@ impl From<scheduler::Waiting> for Waiting {
             state: match waiting.standing {
                 Standing::Waiting => "waiting",
                 Standing::Running => "running",
-                Standing::Parked => "parked",
+                Standing::Suspended => "suspended",
             },
             cause: waiting.cause.map(cause_name),
             num_before: waiting.num_before,
@@ -46,6 +46,6 @@ fn cause_name(cause: Cause) -> &'static str {
         Cause::Budget => "budget",
         Cause::Policy => "policy",
         Cause::Share => "share",
-        Cause::Parked => "parked",
+        Cause::Suspended => "suspended",
     }
 }

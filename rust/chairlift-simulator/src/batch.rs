@@ -15,8 +15,8 @@ use crate::{
 pub(crate) struct Before {
     /// Who ran, may go on and was not preempted, in order of admission.
     pub(crate) running: Vec<usize>,
-    /// Who was parked with a row and no step in flight, in order of admission; and those of them who gave it up.
-    pub(crate) parked: Vec<usize>,
+    /// Who was suspended with a row and no step in flight, in order of admission; and those of them who gave it up.
+    pub(crate) suspended: Vec<usize>,
     gave_way: Vec<usize>,
     /// Somebody who may go on was preempted.
     pub(crate) has_preempted: bool,
@@ -42,7 +42,7 @@ impl World {
         );
         ensure!(!view.rows.is_empty(), "the step is empty");
         let is_idle = |index: &usize| self.clients[*index].is_idle();
-        let parked: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
+        let suspended: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
         let (mut victims, mut gave_way, mut followers) = (0, Vec::new(), Vec::new());
         for &row in view.freed_rows {
             let owner = self.rows[row as usize].take();
@@ -56,7 +56,7 @@ impl World {
                 followers.push(owner);
                 continue;
             }
-            if runs && parked.contains(&owner) {
+            if runs && suspended.contains(&owner) {
                 gave_way.push(owner);
                 self.tally.saw(Sight::GaveWay);
             } else if runs {
@@ -77,7 +77,7 @@ impl World {
         self.tally.add(Sight::FamiliesBack, followers.len() as u64);
         let mut before = Before {
             running: self.runnable().collect(),
-            parked,
+            suspended,
             gave_way,
             has_preempted: victims > 0,
             crowd: self.crowd(),
@@ -119,9 +119,9 @@ impl World {
     fn preempt(&mut self, index: usize) -> Checked {
         let label = self.clients[index].label;
         // Drafts may have spent its credit since.
-        let is_parked = self.clients[index].is_parked();
+        let is_suspended = self.clients[index].is_suspended();
         ensure!(
-            self.attempt.oldest != Some(index) || self.attempt.is_unsettled || is_parked,
+            self.attempt.oldest != Some(index) || self.attempt.is_unsettled || is_suspended,
             "the oldest running request #{label} is preempted"
         );
         ensure!(
@@ -136,7 +136,7 @@ impl World {
         // Nor was anybody changed meanwhile, who may need a block now.
         let is_back = rejoined + 1 == self.tally.steps() && self.last_change < rejoined;
         ensure!(
-            !is_even || !is_back || is_parked,
+            !is_even || !is_back || is_suspended,
             "#{label} is preempted right after it came back"
         );
         self.keep(index);
@@ -176,8 +176,8 @@ impl World {
             "#{label} joins in a step that preempts"
         );
         ensure!(
-            !self.clients[index].is_parked(),
-            "#{label} joins though it is parked"
+            !self.clients[index].is_suspended(),
+            "#{label} joins though it is suspended"
         );
         self.check_start(index, start)?;
         if self.clients[index].joined {
@@ -230,7 +230,7 @@ impl World {
     /// Those who hold a row and may go on, in order of admission.
     pub(crate) fn runnable(&self) -> impl Iterator<Item = usize> + '_ {
         let running = self.running.iter().copied();
-        running.filter(|&index| !self.clients[index].is_parked())
+        running.filter(|&index| !self.clients[index].is_suspended())
     }
 
     /// Whoever ran before the step goes on: the oldest always, and every decode.
@@ -252,24 +252,24 @@ impl World {
         Ok(())
     }
 
-    /// Parked requests give way before anybody else does, the youngest first, and not for nothing.
+    /// Suspended requests give way before anybody else does, the youngest first, and not for nothing.
     pub(crate) fn check_giving_way(&self, before: &Before, view: &PlanView<'_>) -> Checked {
         if self.scenario.config.steps_in_flight > 1 {
             return Ok(());
         }
-        let mut stays = before.parked.iter();
+        let mut stays = before.suspended.iter();
         let stays = stays.rfind(|index| !before.gave_way.contains(index));
-        let place = |index: &usize| before.parked.iter().position(|other| other == index);
+        let place = |index: &usize| before.suspended.iter().position(|other| other == index);
         let first_victim = before.gave_way.iter().filter_map(place).min();
         if let Some(&index) = stays {
             let label = self.clients[index].label;
             ensure!(
                 !before.has_preempted,
-                "somebody is preempted, and the parked #{label} is not"
+                "somebody is preempted, and the suspended #{label} is not"
             );
             ensure!(
                 first_victim.is_none() || place(&index) < first_victim,
-                "#{label} keeps its row and came after a parked request that does not"
+                "#{label} keeps its row and came after a suspended request that does not"
             );
         }
         // Or what it gave was not enough, and others had to follow.
@@ -277,7 +277,7 @@ impl World {
             !view.assigned.is_empty() || !view.block_updates.is_empty() || before.has_preempted;
         ensure!(
             first_victim.is_none() || is_gain,
-            "a parked request gives way and nobody gains"
+            "a suspended request gives way and nobody gains"
         );
         Ok(())
     }

@@ -42,7 +42,7 @@ impl Alteration {
     /// Near what the request has produced, where it matters.
     pub(crate) fn draw(random: &mut Random, client: Option<&Client>, max_output: usize) -> Self {
         let num_output = client.map_or(0, |client| client.num_output);
-        let is_parked = client.is_some_and(Client::is_parked);
+        let is_suspended = client.is_some_and(Client::is_suspended);
         if client.is_some_and(Client::holds_text) && random.chance(768) {
             let at = num_output.saturating_sub(random.between(1, 2));
             return Self::Stopping {
@@ -52,7 +52,7 @@ impl Alteration {
                 include_stop: random.chance(256),
             };
         }
-        match random.below(if is_parked { 12 } else { 8 }) {
+        match random.below(if is_suspended { 12 } else { 8 }) {
             0 | 1 => {
                 let max_tokens = match random.below(4) {
                     0 => usize::MAX,
@@ -149,22 +149,25 @@ impl World {
         self.last_change = self.tally.steps();
         self.attempt.is_unsettled |= self.attempt.oldest.is_some();
         let answers: Vec<_> = self.answers(index).collect();
-        let is_parked = |world: &Self, index: &usize| world.clients[*index].is_parked();
-        let were: Vec<_> = answers.iter().map(|index| is_parked(self, index)).collect();
+        let is_suspended = |world: &Self, index: &usize| world.clients[*index].is_suspended();
+        let were: Vec<_> = answers
+            .iter()
+            .map(|index| is_suspended(self, index))
+            .collect();
         let change = self.altered(&answers, alteration);
-        for (&index, was_parked) in answers.iter().zip(were) {
-            let is_parked = self.clients[index].is_parked();
-            self.clients[index].wait.park(latest, is_parked);
-            if was_parked != is_parked {
-                let sight = match (is_parked, self.clients[index].state) {
+        for (&index, was_suspended) in answers.iter().zip(were) {
+            let is_suspended = self.clients[index].is_suspended();
+            self.clients[index].wait.suspend(latest, is_suspended);
+            if was_suspended != is_suspended {
+                let sight = match (is_suspended, self.clients[index].state) {
                     (true, State::Running) => Sight::ParkedInRow,
                     (true, _) => Sight::ParkedOutside,
-                    (false, State::Running) => Sight::UnparkedInRow,
-                    (false, _) => Sight::UnparkedOutside,
+                    (false, State::Running) => Sight::UnsuspendedInRow,
+                    (false, _) => Sight::UnsuspendedOutside,
                 };
                 self.tally.saw(sight);
             }
-            if was_parked {
+            if was_suspended {
                 self.lift(index);
             }
         }

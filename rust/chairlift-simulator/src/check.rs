@@ -149,19 +149,19 @@ impl World {
             self.check_counts(&load)?;
         }
         self.check_host()?;
-        let mut parked = (0, 0);
+        let mut suspended = (0, 0);
         for client in self.live.iter().map(|&index| &self.clients[index]) {
             match client.state {
-                _ if !client.is_parked() => {}
+                _ if !client.is_suspended() => {}
                 State::Waiting if client.follows => {}
-                State::Running => parked.1 += 1,
-                State::Waiting | State::Ended => parked.0 += 1,
+                State::Running => suspended.1 += 1,
+                State::Waiting | State::Ended => suspended.0 += 1,
             }
         }
-        let counted = (load.num_waiting_parked, load.num_running_parked);
+        let counted = (load.num_waiting_suspended, load.num_running_suspended);
         ensure!(
-            counted == parked || config.steps_in_flight > 1,
-            "(waiting, running) and parked are {counted:?}, expected {parked:?}"
+            counted == suspended || config.steps_in_flight > 1,
+            "(waiting, running) and suspended are {counted:?}, expected {suspended:?}"
         );
         let prefix = (load.num_prefix_queries, load.num_prefix_hits);
         let expected = (self.num_prefix_queries, self.num_prefix_hits);

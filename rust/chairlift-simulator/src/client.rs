@@ -151,18 +151,18 @@ impl Client {
         self.state != State::Ended
     }
 
-    /// Preempted and not back yet, and not parked.
+    /// Preempted and not back yet, and not suspended.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.state == State::Waiting && self.joined && !self.is_parked() && !self.follows
+        self.state == State::Waiting && self.joined && !self.is_suspended() && !self.follows
     }
 
-    /// Never in the batch, and not parked.
+    /// Never in the batch, and not suspended.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.state == State::Waiting && !self.joined && !self.is_parked() && !self.follows
+        self.state == State::Waiting && !self.joined && !self.is_suspended() && !self.follows
     }
 
     /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
-    pub(crate) fn is_parked(&self) -> bool {
+    pub(crate) fn is_suspended(&self) -> bool {
         self.is_live() && (self.is_paused || self.credit_left(self.num_sampled) == 0)
     }
 
@@ -195,7 +195,7 @@ impl Client {
 
     /// Tokens that the next step can compute. The last token that the limits allow is never computed.
     pub(crate) fn num_pending(&self) -> usize {
-        if self.is_parked() || self.follows {
+        if self.is_suspended() || self.follows {
             return 0;
         }
         let most = self.answer.num_prompt + self.answer.limit - 1;
@@ -206,7 +206,7 @@ impl Client {
 
     /// Holds a row for nothing.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_parked() && self.in_flight == 0 && !self.follows
+        self.is_suspended() && self.in_flight == 0 && !self.follows
     }
 
     /// It ends with the event at hand.

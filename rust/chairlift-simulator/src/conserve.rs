@@ -24,9 +24,9 @@ impl World {
         let config = &self.scenario.config;
         let load = self.scheduler.load();
         let is_idle = |index: &usize| self.clients[*index].is_idle();
-        let parked: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
+        let suspended: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
         let num_rows = |index: usize| 1 + self.following(index).len();
-        let num_idle: usize = parked.iter().map(|&index| num_rows(index)).sum();
+        let num_idle: usize = suspended.iter().map(|&index| num_rows(index)).sum();
         let num_busy = load.num_rows_held - num_idle;
         let is_full = num_tokens == config.max_num_batched_tokens
             || num_busy + num_rows(head) > config.max_num_seqs;
@@ -43,16 +43,16 @@ impl World {
             let written = columns(client.num_computed);
             self.num_needed(columns(client.num_tokens()).saturating_sub(written))
         };
-        // What the parked hold can be had, where it is known to be theirs alone.
+        // What the suspended hold can be had, where it is known to be theirs alone.
         let mut given = 0;
         if !config.prefix_cache {
             let held = |&index: &usize| self.num_held(&self.clients[index]);
             let alone = |index: &&usize| self.clients[**index].num_answers == 1;
-            given = parked.iter().filter(alone).map(held).sum();
+            given = suspended.iter().filter(alone).map(held).sum();
         }
         let promised = self.running.iter().filter(|index| {
-            // With a prefix cache promises of the parked count, too: whether they are enough alone is not known.
-            config.prefix_cache || !parked.contains(index)
+            // With a prefix cache promises of the suspended count, too: whether they are enough alone is not known.
+            config.prefix_cache || !suspended.contains(index)
         });
         let promised: usize = promised.map(|&index| left(&self.clients[index])).sum();
         let num_runnable = self.running.len() - num_idle;

@@ -19,26 +19,26 @@ use crate::{
 pub(crate) struct Wait {
     arrival: u64,
     start: Option<u64>,
-    parked_since: Option<u64>,
-    parked: u64,
+    suspended_since: Option<u64>,
+    suspended: u64,
 }
 
 impl Wait {
-    pub(crate) fn new(arrival: u64, is_parked: bool) -> Self {
+    pub(crate) fn new(arrival: u64, is_suspended: bool) -> Self {
         Self {
             arrival,
-            parked_since: is_parked.then_some(arrival),
+            suspended_since: is_suspended.then_some(arrival),
             ..Self::default()
         }
     }
 
     /// It may go on or not from now on.
-    pub(crate) fn park(&mut self, now: u64, is_parked: bool) {
+    pub(crate) fn suspend(&mut self, now: u64, is_suspended: bool) {
         if self.start.is_some() {
             return;
         }
-        self.parked += self.parked_since.take().map_or(0, |since| now - since);
-        self.parked_since = is_parked.then_some(now);
+        self.suspended += self.suspended_since.take().map_or(0, |since| now - since);
+        self.suspended_since = is_suspended.then_some(now);
     }
 
     /// Its first tokens are computed.
@@ -127,7 +127,7 @@ impl World {
             return Ok(());
         };
         let is_possible = match cause {
-            Cause::Parked => waiting.standing == Standing::Parked,
+            Cause::Suspended => waiting.standing == Standing::Suspended,
             _ if waiting.standing != Standing::Waiting => false,
             Cause::Policy => self.scenario.config.policy != Policy::Continuous,
             Cause::Row => self.rows_are_taken,
@@ -146,7 +146,7 @@ impl World {
         let client = &self.clients[index];
         let label = client.label;
         let standing = match client.state {
-            _ if client.is_parked() => Standing::Parked,
+            _ if client.is_suspended() => Standing::Suspended,
             State::Running => Standing::Running,
             State::Waiting | State::Ended => Standing::Waiting,
         };
@@ -200,15 +200,15 @@ impl World {
             total == expected,
             "#{label} waited for {expected} ns, the causes add up to {total}"
         );
-        let parked = wait.parked
-            + match (wait.parked_since, wait.start) {
+        let suspended = wait.suspended
+            + match (wait.suspended_since, wait.start) {
                 (Some(since), None) => self.latest - since,
                 _ => 0,
             };
         ensure!(
-            waits.get(Cause::Parked) == parked,
-            "#{label} was parked for {parked} ns, is billed {}",
-            waits.get(Cause::Parked)
+            waits.get(Cause::Suspended) == suspended,
+            "#{label} was suspended for {suspended} ns, is billed {}",
+            waits.get(Cause::Suspended)
         );
         let is_gated = self.scenario.config.policy != Policy::Continuous;
         ensure!(
@@ -231,6 +231,6 @@ fn sight(cause: Cause) -> Sight {
         Cause::Budget => Sight::ForBudget,
         Cause::Policy => Sight::ForPolicy,
         Cause::Share => Sight::ForShare,
-        Cause::Parked => Sight::ForParked,
+        Cause::Suspended => Sight::ForParked,
     }
 }

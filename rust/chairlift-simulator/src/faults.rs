@@ -94,11 +94,11 @@ impl Chooser {
                 .chance(64)
                 .then(|| Event::Clock(random.magnitude(1, 256) as i64));
         };
-        let has_parked = world
+        let has_suspended = world
             .live
             .iter()
-            .any(|&index| world.clients[index].is_parked());
-        if has_parked && random.chance(256) {
+            .any(|&index| world.clients[index].is_suspended());
+        if has_suspended && random.chance(256) {
             return Some(self.change(world));
         }
         match wake_at {
@@ -110,7 +110,7 @@ impl Chooser {
         }
     }
 
-    /// Somebody parked or anybody, ended and unknown ones included.
+    /// Somebody suspended or anybody, ended and unknown ones included.
     fn change(&mut self, world: &World) -> Event {
         let random = &mut self.random;
         let mut found = world.live.clone();
@@ -118,7 +118,7 @@ impl Chooser {
             // New stops may begin in text that waits for the old ones.
             found.retain(|&index| world.clients[index].holds_text());
         } else if random.chance(512) {
-            found.retain(|&index| world.clients[index].is_parked());
+            found.retain(|&index| world.clients[index].is_suspended());
         }
         let (client, label) = self.somebody(world, &found, 32);
         let random = &mut self.random;

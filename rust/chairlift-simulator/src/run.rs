@@ -108,7 +108,7 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
         applied
     };
     happen(world, Event::Flush)?;
-    // Whoever may go on comes to its end beside the parked, however many these are; then they go on, too.
+    // Whoever may go on comes to its end beside the suspended, however many these are; then they go on, too.
     finish(world, &mut happen)?;
     for index in world.live.clone() {
         let label = world.clients[index].label;
@@ -144,7 +144,7 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
     Ok(())
 }
 
-/// Runs until nobody is left but the parked, or too long.
+/// Runs until nobody is left but the suspended, or too long.
 fn finish(world: &mut World, happen: &mut dyn FnMut(&mut World, Event) -> Checked) -> Checked {
     let lengths = world.live.iter().map(|&index| {
         let answer = &world.clients[index].answer;
@@ -154,7 +154,7 @@ fn finish(world: &mut World, happen: &mut dyn FnMut(&mut World, Event) -> Checke
         (lengths.sum::<usize>() + world.live.len() + 2) * world.scenario.config.steps_in_flight;
     let is_over = |world: &World| {
         let mut live = world.live.iter();
-        live.all(|&index| world.clients[index].is_parked())
+        live.all(|&index| world.clients[index].is_suspended())
     };
     let mut rounds = 0;
     while !is_over(world) || !world.flights.is_empty() {

@@ -25,7 +25,7 @@ impl World {
             self.owe_expired();
         }
         let mut runnable = self.running.iter();
-        let oldest = runnable.find(|&&index| !self.clients[index].is_parked());
+        let oldest = runnable.find(|&&index| !self.clients[index].is_suspended());
         self.attempt.oldest = self.attempt.oldest.or(oldest.copied());
         let mut plan = std::mem::take(&mut self.plan);
         let without_drafts = if is_full {

@@ -44,7 +44,7 @@ impl World {
             );
         }
         let tenant = self.clients[index].tenant;
-        if self.scenario.config.steps_in_flight > 1 || !before.parked.is_empty() {
+        if self.scenario.config.steps_in_flight > 1 || !before.suspended.is_empty() {
             // Which rows are free the world learns later.
             let is_kept = num_spare_rows(self.scenario.config.max_num_seqs) > 0;
             let first = self.first_fresh(|other| other == tenant || !is_kept);

@@ -253,7 +253,7 @@ impl World {
                 }
                 self.deal(index, arrival.credit.unwrap_or(0));
                 for client in &mut self.clients[index..] {
-                    client.wait = Wait::new(latest, client.is_parked());
+                    client.wait = Wait::new(latest, client.is_suspended());
                 }
                 self.lift(index);
                 self.check_position(index, added.queue_position, before.num_waiting)?;

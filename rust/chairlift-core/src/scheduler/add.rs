@@ -61,7 +61,7 @@ impl Scheduler {
             self.num_following += slots.len() - 1;
             self.families.insert(request, slots.clone());
         }
-        if !leader.is_parked() {
+        if !leader.is_suspended() {
             self.queue.arrive(tenant);
         }
         let queue_position = self.queue.num_before(tenant, leader.place());

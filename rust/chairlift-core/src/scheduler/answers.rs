@@ -141,20 +141,20 @@ impl Scheduler {
 
     /// Changes something on which the place of a request depends, and whether it has one.
     fn alter(&mut self, slot: Slot, change: impl FnOnce(&mut Request)) {
-        let was_parked = live(&mut self.requests, slot).is_parked();
+        let was_suspended = live(&mut self.requests, slot).is_suspended();
         let waits = self.stop_waiting(slot);
         change(live(&mut self.requests, slot));
-        self.wait_again(slot, was_parked, waits);
+        self.wait_again(slot, was_suspended, waits);
     }
 
     /// Ends what `stop_waiting` began.
-    pub(super) fn wait_again(&mut self, slot: Slot, was_parked: bool, waits: bool) {
+    pub(super) fn wait_again(&mut self, slot: Slot, was_suspended: bool, waits: bool) {
         if !waits {
             self.begin_wait(slot);
             return;
         }
         let request = live(&mut self.requests, slot);
-        if was_parked && !request.is_parked() && request.is_new() {
+        if was_suspended && !request.is_suspended() && request.is_new() {
             let tenant = request.tenant;
             self.queue.arrive(tenant);
         }

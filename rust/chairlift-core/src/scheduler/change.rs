@@ -83,7 +83,7 @@ impl Scheduler {
 
     fn change_answer(&mut self, slot: Slot, change: &Change) {
         // Its place in the queue depends on what changes, and whether it has one.
-        let was_parked = live(&mut self.requests, slot).is_parked();
+        let was_suspended = live(&mut self.requests, slot).is_suspended();
         let waits = self.stop_waiting(slot);
         if let Some(schedule) = change.schedule {
             self.set_schedule(slot, schedule);
@@ -94,7 +94,7 @@ impl Scheduler {
         if let Some(stopping) = &change.stopping {
             self.set_stopping(slot, stopping.clone());
         }
-        self.wait_again(slot, was_parked, waits);
+        self.wait_again(slot, was_suspended, waits);
     }
 
     fn set_stopping(&mut self, slot: Slot, new: Stopping) {

@@ -113,8 +113,8 @@ impl Scheduler {
             let is_queued = request.state == State::Waiting;
             let id = request.id.0;
             ensure!(
-                is_queued != request.is_parked(),
-                "request {id} is in the queue and parked, or neither"
+                is_queued != request.is_suspended(),
+                "request {id} is in the queue and suspended, or neither"
             );
             *(if is_queued {
                 &mut num_queued
@@ -190,7 +190,7 @@ impl Scheduler {
             "request {id} lives and may have no more tokens"
         );
         match request.state {
-            State::Waiting | State::Parked => ensure!(
+            State::Waiting | State::Suspended => ensure!(
                 request.table.num_columns() == 0 && request.table.promised() == 0,
                 "request {id} waits and owns blocks"
             ),

@@ -14,7 +14,7 @@ pub enum Standing {
     /// Has a row.
     Running,
     /// May not go on, with a row or without: paused, or without credit.
-    Parked,
+    Suspended,
 }
 
 /// How a live request stands.
@@ -23,7 +23,7 @@ pub struct Waiting {
     pub standing: Standing,
     /// What it waits for; None while it runs. As of the last step that was planned.
     pub cause: Option<Cause>,
-    /// Requests before it in the queue, were it to go on if it is parked; with several tenants as if they took turns.
+    /// Requests before it in the queue, were it to go on if it is suspended; with several tenants as if they took turns.
     pub num_before: usize,
     /// Tokens whose keys and values are written, or will be by the steps in flight.
     pub num_computed: usize,
@@ -40,7 +40,7 @@ impl Scheduler {
         let leads = answers.filter(|answer| answer.leader.is_none());
         let request = leads.min_by_key(|answer| (answer.row().is_some(), answer.index))?;
         let standing = match request.state {
-            _ if request.is_parked() => Standing::Parked,
+            _ if request.is_suspended() => Standing::Suspended,
             State::Running { .. } => Standing::Running,
             _ => Standing::Waiting,
         };
@@ -95,9 +95,9 @@ impl Scheduler {
 /// Where a live request waits.
 fn line(request: &Request) -> Line {
     match request.state {
-        _ if request.is_parked() => Line::Parked,
+        _ if request.is_suspended() => Line::Suspended,
         State::Waiting if request.is_new() => Line::Tenant(request.tenant),
-        State::Waiting | State::Parked | State::Following => Line::Front,
+        State::Waiting | State::Suspended | State::Following => Line::Front,
         State::Running { .. } | State::Ended { .. } => Line::Seated,
     }
 }

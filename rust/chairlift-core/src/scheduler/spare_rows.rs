@@ -29,7 +29,7 @@ impl Scheduler {
     }
 
     /// The rows by tenant, if the request has to leave those that are free to others: its tenant has its share of the rows
-    /// (all, by the number of tenants who are here or were lately), and one of them has not. Where somebody is parked, the
+    /// (all, by the number of tenants who are here or were lately), and one of them has not. Where somebody is suspended, the
     /// row of that one can be had instead.
     fn crowd_that_keeps_rows(&self, now: Nanos, slot: Slot) -> Option<Crowd> {
         let request = self.requests[slot as usize].as_ref()?;

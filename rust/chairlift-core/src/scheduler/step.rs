@@ -105,10 +105,10 @@ impl Scheduler {
                 if count == 0 || self.schedule_tokens(now, slot, count, plan, items) {
                     break true;
                 }
-                if let Some(parked) = self.youngest_idle() {
-                    let count = self.unseat(parked);
-                    i -= if parked < i { count } else { 0 };
-                    end -= count.min(end.saturating_sub(parked));
+                if let Some(suspended) = self.youngest_idle() {
+                    let count = self.unseat(suspended);
+                    i -= if suspended < i { count } else { 0 };
+                    end -= count.min(end.saturating_sub(suspended));
                     continue;
                 }
                 is_short = true;
@@ -202,7 +202,7 @@ impl Scheduler {
         true
     }
 
-    /// A running request loses row and blocks and waits, at the front unless it is parked. What it had published may be
+    /// A running request loses row and blocks and waits, at the front unless it is suspended. What it had published may be
     /// found again, and what is copied to host memory.
     pub(super) fn preempt(&mut self, slot: Slot) {
         self.swap_out(slot);
@@ -293,7 +293,7 @@ impl Scheduler {
     }
 
     fn gate(&mut self, now: Nanos) -> Gate {
-        // Rows of ended requests that a step in flight names are part of the batch still, those of the parked are not: a
+        // Rows of ended requests that a step in flight names are part of the batch still, those of the suspended are not: a
         // batch of which nobody may go on is over.
         let num_active = self.rows.num_used() - self.num_idle;
         if num_active == 0 {

@@ -1,12 +1,12 @@
-//! Requests that may not go on ("parked": paused, or without credit), and the line between them and those that may.
+//! Requests that may not go on ("suspended": paused, or without credit), and the line between them and those that may.
 //!
 //! ```text
-//!                 may go on          parked
+//!                 may go on          suspended
 //!   with a row    running            running, keeps row and blocks until somebody needs them
 //!   without       queue              outside the queue
 //! ```
 //!
-//! Parked requests with a row are the first to be preempted, the youngest first: by a running request that needs a block,
+//! Suspended requests with a row are the first to be preempted, the youngest first: by a running request that needs a block,
 //! and by the head of the queue if it can join then. They take nothing from anybody, and come back as the preempted do.
 
 use super::{Scheduler, live};
@@ -20,8 +20,8 @@ impl Scheduler {
     pub(super) fn wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
         self.num_waiting_tokens += request.tokens.len();
-        if request.is_parked() {
-            request.state = State::Parked;
+        if request.is_suspended() {
+            request.state = State::Suspended;
             self.num_outside += 1;
         } else {
             request.state = State::Waiting;
@@ -40,7 +40,7 @@ impl Scheduler {
                 self.queue
                     .remove(request.tenant, request.is_new(), request.place());
             }
-            State::Parked => self.num_outside -= 1,
+            State::Suspended => self.num_outside -= 1,
             State::Following | State::Running { .. } | State::Ended { .. } => return false,
         }
         self.num_waiting_tokens -= request.tokens.len();
@@ -52,7 +52,7 @@ impl Scheduler {
         self.queue.len() + self.num_outside + self.num_following
     }
 
-    /// Looks over the running list at the begin of a step: notes how many are parked, and gives the work of the decodes.
+    /// Looks over the running list at the begin of a step: notes how many are suspended, and gives the work of the decodes.
     pub(super) fn survey(&mut self) -> Work {
         let (mut decodes, mut num_idle) = (Work::default(), 0);
         for &slot in &self.running {
@@ -74,7 +74,7 @@ impl Scheduler {
         num_rows.saturating_sub(self.rows.num_free())
     }
 
-    /// Where in the running list the youngest parked request is that no step names.
+    /// Where in the running list the youngest suspended request is that no step names.
     pub(super) fn youngest_idle(&mut self) -> Option<usize> {
         if self.num_idle == 0 {
             return None;
@@ -85,7 +85,7 @@ impl Scheduler {
             .rposition(|&slot| live(requests, slot).is_idle())
     }
 
-    /// Takes row and blocks of a parked request, and the rows of who follows it; gives how many these are.
+    /// Takes row and blocks of a suspended request, and the rows of who follows it; gives how many these are.
     pub(super) fn unseat(&mut self, index: usize) -> usize {
         let slot = self.running[index];
         let num_rows = self.unlist(index);
@@ -94,7 +94,7 @@ impl Scheduler {
         num_rows
     }
 
-    /// Preempts parked requests, as few as will do, so that the head of the queue can join; false (and nothing changed)
+    /// Preempts suspended requests, as few as will do, so that the head of the queue can join; false (and nothing changed)
     /// if all of them are not enough.
     pub(super) fn win_room(&mut self, head: Slot, num_hits: usize, headroom: usize) -> bool {
         if self.num_idle == 0 {
@@ -109,8 +109,8 @@ impl Scheduler {
         };
         let head = request(head);
         let running = self.running.iter().rev().map(|&slot| request(slot));
-        let parked: Vec<_> = running.filter(|request| request.is_idle()).collect();
-        let tables = parked.iter().map(|request| &request.table);
+        let suspended: Vec<_> = running.filter(|request| request.is_idle()).collect();
+        let tables = suspended.iter().map(|request| &request.table);
         let needed = self
             .kv
             .num_releases(&head.table, &head.tokens, num_hits, headroom, tables);
@@ -121,10 +121,10 @@ impl Scheduler {
             num_rows += request.num_rows();
             is_short
         };
-        let for_rows = parked.iter().copied().take_while(gain).count();
+        let for_rows = suspended.iter().copied().take_while(gain).count();
         for _ in 0..needed.max(for_rows) {
             let index = self.youngest_idle();
-            self.unseat(index.expect("invariant: so many are parked"));
+            self.unseat(index.expect("invariant: so many are suspended"));
         }
         true
     }

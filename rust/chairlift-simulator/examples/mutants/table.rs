@@ -69,7 +69,7 @@ mutants! {
         "        if num_prompt >= context {" => "        if num_prompt > 2 * context {";
     whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache/admit.rs":
         "headroom > self.num_available()" => "headroom >= self.num_available()";
-    parked_keeps_blocks, "vllm#45388", "a preempted request parks its blocks", "scheduler/step.rs":
+    suspended_keeps_blocks, "vllm#45388", "a preempted request suspends its blocks", "scheduler/step.rs":
         "        self.kv.release(&mut request.table);\n        self.rows" => "        self.rows";
     preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
         "                    continue;\n                }\n                // What" => "                    break false;\n                }\n                // What";
@@ -169,7 +169,7 @@ mutants! {
     followers_keep_their_rows, "-", "whoever gives way leaves those who wait for it in their rows", "scheduler/step.rs":
         "        self.unseat_followers(slot);\n" => "";
     followers_give_way_alone, "-", "an answer loses its row while another computes its prompt", "request.rs":
-        "self.in_flight == 0 && self.is_parked() && self.leader.is_none()" => "self.in_flight == 0 && self.is_parked()";
+        "self.in_flight == 0 && self.is_suspended() && self.leader.is_none()" => "self.in_flight == 0 && self.is_suspended()";
     a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/step.rs":
         "limit.saturating_sub(if rejoins { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!rejoins))";
     each_answer_pays_the_prompt, "-", "the prompt is on the bill of every answer", "scheduler/add.rs":
@@ -276,20 +276,20 @@ mutants! {
         "request.credit_is_final |= change.credit_is_final;" => "request.credit_is_final |= change.credit_is_final || change.credit > 0;";
     dropped_token_goes_on, "-", "a token beyond the credit is dropped, and the runner goes on from it", "scheduler/outcome.rs":
         "= num_taken == tokens.len();" => "= true;";
-    parked_block_the_queue, "-", "who waits gets neither row nor blocks of the parked", "scheduler/waiting.rs":
+    suspended_block_the_queue, "-", "who waits gets neither row nor blocks of the suspended", "scheduler/waiting.rs":
         "        if self.num_idle == 0 {\n            return false;" => "        if self.num_idle < usize::MAX {\n            return false;";
-    the_parked_outlast_the_running, "-", "a running request is preempted though another is parked", "scheduler/step.rs":
-        "if let Some(parked) = self.youngest_idle() {" => "if let Some(parked) = self.youngest_idle().filter(|_| false) {";
-    parked_give_way_in_vain, "-", "parked requests lose their rows, and who waits does not fit even so", "kv_cache/admit.rs":
+    the_suspended_outlast_the_running, "-", "a running request is preempted though another is suspended", "scheduler/step.rs":
+        "if let Some(suspended) = self.youngest_idle() {" => "if let Some(suspended) = self.youngest_idle().filter(|_| false) {";
+    suspended_give_way_in_vain, "-", "suspended requests lose their rows, and who waits does not fit even so", "kv_cache/admit.rs":
         "(available >= needed).then_some(num_releases)" => "Some(num_releases)";
-    the_oldest_parked_gives_way, "-", "not the youngest of the parked gives way", "scheduler/waiting.rs":
+    the_oldest_suspended_gives_way, "-", "not the youngest of the suspended gives way", "scheduler/waiting.rs":
         ".rposition(|&slot|" => ".position(|&slot|";
-    parked_hold_the_batch, "-", "a batch of which nobody may go on stays open", "scheduler/step.rs":
+    suspended_hold_the_batch, "-", "a batch of which nobody may go on stays open", "scheduler/step.rs":
         "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.rows.num_used();";
     resumed_stays_outside, "-", "a request that may go on again is not queued", "scheduler/waiting.rs":
-        "if request.is_parked() {" => "if request.is_parked() || request.state == State::Parked {";
-    abort_of_the_parked_leaks, "-", "a parked request that ends is still counted", "scheduler/waiting.rs":
-        "State::Parked => self.num_outside -= 1," => "State::Parked => {}";
+        "if request.is_suspended() {" => "if request.is_suspended() || request.state == State::Suspended {";
+    abort_of_the_suspended_leaks, "-", "a suspended request that ends is still counted", "scheduler/waiting.rs":
+        "State::Suspended => self.num_outside -= 1," => "State::Suspended => {}";
     priority_is_upside_down, "-", "a higher priority waits longer", "queue.rs":
         "start_by - i128::from(priority)" => "start_by + i128::from(priority)";
     priority_does_not_age, "-", "a lower priority starves, however long it waits", "queue.rs":
@@ -343,7 +343,7 @@ mutants! {
     waits_are_forgotten, "-", "where a wait went before its last part is not told", "scheduler/waiting.rs":
         "        self.book_wait(slot);\n" => "";
     a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
-        "        _ if request.is_parked() => Line::Parked,\n" => "";
+        "        _ if request.is_suspended() => Line::Suspended,\n" => "";
     a_closed_gate_is_a_full_batch, "-", "who waits for the policy is told that no row is free", "scheduler/step.rs":
         "Err(Cause::Policy)" => "Err(Cause::Row)";
 }

@@ -28,7 +28,7 @@ fn a_request_stands_still_without_credit_and_its_neighbours_go_on() {
     assert_eq!(driver.trace(), ["A3* B1*", "A1* B1*", "B1*", "B1*"]);
     let load = driver.load();
     assert_eq!(
-        (load.num_running, load.num_running_parked),
+        (load.num_running, load.num_running_suspended),
         (1, 1),
         "it keeps its row"
     );
@@ -50,7 +50,10 @@ fn without_any_credit_nothing_is_computed() {
     driver.add('B', 1, 1);
     assert_eq!(driver.trace(), ["B1*"]);
     assert_eq!(
-        (driver.load().num_waiting, driver.load().num_waiting_parked),
+        (
+            driver.load().num_waiting,
+            driver.load().num_waiting_suspended
+        ),
         (1, 1)
     );
     driver.credit(a, 9);
@@ -100,7 +103,7 @@ fn credit_counts_the_tokens_of_steps_in_flight() {
 }
 
 #[test]
-fn a_running_request_takes_the_blocks_of_the_youngest_parked_one() {
+fn a_running_request_takes_the_blocks_of_the_youngest_suspended_one() {
     let mut small = config(CONTINUOUS);
     small.num_blocks = 1 + 4;
     let mut driver = Driver::new(small);
@@ -130,7 +133,7 @@ fn a_running_request_takes_the_blocks_of_the_youngest_parked_one() {
 }
 
 #[test]
-fn parked_requests_give_their_rows_to_those_who_wait() {
+fn suspended_requests_give_their_rows_to_those_who_wait() {
     let mut narrow = config(CONTINUOUS);
     narrow.max_num_seqs = 2;
     let mut driver = Driver::new(narrow);
@@ -151,7 +154,7 @@ fn parked_requests_give_their_rows_to_those_who_wait() {
 }
 
 #[test]
-fn a_parked_request_keeps_its_blocks_from_a_prompt_that_would_not_fit_even_so() {
+fn a_suspended_request_keeps_its_blocks_from_a_prompt_that_would_not_fit_even_so() {
     let mut small = config(CONTINUOUS);
     small.num_blocks = 1 + 4;
     let mut driver = Driver::new(small);
@@ -168,7 +171,7 @@ fn a_parked_request_keeps_its_blocks_from_a_prompt_that_would_not_fit_even_so() 
 }
 
 #[test]
-fn all_parked_requests_together_block_nobody() {
+fn all_suspended_requests_together_block_nobody() {
     for policy in [
         CONTINUOUS,
         Policy::Static {
@@ -184,7 +187,7 @@ fn all_parked_requests_together_block_nobody() {
         narrow.max_num_seqs = 2;
         narrow.num_blocks = 1 + 4;
         let mut driver = Driver::new(narrow);
-        let parked: Vec<_> = ['A', 'B']
+        let suspended: Vec<_> = ['A', 'B']
             .map(|name| driver.add_request(name, with_credit(name, 4, 3, 1)))
             .into();
         assert_eq!(driver.trace(), ["A4* B4*"]);
@@ -192,7 +195,7 @@ fn all_parked_requests_together_block_nobody() {
         driver.add('D', 4, 1);
         driver.trace();
         assert_eq!(driver.load().num_waiting, 2, "A and B made room");
-        for request in parked {
+        for request in suspended {
             driver.credit(request, 2);
         }
         driver.trace();
@@ -201,7 +204,7 @@ fn all_parked_requests_together_block_nobody() {
 }
 
 #[test]
-fn a_parked_row_belongs_to_its_batch_while_others_of_it_run() {
+fn a_suspended_row_belongs_to_its_batch_while_others_of_it_run() {
     let mut driver = Driver::new(config(Policy::Static {
         batch_size: 2,
         timeout: 1000,
@@ -222,7 +225,7 @@ fn a_parked_row_belongs_to_its_batch_while_others_of_it_run() {
 }
 
 #[test]
-fn a_request_parked_for_ever_ends_by_its_deadlines() {
+fn a_request_suspended_for_ever_ends_by_its_deadlines() {
     let mut driver = Driver::new(config(CONTINUOUS));
     let mut new = with_credit('A', 2, 9, 1);
     new.deadline = Some(100);
@@ -248,7 +251,7 @@ fn a_request_parked_for_ever_ends_by_its_deadlines() {
 }
 
 #[test]
-fn a_parked_request_can_be_cancelled_with_and_without_a_row() {
+fn a_suspended_request_can_be_cancelled_with_and_without_a_row() {
     let mut narrow = config(CONTINUOUS);
     narrow.max_num_seqs = 2;
     let mut driver = Driver::new(narrow);
