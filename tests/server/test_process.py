@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 
 import grpc
 import pytest
@@ -130,11 +130,11 @@ try:""",
 class Process:
     """`run_server` in a process of its own."""
 
-    def __init__(self, folder, address, grace_s=30, program=PROGRAM):
+    def __init__(self, folder, address, grace_s=30, program=PROGRAM, stderr=subprocess.PIPE):
         self.popen = subprocess.Popen(
             [sys.executable, "-c", program, str(folder), address, str(grace_s)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 
@@ -333,6 +333,26 @@ async def test_native_code_that_keeps_the_interpreters_lock_ends_the_process_wit
     code, errors = await process.end()
     assert code == 70
     assert "the interpreter has not run for 5." in errors
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "full"])
+async def test_it_ends_with_70_also_where_standard_error_takes_nothing(spawn, is_closed):
+    read, write = os.pipe()
+    if is_closed:
+        os.close(read)
+    else:
+        os.set_blocking(write, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(write, bytes(2**16))
+        os.set_blocking(write, True)
+    process = spawn("127.0.0.1:0", program=HOLDING_THE_LOCK, stderr=write)
+    os.close(write)
+    await hold_the_lock(process)
+    code, _ = await process.end()
+    assert code == 70
+    if not is_closed:
+        os.close(read)
 
 
 async def test_a_signal_ends_a_load_that_keeps_the_interpreters_lock(spawn):

@@ -5,6 +5,7 @@
 //! machine) it knows nothing, so that such a time counts against no deadline.
 
 use std::{
+    io::{self, Write},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -101,6 +102,15 @@ fn duration(seconds: f64) -> PyResult<Duration> {
         .map_err(|_| PyValueError::new_err(format!("expected a number of seconds, got {seconds}")))
 }
 
+/// Writes to standard error on a thread of its own: a closed pipe is an error, and a full one may block for ever.
+fn print_within(most: Duration, text: String) {
+    let writer = thread::spawn(move || io::stderr().write_all(text.as_bytes()));
+    let until = Instant::now() + most;
+    while !writer.is_finished() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn watch(state: &Mutex<State>, exit_code: i32) {
     let mut last = Instant::now();
     loop {
@@ -117,7 +127,10 @@ fn watch(state: &Mutex<State>, exit_code: i32) {
         last = now;
         state.note_signal(now);
         if let Some(reason) = state.verdict(now) {
-            eprintln!("chairlift: {reason}; the process ends with {exit_code}");
+            print_within(
+                GAP,
+                format!("chairlift: {reason}; the process ends with {exit_code}\n"),
+            );
             low_level::exit(exit_code);
         }
     }
