@@ -2,9 +2,10 @@
 
 import asyncio
 import itertools
+import time
 
 import pytest
-from chairlift.server.decoding import SHORT_BYTES, DecodingQueue
+from chairlift.server.decoding import PAUSE, SHORT_BYTES, DecodingQueue
 
 
 async def test_other_work_of_the_event_loop_comes_between_long_messages():
@@ -25,6 +26,21 @@ async def test_other_work_of_the_event_loop_comes_between_long_messages():
     await work
     assert done.count("decode") == 4
     assert ("decode", "decode") not in list(itertools.pairwise(done))
+
+
+async def test_three_quarters_of_the_time_are_left_for_other_work():
+    queue, spans = DecodingQueue(), []
+
+    def decode(data):
+        began = time.monotonic()
+        while time.monotonic() < began + 0.002:
+            pass
+        spans.append((began, time.monotonic()))
+
+    await asyncio.gather(*(queue.decode(decode, bytes(SHORT_BYTES + 1)) for _ in range(3)))
+    for (began, ended), (following, _) in itertools.pairwise(spans):
+        # The clock of the event loop may be coarser.
+        assert following - ended > 0.95 * PAUSE * (ended - began)
 
 
 async def test_a_short_message_waits_for_no_other():
