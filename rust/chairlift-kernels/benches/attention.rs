@@ -3,11 +3,16 @@
 //! Steps are named as in vLLM's attention benchmarks: `8q1s1024` is eight rows with one query and
 //! 1,024 tokens each.
 
-use chairlift_kernels::layout::{BLOCK_SIZE, CacheShape};
-use chairlift_kernels::paged_attention::{AttentionElement, Layer, paged_attention};
-use chairlift_kernels::stored::Stored;
-use chairlift_kernels::work_items::Sequences;
-use chairlift_kernels::{Rows, RowsMut, bf16};
+use chairlift_kernels::{
+    Rows, RowsMut,
+    attention::{
+        kv_format::Stored,
+        kv_layout::{BLOCK_SIZE, CacheShape},
+        paged_attention::{AttentionElement, Layer, paged_attention},
+        work_items::Sequences,
+    },
+    bf16,
+};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 

@@ -2,9 +2,13 @@
 //!
 //! Each call takes the next of several layers, so that weights come from memory as in a model.
 
-use chairlift_kernels::linear::{Linear, LinearElement};
-use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
-use chairlift_kernels::{Rows, RowsMut, bf16};
+use chairlift_kernels::{
+    Rows, RowsMut, bf16,
+    gemm::{
+        linear::{Linear, LinearElement},
+        quantized::{Quantization, QuantizedLinear},
+    },
+};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 

@@ -1,14 +1,23 @@
 //! What a kernel may ask of the instruction set that it is compiled for.
 //!
-//! Loops over slices of numbers become vector code by themselves. The tile of [`crate::tile`] does
+//! Loops over slices of numbers become vector code by themselves. The tile of [`crate::gemm::accumulator`] does
 //! not: its accumulators must stay in registers, so it is written with [`Isa::Vector`].
 
-use crate::dispatch::InstructionSet;
-use crate::element::Element;
-use crate::exp::exp2;
-use crate::integers::Integers;
-use crate::layout::BLOCK_SIZE;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "tests alone multiply tiles there")
+)]
+pub(crate) mod amx;
+pub mod dispatch;
+pub mod element;
+pub mod exp;
+pub mod integers;
+
+use crate::isa::{dispatch::InstructionSet, element::Element, exp::exp2, integers::Integers};
 use half::bf16;
+
+/// Numbers that conversions and exponentials take at a time: one AVX-512 register, one cache line of `f32`.
+pub const BLOCK: usize = 16;
 
 /// An instruction set: one register of numbers and the operations on it.
 pub trait Isa: Integers + Send + Sync {
@@ -61,7 +70,7 @@ pub trait Isa: Integers + Send + Sync {
 
     /// `2^x` of the numbers of a block, as of [`exp2`].
     #[inline(always)]
-    fn exp2_block(numbers: &mut [f32; BLOCK_SIZE]) {
+    fn exp2_block(numbers: &mut [f32; BLOCK]) {
         for number in numbers {
             *number = exp2::<Self>(*number);
         }
@@ -80,7 +89,7 @@ pub trait Isa: Integers + Send + Sync {
 
     /// The numbers of a block rounded to bf16; the instruction, where there is one, as of [`Self::store_pairs`].
     #[inline(always)]
-    fn round_block(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+    fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
         round_block_by_numbers(numbers, out);
     }
 
@@ -126,7 +135,7 @@ fn store_pairs_by_numbers<I: Isa>(vector: I::Vector, pairs: &mut [u32]) {
 
 /// [`Isa::round_block`] without the instruction.
 #[inline(always)]
-fn round_block_by_numbers(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+fn round_block_by_numbers(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
     for (out, &number) in out.iter_mut().zip(numbers) {
         *out = <bf16 as Element>::from_f32(number);
     }
@@ -245,7 +254,7 @@ pub(crate) use x86::{Avx2, Avx512};
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Kernel, dispatch};
+    use crate::isa::dispatch::{Kernel, dispatch};
     use crate::{Element, bf16};
 
     struct Dot([f32; 16], u32, [u32; 16]);

@@ -4,67 +4,43 @@
 //!
 //! - **The bits of a row depend on that row alone**, not on how many rows travel with it, on how a
 //!   prompt is cut into chunks or on the number of threads. Every output is one chain of operations
-//!   in a fixed order: over `k` in [`linear`], over absolute positions in [`paged_attention`].
-//!   This holds within one instruction set ([`dispatch`]) and build.
-//! - Activations are `f32` or `bf16`; accumulation is `f32`, in [`quantized`] layers exact integers.
+//!   in a fixed order: over `k` in [`gemm`], over absolute positions in [`attention`].
+//!   This holds within one instruction set ([`isa::dispatch`]) and build.
+//! - Activations are `f32` or `bf16`; accumulation is `f32`, in quantized layers exact integers.
 //! - Arguments are checked before any work; a wrong one is an [`ArgumentError`] that names it.
-//! - A kernel has one source, generic over the instruction set ([`isa`]); [`dispatch`] holds an
-//!   instance per set and chooses at run time.
+//! - A kernel has one source, generic over the instruction set ([`isa::Isa`]); [`isa::dispatch`] holds an
+//!   instance per set and chooses one at run time (`CHAIRLIFT_CPU` chooses another).
 //!
-//! `unsafe` is confined to [`isa`], [`integers`], [`amx`] and [`dispatch`] (instructions that not every machine has), [`memory`],
-//! [`disjoint`] and [`pool`] (threads that share one output), [`aligned`] and [`element`] (memory
-//! seen as another type), and `tensor` (memory that torch owns).
+//! | operation | portable, AVX2, AVX-512 | dot products of bytes (AVX-512 VNNI) | pairs of bf16 (AVX-512 BF16) | AMX |
+//! | --- | --- | --- | --- | --- |
+//! | linear layer, f32 | `gemm/linear.rs` | the same | the same | the same |
+//! | linear layer, bf16 | `gemm/linear.rs` | the same | `gemm/bf16_pairs.rs` | `gemm/amx_gemm.rs` |
+//! | linear layer, int8 | `gemm/int8.rs` | `gemm/int8.rs` (`HAS_DOT`) | as VNNI | `gemm/amx_gemm.rs` |
+//! | linear layer, int4 | `gemm/int4.rs` | `gemm/int4.rs` (`HAS_DOT`) | as VNNI | as VNNI |
+//! | attention, bf16 or f32 cache | `attention/span.rs` | the same | pairs: `gemm/operand.rs` | as pairs |
+//! | attention, int8 cache | `attention/kv_format.rs` | the same | the same | the same |
+//! | KV write, norms, rotary positions, gated activation, row selection | `attention/kv_write.rs`, `ops/` | the same | the same | the same |
+//! | sampling | `ops/sampling.rs` | the same | the same | the same |
+//!
+//! Every linear layer shares the loop over its weights (`gemm/panels.rs`) and the accumulator in registers
+//! (`gemm/accumulator.rs`).
+//!
+//! `unsafe` is confined to [`isa`] (instructions that not every machine has), [`memory`]
+//! (threads that share one output; memory seen as another type; prefetches), `isa/element.rs` (memory seen as
+//! another type), and `tensor` (memory that torch owns). `tensor` is the door of the Python module; it lies here
+//! because no other crate may hold `unsafe` code.
 
-pub mod aligned;
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "tests alone multiply tiles there")
-)]
-mod amx;
-pub mod attend;
-pub mod disjoint;
-pub mod dispatch;
-pub mod element;
+pub mod attention;
 mod error;
-pub mod exp;
-pub mod factor;
-pub mod int4;
-pub mod int8;
-pub mod integers;
+pub mod gemm;
 pub mod isa;
-pub mod kv_write;
-pub mod layout;
-pub mod linear;
-mod memory;
-pub mod norm;
-pub mod paged_attention;
-mod pairs;
-pub mod panels;
-pub mod philox;
-pub mod pool;
-mod probabilities;
-pub mod quantize;
-pub mod quantized;
+pub mod memory;
+pub mod ops;
 pub mod roofline;
-pub mod rope;
-pub mod rows;
-pub mod sampling;
-pub mod select;
-pub mod silu;
-pub mod softmax;
-pub mod span;
-pub mod stored;
 #[cfg(feature = "python")]
 pub mod tensor;
-pub mod tile;
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "tests alone multiply tiles there")
-)]
-mod tiled;
-pub mod work_items;
 
-pub use element::Element;
 pub use error::ArgumentError;
 pub use half::bf16;
-pub use rows::{Rows, RowsMut};
+pub use isa::element::Element;
+pub use memory::rows::{Rows, RowsMut};

@@ -1,34 +1,7 @@
-//! How memory is read: asked for before it is needed, and once more where registers are short.
+//! Memory and threads: aligned buffers, matrices with strides, outputs that threads share, the thread pool.
 
-/// Bytes of a cache line.
-pub(crate) const CACHE_LINE: usize = 64;
-
-/// Asks for a cache line, for the nearest cache; does nothing where there is no memory.
-#[inline(always)]
-pub(crate) fn prefetch<T>(place: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch never faults, and every x86-64 has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
-
-/// The same slice, of which the compiler does not know that it was read: it reads memory again, which is
-/// close, instead of keeping in registers what would push sums out of them.
-#[inline(always)]
-pub(crate) fn again<T>(slice: &[T]) -> &[T] {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let mut start = slice.as_ptr();
-        // SAFETY: no instruction at all: the pointer stays what it is.
-        unsafe {
-            std::arch::asm!("/* {0} */", inout(reg) start, options(pure, readonly, nostack, preserves_flags));
-            std::slice::from_raw_parts(start, slice.len())
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    slice
-}
+pub mod aligned;
+pub mod disjoint;
+pub mod pool;
+pub(crate) mod prefetch;
+pub mod rows;

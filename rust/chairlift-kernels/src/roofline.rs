@@ -3,10 +3,14 @@
 //! A kernel is measured against these (Williams et al., 2009): it moves a known number of bytes and
 //! does a known number of operations, so it cannot be faster than the slower of the two.
 
-use crate::amx::{self, Dot};
-use crate::dispatch::{Kernel, dispatch};
-use crate::isa::Isa;
-use crate::pool;
+use crate::{
+    isa::amx::{self, Dot},
+    isa::{
+        Isa,
+        dispatch::{Kernel, dispatch},
+    },
+    memory::pool,
+};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -35,10 +39,15 @@ pub fn read_memory(words: &[i32]) -> u32 {
         #[inline(always)]
         fn run<I: Isa>(self) -> u32 {
             let mut lanes = [0_u32; 128];
-            for words in self.0.as_chunks::<128>().0 {
+            let (chunks, rest) = self.0.as_chunks::<128>();
+            for words in chunks {
                 for (lane, word) in lanes.iter_mut().zip(words) {
                     *lane ^= word.cast_unsigned();
                 }
+            }
+            // A share of a thread ends anywhere.
+            for (lane, word) in lanes.iter_mut().zip(rest) {
+                *lane ^= word.cast_unsigned();
             }
             lanes.into_iter().fold(0, |a, b| a ^ b)
         }

@@ -16,8 +16,10 @@ mod description;
 mod dlpack;
 mod writable;
 
-use crate::error::ArgumentError;
-use crate::rows::{Rows, RowsMut};
+use crate::{
+    error::ArgumentError,
+    memory::rows::{Rows, RowsMut},
+};
 use description::Description;
 use half::bf16;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};

@@ -2,15 +2,24 @@
 
 mod oracle;
 
-use chairlift_kernels::dispatch::{Kernel, dispatch};
-use chairlift_kernels::isa::Isa;
-use chairlift_kernels::norm::rms_norm;
-use chairlift_kernels::rope::{HeadNorm, rope};
-use chairlift_kernels::silu::silu_mul;
-use chairlift_kernels::softmax::State;
-use chairlift_kernels::span::{Block, PerToken, SPAN, Span};
-use chairlift_kernels::stored::{Numbers, Scales};
-use chairlift_kernels::{Element, Rows, RowsMut, bf16};
+use chairlift_kernels::{
+    Element, Rows, RowsMut,
+    attention::{
+        kv_format::{Numbers, Scales},
+        softmax::State,
+        span::{Block, PerToken, SPAN, Span},
+    },
+    bf16,
+    isa::{
+        Isa,
+        dispatch::{Kernel, dispatch},
+    },
+    ops::{
+        norm::rms_norm,
+        rope::{HeadNorm, rope},
+        silu::silu_mul,
+    },
+};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 use std::ops::Range;
 

@@ -2,8 +2,11 @@
 
 mod oracle;
 
-use chairlift_kernels::linear::{Linear, LinearElement};
-use chairlift_kernels::{Element, Rows, RowsMut, bf16, pool};
+use chairlift_kernels::{
+    Element, Rows, RowsMut, bf16,
+    gemm::linear::{Linear, LinearElement},
+    memory::pool,
+};
 use oracle::{assert_close, bits, numbers, rounding, wide};
 use proptest::prelude::*;
 

@@ -2,13 +2,19 @@
 
 mod oracle;
 
-use chairlift_kernels::dispatch::{InstructionSet, instruction_set};
-use chairlift_kernels::kv_write::kv_write;
-use chairlift_kernels::layout::{BLOCK_SIZE, CacheShape};
-use chairlift_kernels::paged_attention::{AttentionElement, Layer, paged_attention};
-use chairlift_kernels::stored::Stored;
-use chairlift_kernels::work_items::Sequences;
-use chairlift_kernels::{ArgumentError, Rows, RowsMut, bf16, pool};
+use chairlift_kernels::{
+    ArgumentError, Rows, RowsMut,
+    attention::{
+        kv_format::Stored,
+        kv_layout::{BLOCK_SIZE, CacheShape},
+        kv_write::kv_write,
+        paged_attention::{AttentionElement, Layer, paged_attention},
+        work_items::Sequences,
+    },
+    bf16,
+    isa::dispatch::{InstructionSet, instruction_set},
+    memory::pool,
+};
 use oracle::{assert_close, bits, numbers, permutation, rounding, wide};
 use proptest::prelude::*;
 

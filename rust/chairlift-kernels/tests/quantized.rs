@@ -2,9 +2,14 @@
 
 mod oracle;
 
-use chairlift_kernels::linear::LinearElement;
-use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
-use chairlift_kernels::{Element, Rows, RowsMut, bf16, pool};
+use chairlift_kernels::{
+    Element, Rows, RowsMut, bf16,
+    gemm::{
+        linear::LinearElement,
+        quantized::{Quantization, QuantizedLinear},
+    },
+    memory::pool,
+};
 use oracle::{bits, numbers, wide};
 use proptest::prelude::*;
 

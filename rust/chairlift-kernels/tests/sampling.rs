@@ -2,8 +2,11 @@
 
 mod oracle;
 
-use chairlift_kernels::sampling::{Draws, Parameters, sample};
-use chairlift_kernels::{ArgumentError, Rows, pool};
+use chairlift_kernels::{
+    ArgumentError, Rows,
+    memory::pool,
+    ops::sampling::{Draws, Parameters, sample},
+};
 use oracle::numbers;
 use proptest::prelude::*;
 

@@ -1,13 +1,19 @@
 //! Bindings of attention and of the write to the cache that it reads.
 
-use crate::kernels::{numel, with_dtype};
-use crate::recording::{Argument, Call, call};
-use chairlift_kernels::bf16;
-use chairlift_kernels::layout::{CacheShape, check_block_size};
-use chairlift_kernels::paged_attention::Layer;
-use chairlift_kernels::stored::{Stored, check_int8};
-use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorMut};
-use chairlift_kernels::work_items::Sequences;
+use crate::{
+    kernels::{numel, with_dtype},
+    recording::{Argument, Call, call},
+};
+use chairlift_kernels::{
+    attention::{
+        kv_format::{Stored, check_int8},
+        kv_layout::{CacheShape, check_block_size},
+        paged_attention::Layer,
+        work_items::Sequences,
+    },
+    bf16,
+    tensor::{Borrows, Dtype, Tensor, TensorMut},
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -72,10 +78,12 @@ impl Call for KvWrite {
             let slots = borrows.slice::<i32>("slot_mapping", &self.slot_mapping)?;
             if self.cache.dtype() == Dtype::Int8 {
                 let cache = borrows.slice_mut::<i8>("cache", &self.cache)?;
-                chairlift_kernels::kv_write::kv_write_int8(key, value, cache, shape, slots)?;
+                chairlift_kernels::attention::kv_write::kv_write_int8(
+                    key, value, cache, shape, slots,
+                )?;
             } else {
                 let cache = borrows.slice_mut::<T>("cache", &self.cache)?;
-                chairlift_kernels::kv_write::kv_write(key, value, cache, shape, slots)?;
+                chairlift_kernels::attention::kv_write::kv_write(key, value, cache, shape, slots)?;
             }
             Ok(())
         })
@@ -169,7 +177,9 @@ impl Call for PagedAttention {
             };
             let sequences = self.sequences(&mut borrows)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            chairlift_kernels::paged_attention::paged_attention(query, &layer, &sequences, out)?;
+            chairlift_kernels::attention::paged_attention::paged_attention(
+                query, &layer, &sequences, out,
+            )?;
             Ok(())
         })
     }

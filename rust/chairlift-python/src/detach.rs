@@ -7,8 +7,7 @@
 //!
 //! A call that keeps the interpreter never waits for the kernels' threads while they compute for another caller.
 
-use chairlift_kernels::aligned::OutOfMemory;
-use chairlift_kernels::pool;
+use chairlift_kernels::memory::{aligned::OutOfMemory, pool};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

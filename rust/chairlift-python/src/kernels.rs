@@ -1,11 +1,17 @@
 //! Bindings of the CPU kernels: check at the door, release the GIL, call; or keep the call ([`crate::recording`]).
 
-use crate::recording::{Argument, Call, call};
-use crate::{attention, linear, sampling};
-use chairlift_kernels::dispatch::instruction_set;
-use chairlift_kernels::rope::HeadNorm;
-use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut};
-use chairlift_kernels::{bf16, pool};
+use crate::{
+    attention, linear,
+    recording::{Argument, Call, call},
+    sampling,
+};
+use chairlift_kernels::{
+    bf16,
+    isa::dispatch::instruction_set,
+    memory::pool,
+    ops::rope::HeadNorm,
+    tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut},
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -76,7 +82,7 @@ impl Call for SelectRows {
             let x = borrows.rows::<T>("x", &self.x)?;
             let rows = borrows.slice::<i32>("rows", &self.rows)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(chairlift_kernels::select::select_rows(x, rows, out)?)
+            Ok(chairlift_kernels::ops::select::select_rows(x, rows, out)?)
         })
     }
 }
@@ -114,7 +120,9 @@ impl Call for RmsNorm {
             let x = borrows.rows::<T>("x", &self.x)?;
             let weight = borrows.slice::<T>("weight", &self.weight)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(chairlift_kernels::norm::rms_norm(x, weight, self.eps, out)?)
+            Ok(chairlift_kernels::ops::norm::rms_norm(
+                x, weight, self.eps, out,
+            )?)
         })
     }
 }
@@ -164,7 +172,7 @@ impl Call for AddRmsNorm {
             let weight = borrows.slice::<T>("weight", &self.weight)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
             let eps = self.eps;
-            Ok(chairlift_kernels::norm::add_rms_norm(
+            Ok(chairlift_kernels::ops::norm::add_rms_norm(
                 x, update, weight, eps, out,
             )?)
         })
@@ -234,7 +242,9 @@ impl Call for Rope {
             let eps = self.eps;
             let norm = weight.map(|weight| HeadNorm { weight, eps });
             let x = borrows.rows_mut::<T>("x", &self.x)?;
-            Ok(chairlift_kernels::rope::rope(x, positions, cos_sin, norm)?)
+            Ok(chairlift_kernels::ops::rope::rope(
+                x, positions, cos_sin, norm,
+            )?)
         })
     }
 }
@@ -283,7 +293,7 @@ impl Call for SiluMul {
             let mut borrows = Borrows::default();
             let gate_up = borrows.rows::<T>("gate_up", &self.gate_up)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(chairlift_kernels::silu::silu_mul(gate_up, out)?)
+            Ok(chairlift_kernels::ops::silu::silu_mul(gate_up, out)?)
         })
     }
 }

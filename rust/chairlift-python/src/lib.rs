@@ -26,7 +26,7 @@ mod waits;
 #[pymodule(gil_used = true)]
 mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
-    use chairlift_kernels::{layout, quantized};
+    use chairlift_kernels::{attention::kv_layout, gemm::quantized};
 
     #[pymodule_export]
     use crate::{
@@ -46,8 +46,8 @@ mod _core {
         crate::kernels::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("HEAD_DIM_STEP", layout::HEAD_DIM_STEP)?;
-        module.add("MAX_HEAD_DIM", layout::MAX_HEAD_DIM)?;
+        module.add("HEAD_DIM_STEP", kv_layout::HEAD_DIM_STEP)?;
+        module.add("MAX_HEAD_DIM", kv_layout::MAX_HEAD_DIM)?;
         module.add("MAX_INT8_INPUTS", quantized::MAX_INT8_INPUTS)?;
         module.add("CoreError", py.get_type::<crate::error::CoreError>())?;
         module.add("ConfigError", py.get_type::<crate::error::ConfigError>())?;

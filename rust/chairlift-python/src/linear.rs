@@ -1,12 +1,19 @@
 //! Bindings of the linear layers, and of the roofline that they are measured against.
 
-use crate::detach::detach;
-use crate::kernels::{numel, optional};
-use crate::recording::{Argument, Call, call};
-use chairlift_kernels::quantized::{Quantization, QuantizedLinear};
-use chairlift_kernels::roofline::Arithmetic;
-use chairlift_kernels::tensor::{Borrows, Dtype, Tensor, TensorMut};
-use chairlift_kernels::{bf16, linear, roofline};
+use crate::{
+    detach::detach,
+    kernels::{numel, optional},
+    recording::{Argument, Call, call},
+};
+use chairlift_kernels::{
+    bf16,
+    gemm::{
+        linear,
+        quantized::{Quantization, QuantizedLinear},
+    },
+    roofline::{self, Arithmetic},
+    tensor::{Borrows, Dtype, Tensor, TensorMut},
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -1,9 +1,13 @@
 //! Binding of the sampler.
 
-use crate::kernels::numel;
-use crate::recording::{Argument, Call, call};
-use chairlift_kernels::sampling::{self, Draws, Parameters};
-use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
+use crate::{
+    kernels::numel,
+    recording::{Argument, Call, call},
+};
+use chairlift_kernels::{
+    ops::sampling::{self, Draws, Parameters},
+    tensor::{Borrows, Tensor, TensorMut},
+};
 use pyo3::prelude::*;
 
 struct Sample {

@@ -4,7 +4,7 @@ use super::{
     HIGH, InstructionSet, Isa, add_pair_dot_by_halves, round_block_by_numbers,
     store_pairs_by_numbers,
 };
-use crate::layout::BLOCK_SIZE;
+use crate::isa::BLOCK;
 use half::bf16;
 use std::arch::x86_64::{
     __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _CMP_UNORD_Q,
@@ -162,7 +162,7 @@ implement!(
 
     // As of `bf16::from_f32`: of a loop over a block the compiler makes single numbers.
     #[inline(always)]
-    fn round_block(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+    fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
         // SAFETY: see the macro; a block is two registers, and one in bf16.
         unsafe {
             let low = upper_of_rounded(_mm256_loadu_ps(numbers.as_ptr()));
@@ -185,7 +185,7 @@ implement!(
     /// gives `2^x` within two units in the last place and exactly 1 at 0; the last instruction multiplies by `2^floor(x)`,
     /// subnormal and infinite results included.
     #[inline(always)]
-    fn exp2_block(numbers: &mut [f32; BLOCK_SIZE]) {
+    fn exp2_block(numbers: &mut [f32; BLOCK]) {
         const P: [f32; 5] = [
             1.867_130_2e-3,
             9.017_03e-3,
@@ -233,7 +233,7 @@ implement!(
     }
 
     #[inline(always)]
-    fn round_block(numbers: &[f32; BLOCK_SIZE], out: &mut [bf16; BLOCK_SIZE]) {
+    fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
         if BF16 {
             // SAFETY: see the macro; a block is a register, and half of one in bf16.
             unsafe {

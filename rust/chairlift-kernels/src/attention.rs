@@ -1,0 +1,14 @@
+//! Attention over the paged KV cache, and the cache itself.
+//!
+//! [`paged_attention`] checks a batch; [`work_items`] cuts it into equal shares; [`attend`] runs one share, span by
+//! span ([`span`]), by the online softmax of [`softmax`]. [`kv_layout`] says how a block lies in memory, [`kv_format`]
+//! which numbers it holds, and [`kv_write`] writes them.
+
+pub mod attend;
+pub mod kv_format;
+pub mod kv_layout;
+pub mod kv_write;
+pub mod paged_attention;
+pub mod softmax;
+pub mod span;
+pub mod work_items;

@@ -1,0 +1,307 @@
+//! What a cache holds: numbers as they are, or eight-bit codes with a scale per token, head and half.
+//!
+//! ```text
+//!   a head of a block in int8    [ codes of K | codes of V | 16 scales of K | 16 of V ]
+//!                                  16 * head_dim bytes each  64 bytes each, f32
+//! ```
+//!
+//! Codes lie where the numbers would ([`crate::attention::kv_layout`]) and are whole numbers that bf16 holds exactly: a span
+//! is widened once, into a panel as of any keys and values. The scale of a token multiplies its score, or its
+//! weight, so that no product of the sums is rounded for it.
+
+use crate::{
+    attention::{
+        kv_layout::{self, BLOCK_SIZE, CacheShape, expect_len},
+        span::{Block, PerToken, SPAN_BLOCKS, Span},
+    },
+    error::ArgumentError,
+    gemm::quantize::{CHUNK, round_chunk, scale_int8},
+    isa::{
+        Isa,
+        element::{Element, Packed},
+    },
+    memory::{aligned::Aligned, prefetch::prefetch},
+};
+
+/// Bytes of the scales of a head in a block.
+const SCALES: usize = 2 * HALF_SCALES;
+
+/// Bytes of the scales of keys or of values.
+const HALF_SCALES: usize = BLOCK_SIZE * size_of::<f32>();
+
+/// One layer's cache.
+#[derive(Debug, Clone, Copy)]
+pub enum Stored<'a, T> {
+    /// As [`crate::attention::kv_layout`] has them.
+    Numbers(&'a [T]),
+    /// As this module has them.
+    Int8(&'a [i8]),
+}
+
+/// How a cache keeps keys and values, for the compiler.
+pub trait KvFormat: 'static {
+    /// As codes, with scales.
+    const IS_INT8: bool;
+
+    /// Bytes that hold so many units.
+    fn bytes<P: Packed>(units: usize) -> usize;
+}
+
+/// As numbers.
+pub struct Numbers;
+
+/// As eight-bit codes.
+pub struct Codes;
+
+impl KvFormat for Numbers {
+    const IS_INT8: bool = false;
+
+    #[inline(always)]
+    fn bytes<P: Packed>(units: usize) -> usize {
+        units * size_of::<P>()
+    }
+}
+
+impl KvFormat for Codes {
+    const IS_INT8: bool = true;
+
+    #[inline(always)]
+    fn bytes<P: Packed>(units: usize) -> usize {
+        units * P::DEPTH
+    }
+}
+
+/// In the place of scales where numbers need none.
+const NO_SCALES: PerToken<f32> = [[1.0; BLOCK_SIZE]; SPAN_BLOCKS];
+
+impl<T: Element> Stored<'_, T> {
+    /// Checks the cache against its shape.
+    pub(crate) fn check(&self, shape: CacheShape) -> Result<(), ArgumentError> {
+        match self {
+            Self::Numbers(cache) => {
+                shape.check(cache.len())?;
+                // Numbers are read as packed units.
+                let (start, align) = (cache.as_ptr().addr(), align_of::<T::Packed>());
+                if cache.is_empty() || start.is_multiple_of(align) {
+                    return Ok(());
+                }
+                let expected = format_args!("a start at a multiple of {align} bytes");
+                let got = format_args!("one {} bytes after it", start % align);
+                Err(ArgumentError::new("cache", expected, got))
+            }
+            Self::Int8(cache) => check_int8(shape, cache.len()),
+        }
+    }
+}
+
+/// Bytes of one head in one block.
+#[must_use]
+pub fn int8_head_len(head_dim: usize) -> usize {
+    2 * BLOCK_SIZE * head_dim + SCALES
+}
+
+/// Checks the length of a cache in int8.
+///
+/// # Errors
+/// If the head size is unsupported or the length of the cache is another.
+pub fn check_int8(shape: CacheShape, cache_len: usize) -> Result<(), ArgumentError> {
+    shape.check_head()?;
+    expect_len(&shape, int8_head_len(shape.head_dim), cache_len)
+}
+
+/// Writes the key and value of one token to its place in one head of a block; a scale is NaN where a
+/// number is not finite.
+pub fn pack_int8<T: Element>(head: &mut [i8], token: usize, key: &[T], value: &[T]) {
+    let (codes, scales) = head.split_at_mut(head.len() - SCALES);
+    let (keys, values) = codes.split_at_mut(codes.len() / 2);
+    let (key_scales, value_scales) = scales.split_at_mut(HALF_SCALES);
+    let scale = pack_half(keys, key, |d| kv_layout::key_index::<T>(token, d));
+    put_scale(key_scales, token, scale);
+    let scale = pack_half(values, value, |d| {
+        kv_layout::value_index::<T>(token, d, value.len())
+    });
+    put_scale(value_scales, token, scale);
+}
+
+/// Writes the codes of a key or a value to their places, and gives their scale.
+fn pack_half<T: Element>(codes: &mut [i8], numbers: &[T], place: impl Fn(usize) -> usize) -> f32 {
+    let scale = scale_int8(numbers);
+    let mut rounded = [0; CHUNK];
+    let rounded = &round_chunk(numbers, scale, &mut rounded)[..numbers.len()];
+    for (d, &code) in rounded.iter().enumerate() {
+        codes[place(d)] = code;
+    }
+    scale.unit
+}
+
+fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
+    scales.as_chunks_mut::<4>().0[token] = scale.to_ne_bytes().map(u8::cast_signed);
+}
+
+/// The scales of the tokens of a span.
+#[derive(Clone, Copy)]
+pub struct Scales<'a> {
+    /// Of keys.
+    pub keys: &'a PerToken<f32>,
+    /// Of values.
+    pub values: &'a PerToken<f32>,
+}
+
+impl Scales<'static> {
+    /// Of numbers.
+    pub const NONE: Self = Self {
+        keys: &NO_SCALES,
+        values: &NO_SCALES,
+    };
+}
+
+/// Memory for a span of codes as numbers.
+pub(crate) struct Widened<P: Packed> {
+    /// Of each block keys, then values.
+    units: Aligned<P>,
+    keys: PerToken<f32>,
+    values: PerToken<f32>,
+}
+
+impl<P: Packed> Widened<P> {
+    pub(crate) fn new(head_dim: usize) -> Self {
+        let numbers = SPAN_BLOCKS * 2 * BLOCK_SIZE * head_dim;
+        Self {
+            units: Aligned::zeroed(numbers / P::DEPTH),
+            keys: [[0.0; BLOCK_SIZE]; SPAN_BLOCKS],
+            values: [[0.0; BLOCK_SIZE]; SPAN_BLOCKS],
+        }
+    }
+
+    /// Widens four heads of a cache, and asks for those that come next; scales of keys get `factor`, that of
+    /// the scores.
+    #[inline(always)]
+    pub(crate) fn span<I: Isa>(
+        &mut self,
+        cache: &[i8],
+        heads: [usize; SPAN_BLOCKS],
+        next: [usize; SPAN_BLOCKS],
+        factor: f32,
+    ) -> (Span<'_, P>, Scales<'_>) {
+        let len = self.units.len() / SPAN_BLOCKS;
+        let head_len = len * P::DEPTH + SCALES;
+        for (block, units) in self.units.chunks_exact_mut(len).enumerate() {
+            let head = &cache[heads[block] * head_len..][..head_len];
+            let (codes, scales) = head.split_at(head_len - SCALES);
+            P::widen::<I>(codes, units);
+            let (keys, values) = scales.split_at(HALF_SCALES);
+            get_scales(keys, &mut self.keys[block]);
+            for scale in &mut self.keys[block] {
+                *scale *= factor;
+            }
+            get_scales(values, &mut self.values[block]);
+        }
+        let units = &self.units;
+        let span = std::array::from_fn(|block| {
+            let (keys, values) = units[block * len..][..len].split_at(len / 2);
+            let next_head = cache.as_ptr().wrapping_add(next[block] * head_len);
+            // Tiles ask for codes, line by line; two lines of scales are behind them.
+            for offset in [0, HALF_SCALES] {
+                prefetch(next_head.wrapping_add(head_len - SCALES + offset));
+            }
+            let next_head = next_head.cast::<u8>();
+            Block {
+                keys,
+                values,
+                next_keys: next_head,
+                next_values: next_head.wrapping_add((head_len - SCALES) / 2),
+            }
+        });
+        let (keys, values) = (&self.keys, &self.values);
+        (span, Scales { keys, values })
+    }
+}
+
+#[inline(always)]
+fn get_scales(bytes: &[i8], scales: &mut [f32; BLOCK_SIZE]) {
+    for (scale, bytes) in scales.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *scale = f32::from_ne_bytes(bytes.map(i8::cast_unsigned));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::span::SPAN;
+    use crate::bf16;
+    use crate::gemm::operand::Operand;
+    use crate::isa::dispatch::{Kernel, dispatch};
+
+    struct Widen<'a, P: Packed>(&'a mut Widened<P>, &'a [i8]);
+
+    impl<P: Packed> Kernel for Widen<'_, P> {
+        type Output = ();
+
+        const USES_BF16: bool = true;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) {
+            self.0.span::<I>(self.1, [0, 1, 2, 3], [3, 2, 1, 0], 1.0);
+        }
+    }
+
+    fn a_span_is_what_was_packed<T: Element>()
+    where
+        T::Packed: Operand<T::Packed>,
+    {
+        let (head_dim, depth) = (32, <T::Packed as Packed>::DEPTH);
+        let len = int8_head_len(head_dim);
+        let mut cache = vec![0; SPAN_BLOCKS * len];
+        let numbers = |token: usize| -> Vec<T> {
+            let number = |d| ((token * 37 + d * 11) % 101) as f32 / 7.0 - 6.0;
+            (0..head_dim).map(|d| T::from_f32(number(d))).collect()
+        };
+        let (key, value) = (numbers, |token| numbers(token + 1000));
+        for token in 0..SPAN {
+            let head = &mut cache[token / BLOCK_SIZE * len..][..len];
+            pack_int8(head, token % BLOCK_SIZE, &key(token), &value(token));
+        }
+        let mut widened = Widened::<T::Packed>::new(head_dim);
+        dispatch(Widen(&mut widened, &cache));
+        let codes: Vec<f32> = (0..widened.units.len() * depth)
+            .map(|place| widened.units[place / depth].number(place % depth))
+            .collect();
+        let codes: Vec<T> = codes.into_iter().map(T::from_f32).collect();
+        for token in 0..SPAN {
+            let (block, offset) = (token / BLOCK_SIZE, token % BLOCK_SIZE);
+            let head = &codes[block * codes.len() / SPAN_BLOCKS..][..codes.len() / SPAN_BLOCKS];
+            let mut unpacked = [vec![T::default(); head_dim], vec![T::default(); head_dim]];
+            let [key_codes, value_codes] = &mut unpacked;
+            kv_layout::unpack(head, offset, key_codes, value_codes);
+            let scales = [widened.keys[block][offset], widened.values[block][offset]];
+            for half in 0..2 {
+                let expected = [key(token), value(token)];
+                for (code, number) in unpacked[half].iter().zip(&expected[half]) {
+                    let (code, number) = (code.to_f32(), number.to_f32());
+                    assert_eq!(code, code.round(), "codes are whole");
+                    let error = (code * scales[half] - number).abs();
+                    assert!(error <= 0.51 * scales[half], "{code} for {number}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_span_of_codes_is_what_was_packed() {
+        a_span_is_what_was_packed::<f32>();
+        a_span_is_what_was_packed::<bf16>();
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_makes_the_scale_nan() {
+        let mut head = vec![0; int8_head_len(16)];
+        let mut key = [1.0; 16];
+        key[3] = f32::INFINITY;
+        pack_int8(&mut head, 5, &key, &[0.0; 16]);
+        let mut scales = [0.0; BLOCK_SIZE];
+        get_scales(&head[head.len() - SCALES..][..HALF_SCALES], &mut scales);
+        assert!(scales[5].is_nan());
+        get_scales(&head[head.len() - HALF_SCALES..], &mut scales);
+        assert_eq!(scales[5], 0.0, "values that are all zero");
+    }
+}

@@ -1,0 +1,244 @@
+//! The one inner loop of all matrix work: a tile of rows times a panel of columns.
+//!
+//! ```text
+//!                    B, one panel: W columns            a linear layer: k = input feature
+//!                k  [ . . . . . . . . . ]               scores: k = coordinate, columns = tokens
+//!     A          |  [ . . . . . . . . . ]               values: k = token, columns = coordinates
+//!   R rows  -->  v  [ . . . . . . . . . ]
+//!                      sums, R x N registers
+//! ```
+//!
+//! Every sum is one chain of multiply-adds (or of dot products of pairs) over `k` in ascending order,
+//! whatever R and N are: this is where batch invariance comes from.
+
+use crate::{
+    gemm::operand::Operand,
+    isa::{Isa, element::Packed},
+    memory::prefetch::{CACHE_LINE, prefetch, reread},
+};
+
+/// Packed memory that is B, and what is asked for while it is read: hardware prefetchers stop at every
+/// page, and with few rows reading B is all that takes time.
+#[derive(Clone, Copy)]
+pub struct Panel<'a, P> {
+    /// The units of B.
+    pub units: &'a [P],
+    /// What is asked for.
+    pub ahead: Ahead,
+}
+
+/// Where the memory lies that is needed next.
+#[derive(Clone, Copy)]
+pub enum Ahead {
+    /// Always so many bytes from the unit that is read.
+    Bytes(isize),
+    /// The panel after this one. Of several tiles that read B each asks for a part, in the order of memory:
+    ///
+    /// ```text
+    ///   next panel   [    tile 0    |    tile 1    |    tile 2    ]   one line for three of B
+    /// ```
+    NextPanel {
+        /// Which tile this is.
+        tile: usize,
+        /// How many there are.
+        tiles: usize,
+    },
+}
+
+impl<'a, P> Panel<'a, P> {
+    /// B as lines of `width` units.
+    #[inline(always)]
+    pub fn lines(&self, width: usize) -> Lines<'a, P> {
+        let rest = self.units;
+        let start = rest.as_ptr();
+        let (next, every) = match self.ahead {
+            Ahead::Bytes(offset) => (start.wrapping_byte_offset(offset), 1),
+            Ahead::NextPanel { tile, tiles } => {
+                let part = tile * (rest.len() / width) / tiles * width;
+                (start.wrapping_add(rest.len() + part), tiles)
+            }
+        };
+        Lines {
+            rest,
+            width,
+            next,
+            every,
+            turn: 0,
+        }
+    }
+}
+
+/// Lines of a [`Panel`].
+pub struct Lines<'a, P> {
+    rest: &'a [P],
+    width: usize,
+    /// What is asked for next: a line for every so many of B.
+    next: *const P,
+    every: usize,
+    /// Lines of B before that.
+    turn: usize,
+}
+
+impl<P> Lines<'_, P> {
+    #[inline(always)]
+    fn ask(&mut self) {
+        if self.turn == 0 {
+            // A width that the compiler knows makes this one or two instructions.
+            for offset in (0..self.width * size_of::<P>()).step_by(CACHE_LINE) {
+                prefetch(self.next.wrapping_byte_add(offset));
+            }
+            self.next = self.next.wrapping_add(self.width);
+            self.turn = self.every;
+        }
+        self.turn -= 1;
+    }
+}
+
+impl<'a, P> Iterator for Lines<'a, P> {
+    type Item = &'a [P];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a [P]> {
+        let (line, rest) = self.rest.split_at_checked(self.width)?;
+        self.rest = rest;
+        self.ask();
+        Some(line)
+    }
+}
+
+/// What a tile of a linear layer keeps in registers, two of each per row.
+#[derive(Clone, Copy)]
+pub(crate) enum Tile {
+    /// Sums of numbers.
+    Floats,
+    /// Sums by dot products of pairs.
+    Pairs,
+    /// Sums of integers.
+    Integers,
+    /// Sums of the integers of a group, and totals of numbers.
+    Groups,
+}
+
+impl Tile {
+    /// Rows of a tile at most.
+    pub(crate) const fn most_rows<I: Isa>(self) -> usize {
+        match self {
+            Self::Floats => I::ROWS,
+            // 28 sums, 2 of weights and 1 of a row are 31 registers of 32.
+            Self::Pairs => 14,
+            // 12 sums and 12 totals are in registers side by side.
+            Self::Groups if I::HAS_DOT => 6,
+            Self::Groups | Self::Integers => I::INTEGER_ROWS,
+        }
+    }
+
+    /// Whether sums come by [`crate::isa::integers::Integers::add_dot`].
+    pub(crate) const fn uses_dot(self) -> bool {
+        matches!(self, Self::Integers | Self::Groups)
+    }
+}
+
+/// A tile of sums: N registers for each of R rows.
+pub type Sums<I, const R: usize, const N: usize> = [[<I as Isa>::Vector; N]; R];
+
+/// Units of a row of A that lie side by side.
+pub(crate) const STRIP: usize = 64;
+
+/// `sums[r][c] + sum over k of a[r][k] * b[k][c]`, in ascending order of `k`.
+///
+/// A comes as strips of its rows, so that a row is packed by copying and a unit of each row is found at
+/// a fixed distance from that of the first:
+///
+/// ```text
+///   a   [ row 0, k 0..64 ][ row 1, k 0..64 ] .. [ row R - 1, k 0..64 ]   [ row 0, k 64..128 ] ..
+/// ```
+///
+/// `b` gives a line of `N * LANES` units per `P::DEPTH` values of `k`; it ends where the rows end, which
+/// may be within a strip. Sums come and go by value: the compiler keeps an array in registers only where
+/// nothing can hold its address.
+#[inline(always)]
+#[must_use]
+pub fn accumulate<I: Isa, F: Operand<P>, P: Packed, const R: usize, const N: usize>(
+    sums: Sums<I, R, N>,
+    a: &[[[F; STRIP]; R]],
+    mut b: Lines<'_, P>,
+) -> Sums<I, R, N> {
+    let mut sums = sums;
+    let parts = P::DEPTH / F::DEPTH;
+    for strips in a {
+        for (place, line) in (0..STRIP / parts).zip(&mut b) {
+            add_line::<I, F, P, R, N>(&mut sums, strips, place * parts, line);
+        }
+    }
+    sums
+}
+
+/// One line of B against the units of A at `place`.
+#[inline(always)]
+fn add_line<I: Isa, F: Operand<P>, P: Packed, const R: usize, const N: usize>(
+    sums: &mut Sums<I, R, N>,
+    strips: &[[F; STRIP]; R],
+    place: usize,
+    line: &[P],
+) {
+    for index in 0..P::DEPTH / F::DEPTH {
+        let line = if index == 0 { line } else { reread(line) };
+        let mut b = [F::load::<I>(line, index); N];
+        for n in 1..N {
+            b[n] = F::load::<I>(&line[n * I::LANES..], index);
+        }
+        for r in 0..R {
+            let a = F::broadcast::<I>(&strips[r][place + index]);
+            for n in 0..N {
+                sums[r][n] = F::multiply_add::<I>(a, b[n], sums[r][n]);
+            }
+        }
+    }
+}
+
+/// Cuts `total` rows into tiles of at most `most`, as equal as they can be: a tile of few rows costs
+/// nearly as much as a full one.
+pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let tiles = total.div_ceil(most);
+    (0..tiles).map(move |tile| tile * total / tiles..(tile + 1) * total / tiles)
+}
+
+/// Evaluates an expression with the constant `$R` equal to `$rows`, which is at most the constant
+/// `$most`.
+macro_rules! with_rows {
+    ($most:expr, $rows:expr, |$R:ident| $body:expr) => {
+        $crate::gemm::accumulator::with_rows!($most, $rows, |$R| $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    };
+    ($most:expr, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
+        match $rows {
+            // By a constant: taller tiles are not compiled.
+            $($n if const { $n <= $most } => {
+                const $R: usize = $n;
+                $body
+            })*
+            rows => unreachable!("a tile of {rows} rows"),
+        }
+    };
+}
+pub(crate) use with_rows;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_the_rows_and_are_balanced() {
+        for total in 0..200 {
+            let tiles: Vec<_> = balanced(total, 6).collect();
+            assert_eq!(
+                tiles.iter().map(ExactSizeIterator::len).sum::<usize>(),
+                total
+            );
+            assert!(tiles.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let sizes = tiles.iter().map(ExactSizeIterator::len);
+            if let (Some(least), Some(most)) = (sizes.clone().min(), sizes.max()) {
+                assert!(most <= 6 && most - least <= 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! How a linear layer walks over its weights, whatever they are stored as.
+//!
+//! ```text
+//!   weight [N][K]  ->  panels of W outputs over the full K, each one stream of memory
+//!
+//!     panel 0          panel 1          ...          a thread takes a contiguous share of them
+//!     [K / D][W][D]    [K / D][W][D]
+//! ```
+//!
+//! Each thread packs the rows of the input that it needs for itself (a copy that cores share costs more
+//! than it saves), then multiplies every tile of them by every panel of its share. Few rows are all
+//! rows; of many each thread takes some, if it can, and packs only these.
+//!
+//! ```text
+//!   panels                  0 . . . . . . . . . . . . . . .        four threads
+//!   fewer than 192 rows     [ first ][second ][ third ][fourth ]     all rows
+//!
+//!   192 rows or more        [     first      ][     second     ]     one half of the rows
+//!                           [     third      ][     fourth     ]     the other
+//! ```
+
+use crate::{
+    Element,
+    error::{ArgumentError, expect_equal},
+    gemm::accumulator::{Ahead, Sums, Tile, balanced, with_rows},
+    isa::BLOCK,
+    isa::{
+        Isa,
+        dispatch::{Kernel, dispatch},
+    },
+    memory::{
+        aligned::{Aligned, Zeroed},
+        disjoint::Disjoint,
+        pool,
+        rows::RowsMut,
+    },
+};
+use std::cell::Cell;
+use std::ops::Range;
+
+/// A panel is this many registers wide.
+pub(crate) const REGISTERS: usize = 2;
+/// Outputs of the widest panel.
+pub(crate) const MAX_WIDTH: usize = 32;
+
+/// How far ahead of its use memory is asked for where one tile has all rows: the panels of a thread are
+/// one stream. A core that reads 40 GB/s gets 4 KiB while memory takes 100 ns to answer; less than twice
+/// that leaves it waiting between two products.
+pub(crate) const AHEAD: Ahead = Ahead::Bytes(8192);
+
+/// Multiply-adds that are worth waking a thread for: some ten microseconds.
+const GRAIN: usize = 1 << 17;
+
+/// Rows whose packed activations a thread holds at a time.
+pub(crate) const MAX_ROWS: usize = 240;
+
+/// Rows for which it pays to read all weights once more: computing with them takes longer by far.
+const ROWS_PER_READER: usize = 96;
+
+/// Rows of numbers times panels of weights.
+pub(crate) trait Product: Sync {
+    /// A unit of packed input.
+    type Unit: Scratch;
+
+    /// What a tile keeps in registers.
+    const TILE: Tile;
+
+    /// Units of one packed row.
+    fn units_per_row<I: Isa>(&self) -> usize;
+
+    /// Packs R rows from `first` on, side by side; may give each a scale.
+    fn pack<I: Isa, const R: usize>(
+        &self,
+        first: usize,
+        packed: &mut [Self::Unit],
+        scales: &mut [f32],
+    );
+
+    /// R packed rows times one panel.
+    fn tile<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        ahead: Ahead,
+        packed: &[Self::Unit],
+    ) -> Sums<I, R, REGISTERS>;
+
+    /// Last touch to the outputs of one row and panel: none, unless they are scaled.
+    #[inline(always)]
+    fn finish<I: Isa>(
+        &self,
+        _panel: usize,
+        _scale: f32,
+        sums: [I::Vector; REGISTERS],
+    ) -> [I::Vector; REGISTERS] {
+        sums
+    }
+}
+
+/// Outputs of a panel on this machine.
+pub(crate) fn panel_width() -> usize {
+    struct PanelWidth;
+
+    impl Kernel for PanelWidth {
+        type Output = usize;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> usize {
+            REGISTERS * I::LANES
+        }
+    }
+
+    dispatch(PanelWidth)
+}
+
+/// Fails unless a weight has something to pack.
+pub(crate) fn expect_weight(out_features: usize, in_features: usize) -> Result<(), ArgumentError> {
+    if out_features > 0 && in_features > 0 {
+        return Ok(());
+    }
+    let got = format_args!("[{out_features}, {in_features}]");
+    Err(ArgumentError::new(
+        "weight",
+        "at least one row and column",
+        got,
+    ))
+}
+
+/// A bias for whole panels; zero where there is none.
+pub(crate) fn padded_bias<T: Element>(
+    bias: Option<&[T]>,
+    out_features: usize,
+    width: usize,
+) -> Result<Aligned<f32>, ArgumentError> {
+    let mut padded = Aligned::zeroed(out_features.next_multiple_of(width));
+    if let Some(bias) = bias {
+        expect_equal("bias", "out_features,", out_features, bias.len())?;
+        for (padded, number) in padded.iter_mut().zip(bias) {
+            *padded = number.to_f32();
+        }
+    }
+    Ok(padded)
+}
+
+/// Allocates panels of `len` units each and has threads fill them: `pack(panel, units)`.
+pub(crate) fn packed_panels<U: Zeroed + Send>(
+    num_panels: usize,
+    len: usize,
+    pack: impl Fn(usize, &mut [U]) + Sync,
+) -> Aligned<U> {
+    let mut panels = Aligned::zeroed(num_panels * len);
+    let shared = Disjoint::new(&mut panels);
+    pool::split(num_panels, 1, |range| {
+        for panel in range {
+            // SAFETY: each panel belongs to one part.
+            pack(panel, unsafe {
+                shared.take(panel * len..(panel + 1) * len)
+            });
+        }
+    });
+    panels
+}
+
+/// Gives each thread its share of the rows and panels: `out` `[num_rows, out_features]`.
+pub(crate) fn split_panels<O: Element>(
+    (out_features, in_features): (usize, usize),
+    out: RowsMut<'_, O>,
+    task: impl Fn(Target<'_>) + Sync,
+) {
+    let width = panel_width();
+    let (num_rows, stride) = (out.len(), out.stride());
+    let out = Disjoint::new(out.into_slice());
+    let grain = GRAIN / (width * in_features * num_rows.max(1));
+    let num_panels = out_features.div_ceil(width);
+    let readers = num_readers(num_rows, pool::num_threads());
+    pool::split(readers * num_panels, grain * readers, |items| {
+        for reader in items.start / num_panels..items.end.div_ceil(num_panels) {
+            let first = reader * num_panels;
+            task(Target {
+                out: &out,
+                stride,
+                out_features,
+                rows: reader * num_rows / readers..(reader + 1) * num_rows / readers,
+                panels: items.start.max(first) - first..items.end.min(first + num_panels) - first,
+            });
+        }
+    });
+}
+
+/// How often all panels are read, each time by as many threads, for other rows.
+fn num_readers(num_rows: usize, threads: usize) -> usize {
+    let most = (num_rows / ROWS_PER_READER).clamp(1, threads);
+    let mut counts = (1..=most).rev();
+    counts
+        .find(|&count| threads.is_multiple_of(count))
+        .unwrap_or(1)
+}
+
+/// Where one thread's outputs go, and which they are.
+pub(crate) struct Target<'a> {
+    out: &'a dyn Store,
+    stride: usize,
+    out_features: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) panels: Range<usize>,
+}
+
+impl Target<'_> {
+    /// Stores the outputs of some rows, from `first_row` on, and a panel.
+    #[inline(always)]
+    pub(crate) fn store<I: Isa>(&self, panel: usize, first_row: usize, rows: &[[f32; MAX_WIDTH]]) {
+        let width = REGISTERS * I::LANES;
+        let columns = width.min(self.out_features - panel * width);
+        let start = first_row * self.stride + panel * width;
+        // SAFETY: rows and columns of a panel belong to one part, which writes them here only.
+        unsafe { self.out.store(start, self.stride, columns, rows) };
+    }
+}
+
+/// Where outputs go; called once per row and panel, so that the loops above are compiled only once
+/// for all output types.
+trait Store: Sync {
+    /// Rounds the first `columns` numbers of each row and stores them, rows `stride` apart.
+    ///
+    /// # Safety
+    /// No other thread stores there meanwhile.
+    unsafe fn store(&self, start: usize, stride: usize, columns: usize, rows: &[[f32; MAX_WIDTH]]);
+}
+
+impl<O: Element> Store for Disjoint<'_, O> {
+    unsafe fn store(&self, start: usize, stride: usize, columns: usize, rows: &[[f32; MAX_WIDTH]]) {
+        dispatch(Round {
+            out: self,
+            start,
+            stride,
+            columns,
+            rows,
+        });
+    }
+}
+
+/// Rounds the rows of a tile to the type of the output.
+struct Round<'a, 'out, O> {
+    out: &'a Disjoint<'out, O>,
+    start: usize,
+    stride: usize,
+    columns: usize,
+    rows: &'a [[f32; MAX_WIDTH]],
+}
+
+impl<O: Element> Kernel for Round<'_, '_, O> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let width = REGISTERS * I::LANES;
+        for (r, numbers) in self.rows.iter().enumerate() {
+            let start = self.start + r * self.stride;
+            // SAFETY: the promise to `store`; the slice does not outlive this turn.
+            let out = unsafe { self.out.take(start..start + self.columns) };
+            // A panel of AVX2: of so short a loop the compiler makes code for single numbers.
+            if out.len() == BLOCK && width == BLOCK {
+                let numbers = numbers.first_chunk().expect("a panel");
+                O::round_block::<I>(numbers, out.first_chunk_mut().expect("a panel"));
+            } else if out.len() == width {
+                for column in 0..width {
+                    out[column] = O::from_f32(numbers[column]);
+                }
+            } else {
+                for (out, number) in out.iter_mut().zip(numbers) {
+                    *out = O::from_f32(*number);
+                }
+            }
+        }
+    }
+}
+
+/// One thread's part of a product.
+pub(crate) struct Share<'a, P> {
+    pub(crate) product: P,
+    pub(crate) target: Target<'a>,
+}
+
+impl<P: Product> Kernel for Share<'_, P> {
+    type Output = ();
+
+    const USES_DOT: bool = P::TILE.uses_dot();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let target = &self.target.rows;
+        let len = target.len().min(MAX_ROWS) * self.product.units_per_row::<I>();
+        let mut packed = P::Unit::take_scratch(len);
+        let mut scales = [0.0; MAX_ROWS];
+        for first in target.clone().step_by(MAX_ROWS) {
+            let rows = first..target.end.min(first + MAX_ROWS);
+            self.multiply::<I>(rows, &mut packed, &mut scales);
+        }
+        P::Unit::return_scratch(packed);
+    }
+}
+
+impl<P: Product> Share<'_, P> {
+    #[inline(always)]
+    fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit], scales: &mut [f32]) {
+        let most = P::TILE.most_rows::<I>();
+        let len = self.product.units_per_row::<I>();
+        for tile in balanced(rows.len(), most) {
+            let first = rows.start + tile.start;
+            let units = &mut packed[tile.start * len..tile.end * len];
+            let scales = &mut scales[tile.clone()];
+            with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| self
+                .product
+                .pack::<I, R>(first, units, scales));
+        }
+        for panel in self.target.panels.clone() {
+            let tiles = rows.len().div_ceil(most);
+            for (index, tile) in balanced(rows.len(), most).enumerate() {
+                let first = rows.start + tile.start;
+                let units = &packed[tile.start * len..tile.end * len];
+                let scales = &scales[tile.clone()];
+                let ahead = if tiles == 1 {
+                    AHEAD
+                } else {
+                    Ahead::NextPanel { tile: index, tiles }
+                };
+                with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| {
+                    let sums = self.product.tile::<I, R>(panel, ahead, units);
+                    self.store::<I, R>(panel, first, scales, sums);
+                });
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn store<I: Isa, const R: usize>(
+        &self,
+        panel: usize,
+        first_row: usize,
+        scales: &[f32],
+        sums: Sums<I, R, REGISTERS>,
+    ) {
+        let mut rows = [[0.0; MAX_WIDTH]; R];
+        for r in 0..R {
+            let sums = self.product.finish::<I>(panel, scales[r], sums[r]);
+            for n in 0..REGISTERS {
+                I::store(sums[n], &mut rows[r][n * I::LANES..]);
+            }
+        }
+        self.target.store::<I>(panel, first_row, &rows);
+    }
+}
+
+/// A unit of which each thread keeps a buffer from call to call: fresh memory would have to be
+/// zeroed, and mapped page by page.
+pub(crate) trait Scratch: Zeroed {
+    /// At least `len` units of any content.
+    fn take_scratch(len: usize) -> Aligned<Self>;
+
+    /// Leaves a buffer for the next call.
+    fn return_scratch(buffer: Aligned<Self>);
+}
+
+macro_rules! implement_scratch {
+    ($Unit:ty, $KEPT:ident) => {
+        thread_local! {
+            static $KEPT: Cell<Aligned<$Unit>> = Cell::new(Aligned::zeroed(0));
+        }
+
+        impl Scratch for $Unit {
+            fn take_scratch(len: usize) -> Aligned<Self> {
+                let kept = $KEPT.replace(Aligned::zeroed(0));
+                if kept.len() < len {
+                    Aligned::zeroed(len)
+                } else {
+                    kept
+                }
+            }
+
+            fn return_scratch(buffer: Aligned<Self>) {
+                $KEPT.set(buffer);
+            }
+        }
+    };
+}
+
+implement_scratch!(f32, NUMBERS);
+implement_scratch!(u32, WORDS);

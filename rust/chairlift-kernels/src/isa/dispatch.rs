@@ -1,0 +1,222 @@
+//! Chooses the instruction set at run time.
+//!
+//! A kernel is a value that implements [`Kernel`]: its `run` is generic code, always inlined, and
+//! [`dispatch`] holds one instance of it per instruction set. Inside an instance the compiler may use
+//! that set's registers for everything that was inlined, so a kernel has one source.
+//! Closures and functions that are not inlined would be compiled without the set: hot code has none.
+
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Avx2, Avx512, Isa, Portable};
+use std::sync::OnceLock;
+
+/// Instruction sets that kernels are compiled for, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InstructionSet {
+    /// [`Self::Avx512Bf16`] and products of tiles, of pairs of `bf16` and of bytes.
+    ///
+    /// Tiles are for layers alone ([`crate::isa::amx`]); all else runs as [`Self::Avx512Bf16`].
+    Amx,
+    /// [`Self::Avx512Vnni`] and dot products of pairs of `bf16`.
+    Avx512Bf16,
+    /// [`Self::Avx512`] and dot products of bytes.
+    Avx512Vnni,
+    /// x86-64 with 512-bit registers.
+    Avx512,
+    /// x86-64 with 256-bit registers and fused multiply-add.
+    Avx2,
+    /// Whatever the build targets.
+    Portable,
+}
+
+impl InstructionSet {
+    const ALL: [Self; 6] = [
+        Self::Amx,
+        Self::Avx512Bf16,
+        Self::Avx512Vnni,
+        Self::Avx512,
+        Self::Avx2,
+        Self::Portable,
+    ];
+
+    /// That of an x86-64 with 512-bit registers.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn avx512(has_vnni: bool, has_bf16: bool) -> Self {
+        match (has_vnni, has_bf16) {
+            (true, true) => Self::Avx512Bf16,
+            (true, false) => Self::Avx512Vnni,
+            _ => Self::Avx512,
+        }
+    }
+
+    /// The name that `CHAIRLIFT_CPU` and `cpu_features()` use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Amx => "amx",
+            Self::Avx512Bf16 => "avx512bf16",
+            Self::Avx512Vnni => "avx512vnni",
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Portable => "portable",
+        }
+    }
+
+    /// Whether this set has all that another has.
+    pub fn includes(self, other: Self) -> bool {
+        self <= other
+    }
+}
+
+/// Work that is compiled once per instruction set.
+pub trait Kernel {
+    /// What it gives.
+    type Output;
+
+    /// Whether it uses [`crate::isa::integers::Integers::add_dot`]: others have no instance for the sets that
+    /// add but this, and run as [`InstructionSet::Avx512`].
+    const USES_DOT: bool = false;
+
+    /// The same of [`Isa::add_pair_dot`] and [`Isa::round_block`].
+    const USES_BF16: bool = false;
+
+    /// Does the work. Implementations are `#[inline(always)]`, as is all they call in hot loops.
+    fn run<I: Isa>(self) -> Self::Output;
+}
+
+/// Runs a kernel on [`instruction_set`].
+pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let set = instruction_set();
+        // By constants first: what they rule out is not compiled.
+        if K::USES_BF16 && set.includes(InstructionSet::Avx512Bf16) {
+            // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
+            return unsafe { run_avx512bf16(kernel) };
+        }
+        if K::USES_DOT && set.includes(InstructionSet::Avx512Vnni) {
+            // SAFETY: as above; a set has what those have that it includes.
+            return unsafe { run_avx512vnni(kernel) };
+        }
+        if set.includes(InstructionSet::Avx512) {
+            // SAFETY: as above.
+            return unsafe { run_avx512(kernel) };
+        }
+        if set.includes(InstructionSet::Avx2) {
+            // SAFETY: as above.
+            return unsafe { run_avx2(kernel) };
+        }
+    }
+    kernel.run::<Portable>()
+}
+
+/// Runs a part of a kernel, on the set that the kernel runs on, in a function of its own: loops that need
+/// all registers get them, and none goes to what the kernel wants to keep.
+#[inline(always)]
+pub(crate) fn noinline<I: Isa, K: Kernel>(part: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    match I::SET {
+        // SAFETY: `I` is a set that this machine has: there is code for it in `dispatch` alone.
+        InstructionSet::Amx | InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
+        // SAFETY: as above.
+        InstructionSet::Avx512Vnni => unsafe { run_avx512vnni(part) },
+        // SAFETY: as above.
+        InstructionSet::Avx512 => unsafe { run_avx512(part) },
+        // SAFETY: as above.
+        InstructionSet::Avx2 => unsafe { run_avx2(part) },
+        InstructionSet::Portable => part.run::<Portable>(),
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    part.run::<I>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline(never)]
+fn run_avx512bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true, true>>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline(never)]
+fn run_avx512vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true, false>>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline(never)]
+fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<false, false>>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+#[inline(never)]
+fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2>()
+}
+
+/// The set that kernels use in this process: the best one here, or a lesser one that the environment
+/// variable `CHAIRLIFT_CPU` names.
+pub fn instruction_set() -> InstructionSet {
+    static CHOSEN: OnceLock<InstructionSet> = OnceLock::new();
+    *CHOSEN.get_or_init(|| choose(std::env::var("CHAIRLIFT_CPU").ok().as_deref()))
+}
+
+fn choose(wanted: Option<&str>) -> InstructionSet {
+    let sets = InstructionSet::ALL;
+    let best = sets.iter().position(|set| Some(set.name()) == wanted);
+    let allowed = sets.into_iter().skip(best.unwrap_or(0));
+    let mut usable = allowed.filter(|&set| is_supported(set));
+    usable.next().unwrap_or(InstructionSet::Portable)
+}
+
+fn is_supported(set: InstructionSet) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        match set {
+            InstructionSet::Amx => {
+                is_supported(InstructionSet::Avx512Bf16) && crate::isa::amx::is_supported()
+            }
+            InstructionSet::Avx512Bf16 => {
+                is_supported(InstructionSet::Avx512Vnni) && is_x86_feature_detected!("avx512bf16")
+            }
+            InstructionSet::Avx512Vnni => {
+                is_supported(InstructionSet::Avx512) && is_x86_feature_detected!("avx512vnni")
+            }
+            InstructionSet::Avx512 => {
+                is_supported(InstructionSet::Avx2)
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            InstructionSet::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+            }
+            InstructionSet::Portable => true,
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        set == InstructionSet::Portable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_can_only_lower_the_set() {
+        let rank = |set| InstructionSet::ALL.iter().position(|&other| other == set);
+        for set in InstructionSet::ALL {
+            let chosen = choose(Some(set.name()));
+            assert!(rank(chosen) >= rank(set).max(rank(choose(None))));
+            assert!(!is_supported(set) || chosen == set);
+        }
+        assert_eq!(choose(Some("portable")), InstructionSet::Portable);
+        assert_eq!(choose(Some("unknown")), choose(None));
+        assert!(is_supported(choose(None)));
+    }
+}

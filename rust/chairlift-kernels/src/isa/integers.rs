@@ -1,0 +1,238 @@
+//! The integer half of an instruction set: registers of 32-bit words, seen as bytes, halves or wholes.
+//!
+//! Products are exact. `multiply_i16` cannot overflow for what the kernels feed it (bytes), and
+//! `multiply_u8_i8`, whose sums of two saturate at 16 bits, is used where one factor has four bits.
+//! `add_dot` has no such limits, but is one instruction on some machines only (VNNI).
+
+/// Operations on a register of 32-bit words.
+pub trait Integers: Copy {
+    /// A register.
+    type Words: Copy;
+
+    /// Words in a register.
+    const WORDS: usize;
+
+    /// Rows of an integer tile at most, such that two registers per row, and what feeds them, fit.
+    const INTEGER_ROWS: usize;
+
+    /// One word in every lane.
+    fn splat_word(word: u32) -> Self::Words;
+
+    /// A word of memory in every lane. Apart from [`Self::splat_word`], because neighbouring words that
+    /// the compiler may load together come apart again one by one, over general registers.
+    fn broadcast_word(word: &u32) -> Self::Words;
+
+    /// The first `WORDS` words.
+    fn load_words(words: &[u32]) -> Self::Words;
+
+    /// Bits that both have.
+    fn and(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Each half of a word, shifted right by `BITS`; zeros come in.
+    fn shift_right<const BITS: u32>(words: Self::Words) -> Self::Words;
+
+    /// Sums of words; wraps.
+    fn add_i32(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Sums of half words; wraps.
+    fn add_i16(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Products of signed half words, the two of a word summed.
+    fn multiply_i16(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// [`Self::add_i32`] of a sum and [`Self::multiply_i16`].
+    ///
+    /// One step for the compiler, which knows that sums of integers may be taken in any order: it would
+    /// compute many products first and push the sums of a tile out of their registers.
+    fn multiply_add_i16(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// [`Self::add_i16`] of a sum and [`Self::multiply_u8_i8`], in one step too.
+    fn multiply_add_u8_i8(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Products of unsigned bytes of `a` and signed bytes of `b`, the two of a half word summed.
+    ///
+    /// The sum saturates at 16 bits: callers see to it that it stays within.
+    fn multiply_u8_i8(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Whether `add_dot` is one instruction.
+    const HAS_DOT: bool = false;
+
+    /// Sums of words and the products of unsigned bytes of `a` and signed bytes of `b`, all four of a
+    /// word; wraps.
+    #[inline(always)]
+    fn add_dot(sums: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words {
+        add_dot_by_nibbles::<Self>(sums, a, b)
+    }
+}
+
+/// [`Integers::add_dot`] by the other operations.
+#[inline(always)]
+fn add_dot_by_nibbles<I: Integers>(sums: I::Words, a: I::Words, b: I::Words) -> I::Words {
+    let nibble = I::splat_word(0x0f0f_0f0f);
+    let low = I::multiply_u8_i8(I::and(a, nibble), b);
+    let high = I::multiply_u8_i8(I::and(I::shift_right::<4>(a), nibble), b);
+    let sums = I::add_i32(sums, I::multiply_i16(low, I::splat_word(0x0001_0001)));
+    I::add_i32(sums, I::multiply_i16(high, I::splat_word(0x0010_0010)))
+}
+
+impl Integers for super::Portable {
+    type Words = [u32; 8];
+
+    const WORDS: usize = 8;
+    const INTEGER_ROWS: usize = 2;
+
+    #[inline(always)]
+    fn splat_word(word: u32) -> [u32; 8] {
+        [word; 8]
+    }
+
+    #[inline(always)]
+    fn broadcast_word(word: &u32) -> [u32; 8] {
+        [*word; 8]
+    }
+
+    #[inline(always)]
+    fn load_words(words: &[u32]) -> [u32; 8] {
+        *words.first_chunk().expect("a register of words")
+    }
+
+    #[inline(always)]
+    fn and(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        by_lane(a, b, |a, b| a & b)
+    }
+
+    #[inline(always)]
+    fn shift_right<const BITS: u32>(words: [u32; 8]) -> [u32; 8] {
+        let kept = (0xffff_u32 >> BITS) * 0x0001_0001;
+        by_lane(words, words, |word, _| (word >> BITS) & kept)
+    }
+
+    #[inline(always)]
+    fn multiply_add_i16(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        Self::add_i32(sum, Self::multiply_i16(a, b))
+    }
+
+    #[inline(always)]
+    fn multiply_add_u8_i8(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        Self::add_i16(sum, Self::multiply_u8_i8(a, b))
+    }
+
+    #[inline(always)]
+    fn add_i32(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        by_lane(a, b, u32::wrapping_add)
+    }
+
+    #[inline(always)]
+    fn add_i16(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        by_lane(a, b, |a, b| {
+            let low = a.wrapping_add(b) & 0xffff;
+            let high = (a >> 16).wrapping_add(b >> 16) << 16;
+            high | low
+        })
+    }
+
+    #[inline(always)]
+    fn multiply_i16(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        by_lane(a, b, |a, b| {
+            let low = i32::from(a as i16) * i32::from(b as i16);
+            let high = i32::from((a >> 16) as i16) * i32::from((b >> 16) as i16);
+            low.wrapping_add(high).cast_unsigned()
+        })
+    }
+
+    #[inline(always)]
+    fn multiply_u8_i8(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        by_lane(a, b, |a, b| {
+            let product =
+                |shift: u32| i32::from((a >> shift) as u8) * i32::from((b >> shift) as u8 as i8);
+            let half = |shift: u32| {
+                let sum = product(shift) + product(shift + 8);
+                let held = sum.clamp(i32::from(i16::MIN), i32::from(i16::MAX));
+                held.cast_unsigned() & 0xffff
+            };
+            half(16) << 16 | half(0)
+        })
+    }
+}
+
+#[inline(always)]
+fn by_lane(a: [u32; 8], b: [u32; 8], operation: impl Fn(u32, u32) -> u32) -> [u32; 8] {
+    let mut result = [0; 8];
+    for lane in 0..8 {
+        result[lane] = operation(a[lane], b[lane]);
+    }
+    result
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(test)]
+mod tests {
+    use crate::isa::dispatch::{Kernel, dispatch};
+    use crate::isa::{Isa, Portable};
+    use crate::ops::philox::philox4x32;
+
+    struct All([u32; 16], [u32; 16]);
+
+    impl Kernel for All {
+        type Output = Vec<u64>;
+
+        const USES_DOT: bool = true;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> Vec<u64> {
+            let mut out = Vec::new();
+            for start in (0..16).step_by(I::WORDS) {
+                let (a, b) = (
+                    I::load_words(&self.0[start..]),
+                    I::load_words(&self.1[start..]),
+                );
+                let nibbles = I::and(a, I::splat_word(0x0f0f_0f0f));
+                let results = [
+                    I::shift_right::<4>(a),
+                    I::shift_right::<8>(a),
+                    I::add_i32(a, b),
+                    I::add_i16(a, b),
+                    I::multiply_i16(a, b),
+                    I::multiply_u8_i8(a, b),
+                    I::multiply_u8_i8(nibbles, b),
+                    I::add_dot(a, b, a),
+                    I::multiply_add_i16(b, a, b),
+                    I::multiply_add_u8_i8(a, nibbles, b),
+                ];
+                for (index, words) in results.into_iter().enumerate() {
+                    let mut numbers = [0.0; 16];
+                    for (half, words) in [words, I::shift_right::<8>(words)].into_iter().enumerate()
+                    {
+                        let part = I::and(words, I::splat_word(0x00ff_00ff));
+                        I::store(I::convert(part), &mut numbers);
+                        let lanes = numbers[..I::WORDS].iter().enumerate();
+                        out.extend(lanes.map(|(lane, number)| {
+                            // Sorted by place below, whatever the width of the registers.
+                            let place = ((start + lane) * 10 + index) * 2 + half;
+                            (place as u64) << 32 | u64::from(*number as u32)
+                        }));
+                    }
+                }
+            }
+            out.sort_unstable();
+            out
+        }
+    }
+
+    #[test]
+    fn every_set_computes_what_portable_code_does() {
+        for seed in 0..200 {
+            let words = |stream: u32| {
+                let mut words = [0; 16];
+                for (index, four) in words.chunks_mut(4).enumerate() {
+                    four.copy_from_slice(&philox4x32([seed, index as u32, stream, 0], [3, 4]));
+                }
+                words
+            };
+            let (a, b) = (words(0), words(1));
+            assert_eq!(dispatch(All(a, b)), All(a, b).run::<Portable>());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Rows of a matrix, by their indices: the embedding of tokens, the tokens that are sampled.
+
+use crate::{
+    error::{ArgumentError, expect_equal},
+    memory::{
+        disjoint::Disjoint,
+        pool,
+        rows::{Rows, RowsMut},
+    },
+};
+
+/// `out[i] = x[rows[i]]`.
+///
+/// Shapes: `x` `[N, H]`, `rows` `[T]`, `out` `[T, H]`.
+///
+/// # Errors
+/// If the shapes do not fit each other, or an index is outside `x`.
+pub fn select_rows<T: Copy + Send + Sync>(
+    x: Rows<'_, T>,
+    rows: &[i32],
+    out: RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    expect_equal("out", "the width of x,", x.width(), out.width())?;
+    expect_equal("out", "as many rows as indices:", rows.len(), out.len())?;
+    let is_inside = |row: &&i32| usize::try_from(**row).is_ok_and(|row| row < x.len());
+    if let Some(row) = rows.iter().find(|row| !is_inside(row)) {
+        let expected = format_args!("indices in 0..{}", x.len());
+        return Err(ArgumentError::new("rows", expected, row));
+    }
+    let (width, stride) = (out.width(), out.stride());
+    let out = Disjoint::new(out.into_slice());
+    pool::split(rows.len(), pool::grain(width), |part| {
+        for index in part {
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let out = unsafe { out.take(index * stride..index * stride + width) };
+            out.copy_from_slice(x.row(rows[index] as usize));
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_in_the_order_of_their_indices() {
+        let x: Vec<i32> = (0..12).collect();
+        let mut out = [0; 9];
+        let rows = RowsMut::contiguous(&mut out, 3);
+        select_rows(Rows::contiguous(&x, 3), &[3, 0, 3], rows).expect("valid");
+        assert_eq!(out, [9, 10, 11, 0, 1, 2, 9, 10, 11]);
+    }
+
+    #[test]
+    fn an_index_outside_is_named() {
+        for index in [-1, 4] {
+            let x = [0; 12];
+            let mut out = [0; 3];
+            let rows = RowsMut::contiguous(&mut out, 3);
+            let error =
+                select_rows(Rows::contiguous(&x, 3), &[index], rows).expect_err("an index outside");
+            assert_eq!(
+                error.to_string(),
+                format!("rows: expected indices in 0..4, got {index}")
+            );
+        }
+    }
+}
