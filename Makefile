@@ -10,7 +10,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := .tools
-UV := $(shell command -v uv 2>/dev/null)
+# uv unpacks gigabytes of wheels in a fraction of pip's time: where the machine has none, it comes as a wheel.
+SYSTEM_UV := $(shell command -v uv 2>/dev/null)
+UV := $(or $(SYSTEM_UV),$(BIN)/uv)
+# uv does not read pip's settings.
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+ifeq ($(UV_DEFAULT_INDEX),)
+unexport UV_DEFAULT_INDEX
+endif
 # Index of torch's wheels, say https://download.pytorch.org/whl/cpu; empty means the default index.
 TORCH_INDEX ?=
 MODEL ?= demo
@@ -19,7 +26,11 @@ BUF_VERSION := 1.75.0
 GRPC_TOOLS_VERSION := 1.76.0
 RUST_VERSION := 1.89
 
-PIP_INSTALL := $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
+INSTALL := $(UV) pip install --python $(BIN)/python
+# requirements GROUP...: the dependencies of the package, or of its extras.
+requirements = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  groups = {"run": p["dependencies"]} | p["optional-dependencies"]; \
+  print(*(line for name in sys.argv[1:] for line in groups[name]), sep="\n")'
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml)
 CUDA_SOURCES := $(shell find cuda tests/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.cpp')
 
@@ -34,11 +45,11 @@ help: ## List the targets
 # --- set-up -----------------------------------------------------------------------------------
 
 .PHONY: setup
-setup: $(VENV)/.built ## Install everything into .venv and build the Rust module (release)
+setup: $(VENV)/.built $(VENV)/.tested ## Install everything into .venv and build the Rust module (release)
 
 .PHONY: prerequisites
 prerequisites:
-ifeq ($(UV),)
+ifeq ($(SYSTEM_UV),)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	  || { echo 'Python 3.11 or newer is needed (found: $(shell $(PYTHON) --version 2>&1)): install it, or name one with `make PYTHON=python3.12 ...`'; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
@@ -53,31 +64,38 @@ endif
 
 $(BIN)/python: | prerequisites
 	$(call say,virtual environment in $(VENV))
-	$(if $(UV),uv venv --quiet --allow-existing --python '$(if $(filter python3,$(PYTHON)),>=3.11,$(PYTHON))' $(VENV),$(PYTHON) -m venv $(VENV))
+ifeq ($(SYSTEM_UV),)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+else
+	uv venv --quiet --allow-existing --python '$(if $(filter python3,$(PYTHON)),>=3.11,$(PYTHON))' $(VENV)
+endif
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(call say,Python packages)
+# Packages arrive while the Rust module compiles: one needs the network, the other the processor.
+$(VENV)/.built: pyproject.toml Cargo.toml Cargo.lock $(RUST_SOURCES) | prerequisites $(BIN)/python
+	$(call say,Python packages and the Rust module in release mode)
 	@echo '    torch comes from $(or $(TORCH_INDEX),the default index; on a machine without a GPU TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes)'
-	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	  print(*p["dependencies"], *p["optional-dependencies"]["test"], *p["optional-dependencies"]["dev"], sep="\n")' \
-	  > $(VENV)/requirements.txt
-	$(if $(TORCH_INDEX),$(PIP_INSTALL) --index-url '$(TORCH_INDEX)' "$$(grep '^torch>' $(VENV)/requirements.txt)")
-	$(PIP_INSTALL) --requirement $(VENV)/requirements.txt
+	@$(requirements) run > $(VENV)/requirements.txt
+	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo build --quiet --release --locked --package chairlift-python & module=$$!; \
+	  $(if $(TORCH_INDEX),$(INSTALL) --index-url '$(TORCH_INDEX)' "$$(grep '^torch>' $(VENV)/requirements.txt)";) \
+	  $(INSTALL) --requirement $(VENV)/requirements.txt 'maturin>=1.13,<2'; \
+	  wait $$module
+	PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release --locked --uv
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.installed Cargo.toml Cargo.lock $(RUST_SOURCES) | prerequisites
-	$(call say,Rust module in release mode)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked $(if $(UV),--uv)
+$(VENV)/.tested: pyproject.toml | $(VENV)/.built
+	$(call say,Python packages of tests and checks)
+	$(requirements) test dev | $(INSTALL) --requirement -
 	@touch $@
 
 # --- see it run -------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: setup ## Serve the demo model, stream seven prompts at once, draw who sat in which row
+demo: $(VENV)/.built ## Serve the demo model, stream seven prompts at once, draw who sat in which row
 	$(BIN)/chairlift demo
 
 .PHONY: serve
-serve: setup ## Serve MODEL (default: demo) on 127.0.0.1:50051
+serve: $(VENV)/.built ## Serve MODEL (default: demo) on 127.0.0.1:50051
 	$(BIN)/chairlift serve $(MODEL)
 
 # --- checks -----------------------------------------------------------------------------------
@@ -173,8 +191,8 @@ pytest: setup ## Tests of the Python package
 # uses is newer than the oldest one the stubs must run on.
 $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed: | $(BIN)/python
 	$(call say,proto compiler in $(TOOLS))
-	$(if $(UV),uv venv --quiet --allow-existing --python $(BIN)/python $(@D),$(BIN)/python -m venv $(@D))
-	$(if $(UV),uv pip install --quiet --python $(@D)/bin/python,$(@D)/bin/python -m pip install --quiet --disable-pip-version-check) 'grpcio-tools==$(GRPC_TOOLS_VERSION)' setuptools
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python 'grpcio-tools==$(GRPC_TOOLS_VERSION)' setuptools
 	@touch $@
 
 PROTOC := $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/bin/python -m grpc_tools.protoc -Iproto
@@ -247,7 +265,7 @@ sanitize-cuda: setup ## Run the CUDA tests on this machine's GPU under compute-s
 	done
 
 .PHONY: train-demo
-train-demo: setup ## Train the model that ships with the package again
+train-demo: $(VENV)/.built ## Train the model that ships with the package again
 	$(BIN)/python -m chairlift.demo.train
 
 .PHONY: clean
