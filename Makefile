@@ -73,7 +73,7 @@ $(VENV)/.built: $(VENV)/.installed Cargo.toml Cargo.lock $(RUST_SOURCES) | prere
 # --- see it run -------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: setup ## Serve the demo model, stream seven prompts at once, draw who sat in which row
+demo: setup ## Serve the demo model, stream seven prompts at once, draw which request had which row
 	$(BIN)/chairlift demo
 
 .PHONY: serve
@@ -247,8 +247,8 @@ sanitize-cuda: setup ## Run the CUDA tests on this machine's GPU under compute-s
 	done
 
 .PHONY: train-demo
-train-demo: setup ## Train the model that ships with the package again
-	$(BIN)/python -m chairlift.demo.train
+train-demo: setup ## Train the model that ships with the package again (OUT=target/demo-model ARGS="--steps 2400")
+	$(BIN)/python -m tools.train_demo --out '$(or $(OUT),target/demo-model)' $(ARGS)
 
 .PHONY: clean
 clean: ## Remove everything that the other targets made
