@@ -1,4 +1,4 @@
-"""Checks the CUDA kernels on this machine's GPU, then measures the table of docs/cuda.md.
+"""Check the CUDA kernels on this machine's GPU, then measure them; see docs/internals/cuda.md.
 
     python -m benchmarks.cuda          one JSON object per line, under eight minutes
 
