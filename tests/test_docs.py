@@ -11,6 +11,12 @@ PAGES = sorted(
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
+SOURCES = [
+    path.relative_to(ROOT).as_posix()
+    for folder in ("benchmarks", "cuda", "proto", "python", "rust", "tests", "tools", ".cargo")
+    for path in (ROOT / folder).rglob("*.*")
+]
+
 
 def text_of(page: Path) -> str:
     """Return a page without its blocks of code."""
@@ -39,6 +45,16 @@ def test_a_link_leads_to_a_page_and_a_heading(page: Path) -> None:
 def test_a_page_in_docs_that_is_named_exists(page: Path) -> None:
     named = re.findall(r"`(docs/[\w./-]+\.\w+)`", text_of(page))
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_source_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`([\w./-]+\.(?:py|pyi|rs|cu|cuh|proto|toml))`", text_of(page))
+    files = [f"/{path}" for path in SOURCES]
+    # Files of users.
+    theirs = {"chairlift.toml"}
+    missing = {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
+    assert missing <= theirs
 
 
 def test_every_page_is_in_the_list_of_pages() -> None:
