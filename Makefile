@@ -157,7 +157,7 @@ slow: setup ## The long form of quick Python tests: 100,000 random token sequenc
 	@$(BIN)/python -m pytest -m slow
 
 .PHONY: chaos
-chaos: setup ## What a hostile world does to a server (SCENARIO=all SCALE=medium, or quick, long); prints figures
+chaos: setup ## Hostile clients and faults against real servers (SCENARIO=all SCALE=medium, or quick, long); prints figures
 	@$(BIN)/python -m tests.chaos $(or $(SCENARIO),all) --scale $(or $(SCALE),medium)
 
 .PHONY: pytest
