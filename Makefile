@@ -91,7 +91,7 @@ $(VENV)/.tested: pyproject.toml | $(VENV)/.built
 # --- see it run -------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.built ## Serve the demo model, stream seven prompts at once, draw who sat in which row
+demo: $(VENV)/.built ## Serve the demo model, stream seven prompts at once, draw which request had which row
 	$(BIN)/chairlift demo
 
 .PHONY: serve
@@ -175,7 +175,7 @@ slow: setup ## The long form of quick Python tests: 100,000 random token sequenc
 	@$(BIN)/python -m pytest -m slow
 
 .PHONY: chaos
-chaos: setup ## What a hostile world does to a server (SCENARIO=all SCALE=medium, or quick, long); prints figures
+chaos: setup ## Hostile clients and faults against real servers (SCENARIO=all SCALE=medium, or quick, long); prints figures
 	@$(BIN)/python -m tests.chaos $(or $(SCENARIO),all) --scale $(or $(SCALE),medium)
 
 .PHONY: pytest
@@ -265,8 +265,8 @@ sanitize-cuda: setup ## Run the CUDA tests on this machine's GPU under compute-s
 	done
 
 .PHONY: train-demo
-train-demo: $(VENV)/.built ## Train the model that ships with the package again
-	$(BIN)/python -m chairlift.demo.train
+train-demo: setup ## Train the model that ships with the package again (OUT=target/demo-model ARGS="--steps 2400")
+	$(BIN)/python -m tools.train_demo --out '$(or $(OUT),target/demo-model)' $(ARGS)
 
 .PHONY: clean
 clean: ## Remove everything that the other targets made

@@ -1,10 +1,10 @@
 """Requests per second within a bound on the pauses of answers: `python -m benchmarks.capacity`.
 
-By replay, so that the figures are the same everywhere. Prompts that are computed whole, and before
-the next tokens of those who run, against chunks of a fixed number of tokens and of the time that
-the bound leaves. Capacity as of Sarathi-Serve (OSDI '24): the highest rate of arrivals at which
-the 99th percentile of the time between two tokens is within the bound, and the median request
-waits at most two seconds for its first token. One line of JSON each.
+By replay, so that the figures are the same on every machine. Prompts that are computed whole,
+before the next tokens of running requests, against chunks of a fixed number of tokens and of the
+time that the bound leaves. Capacity as defined by Sarathi-Serve (OSDI '24): the highest rate of
+arrivals at which the 99th percentile of the time between two tokens is within the bound, and the
+median request waits at most two seconds for its first token. One line of JSON each.
 """
 
 import argparse
@@ -25,7 +25,7 @@ WHOLE = 16384
 
 
 def main() -> None:
-    """Prints a line for each recipe, bound and way."""
+    """Print a line for each recipe, bound and way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=300, help="of each replay")
     options = parser.parse_args()
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def capacity(recipe: str, options: ReplayOptions, bound_s: float, num_requests: int) -> float:
-    """Gives the highest rate that keeps the bound, to 2 %; 0 if 0.01 does not."""
+    """Return the highest rate that keeps the bound, to 2 %; 0 if 0.01 does not."""
     low, high = 0.01, 0.02
     if not holds(recipe, options, low, bound_s, num_requests):
         return 0.0

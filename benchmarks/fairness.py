@@ -21,7 +21,7 @@ NUM_RUNS = 5
 
 
 def main() -> None:
-    """Prints a line for each situation."""
+    """Print a line for each situation."""
     alone = measure(flood=False)
     situations = {
         "alone": alone,
@@ -37,12 +37,12 @@ def main() -> None:
 
 
 def measure(**situation: Any) -> np.ndarray:  # noqa: ANN401
-    """Gives the seconds to the first token of each request of the quiet client, of all runs."""
+    """Return the seconds to the first token of each request of the quiet client, of all runs."""
     return np.concatenate([run(2 * number, **situation) for number in range(NUM_RUNS)])
 
 
 def run(seed: int, *, flood: bool = True, tenant: int = 0, priority: int = 0) -> np.ndarray:
-    """Gives those of one run."""
+    """Return those of one run."""
     quiet = draw(seed, QUIET_PER_S, tenant=0, priority=priority)
     others = draw(seed + 1, FLOOD_PER_S, tenant=tenant, priority=0) if flood else []
     requests = sorted(quiet + others, key=lambda request: request.arrival)

@@ -19,7 +19,7 @@ FOREVER = Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf)
 
 
 def main() -> None:
-    """Prints a line for each situation."""
+    """Print a line for each situation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="folder")
     parser.add_argument("--requests", type=int, default=40, help="of the quiet tenant")
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, *, has_flood: bool) -> list[float]:
-    """Gives the seconds to the first token of each request of the quiet tenant."""
+    """Return the seconds to the first token of each request of the quiet tenant."""
     engine = Engine(
         options.model,
         max_num_seqs=options.rows,
@@ -78,7 +78,7 @@ def request(draw: random.Random, tenant: str, most_tokens: int) -> Request:
 
 
 def run_until_idle(engine: Engine) -> None:
-    """Steps until nobody is left."""
+    """Run steps until every request has ended."""
     while engine.has_work:
         engine.step()
 

@@ -20,7 +20,7 @@ FOREVER = Schedule(queue_timeout_s=float("inf"), time_limit_s=float("inf"))
 
 
 def main() -> None:
-    """Prints a line for each way."""
+    """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="folder")
     parser.add_argument("--chats", type=int, default=16)
@@ -48,7 +48,7 @@ def main() -> None:
 def measure(
     model: str, num_chats: int, num_prompt: int, settings: dict[str, Any]
 ) -> dict[str, float]:
-    """Runs the chats until they flow, adds the prompt, and goes on until its first token."""
+    """Run the chats until all of them decode, add the prompt, and go on until its first token."""
     engine = Engine(model, prefix_cache=False, max_num_seqs=num_chats + 1, **settings)
     # The cost model learns from these, as it does from a server's own requests at its start.
     for count in (200, 50):
@@ -93,7 +93,7 @@ def request(prompt: range, max_tokens: int) -> Request:
 
 
 def tokens_of(engine: Engine) -> Iterator[int]:
-    """Runs a step; gives the requests that got tokens."""
+    """Run a step; return the requests that got tokens."""
     return (event.request_id for event in engine.step() if isinstance(event, Tokens))
 
 

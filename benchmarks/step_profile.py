@@ -23,7 +23,7 @@ PROMPT = list(range(3, 19))
 
 
 def main() -> None:
-    """Prints a line per batch size."""
+    """Print a line per batch size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--steps", type=int, default=200)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measure_overhead(model: str, rows: int, steps: int) -> dict[str, float]:
-    """Gives processor time of the engine's thread, in the layers and outside, medians."""
+    """Return processor time of the engine's thread, in the layers and outside, medians."""
     engine = decoding(model, rows, steps, num_threads=1, dtype="float32")
     runner_model = engine.runner.model
     forward, step_s, forward_s = runner_model.forward, [], []
@@ -69,7 +69,7 @@ def measure_overhead(model: str, rows: int, steps: int) -> dict[str, float]:
 
 
 def measure_parts(model: str, rows: int, steps: int) -> dict[str, float]:
-    """Gives the parts of a model's decode step by the clock on the wall, medians."""
+    """Return the parts of a model's decode step by the clock on the wall, medians."""
     engine = decoding(model, rows, steps)
     records = [engine.advance().record for _ in range(steps)]
     times = [record.times for record in records if record]
@@ -94,7 +94,7 @@ def decoding(model: str, rows: int, steps: int, **settings: Any) -> "Engine":  #
 
 
 def count_calls(engine: "Engine") -> int:
-    """Counts the calls, of Python and of C functions, in one step."""
+    """Count the calls, of Python and of C functions, in one step."""
     count = 0
 
     def note(_frame: object, event: str, _arg: object) -> None:
@@ -108,7 +108,7 @@ def count_calls(engine: "Engine") -> int:
 
 
 def make_narrow_model(folder: Path) -> None:
-    """Writes a random Llama with many layers and little in them."""
+    """Write a random Llama with many layers and little in them."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -19,7 +19,7 @@ BLOCK_SIZE = 16
 
 
 def main() -> None:
-    """Prints a line for each run."""
+    """Print a line for each run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="folder")
     parser.add_argument("--requests", type=int, default=32)
@@ -31,7 +31,7 @@ def main() -> None:
     requests = draw(options.requests, options.prompt, options.output)
     needed = sum(num_blocks(request) for request in requests)
     few = int(options.share * needed)
-    ways = [("all", needed, 0), ("computes again", few, 0), ("keeps its blocks", few, needed)]
+    ways = [("none", needed, 0), ("computed again", few, 0), ("swapped in", few, needed)]
     block = block_bytes(options.model)
     for _ in range(options.rounds):
         for name, count, num_host_blocks in ways:
@@ -41,7 +41,7 @@ def main() -> None:
                 kv_cache_memory=(count + 1) * block,
                 swap_memory=num_host_blocks * block or None,
             )
-            print(json.dumps({"who gives way": name, "blocks": count, **found}), flush=True)
+            print(json.dumps({"preempted requests": name, "blocks": count, **found}), flush=True)
 
 
 def draw(count: int, max_prompt: int, max_output: int) -> list[Request]:
@@ -71,7 +71,7 @@ def block_bytes(model: str) -> int:
 
 
 def measure(model: str, requests: list[Request], **settings: Any) -> dict[str, float]:  # noqa: ANN401
-    """Runs the requests to their ends."""
+    """Run the requests to their ends."""
     engine = Engine(model, prefix_cache=True, max_num_seqs=len(requests), **settings)
     # The cost model learns from this, as it does from a server's own requests at its start.
     for num_prompt in (200, 50):

@@ -22,14 +22,14 @@ WINDOWS: dict[str, list[int | None]] = {
 
 
 def main() -> None:
-    """Prints a line for each recipe and model."""
+    """Print a line for each recipe and model."""
     for recipe in ("sharegpt-like", "chat", "long"):
         for name, windows in WINDOWS.items():
             print(json.dumps({"recipe": recipe, "windows": name} | measure(recipe, windows)))
 
 
 def measure(recipe: str, windows: list[int | None]) -> dict[str, float]:
-    """Gives how many requests ran at once, and how long all of them took."""
+    """Return how many requests ran at once, and how long all of them took."""
     trace = draw_trace(recipe, num_requests=NUM_REQUESTS, rate_per_s=1e6)
     settings = settings_of(trace.header, OPTIONS, None)
     own = {"kv_windows": windows, "num_kv_blocks": NUM_BLOCKS, "max_queued_requests": 10_000}

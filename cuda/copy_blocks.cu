@@ -8,7 +8,7 @@ constexpr int kCopyThreads = 128;
 // destination[part, to] = source[part, from] for each pair (from, to) and each part of the pools.
 //
 // Any grid, kCopyThreads threads, no shared memory: a few blocks of threads keep a bus busy and
-// leave the processors to others. A pool [num_layers, 2, num_blocks, num_kv_heads, kBlockSize,
+// leave the processors to other work. A pool [num_layers, 2, num_blocks, num_kv_heads, kBlockSize,
 // kHeadDim] is num_layers * 2 parts; one of the two pools may be pinned memory of the host (swap).
 // No block may be read and written in one call.
 __global__ void __launch_bounds__(128)

@@ -98,7 +98,7 @@ struct RotaryHead {
 //
 // Grid (num_tokens, ceil((num_heads + 2 * num_kv_heads) / 4)), 128 threads, no shared memory: a
 // warp has a head. The keys in qkv stay as they were: attention reads them from the cache. A token
-// whose slot is negative is padding; of it, nothing is written to the cache. With float8 in the
+// whose slot is negative is padding: it writes nothing to the cache. With float8 in the
 // cache, a stored number times the scale of its head is the number.
 template <typename T, typename KV, int kHeadDim>
 __global__ void __launch_bounds__(128)

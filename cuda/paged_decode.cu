@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
 
     for (bool is_last = false; !is_last; ++now.tile) {
       wait_copies<Shape::kStages - 2>();
-      __syncwarp();  // the copies of all lanes are there, and nobody reads the slot before any more
+      __syncwarp();  // the copies of all lanes are there, and no lane reads the last slot
       reader.copy_next(batch, kv, memory.slot((stage + Shape::kStages - 1) % Shape::kStages));
       const unsigned char* keys = memory.slot(stage);
 #pragma unroll
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
       is_last = now.is_last_tile();
       if (!is_last) stage = (stage + 1) % Shape::kStages;
     }
-    // The slot that was just used is free until the next tile: it takes the warp's o.
+    // The slot that was just used is free until the next tile: it holds the warp's o.
     write_split<T, KV, kHeadDim>(output, memory, stage, state, split, packed);
     stage = (stage + 1) % Shape::kStages;
   }

@@ -15,7 +15,7 @@
 //   compute   |  scores 0  |    o 0     |  scores 1  |    o 1     |
 //            ^            ^            ^            ^                barriers
 //
-// The weights never leave the registers: what `mma` gives as scores it takes as its operand.
+// The weights never leave the registers: `mma` reads its own scores as an operand.
 #include "chairlift/attention.cuh"
 
 namespace chairlift {
@@ -69,7 +69,7 @@ struct TileReader {
   }
 };
 
-// The block's queries in shared memory, [kRows, kHeadDim], as ldmatrix takes them; later the
+// The block's queries in shared memory, [kRows, kHeadDim], as ldmatrix reads them; later the
 // output. A warp touches its own rows alone.
 template <typename T, typename KV, int kHeadDim, int kRows>
 struct QueryTile {
@@ -285,13 +285,13 @@ __global__ void __launch_bounds__(128)
 
   for (; t <= last_tile; ++t) {
     wait_copies<0>();
-    __syncthreads();  // the keys are there; nobody reads the values of the last tile any more
+    __syncthreads();  // the keys are there; no warp reads the values of the last tile any more
     reader.template copy<true>(values, t, blocks);
     if (t < last_tile) blocks = reader.blocks_of(t + 1);
     float scores[kFragments][kTokens / 8][4];
     score<T, KV, kHeadDim, kRows, kFragments, kTokens>(scores, queries, keys);
     wait_copies<0>();
-    __syncthreads();  // the values are there; nobody reads these keys any more
+    __syncthreads();  // the values are there; no warp reads these keys any more
     if (t < last_tile) reader.template copy<false>(keys, t + 1, blocks);
 
     unsigned weights[kFragments][kTokens / 16][4];

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(1024)
            int* tokens,               // [num_samples]; 0 where the count is -1
            int* counts,               // [num_samples]: 1, or -1: NaN, +inf, or nothing but -inf
            float* logprobs,           // [num_samples]: log softmax of the raw logits at the token
-           int* ranks,                // [num_samples]: place among the raw logits, from 1
+           int* ranks,                // [num_samples]: rank among the raw logits, from 1
            const float* temperature,  // [num_samples]; 0: greedy
            const int* top_k,          // [num_samples]; 0: off
            const float* top_p,        // [num_samples]; 1: off

@@ -62,6 +62,13 @@ def test_demo_model_is_in(names: set[str]) -> None:
     assert f"{model}/model.safetensors" in names
 
 
+def test_the_code_that_trained_it_is_not(names: set[str]) -> None:
+    in_demo = {
+        name for name in names if name.startswith("chairlift/demo/") and name.endswith(".py")
+    }
+    assert in_demo == {"chairlift/demo/__init__.py"}
+
+
 def test_nothing_else_is_in(names: set[str]) -> None:
     assert all(name.startswith(("chairlift/", "chairlift-")) for name in names)
     assert not [name for name in names if "test" in name or "__pycache__" in name]

@@ -1,4 +1,4 @@
-"""Checks the CUDA kernels on this machine's GPU, then measures the table of docs/cuda.md.
+"""Check the CUDA kernels on this machine's GPU, then measure them; see docs/internals/cuda.md.
 
     python -m benchmarks.cuda          one JSON object per line, under eight minutes
 
@@ -44,13 +44,13 @@ PREFILL = Batch("prefill 8k, causal", [8192], [8192])
 
 
 def tell(**figures: object) -> None:
-    """Prints one line."""
+    """Print one line."""
     short = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in figures.items()}
     print(json.dumps(short), flush=True)
 
 
 def check(device: CudaDevice) -> None:
-    """Ends the process if a kernel computes something wrong."""
+    """End the process if a kernel computes something wrong."""
     wrong = []
     for name, error in mistakes(device):
         tell(check=name, relative_error=error, tolerance=TOLERANCE)
@@ -89,7 +89,7 @@ def measure_attention(device: CudaDevice, peak: float, rate: float) -> None:
 
 
 def others(batch: Batch, device: CudaDevice, flex: FlexAttention) -> tuple[float, float | None]:
-    """Gives the seconds of PyTorch's attention, and of FlexAttention where it compiles."""
+    """Return the seconds of PyTorch's attention, and of FlexAttention where it compiles."""
     other = gathered_seconds(batch, device, REPEAT, torch_attention(batch))
     return other, flex.seconds(batch, REPEAT)
 

@@ -54,7 +54,7 @@ def config_of(shape: ModelConfig) -> Qwen3Config:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the workload once to warm up with a few requests, then whole."""
+    """Run the workload once to warm up with a few requests, then whole."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--tiny", action="store_true", help="a model for a machine without a GPU")
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(manager: ContinuousBatchingManager, work: Iterable[tuple[int, int]]) -> int:
-    """Answers requests of these lengths; gives the number of tokens.
+    """Run requests of these lengths; return the number of tokens.
 
     Raises:
         RuntimeError: A request failed, or all of them did.

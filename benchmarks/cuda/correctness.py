@@ -10,14 +10,14 @@ from chairlift.kernels.cuda.device import Accelerator
 from torch import Tensor
 
 Check = Callable[[Accelerator], tuple[Tensor, Tensor]]
-"""Gives what a kernel computes, and what is expected."""
+"""The result of a kernel, and the expected one."""
 
 TOLERANCE = 2e-2
 """Of bfloat16, relative to the largest number."""
 
 
 def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
-    """Gives the name and the relative error of each check; the kernels of the case are loaded."""
+    """Return the name and the relative error of each check; the kernels of the case are loaded."""
     for check in (rms_norm, silu_mul, kv_write, decode, prefill, mixed, head, sample):
         got, expected = (t.double() for t in check(accelerator))
         error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)

@@ -137,13 +137,13 @@ class Bench:
         self.plans = [torch.zeros(capacity, dtype=torch.int32) for _ in range(2)]
 
     def add(self, num_prompt: int, num_output: int) -> None:
-        """Queues a request; greedy, to its full length."""
+        """Queue a request; greedy, to its full length."""
         prompt = [1 + i % 1000 for i in range(num_prompt)]
         now = time.monotonic_ns()
         self.scheduler.add(now, prompt, max_tokens=num_output, detokenize=False)
 
     def run(self) -> Result:
-        """Steps until all requests have ended."""
+        """Run steps until all requests have ended."""
         flights: deque[tuple[int, Pending]] = deque()
         num_output = num_steps = num_read = 0
         began = time.perf_counter()

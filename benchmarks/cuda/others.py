@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 def flex_attention(batch: Batch, device: torch.device) -> Attend:
-    """Gives FlexAttention, not compiled, for rows of one length with their last tokens' queries."""
+    """Return FlexAttention, not compiled, for rows of one length and their last queries."""
     # A PyTorch without it still measures the rest.
     from torch.nn.attention import flex_attention as flex
 
@@ -47,7 +47,7 @@ class FlexAttention:
         self.obstacle: str | None = None
 
     def seconds(self, batch: Batch, repeat: int) -> float | None:
-        """Gives the time over gathered keys and values; None if it has failed, now or before."""
+        """Return the time over gathered keys and values; None if it has failed, now or before."""
         if self.obstacle is not None:
             return None
         try:
@@ -81,7 +81,7 @@ class Product:
         return 2 * self.rows * self.in_features * self.out_features
 
     def launches(self, device: torch.device) -> list[Callable[[], Tensor]]:
-        """Gives the layer again and again, with other weights each time: no cache holds them."""
+        """Yield the layer without end, with other weights each time: no cache holds them."""
         shape = (self.out_features, self.in_features)
         x = torch.randn(self.rows, self.in_features, dtype=torch.bfloat16, device=device)
         out = torch.empty(self.rows, self.out_features, dtype=self.out_dtype, device=device)
@@ -90,7 +90,7 @@ class Product:
         return [partial(ops.linear(weight), x, self.out_dtype, out) for weight in weights]
 
     def seconds(self, accelerator: Accelerator, repeat: int) -> float:
-        """Gives the time of one product."""
+        """Return the time of one product."""
         launches = self.launches(accelerator.device)
 
         def all_of_them() -> None:
@@ -101,7 +101,7 @@ class Product:
 
 
 def products(config: ModelConfig) -> Iterator[Product]:
-    """Gives the largest layer of a block, and the head, for decodes of a few and of many rows."""
+    """Return the largest layer of a block, and the head, for decodes of a few and of many rows."""
     for rows in (1, 32, 256):
         hidden = config.hidden_size
         yield Product("gate and up", rows, hidden, 2 * config.intermediate_size)

@@ -29,7 +29,7 @@ TITLES = {
 
 
 def main() -> None:
-    """Runs the comparison that the command line asks for."""
+    """Run the comparison that the command line selects."""
     options = read_options()
     HOME.mkdir(parents=True, exist_ok=True)
     pythons = install_all(options.peers)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="make bench-peers", description=__doc__)
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(TITLES)}")
     parser.add_argument("--model", type=Path, help="folder; default: a random Llama of 336 M")
@@ -84,7 +84,7 @@ def read_options() -> argparse.Namespace:
 
 
 def install_all(peers: list[str]) -> dict[str, Path]:
-    """Gives the Python of each peer that can be installed; says in one line which cannot."""
+    """Return the Python of each peer that can be installed; print one line for each that cannot."""
     pythons = {}
     for peer in peers:
         say(f"{TITLES[peer]}: installing what is missing into {HOME / peer}")
@@ -98,7 +98,7 @@ def install_all(peers: list[str]) -> dict[str, Path]:
 def commands(
     peer: str, python: Path, model: Path, workload: Path, options: argparse.Namespace
 ) -> tuple[list[str | Path], list[str | Path]]:
-    """Gives the commands of the two sides: one JSON line each."""
+    """Return the commands of the two sides: one JSON line each."""
     threads = str(len(os.sched_getaffinity(0)))
     common: list[str | Path] = ["--dtype", options.dtype]
     is_quantized = options.dtype in QUANTIZED
@@ -116,14 +116,14 @@ def commands(
 
 
 def fingerprint(model: Path) -> str:
-    """Tells one model from another, and from itself after a change."""
+    """Return a name of a model and its files, which changes when a file does."""
     files = sorted(path for path in model.iterdir() if path.is_file())
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr((str(model.resolve()), facts)).encode()).hexdigest()[:12]
 
 
 def made_model() -> Path:
-    """Gives the random-weight model, made once."""
+    """Return the random-weight model, made once."""
     folder = HOME / "model"
     if not folder.exists():
         say(f"making a model with random weights in {folder}")
@@ -134,7 +134,7 @@ def made_model() -> Path:
 
 
 def made_workload(model: Path, num_requests: int, kind: str) -> Path:
-    """Gives work for a model's vocabulary."""
+    """Return work for a model's vocabulary."""
     vocab_size = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     path = HOME / f"workload-{kind}-{num_requests}-{vocab_size}.jsonl"
     write_workload(path, num_requests, vocab_size, kind)

@@ -47,7 +47,7 @@ def compare(
     rounds: int,
     on_progress: Callable[[str], None],
 ) -> Comparison:
-    """Runs A B A B.
+    """Run A B A B.
 
     Raises:
         PeerError: A command failed, or printed no result.
@@ -66,7 +66,7 @@ def compare(
 
 
 def _result(name: str, output: str) -> dict[str, float]:
-    """Finds the JSON line; engines print lines of their own before it and while they end."""
+    """Find the JSON line; engines print lines of their own before it and while they end."""
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             result: dict[str, float] = json.loads(line)
@@ -84,7 +84,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
 
 
 def put_between_marks(document: str, name: str, text: str) -> str:
-    """Replaces what stands between `<!-- NAME -->` and `<!-- end -->`.
+    """Replace what stands between `<!-- NAME -->` and `<!-- end -->`.
 
     Raises:
         ValueError: The marks are not there.

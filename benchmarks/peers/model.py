@@ -7,7 +7,7 @@ VOCAB_SIZE = 32_000
 
 
 def make_model(folder: Path) -> None:
-    """Writes a bfloat16 checkpoint and a byte-level BPE tokenizer, without the network.
+    """Write a bfloat16 checkpoint and a byte-level BPE tokenizer, without the network.
 
     The tokenizer learns from the sources of Python's standard library: the converters of the peers
     want a real one.

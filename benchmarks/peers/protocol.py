@@ -31,7 +31,7 @@ class Job:
 
 
 def read_job() -> Job:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("workload", type=Path)
@@ -47,7 +47,7 @@ def read_job() -> Job:
 
 
 def print_result(output_tokens: int, seconds: float) -> None:
-    """Prints the one JSON line, with the keys of `chairlift bench offline --json`."""
+    """Print the one JSON line, with the keys of `chairlift bench offline --json`."""
     result = {
         "output_tokens": output_tokens,
         "seconds": seconds,

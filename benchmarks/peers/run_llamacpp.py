@@ -19,7 +19,7 @@ OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", "int4": "bf16"
 
 
 def convert(job: Job) -> None:
-    """Writes a GGUF file of the checkpoint: Q8_0 for int8, Q4_0 for int4."""
+    """Write a GGUF file of the checkpoint: Q8_0 for int8, Q4_0 for int4."""
     partial = job.converted.with_name(job.converted.name + ".partial")
     script = HOME / "llama.cpp" / "convert_hf_to_gguf.py"
     call(
@@ -33,12 +33,12 @@ def convert(job: Job) -> None:
 
 
 def call(command: list[str | Path]) -> None:
-    """Runs a tool, which writes to standard error only."""
+    """Run a tool, which writes to standard error only."""
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def start(job: Job) -> tuple["subprocess.Popen[bytes]", str]:
-    """Starts the server and waits until it is healthy; gives it and its address."""
+    """Start the server and wait until it is healthy; return it and its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -68,7 +68,7 @@ def start(job: Job) -> tuple["subprocess.Popen[bytes]", str]:
 
 
 def run(address: str, work: list[tuple[list[int], int]]) -> int:
-    """Sends all of the work at once and counts the tokens."""
+    """Send all of the work at once and count the tokens."""
 
     def generate(item: tuple[list[int], int]) -> int:
         body = {
@@ -90,7 +90,7 @@ def run(address: str, work: list[tuple[list[int], int]]) -> int:
 
 
 def main() -> None:
-    """Converts if need be, warms up, measures."""
+    """Convert the model if needed, warm up and measure."""
     # The loopback never goes through a proxy.
     os.environ["no_proxy"] = "127.0.0.1"
     job = read_job()

@@ -14,7 +14,7 @@ RUNNING = openvino_genai.GenerationStatus.RUNNING
 
 
 def convert(job: Job) -> None:
-    """Exports the checkpoint; 16-bit weights are stored as float16, the format's usual one.
+    """Export the checkpoint; 16-bit weights are stored as float16, the format's usual one.
 
     int8 has a scale for each output, int4 one for 32 inputs of an output, as Chairlift's.
     """
@@ -38,7 +38,7 @@ def convert(job: Job) -> None:
 
 
 def pipeline(job: Job) -> openvino_genai.ContinuousBatchingPipeline:
-    """Loads the model with as many rows as the others have."""
+    """Load the model with as many rows as the others have."""
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = CACHE_GIB
     scheduler.max_num_seqs = job.rows
@@ -55,7 +55,7 @@ def pipeline(job: Job) -> openvino_genai.ContinuousBatchingPipeline:
 def run(
     pipe: openvino_genai.ContinuousBatchingPipeline, work: list[tuple[list[int], int]], rows: int
 ) -> int:
-    """Runs the work to its end, `rows` requests at once, and counts the tokens.
+    """Run the work to its end, `rows` requests at once, and count the tokens.
 
     Whoever adds more gets more: with chunked prompts the scheduler does not hold to `max_num_seqs`.
     """
@@ -75,7 +75,7 @@ def run(
 
 
 def main() -> None:
-    """Converts if need be, warms up, measures."""
+    """Convert the model if needed, warm up and measure."""
     job = read_job()
     if not job.converted.exists():
         convert(job)

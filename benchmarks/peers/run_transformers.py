@@ -10,7 +10,7 @@ PAD = 2
 
 
 def run(model: PreTrainedModel, work: list[tuple[list[int], int]], rows: int) -> int:
-    """Runs the work, `rows` requests at a time, and counts the tokens that were asked for."""
+    """Run the work, `rows` requests at a time, and count the tokens that were asked for."""
     for start in range(0, len(work), rows):
         part = work[start : start + rows]
         width = max(len(prompt) for prompt, _ in part)
@@ -32,7 +32,7 @@ def run(model: PreTrainedModel, work: list[tuple[list[int], int]], rows: int) ->
 
 
 def main(job: Job) -> None:
-    """Warms up and measures."""
+    """Warm up and measure."""
     torch.set_num_threads(job.threads)
     model = AutoModelForCausalLM.from_pretrained(
         job.model, dtype=getattr(torch, job.dtype), attn_implementation="sdpa"

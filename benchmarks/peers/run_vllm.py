@@ -11,7 +11,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 
 def main(job: Job) -> None:
-    """Warms up and measures."""
+    """Warm up and measure."""
     from vllm import LLM, SamplingParams
 
     longest = max(len(prompt) + num_output for prompt, num_output in job.work)

@@ -23,7 +23,7 @@ KINDS = {"chat": _chat, "documents": _documents}
 def write_workload(
     path: Path, num_requests: int, vocab_size: int, kind: str = "chat", seed: int = 7
 ) -> None:
-    """Draws requests of a kind; lines are those of `chairlift bench offline --workload`."""
+    """Draw requests of a kind; lines are those of `chairlift bench offline --workload`."""
     rng = random.Random(seed)
     lines = []
     for _ in range(num_requests):

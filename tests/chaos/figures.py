@@ -19,7 +19,7 @@ COMPARED_S = 60
 
 @dataclass
 class Figures:
-    """One row of the table in docs/robustness.md."""
+    """One row of the table in docs/benchmarks.md."""
 
     scenario: str
     amount: str

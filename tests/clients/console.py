@@ -1,4 +1,4 @@
-"""Commands and what they print, as the README shows them: a `sh` block, then a `text` block.
+"""Commands and what they print, as the documentation shows them: a `sh` block, then a `text` block.
 
 In the text, `...` on a line of its own stands for any lines.
 """
@@ -16,10 +16,11 @@ class Example:
 
 
 def examples(text, marker):
-    """The pairs of blocks between a marker and the next heading."""
-    _, _, rest = text.partition(f"<!-- {marker} -->")
-    section = re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
-    pairs = re.findall(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    """The pairs of blocks between each such marker and the next heading."""
+    _, *marked = text.split(f"<!-- {marker} -->")
+    sections = [re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0] for rest in marked]
+    blocks = re.compile(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    pairs = [pair for section in sections for pair in blocks.findall(section)]
     return [Example(command.strip(), shown) for command, shown in pairs]
 
 

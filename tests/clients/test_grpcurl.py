@@ -1,4 +1,4 @@
-"""The real grpcurl against a real server, by the very lines of the README."""
+"""The real grpcurl against a real server, by the very lines of docs/api.md."""
 
 import asyncio
 import json
@@ -14,9 +14,9 @@ from tests.clients.console import assert_shown, examples
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".tools" / "bin"
 SOURCE = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
-README_ADDRESS = "127.0.0.1:50051"
+DOCUMENTED_ADDRESS = "127.0.0.1:50051"
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def run(grpcurl, serve):
 
     async def run(server, command):
         address = server.address.removeprefix("unix:")
-        command = command.replace(f" {README_ADDRESS} ", f" -unix {address} ")
+        command = command.replace(f" {DOCUMENTED_ADDRESS} ", f" -unix {address} ")
         process = await asyncio.create_subprocess_exec(
             "bash",
             "-c",
@@ -57,22 +57,22 @@ def run(grpcurl, serve):
 
 
 @pytest.mark.timeout(1000)
-def test_the_readme_has_lines_for_everything_that_is_promised(grpcurl):
-    commands = "\n".join(example.command for example in examples(README, "grpcurl"))
+def test_the_page_has_lines_for_everything_that_is_promised(grpcurl):
+    commands = "\n".join(example.command for example in examples(API, "grpcurl"))
     for promised in (" list", "Health/Check", "/Generate", "/GenerateOne", '"cancel"', '"chat"'):
         assert promised in commands
 
 
-async def test_the_lines_of_the_readme_print_what_it_shows(run, serve):
+async def test_the_lines_of_the_page_print_what_it_shows(run, serve):
     async with serve() as server:
-        for example in examples(README, "grpcurl"):
+        for example in examples(API, "grpcurl"):
             _, output = await run(server, example.command)
             assert_shown(example.shown, output)
 
 
 def line(method, *messages):
     data = " ".join(json.dumps(message) for message in messages)
-    return f"grpcurl -plaintext -d '{data}' {README_ADDRESS} chairlift.v1.{method}"
+    return f"grpcurl -plaintext -d '{data}' {DOCUMENTED_ADDRESS} chairlift.v1.{method}"
 
 
 def events(output):

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from chairlift.demo import MODEL_DIR
-from chairlift.demo.conversations import make_conversation
-from chairlift.demo.stories import make_story
-from chairlift.demo.text import END_OF_TURN, SPECIAL_TOKENS, documents, render
 from tokenizers import Tokenizer
+
+from tools.train_demo.conversations import make_conversation
+from tools.train_demo.stories import make_story
+from tools.train_demo.text import END_OF_TURN, SPECIAL_TOKENS, documents, render
 
 MAX_BYTES = 8 * 1024 * 1024
 QUESTIONS = {

@@ -1,6 +1,6 @@
 """The demo model in eight and four bits: what they cost on text that it never saw."""
 
-from chairlift.demo.quality import measure
+from tools.train_demo.quality import measure
 
 
 def test_eight_and_four_bits_predict_nearly_what_sixteen_do():

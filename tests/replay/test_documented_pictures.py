@@ -1,4 +1,4 @@
-"""The pictures of docs/scheduling.md are what their commands draw."""
+"""The pictures of docs/batching.md are what their commands draw."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from chairlift.cli import app
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "scheduling.md").read_text()
+TEXT = (ROOT / "docs" / "batching.md").read_text()
 PICTURES = re.findall(r"    \$ chairlift (replay .*)\n((?:    (?:row|step) .*\n)+)", TEXT)
 
 

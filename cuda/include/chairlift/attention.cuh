@@ -1,4 +1,4 @@
-// What decode and prefill share: which query sits in which row of a tile, and what it may see.
+// What decode and prefill share: the row of each query in a tile, and the tokens that it sees.
 #pragma once
 
 #include "chairlift/paged_kv.cuh"
@@ -12,7 +12,7 @@ namespace chairlift {
 //   query   0         0         0         1         1         1
 //   head    3 h       3 h + 1   3 h + 2   3 h       3 h + 1   3 h + 2
 //
-// So a key that is loaded serves `group` rows and more, and a few queries fill a tile.
+// So a loaded key is used by `group` rows or more, and a few queries fill a tile.
 struct PackedQueries {
   int begin;        // of the sequence's tokens in the flat batch
   int num_queries;  // the last tokens of the sequence
@@ -50,7 +50,7 @@ struct PackedQueries {
   }
 };
 
-// Scores as they come from the tensor cores become those of `update`; `factor` makes them base 2.
+// Turns scores of the tensor cores into those of `update`; `factor` makes them base 2.
 struct Scoring {
   float scale;    // of the product of query and key
   float softcap;  // 0: none
@@ -69,8 +69,8 @@ struct Scoring {
   }
 };
 
-// Hides from 16 rows, `first_row` and on, what they do not see. This lane's scores are those of
-// rows g and g + 8 for tokens first + 8 j + 2 t (+ 1).
+// Masks, for 16 rows from `first_row` on, the tokens that they do not see. This lane's scores are
+// those of rows g and g + 8 for tokens first + 8 j + 2 t (+ 1).
 template <int kTiles>
 __device__ __forceinline__ void hide(float (&scores)[kTiles][4], int first,
                                      const PackedQueries& packed, int first_row) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void hide(float (&scores)[kTiles][4], int first,
   }
 }
 
-// Weights of 16 tokens as an operand: `mma` gives scores where it takes operands.
+// Weights of 16 tokens as an operand: `mma` leaves scores in the layout of an operand.
 template <typename T>
 __device__ __forceinline__ void pack_weights(unsigned (&a)[4], const float (&tokens_0_7)[4],
                                              const float (&tokens_8_15)[4]) {

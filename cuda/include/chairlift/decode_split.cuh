@@ -1,4 +1,4 @@
-// The ends of a work item of paged_decode: what it is, and where its result goes.
+// Begin and end of a work item of paged_decode: its tokens, and where its result goes.
 #pragma once
 
 #include "chairlift/attention.cuh"
@@ -50,7 +50,7 @@ struct Split {
   int begin;
   int end;
   int oldest;  // not before begin
-  int work;    // place in the list
+  int work;    // index in the list
   int index;   // among the splits of the sequence
   int num_splits;
 
@@ -128,7 +128,7 @@ struct SplitOutput {
   }
 };
 
-// True for every thread of the block that is the last to come with a split of this sequence and
+// True for every thread of the block that finishes the last split of this sequence and
 // KV head. What the other blocks wrote before is then visible.
 template <typename T>
 __device__ __forceinline__ bool is_last_split(const SplitOutput<T>& output, const Split& split,
@@ -138,7 +138,7 @@ __device__ __forceinline__ bool is_last_split(const SplitOutput<T>& output, cons
   if (threadIdx.x == 0) {
     int* counter = output.counters + split.sequence * output.num_kv_heads + split.kv_head;
     *flag = atomicAdd(counter, 1) == split.num_splits - 1;
-    if (*flag) *counter = 0;  // nobody else comes before the next launch
+    if (*flag) *counter = 0;  // no other block counts before the next launch
     __threadfence();
   }
   __syncthreads();
@@ -164,9 +164,9 @@ __device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, con
   }
 }
 
-// Merges the states of the block's warps, which are those of tokens at fixed places of the split,
-// and writes the output, or what other splits will be merged with. `stage` is a slot of each warp
-// that nothing is copied to.
+// Merges the states of the block's warps, which are those of tokens at fixed positions of the
+// split, and writes the output, or what other splits will be merged with. `stage` is a slot of each
+// warp that nothing is copied to.
 template <typename T, typename KV, int kHeadDim>
 __device__ __forceinline__ void write_split(const SplitOutput<T>& output,
                                             const DecodeMemory<KV, kHeadDim>& memory, int stage,

@@ -1,6 +1,6 @@
-// The instructions that C++ has no words for: tensor cores, asynchronous copies, conversions.
+// The instructions that C++ cannot express: tensor cores, asynchronous copies, conversions.
 //
-// The only place with PTX. Under CHAIRLIFT_EMULATION the same functions come from
+// The only file with PTX. Under CHAIRLIFT_EMULATION the same functions come from
 // tests/cuda/emulation/instructions.h, and everything above them runs on a CPU.
 #pragma once
 
@@ -93,7 +93,7 @@ __device__ __forceinline__ unsigned multiply_pairs<float16>(unsigned x, unsigned
 //   `----------- group 0 -----------------'     `-------- group 1 --------'      group 0 is there
 //
 // A wait makes the copies of the waiting thread visible to that thread; a barrier after it makes
-// them visible to the others.
+// them visible to the other threads.
 
 // Copies 16 bytes from global to shared memory past the registers and L1; zeros if not `is_valid`,
 // and then the source is not read.
@@ -108,7 +108,7 @@ __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Until all but the last kLeft groups of this thread are there.
+// Waits until all but the last kLeft groups of this thread have arrived.
 template <int kLeft>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");

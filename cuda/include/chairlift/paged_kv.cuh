@@ -36,7 +36,7 @@ struct PagedKv {
 
 // Rows of kRowBytes in shared memory, in chunks of 16 bytes that are swizzled: any eight rows that
 // follow each other have the same chunk in eight different groups of banks, so that ldmatrix needs
-// no second turn.
+// no second access.
 //
 //   row 0   c0 c1 c2 c3 c4 c5 c6 c7         128 bytes a row: chunk c of row r is at c ^ (r % 8)
 //   row 1   c1 c0 c3 c2 c5 c4 c7 c6
@@ -48,14 +48,14 @@ struct Swizzled {
   static constexpr int kTwos = kChunks % 8 == 0 ? 3 : kChunks % 4 == 0 ? 2 : kChunks % 2 == 0;
   static constexpr int kMask = (1 << kTwos) - 1;
 
-  // Bytes from the first row's begin.
+  // Bytes from the begin of the first row.
   static __device__ __forceinline__ int offset(int row, int chunk) {
     return row * kRowBytes + 16 * (chunk ^ (row >> (3 - kTwos) & kMask));
   }
 
   // The offset of row + rows, chunk + chunks, given that of (row, chunk), where chunk is 0 or 1,
-  // rows is a multiple of 8 and chunks even: with constants one operation and an immediate. From
-  // the row and the chunk anew, the compiler keeps a register for each.
+  // rows is a multiple of 8 and chunks even: with constants one operation and an immediate.
+  // Computed from row and chunk each time, it would cost a register for each.
   static __device__ __forceinline__ int behind(int offset, int rows, int chunks) {
     return (offset ^ 16 * (chunks & kMask)) + 16 * (chunks & ~kMask) + rows * kRowBytes;
   }
@@ -66,8 +66,8 @@ template <typename KV, int kHeadDim>
 using KvTile = Swizzled<kHeadDim * sizeof(KV)>;
 
 // How the elements of KV meet those of T in `mma`. A product of matrices may number the summed
-// coordinates, and those of the result, as it likes. With 16-bit elements they keep their order.
-// Of 8-bit ones, ldmatrix gives a lane four neighbours instead of two; they become neighbours of
+// coordinates, and those of the result, in any order. With 16-bit elements they keep their order.
+// With 8-bit ones, ldmatrix gives a lane four neighbours instead of two; they become neighbours of
 // the lane's in two steps or tiles, and query and result follow:
 //
 //   coordinate        0  1  2  3 | 4  5  6  7 | 8  9 10 11 | 12 13 14 15

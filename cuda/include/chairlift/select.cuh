@@ -1,14 +1,14 @@
 // Sums and selections over all tokens of a row by one block, without a sort.
 //
 // Weights are summed as integers, in units of 2^-44: such a sum has no order, so atomic additions
-// give the same bits in every run, and a row's draw does not depend on how threads took turns.
+// give the same bits in every run, and a row's draw does not depend on the order of threads.
 #pragma once
 
 #include "chairlift/vec.cuh"
 
 namespace chairlift {
 
-using Key = unsigned long long;    // a token's place in the order, below
+using Key = unsigned long long;    // a token's position in the order, below
 using Fixed = unsigned long long;  // a weight in units of 2^-44
 
 constexpr int kSampleThreads = 1024;
@@ -29,7 +29,7 @@ __device__ __forceinline__ float logit_of(Key key) {
   return __uint_as_float(ascending >> 31 ? ascending & 0x7fffffffu : ~ascending);
 }
 
-// Unnormalised probabilities of the tokens that the filters keep; 1 for the likeliest.
+// Unnormalised probabilities of the tokens that the filters keep; 1 for the most likely.
 struct Weights {
   float largest;
   float inverse_temperature;
@@ -83,7 +83,7 @@ struct Least {
   }
 };
 
-// `value` of all threads, joined; at every thread. 64-bit integers, so that order is no matter.
+// Combines `value` of all threads, for every thread. With 64-bit integers the order is irrelevant.
 template <typename Join>
 __device__ unsigned long long block_reduce(unsigned long long value, Join join,
                                            SampleMemory& memory) {
@@ -155,8 +155,8 @@ struct SampleRow {
   }
 };
 
-// Of 256 bins, finds the one in which the running sum reaches `target`, the last one that holds
-// anything if none does. By one warp; `chosen` becomes the bin and the sum before it.
+// Finds, of 256 bins, the one in which the running sum reaches `target`, or the last one that is
+// not empty if none does. By one warp; `chosen` becomes the bin and the sum before it.
 __device__ __forceinline__ void find_bin(SampleMemory& memory, Fixed target) {
   constexpr int kOwn = 256 / 32;
   const int lane = threadIdx.x, first = lane * kOwn;
@@ -184,8 +184,8 @@ __device__ __forceinline__ void find_bin(SampleMemory& memory, Fixed target) {
 // The first candidate, in order of keys, at which the running sum of the measure reaches `target`;
 // the last one if none does.
 //
-// A radix selection: a histogram of eight bits of the keys tells in which bin the sum is reached,
-// the next eight bits are looked at in that bin alone, and so on until a bin holds one key.
+// A radix selection: a histogram of eight bits of the keys shows in which bin the sum is reached,
+// the next eight bits are counted in that bin alone, and so on until a bin holds one key.
 // `from` and `to` bound the keys: the bits that they share need no histogram.
 template <typename Row>
 __device__ Key select(const Row& row, SampleMemory& memory, Key from, Key to, Fixed target,

@@ -3,8 +3,8 @@
 //
 // Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); the split and merge
 // of Flash-Decoding (2023); the state as a value with operations from FlashInfer's state.cuh.
-// Scores here are to the base 2: log2(e) is folded into their scale, which leaves the result as it
-// is and saves a multiplication per exponential.
+// Scores here are to the base 2: log2(e) is folded into their scale, which does not change the
+// result and saves a multiplication per exponential.
 #pragma once
 
 #include "chairlift/mma.cuh"
@@ -30,7 +30,7 @@ struct SoftmaxState {
   // No key seen.
   static __device__ __forceinline__ SoftmaxState empty() { return {minus_infinity(), 0.0f, {}}; }
 
-  // One key whose value is zero: it takes its share of the weight and gives nothing.
+  // One key whose value is zero: it has a weight and adds nothing.
   static __device__ __forceinline__ SoftmaxState sink(float score) { return {score, 1.0f, {}}; }
 
   // Adds all the keys of another state.
@@ -54,7 +54,7 @@ struct SoftmaxState {
 };
 
 // The states of 16 queries, spread over a warp as `mma` leaves its results (mma.cuh): lane
-// 4 g + t holds queries g and g + 8, and of each the share of d and of o that its columns give.
+// 4 g + t holds queries g and g + 8, and for each the part of d and of o of its columns.
 template <int kHeadDim>
 struct SoftmaxFragment {
   float m[2];
@@ -101,7 +101,7 @@ struct SoftmaxFragment {
     }
   }
 
-  // Gives every lane the whole d of its queries.
+  // Sums d over lanes: every lane has the whole d of its queries.
   __device__ __forceinline__ void share() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

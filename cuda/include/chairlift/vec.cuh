@@ -66,8 +66,8 @@ __device__ __forceinline__ float round_to<float>(float value) {
 //                                                          float16   s 0 eeee mmm 000 0000
 //
 // Read with T's larger bias, the moved bits are the number times a power of two, subnormal numbers
-// too; one multiplication makes up for it. A float8 NaN becomes a number: nothing stores one
-// unless the model is broken, which then shows in the logits of that token alone.
+// too; one multiplication corrects it. A float8 NaN becomes a number: only a broken model
+// stores one, which then shows in the logits of that token alone.
 template <typename T>
 __device__ __forceinline__ unsigned widen_pair(unsigned upper_bytes);
 
@@ -120,7 +120,7 @@ struct Vec {
   }
 };
 
-// The sum over the lanes of a warp, at every lane, in an order that only the lanes know.
+// The sum over the lanes of a warp, at every lane, in a fixed order of lanes.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
   for (int bits = 16; bits > 0; bits /= 2) value += __shfl_xor_sync(0xffffffffu, value, bits);

@@ -1,4 +1,4 @@
-"""The small model that ships with the package, and the code that makes it."""
+"""The small model that ships with the package; `tools/train_demo` made it."""
 
 from pathlib import Path
 from typing import Final

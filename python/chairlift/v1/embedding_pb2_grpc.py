@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EmbeddingServiceStub(object):
-    """Vectors of texts.
+    """Computes vectors of texts. Not supported yet: every call ends with UNIMPLEMENTED.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class EmbeddingServiceStub(object):
 
 
 class EmbeddingServiceServicer(object):
-    """Vectors of texts.
+    """Computes vectors of texts. Not supported yet: every call ends with UNIMPLEMENTED.
     """
 
     def Embed(self, request, context):
-        """One vector per input, in order; a refusal is the status of the call.
+        """Returns one vector per input, in order. A refusal is the status of the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_EmbeddingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EmbeddingService(object):
-    """Vectors of texts.
+    """Computes vectors of texts. Not supported yet: every call ends with UNIMPLEMENTED.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class GenerationServiceStub(object):
-    """Streams of generated tokens.
+    """Generates text: requests in, streams of tokens out.
     """
 
     def __init__(self, channel):
@@ -58,32 +58,33 @@ class GenerationServiceStub(object):
 
 
 class GenerationServiceServicer(object):
-    """Streams of generated tokens.
+    """Generates text: requests in, streams of tokens out.
     """
 
     def Generate(self, request_iterator, context):
-        """Commands in, events out; many requests per stream, told apart by request_id. Half-close means "no more commands".
+        """Takes commands and returns events. Many requests share one stream and are told apart by request_id. Half-close means that no command
+        follows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateOne(self, request, context):
-        """One request; a refusal or failure is the status of the call.
+        """Runs one request. A refusal or failure is the status of the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """Ends live requests of the caller's tenant from any connection.
+        """Ends live requests of the caller's tenant, from any connection.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why live requests of the caller's tenant wait, from any connection.
+        """Reports why live requests of the caller's tenant wait, from any connection.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +122,7 @@ def add_GenerationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GenerationService(object):
-    """Streams of generated tokens.
+    """Generates text: requests in, streams of tokens out.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ServerServiceStub(object):
-    """What runs here and how busy it is.
+    """Describes the server, its model and its load.
     """
 
     def __init__(self, channel):
@@ -68,46 +68,46 @@ class ServerServiceStub(object):
 
 
 class ServerServiceServicer(object):
-    """What runs here and how busy it is.
+    """Describes the server, its model and its load.
     """
 
     def GetServerInfo(self, request, context):
-        """The process and its settings; answers while the model still loads.
+        """Returns the process and its settings, also while the model loads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelInfo(self, request, context):
-        """The served model.
+        """Returns the served model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLoad(self, request, context):
-        """One snapshot of the load.
+        """Returns one snapshot of the load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchLoad(self, request, context):
-        """A snapshot now and then one per interval.
+        """Streams a snapshot at once, then one per interval.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchSteps(self, request, context):
-        """Every step of the engine from now on: who sat in which row. The headers of the call tell that "now" has come.
+        """Streams every step of the engine with the request of each row. The headers of the call are sent when the watch has begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlanMemory(self, request, context):
-        """Bytes that a model would need, without loading it.
+        """Returns the bytes that a model would need, without loading it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,7 +155,7 @@ def add_ServerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ServerService(object):
-    """What runs here and how busy it is.
+    """Describes the server, its model and its load.
     """
 
     @staticmethod

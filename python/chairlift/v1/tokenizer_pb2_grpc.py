@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TokenizerServiceStub(object):
-    """The served model's tokenizer and chat template.
+    """The tokenizer and the chat template of the served model.
     """
 
     def __init__(self, channel):
@@ -53,25 +53,25 @@ class TokenizerServiceStub(object):
 
 
 class TokenizerServiceServicer(object):
-    """The served model's tokenizer and chat template.
+    """The tokenizer and the chat template of the served model.
     """
 
     def Tokenize(self, request, context):
-        """Text to token ids, as Generate does it.
+        """Converts text to token ids, as Generate does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """Token ids to text.
+        """Converts token ids to text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyChatTemplate(self, request, context):
-        """A conversation to the prompt that Generate would use.
+        """Converts a conversation to the prompt that Generate would use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TokenizerService(object):
-    """The served model's tokenizer and chat template.
+    """The tokenizer and the chat template of the served model.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Trains the demo model from nothing: ``python -m chairlift.demo.train --out DIR``.
+"""Train the demo model from nothing: `python -m tools.train_demo --out DIR`.
 
 The text, the tokenizer and the weights all come from the seed, so the same ``--steps`` on the same
 machine make the same model.
@@ -18,9 +18,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from chairlift.demo.packing import Packer
-from chairlift.demo.text import END_OF_TEXT, END_OF_TURN, documents
-from chairlift.demo.tokenizer import (
+from tools.train_demo.packing import Packer
+from tools.train_demo.text import END_OF_TEXT, END_OF_TURN, documents
+from tools.train_demo.tokenizer import (
     MAX_LENGTH,
     VOCAB_SIZE,
     save_tokenizer,
@@ -51,7 +51,7 @@ class Budget:
     minutes: float
 
     def spent(self, step: int, elapsed_s: float) -> float:
-        """Gives the share of the budget that is spent, from 0 to 1."""
+        """Return the share of the budget that is spent, from 0 to 1."""
         share = step / self.steps if self.steps else elapsed_s / (60 * self.minutes)
         return min(share, 1.0)
 
@@ -69,7 +69,7 @@ class Report:
 
 
 def learning_rate(share: float) -> float:
-    """Gives the learning rate at a share of the budget: a short warm-up, then half a cosine."""
+    """Return the learning rate at a share of the budget: a short warm-up, then half a cosine."""
     if share < WARM_UP:
         return PEAK_LEARNING_RATE * (0.02 + share / WARM_UP)
     along = (share - WARM_UP) / (1 - WARM_UP)
@@ -77,7 +77,7 @@ def learning_rate(share: float) -> float:
 
 
 def make_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
-    """Gives the model with fresh weights."""
+    """Return the model with fresh weights."""
     end_of_text = token_id(tokenizer, END_OF_TEXT)
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
@@ -101,7 +101,7 @@ def make_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
 
 
 def make_optimizer(model: LlamaForCausalLM) -> torch.optim.Optimizer:
-    """Gives AdamW; norms are not decayed."""
+    """Return AdamW; norms are not decayed."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [
@@ -112,7 +112,7 @@ def make_optimizer(model: LlamaForCausalLM) -> torch.optim.Optimizer:
 
 
 def held_out_loss(model: LlamaForCausalLM, tokenizer: Tokenizer, seed: int) -> float:
-    """Gives the mean loss over documents of another seed, which training never draws."""
+    """Return the mean loss over documents of another seed, which training never draws."""
     packer = Packer(tokenizer, seed + HELD_OUT_SEED_OFFSET)
     with torch.no_grad():
         losses = [_loss(model, packer.batch(8, 256)).item() for _ in range(12)]
@@ -120,7 +120,7 @@ def held_out_loss(model: LlamaForCausalLM, tokenizer: Tokenizer, seed: int) -> f
 
 
 def sample(model: LlamaForCausalLM, tokenizer: Tokenizer, prompt: str) -> str:
-    """Gives the greedy continuation of a prompt."""
+    """Return the greedy continuation of a prompt."""
     ids = torch.tensor([tokenizer.encode(prompt).ids])
     output = model.generate(  # type: ignore[misc]
         ids,
@@ -134,7 +134,7 @@ def sample(model: LlamaForCausalLM, tokenizer: Tokenizer, prompt: str) -> str:
 
 
 def train(budget: Budget, out: Path, seed: int) -> Report:
-    """Trains tokenizer and model, and writes both to the folder."""
+    """Train tokenizer and model, and writes both to the folder."""
     random.seed(seed)
     torch.manual_seed(seed)
     print("training the tokenizer", flush=True)
@@ -151,7 +151,7 @@ def train(budget: Budget, out: Path, seed: int) -> Report:
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, report: Report, out: Path) -> None:
-    """Writes the model folder, laid out as Hugging Face does."""
+    """Write the model folder, laid out as Hugging Face does."""
     out.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=token_id(tokenizer, END_OF_TEXT),
@@ -172,7 +172,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, report: Report, out: Pat
 
 
 def main() -> None:
-    """Reads the command line and trains."""
+    """Read the command line and trains."""
     parser = argparse.ArgumentParser(description="Train the demo model.")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the model to")
     parser.add_argument("--minutes", type=float, default=30.0, help="time to train")

@@ -1,9 +1,8 @@
-"""What eight and four bits cost: `python -m chairlift.demo.quality [--documents 64]`.
+"""Measure what eight and four bits cost: `python -m tools.train_demo.quality [--documents 64]`.
 
 Text that training never saw goes through the demo model with each kind of weights, keys and
-values. Perplexity is
-that of each next token; agreement is the share of places where the likeliest next token is that of
-the bfloat16 weights.
+values. Perplexity is that of each next token; agreement is the share of positions whose likeliest
+next token equals that of the bfloat16 weights.
 """
 
 import argparse
@@ -15,19 +14,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.config import KvCacheDtype, Quantize
 from chairlift.demo import MODEL_DIR
-from chairlift.demo.text import documents
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import allocate_kv_cache
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights
+from torch import Tensor
+
+from tools.train_demo.text import documents
 
 SEED = 2_000_000_011
 """Of the held-out text; training draws from other seeds."""
@@ -55,7 +54,7 @@ KINDS = (
 
 
 def measure(num_documents: int) -> Iterator[Quality]:
-    """Gives the quality of each kind, the unquantized first."""
+    """Return the quality of each kind, the unquantized first."""
     tokenizer = Tokenizer.load(MODEL_DIR)
     texts = itertools.islice(documents(SEED), num_documents)
     prompts = [torch.tensor(tokenizer.encode(text)[:MAX_TOKENS]).int() for text in texts]
@@ -79,7 +78,7 @@ def measure(num_documents: int) -> Iterator[Quality]:
 
 
 def _logits(model: Transformer, prompt: Tensor) -> Tensor:
-    """Gives the logits `[T, vocab_size]` of one prompt alone."""
+    """Return the logits `[T, vocab_size]` of one prompt alone."""
     num_groups, num_tokens = len(model.config.kv_windows), len(prompt)
     columns = -(-num_tokens // BLOCK_SIZE)
     tables = 1 + torch.arange(num_groups * columns).int().view(num_groups, 1, columns)
@@ -99,7 +98,7 @@ def _logits(model: Transformer, prompt: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """Prints one JSON object per kind of weights."""
+    """Print one JSON object per kind of weights."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--documents", type=int, default=64)
     for quality in measure(parser.parse_args().documents):

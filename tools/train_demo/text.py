@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from chairlift.demo.conversations import Message, make_conversation
-from chairlift.demo.lessons import counting, json_object, make_lesson
-from chairlift.demo.stories import make_story, make_title
-from chairlift.demo.verses import make_letter, make_poem
+from tools.train_demo.conversations import Message, make_conversation
+from tools.train_demo.lessons import counting, json_object, make_lesson
+from tools.train_demo.stories import make_story, make_title
+from tools.train_demo.verses import make_letter, make_poem
 
 END_OF_TEXT: Final = "<|endoftext|>"
 END_OF_TURN: Final = "<|end|>"
@@ -27,17 +27,17 @@ CHAT_TEMPLATE: Final = (
 
 
 def render(messages: list[Message]) -> str:
-    """Gives a conversation as text, just as the chat template does."""
+    """Return a conversation as text, just as the chat template does."""
     return "".join(f"<|{m['role']}|>{m['content']}{END_OF_TURN}" for m in messages)
 
 
 def make_document(rng: random.Random) -> str:
-    """Gives one document, without the end token."""
+    """Return one document, without the end token."""
     return rng.choices(list(_KINDS), weights=list(_KINDS.values()))[0](rng)
 
 
 def documents(seed: int) -> Iterator[str]:
-    """Yields documents without end; the same seed yields the same ones."""
+    """Yield documents without end; the same seed yields the same ones."""
     rng = random.Random(seed)
     while True:
         yield make_document(rng)

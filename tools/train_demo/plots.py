@@ -5,7 +5,7 @@ A beat is a template (see ``templates``). ``{N}`` is the hero, ``{F}`` the frien
 sentences, so that a story has between 80 and 200 tokens and always reaches its end.
 """
 
-from chairlift.demo.templates import phrases
+from tools.train_demo.templates import phrases
 
 PLOTS: dict[str, tuple[str, ...]] = {
     "a lost {thing}": (

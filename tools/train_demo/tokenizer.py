@@ -7,7 +7,7 @@ from typing import Final
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from chairlift.demo.text import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS
+from tools.train_demo.text import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS
 
 VOCAB_SIZE: Final = 2048
 MAX_LENGTH: Final = 2048
@@ -18,7 +18,7 @@ _WORDS: Final = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Gives a tokenizer trained on the texts; every byte is in its alphabet."""
+    """Return a tokenizer trained on the texts; every byte is in its alphabet."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -38,7 +38,7 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes ``tokenizer.json`` and the ``tokenizer_config.json`` that transformers reads."""
+    """Write ``tokenizer.json`` and the ``tokenizer_config.json`` that transformers reads."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -55,7 +55,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Gives the id of a token that the tokenizer is known to have."""
+    """Return the id of a token that the tokenizer is known to have."""
     found = tokenizer.token_to_id(token)
     if found is None:
         msg = f"expected a tokenizer with the token {token}, got one without it"

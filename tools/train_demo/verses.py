@@ -2,8 +2,8 @@
 
 import random
 
-from chairlift.demo.templates import capitalize, expand, phrases
-from chairlift.demo.words import FOODS, PLACES, THINGS, WEATHERS, make_hero
+from tools.train_demo.templates import capitalize, expand, phrases
+from tools.train_demo.words import FOODS, PLACES, THINGS, WEATHERS, make_hero
 
 SUBJECTS = phrases(
     "the sea|the moon|the sun|the wind|the rain|the snow|a star|a cat|a dog|a bird|a tree|a river|"
@@ -36,14 +36,14 @@ _LETTER = (
 
 
 def make_poem(rng: random.Random, subject: str | None = None) -> str:
-    """Gives a rhymed poem of four to eight lines."""
+    """Return a rhymed poem of four to eight lines."""
     subject = subject or rng.choice(SUBJECTS)
     couplets = rng.sample(_COUPLETS, rng.choice((2, 2, 3, 4)))
     return "\n".join(capitalize(couplet.format(s=subject)) for couplet in couplets)
 
 
 def make_letter(rng: random.Random, name: str | None = None) -> str:
-    """Gives a letter to a friend."""
+    """Return a letter to a friend."""
     return expand(
         rng,
         _LETTER,

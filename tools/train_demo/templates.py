@@ -7,12 +7,12 @@ _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Gives the words of a text: a table that reads like a sentence."""
+    """Return the words of a text: a table that reads like a sentence."""
     return tuple(text.split())
 
 
 def phrases(text: str) -> tuple[str, ...]:
-    """Gives the phrases of a text, which stand between bars."""
+    """Return the phrases of a text, which stand between bars."""
     return tuple(text.split("|"))
 
 
@@ -25,31 +25,31 @@ _ENDINGS = phrases("n|l|r|x|s|m|k|nd|ck|th|")
 
 
 def expand(rng: random.Random, template: str, **slots: object) -> str:
-    """Gives one text of a template: choices first, innermost first, then the slots."""
+    """Return one text of a template: choices first, innermost first, then the slots."""
     while "[" in template:
         template = _CHOICE.sub(lambda match: rng.choice(match[1].split("|")), template)
     return template.format_map(slots) if slots else template
 
 
 def article(noun: str) -> str:
-    """Gives the noun with "a" or "an" before it."""
+    """Return the noun with "a" or "an" before it."""
     return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def capitalize(text: str) -> str:
-    """Gives the text with its first letter in upper case and the rest untouched."""
+    """Return the text with its first letter in upper case and the rest untouched."""
     return text[:1].upper() + text[1:]
 
 
 def join_words(words: list[str]) -> str:
-    """Gives "one", "one and two", or "one, two and three"."""
+    """Return "one", "one and two", or "one, two and three"."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def coin_word(rng: random.Random) -> str:
-    """Gives a made-up word.
+    """Return a made-up word.
 
     Made-up words teach the model to copy a word from the prompt rather than to recognise it, so
     that a name it has never seen still comes back whole.
@@ -58,7 +58,7 @@ def coin_word(rng: random.Random) -> str:
 
 
 def casual(rng: random.Random, prompt: str) -> str:
-    """Gives the prompt as people really type it: often exact, at times without care."""
+    """Return the prompt as people really type it: often exact, at times without care."""
     draw = rng.random()
     if draw < 0.62:
         return prompt

@@ -3,9 +3,9 @@
 import random
 from dataclasses import dataclass
 
-from chairlift.demo.plots import FEARS, GOALS, MADE, PLOTS
-from chairlift.demo.templates import article, capitalize, expand
-from chairlift.demo.words import (
+from tools.train_demo.plots import FEARS, GOALS, MADE, PLOTS
+from tools.train_demo.templates import article, capitalize, expand
+from tools.train_demo.words import (
     FOODS,
     HOMES,
     PLACES,
@@ -62,7 +62,7 @@ class Story:
 def make_story(
     rng: random.Random, *, hero: Hero | None = None, friend: Hero | None = None, short: bool = False
 ) -> Story:
-    """Gives a story: a full one of 80 to 200 tokens, or a short one of about 50."""
+    """Return a story: a full one of 80 to 200 tokens, or a short one of about 50."""
     hero = hero or make_hero(rng)
     friend = friend or _make_friend(rng, hero)
     slots = _draw_slots(rng, hero, friend)
@@ -79,7 +79,7 @@ def make_story(
 
 
 def make_title(story: Story) -> str:
-    """Gives a title such as "The Fox and the Lost Kite"."""
+    """Return a title such as "The Fox and the Lost Kite"."""
     return f"{story.hero.name} the {capitalize(story.hero.kind)}: {capitalize(story.theme)}"
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import torch
 from tokenizers import Tokenizer
 
-from chairlift.demo.text import END_OF_TEXT, documents
-from chairlift.demo.tokenizer import token_id
+from tools.train_demo.text import END_OF_TEXT, documents
+from tools.train_demo.tokenizer import token_id
 
 _DOCUMENTS_AT_ONCE = 64
 
 
 class Packer:
-    """Fills batches of token ids with documents.
+    """Fill batches of token ids with documents.
 
     Every sequence starts where a document starts, because that is what position 0 of a prompt
     looks like:
@@ -30,7 +30,7 @@ class Packer:
         self._cut: list[int] = []
 
     def batch(self, rows: int, length: int) -> torch.Tensor:
-        """Gives the next batch, int64 [rows, length]."""
+        """Return the next batch, int64 [rows, length]."""
         return torch.tensor([self._row(length) for _ in range(rows)])
 
     def _row(self, length: int) -> list[int]:

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from chairlift.demo.templates import coin_word, phrases, words
+from tools.train_demo.templates import coin_word, phrases, words
 
 GIRLS = words(
     "Mia Lena Anna Zoe Ella Nora Ruby Ivy Clara Maya Lucy Rosa Ada Grace Lily Emma Sofia Alice "
@@ -95,13 +95,13 @@ class Hero:
 
 
 def pick_kind(rng: random.Random) -> str:
-    """Gives a kind of hero: often an animal, at times a child, a creature or a thing."""
+    """Return a kind of hero: often an animal, at times a child, a creature or a thing."""
     group = rng.choices((ANIMALS, CREATURES, CHILDREN, OBJECTS), weights=(10, 7, 4, 3))[0]
     return rng.choice(group)
 
 
 def pick_name(rng: random.Random, pronoun: str, *, child: bool) -> str:
-    """Gives a first name, one in ten of them made up."""
+    """Return a first name, one in ten of them made up."""
     if rng.random() < 0.1:
         return coin_word(rng).capitalize()
     people = GIRLS if pronoun == "she" else BOYS
@@ -109,7 +109,7 @@ def pick_name(rng: random.Random, pronoun: str, *, child: bool) -> str:
 
 
 def make_hero(rng: random.Random, kind: str | None = None, name: str | None = None) -> Hero:
-    """Gives a hero, of the given kind and name or of drawn ones."""
+    """Return a hero, of the given kind and name or of drawn ones."""
     kind = kind or pick_kind(rng)
     pronoun = "she" if kind in _FEMALE else "he" if kind in _MALE else rng.choice(("she", "he"))
     return Hero(

@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chairlift.demo import facts
-from chairlift.demo.explanations import DEFINITIONS, HABITS, HOW_TO, REASONS
-from chairlift.demo.templates import article, capitalize, coin_word, expand, join_words
-from chairlift.demo.words import (
+from tools.train_demo import facts
+from tools.train_demo.explanations import DEFINITIONS, HABITS, HOW_TO, REASONS
+from tools.train_demo.templates import article, capitalize, coin_word, expand, join_words
+from tools.train_demo.words import (
     BOYS,
     FOODS,
     GIRLS,
@@ -31,7 +31,7 @@ class Lesson:
 
 
 def colour(rng: random.Random) -> Lesson:
-    """Asks for the colour of a thing."""
+    """Ask for the colour of a thing."""
     thing, value = rng.choice(list(facts.COLOURS.items()))
     question = expand(
         rng,
@@ -48,7 +48,7 @@ def colour(rng: random.Random) -> Lesson:
 
 
 def opposite(rng: random.Random) -> Lesson:
-    """Asks for the opposite of a word."""
+    """Ask for the opposite of a word."""
     first, second = rng.sample(rng.choice(facts.OPPOSITE_PAIRS), 2)
     question = expand(
         rng, "[What is the opposite of|What's the opposite of|Opposite of] {word}?", word=first
@@ -57,7 +57,7 @@ def opposite(rng: random.Random) -> Lesson:
 
 
 def animal(rng: random.Random) -> Lesson:
-    """Asks for one fact of an animal."""
+    """Ask for one fact of an animal."""
     kind, row = rng.choice(list(facts.ANIMAL_FACTS.items()))
     sound, legs, home, food, young, skill, group = row
     a_kind = article(kind)
@@ -84,7 +84,7 @@ def animal(rng: random.Random) -> Lesson:
 
 
 def animal_portrait(rng: random.Random) -> Lesson:
-    """Asks for all that the table knows of an animal."""
+    """Ask for all that the table knows of an animal."""
     kind, (_, legs, home, food, young, skill, group) = rng.choice(list(facts.ANIMAL_FACTS.items()))
     a_kind = article(kind)
     has_legs = f"It has {legs or 'no'} legs and" if rng.random() < 0.7 else "It"
@@ -99,7 +99,7 @@ def animal_portrait(rng: random.Random) -> Lesson:
 
 
 def capital(rng: random.Random) -> Lesson:
-    """Asks for a capital, or for the country of one."""
+    """Ask for a capital, or for the country of one."""
     country, city = rng.choice(list(facts.CAPITALS.items()))
     if rng.random() < 0.2:
         return Lesson(f"Where is {city}?", f"{city} is in {country}.", country)
@@ -110,20 +110,20 @@ def capital(rng: random.Random) -> Lesson:
 
 
 def fact(rng: random.Random) -> Lesson:
-    """Asks for a fact of the small table."""
+    """Ask for a fact of the small table."""
     question, word, sentence = rng.choice(facts.FACTS)
     return Lesson(question, sentence, word)
 
 
 def definition(rng: random.Random) -> Lesson:
-    """Asks what a thing is."""
+    """Ask what a thing is."""
     thing, answer = rng.choice(list(DEFINITIONS.items()))
     asked = "[What is {x}?|What's {x}?|What does {x} mean?|Explain {x}.|Can you explain {x}?]"
     return Lesson(expand(rng, asked, x=thing), answer)
 
 
 def reason(rng: random.Random) -> Lesson:
-    """Asks why."""
+    """Ask why."""
     if rng.random() < 0.5:
         asked, answer = rng.choice(list(REASONS.items()))
         return Lesson(f"Why is {asked}?", answer)
@@ -132,7 +132,7 @@ def reason(rng: random.Random) -> Lesson:
 
 
 def how_to(rng: random.Random) -> Lesson:
-    """Asks for the steps of a task."""
+    """Ask for the steps of a task."""
     task, steps = rng.choice(list(HOW_TO.items()))
     asked = "[How do I {x}?|How can I {x}?|How do you {x}?|Tell me how to {x}.|Steps to {x}?]"
     lines = [f"{number}. {step}" for number, step in enumerate(steps, start=1)]
@@ -140,7 +140,7 @@ def how_to(rng: random.Random) -> Lesson:
 
 
 def arithmetic(rng: random.Random) -> Lesson:
-    """Asks for a sum, a difference or a product of small numbers."""
+    """Ask for a sum, a difference or a product of small numbers."""
     limit = rng.choice((5, 10, 10, 20))
     a, b = rng.randint(0, limit), rng.randint(0, limit)
     sign = rng.choice("++-*")
@@ -160,7 +160,7 @@ def arithmetic(rng: random.Random) -> Lesson:
 
 
 def comparison(rng: random.Random) -> Lesson:
-    """Asks for the neighbour of a number, or for the bigger of two."""
+    """Ask for the neighbour of a number, or for the bigger of two."""
     a, b = rng.sample(range(100), 2)
     return rng.choice(
         (
@@ -176,7 +176,7 @@ def comparison(rng: random.Random) -> Lesson:
 
 
 def counting(rng: random.Random) -> Lesson:
-    """Asks to count up or down, at times in steps."""
+    """Ask to count up or down, at times in steps."""
     low = rng.choice((1, 1, 2, 3, rng.randint(0, 10), rng.randint(0, 90)))
     step = rng.choice((1, 1, 1, 1, 2, 5, 10))
     if step > 1:
@@ -201,7 +201,7 @@ def counting(rng: random.Random) -> Lesson:
 
 
 def naming(rng: random.Random) -> Lesson:
-    """Asks for some things of a kind."""
+    """Ask for some things of a kind."""
     category = rng.choice(list(facts.CATEGORIES))
     words = facts.CATEGORIES[category].split()
     count = rng.randint(2, 6)
@@ -216,7 +216,7 @@ def naming(rng: random.Random) -> Lesson:
 
 
 def translation(rng: random.Random) -> Lesson:
-    """Asks for a word in another language."""
+    """Ask for a word in another language."""
     language, words = rng.choice(list(facts.LANGUAGES.items()))
     index = rng.randrange(len(words))
     english, foreign = facts.LANGUAGE_WORDS[index], words[index]
@@ -232,14 +232,14 @@ def translation(rng: random.Random) -> Lesson:
 
 
 def emoji(rng: random.Random) -> Lesson:
-    """Asks for an emoji."""
+    """Ask for an emoji."""
     thing, sign = rng.choice(list(facts.EMOJI.items()))
     asked = expand(rng, "[Show me|Send me|Give me|Draw] {x}[| as an emoji].", x=thing)
     return Lesson(asked, sign, sign)
 
 
 def repetition(rng: random.Random) -> Lesson:
-    """Asks to say a word or a name again, once or several times."""
+    """Ask to say a word or a name again, once or several times."""
     word = rng.choice((coin_word(rng), rng.choice(GIRLS + BOYS), "hello", "ping", "banana", "yes"))
     if rng.random() < 0.5:
         return Lesson(f"Say {word}.", capitalize(word) + ".", capitalize(word))
@@ -248,7 +248,7 @@ def repetition(rng: random.Random) -> Lesson:
 
 
 def json_object(rng: random.Random) -> Lesson:
-    """Asks for a small JSON object."""
+    """Ask for a small JSON object."""
     name = pick_name(rng, rng.choice(("she", "he")), child=True)
     age = rng.randint(3, 80)
     city = rng.choice(list(facts.CAPITALS.values()))
@@ -281,7 +281,7 @@ def json_object(rng: random.Random) -> Lesson:
 
 
 def sentence(rng: random.Random) -> Lesson:
-    """Asks for one sentence about somebody."""
+    """Ask for one sentence about a person."""
     kind = pick_kind(rng) if rng.random() < 0.9 else coin_word(rng)
     asked = expand(rng, "[Write a|Make a|Give me a|Write one] sentence about {x}.",
                    x=article(kind))  # fmt: skip
@@ -304,5 +304,5 @@ KINDS: dict[Callable[[random.Random], Lesson], float] = {
 
 
 def make_lesson(rng: random.Random) -> Lesson:
-    """Gives a lesson of any kind."""
+    """Return a lesson of any kind."""
     return rng.choices(list(KINDS), weights=list(KINDS.values()))[0](rng)

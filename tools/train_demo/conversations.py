@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable
 
-from chairlift.demo.explanations import HARD_SUBJECTS, JOKES
-from chairlift.demo.lessons import make_lesson
-from chairlift.demo.stories import make_story
-from chairlift.demo.templates import article, casual, coin_word, expand
-from chairlift.demo.verses import SUBJECTS, make_letter, make_poem
-from chairlift.demo.words import BOYS, CHILDREN, GIRLS, make_hero, pick_name
+from tools.train_demo.explanations import HARD_SUBJECTS, JOKES
+from tools.train_demo.lessons import make_lesson
+from tools.train_demo.stories import make_story
+from tools.train_demo.templates import article, casual, coin_word, expand
+from tools.train_demo.verses import SUBJECTS, make_letter, make_poem
+from tools.train_demo.words import BOYS, CHILDREN, GIRLS, make_hero, pick_name
 
 Message = dict[str, str]
 Exchange = tuple[str, str]
@@ -67,20 +67,20 @@ _SMALL_TALK = (
 
 
 def small_talk(rng: random.Random) -> Exchange:
-    """Gives a greeting, a thank-you, or a question about the model itself."""
+    """Return a greeting, a thank-you, or a question about the model itself."""
     asked, answer = rng.choice(_SMALL_TALK)
     slots = {"x": rng.choice(SUBJECTS), "a_kind": article(make_hero(rng).kind)}
     return expand(rng, asked, **slots), expand(rng, answer, **slots)
 
 
 def joke(rng: random.Random) -> Exchange:
-    """Gives a joke."""
+    """Return a joke."""
     asked = "[Tell me a joke|Do you know a joke|Make me laugh|A joke, please|Another joke][.|?|!]"
     return expand(rng, asked), rng.choice(JOKES)
 
 
 def question(rng: random.Random) -> Exchange:
-    """Gives a lesson, at times asked for in one word."""
+    """Return a lesson, at times asked for in one word."""
     lesson = make_lesson(rng)
     if lesson.word and rng.random() < 0.25:
         asked = expand(rng, "[{q} Answer in one word.|In one word: {q}|{q} One word.|{q} Just one"
@@ -90,7 +90,7 @@ def question(rng: random.Random) -> Exchange:
 
 
 def story(rng: random.Random) -> Exchange:
-    """Asks for a story: any, of a hero, of two, of a theme, or a short one."""
+    """Ask for a story: any, of a hero, of two, of a theme, or a short one."""
     kind = coin_word(rng) if rng.random() < 0.06 else None
     hero = make_hero(rng, kind)
     asks_short = rng.random() < 0.25
@@ -119,7 +119,7 @@ def story(rng: random.Random) -> Exchange:
 
 
 def poem(rng: random.Random) -> Exchange:
-    """Asks for a poem."""
+    """Ask for a poem."""
     subject = rng.choice(SUBJECTS)
     if rng.random() < 0.2:
         subject = f"the {coin_word(rng)}"
@@ -128,14 +128,14 @@ def poem(rng: random.Random) -> Exchange:
 
 
 def letter(rng: random.Random) -> Exchange:
-    """Asks for a letter."""
+    """Ask for a letter."""
     name = pick_name(rng, rng.choice(("she", "he")), child=True)
     asked = "[Write|Please write|Write me] a letter to [my friend |]{n}."
     return expand(rng, asked, n=name), make_letter(rng, name)
 
 
 def honest_limit(rng: random.Random) -> Exchange:
-    """Asks for what the model cannot know, and says so."""
+    """Ask for what the model cannot know, and says so."""
     if rng.random() < 0.5:
         word = coin_word(rng)
         unknown = rng.choice((word, article(word), word.capitalize()))
@@ -166,7 +166,7 @@ KINDS: dict[Callable[[random.Random], Exchange], float] = {
 
 
 def make_conversation(rng: random.Random) -> list[Message]:
-    """Gives a conversation of one to four exchanges, sometimes under a system prompt."""
+    """Return a conversation of one to four exchanges, sometimes under a system prompt."""
     draw = rng.random()
     if draw < 0.05:
         return _one_word(rng)

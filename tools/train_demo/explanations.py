@@ -1,6 +1,6 @@
 """Longer answers: what things are, why they are so, and how to do them."""
 
-from chairlift.demo.templates import phrases
+from tools.train_demo.templates import phrases
 
 DEFINITIONS = {
     "rain": "Rain is water that falls from the clouds in drops.",

@@ -1,0 +1,63 @@
+"""Links between the pages of the repository, and the paths that pages name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "python").rglob("*.md")]
+)
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+SOURCES = [
+    path.relative_to(ROOT).as_posix()
+    for folder in ("benchmarks", "cuda", "proto", "python", "rust", "tests", "tools", ".cargo")
+    for path in (ROOT / folder).rglob("*.*")
+]
+
+
+def text_of(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_link_leads_to_a_page_and_a_heading(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors_of(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_page_in_docs_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`(docs/[\w./-]+\.\w+)`", text_of(page))
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_source_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`([\w./-]+\.(?:py|pyi|rs|cu|cuh|proto|toml))`", text_of(page))
+    files = [f"/{path}" for path in SOURCES]
+    # Files of users.
+    theirs = {"chairlift.toml"}
+    missing = {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
+    assert missing <= theirs
+
+
+def test_every_page_is_in_the_list_of_pages() -> None:
+    listed = re.findall(r"\]\(([\w./-]+\.md)\)", text_of(ROOT / "docs" / "README.md"))
+    pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
+    assert pages - {"README.md"} <= set(listed)
