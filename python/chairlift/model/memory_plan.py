@@ -3,7 +3,7 @@
 ```text
 weights       what `load_weights` packs, and the table of RoPE
 KV cache      one pool of blocks
-activations   the largest step: every token of the budget in its widest layer, every row's logits
+activations   the largest step: the buffers of every token of the budget, every row's logits
 swap          blocks of preempted requests, in host memory also where the model is on a GPU
 ```
 """
@@ -17,6 +17,7 @@ from chairlift.errors import ConfigError
 from chairlift.kernels import Kernels
 from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.machine import memory_limit
+from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
 from chairlift.model.weights import head_code, layer_code
@@ -142,12 +143,7 @@ def _weight_bytes(model: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
 
 
 def _activation_bytes(settings: EngineConfig, model: ModelConfig) -> int:
-    hidden, inner = model.hidden_size, model.intermediate_size
-    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    # The residual stream, its normed copy, and what each half of a layer has at once.
-    attention = 3 * hidden + 2 * heads + 2 * kv_heads
-    feed_forward = 3 * hidden + 3 * inner
-    per_token = max(attention, feed_forward) * model.dtype.itemsize
-    num_rows = min(settings.max_num_seqs, settings.max_num_batched_tokens)
+    num_tokens = settings.max_num_batched_tokens
+    num_rows = min(settings.max_num_seqs, num_tokens)
     logits = num_rows * model.vocab_size * _FLOAT32
-    return settings.max_num_batched_tokens * per_token + logits
+    return BufferWidths.of(model).num_bytes(num_tokens, model.dtype) + logits

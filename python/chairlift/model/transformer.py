@@ -8,15 +8,14 @@ Source of the method: Llama (Touvron et al., 2023).
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from chairlift._core import Recording
-from chairlift.attention.backend import AttentionBackend, Projections, Rotation
+from chairlift.attention.backend import AttentionBackend, Rotation
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.kernels import Kernels
+from chairlift.model.buffers import Buffers
 from chairlift.model.config import LinearScaling, Llama3Scaling, ModelConfig
 from chairlift.model.kv_cache import layer_slots
 from chairlift.model.weights import BlockWeights, Weights
@@ -55,7 +54,7 @@ class Transformer:
 
         What was recorded for a runner reads that one's tables.
         """
-        self._reserved = Buffers.empty(self.config, self.weights, max_tokens)
+        self._reserved = self._new_buffers(max_tokens)
         self._recorded.clear()
 
     def forward(
@@ -129,79 +128,13 @@ class Transformer:
         """Scores the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
         return self.weights.lm_head(hidden, out_dtype=torch.float32, out=out)
 
-    def _buffers(self, num_tokens: int) -> "Buffers":
+    def _buffers(self, num_tokens: int) -> Buffers:
         if self._reserved is None:
-            return Buffers.empty(self.config, self.weights, num_tokens)
+            return self._new_buffers(num_tokens)
         return self._reserved.first(num_tokens)
 
-
-class Buffers(NamedTuple):
-    """Intermediate values of one layer; the layers of a forward pass write over one another's.
-
-    Allocations and views cost as much as a small kernel, so they are made per step, not per layer.
-    """
-
-    x: Tensor
-    """`[T, H]`, the residual stream."""
-    normed: Tensor
-    """`[T, H]`"""
-    update: Tensor
-    """`[T, H]`, what each half of a layer adds to the stream."""
-    projections: Projections
-    attended: Tensor
-    """`[T, num_heads, head_dim]`"""
-    gate_up: Tensor
-    """`[T, 2 I]`"""
-    gated: Tensor
-    """`[T, I]`"""
-
-    @classmethod
-    def empty(cls, config: ModelConfig, weights: Weights, num_tokens: int) -> "Buffers":
-        """Allocates for so many tokens, where the weights are."""
-        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        new, hidden = weights.embedding.new_empty, config.hidden_size
-        qkv = new(num_tokens, (heads + 2 * kv_heads) * head_dim)
-        return cls(
-            x=new(num_tokens, hidden),
-            normed=new(num_tokens, hidden),
-            update=new(num_tokens, hidden),
-            projections=Projections.of(qkv, heads, kv_heads, head_dim),
-            attended=new(num_tokens, heads, head_dim),
-            gate_up=new(num_tokens, 2 * config.intermediate_size),
-            gated=new(num_tokens, config.intermediate_size),
-        )
-
-    def first(self, num_tokens: int) -> "Buffers":
-        """Gives the part of these that so many tokens need."""
-        x, normed, update, projections, attended, gate_up, gated = self
-        return Buffers(
-            x[:num_tokens],
-            normed[:num_tokens],
-            update[:num_tokens],
-            Projections._make(part[:num_tokens] for part in projections),
-            attended[:num_tokens],
-            gate_up[:num_tokens],
-            gated[:num_tokens],
-        )
-
-    def select(self, tokens: Tensor, kernels: Kernels) -> "Buffers":
-        """Gives buffers for some of the tokens, with what attention gave them.
-
-        Nothing is allocated: the stream and its norm change places, and what was attended lies
-        where the projections were, which nobody reads any more.
-
-        Args:
-            tokens: int32 `[S]`, indices into T.
-            kernels: Of the device.
-        """
-        num_tokens = tokens.shape[0]
-        small = self.first(num_tokens)
-        small = small._replace(x=small.normed, normed=small.x)
-        kernels.select_rows(self.x, tokens, small.x)
-        projected = self.projections.qkv.view(-1)[: small.attended.numel()]
-        attended = projected.view(small.attended.shape)
-        kernels.select_rows(self.attended, tokens, attended)
-        return small._replace(attended=attended)
+    def _new_buffers(self, num_tokens: int) -> Buffers:
+        return Buffers.empty(self.config, num_tokens, self.weights.embedding.device)
 
 
 class Block:
