@@ -32,7 +32,7 @@ class PagedBatch:
     def __init__(self, model: Transformer, num_rows: int, max_len: int, seed: int = 0) -> None:
         self.model = model
         self.computed = [0] * num_rows
-        num_groups = len(model.config.kv_windows)
+        num_groups = len(model.config.spec.kv_windows)
         columns = -(-max_len // BLOCK_SIZE)
         owned = num_groups * num_rows * columns
         num_blocks = 1 + 2 * owned

@@ -9,13 +9,14 @@ from chairlift.model.buffers import Buffers
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import allocate_kv_cache
 from chairlift.model.memory_plan import plan_memory
-from chairlift.model.transformer import Transformer, cos_sin_table
-from chairlift.model.weights import load_weights, tensor_shapes
+from chairlift.model.tensors import ModelTensors
+from chairlift.model.transformer import Transformer
+from chairlift.model.weights import load_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tests.model.test_memory_plan import loaded_bytes
+from tests.model.test_memory_plan import loaded_bytes, rope_bytes
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 LLAMA_8B = {
@@ -37,7 +38,7 @@ def load_config(folder, values, dtype=Dtype.AUTO):
 
 
 @st.composite
-def shapes(draw):
+def config_values(draw):
     """Draw a small config.json; attention or the feed-forward may be the wider half."""
     kv_heads = draw(st.integers(1, 3))
     architecture = draw(st.sampled_from(FAMILIES))
@@ -77,7 +78,7 @@ def storage_bytes(parts):
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    values=shapes(),
+    values=config_values(),
     dtype=st.sampled_from([Dtype.FLOAT32, Dtype.BFLOAT16]),
     quantize=st.sampled_from(["none", "int8", "int4"]),
     budget=st.integers(1, 64),
@@ -85,7 +86,8 @@ def storage_bytes(parts):
 )
 def test_the_plan_equals_what_is_allocated(tmp_path, values, dtype, quantize, budget, num_rows):
     config = load_config(tmp_path, values, dtype)
-    tensors = {name: torch.zeros(shape) for name, shape in tensor_shapes(config).items()}
+    shapes = ModelTensors.of(config.spec, config.names).shapes()
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     save_file(tensors, tmp_path / "model.safetensors")
     engine = EngineConfig(
         quantize=quantize,
@@ -96,11 +98,11 @@ def test_the_plan_equals_what_is_allocated(tmp_path, values, dtype, quantize, bu
     backend = CpuBackend()
     plan = plan_memory(engine, config, backend)
     model = Transformer(config, load_weights(tmp_path, config, quantize=engine.quantize), backend)
-    weight_bytes = loaded_bytes(model.weights) + cos_sin_table(config).nbytes
+    weight_bytes = loaded_bytes(model.weights) + rope_bytes(config)
     assert plan.weight_bytes == weight_bytes
     cache = allocate_kv_cache(config, backend, plan.num_blocks, engine.block_size)
     assert plan.kv_cache_bytes == cache.nbytes
-    buffers = Buffers.empty(config, budget, torch.device("cpu"))
+    buffers = Buffers.empty(config.spec, budget, config.dtype, torch.device("cpu"))
     logits = model.logits(buffers.normed[:num_rows])
     allocated = storage_bytes(buffers) + logits.nbytes
     assert abs(plan.activation_bytes - allocated) <= 0.01 * allocated
@@ -109,8 +111,8 @@ def test_the_plan_equals_what_is_allocated(tmp_path, values, dtype, quantize, bu
 def test_a_llama_of_8_billion_weights_has_65536_numbers_per_token(tmp_path):
     config = load_config(tmp_path, LLAMA_8B)
     engine = EngineConfig(max_num_batched_tokens=1000, max_num_seqs=1)
-    logits = 4 * config.vocab_size
+    logits = 4 * config.spec.vocab_size
     plan = plan_memory(engine, config, CpuBackend(), 2**40)
     assert plan.activation_bytes - logits == 1000 * 2 * 65_536
-    buffers = Buffers.empty(config, 10, torch.device("cpu"))
+    buffers = Buffers.empty(config.spec, 10, config.dtype, torch.device("cpu"))
     assert storage_bytes(buffers) == 10 * 2 * 65_536

@@ -59,11 +59,11 @@ def scheduler_of(config: EngineConfig, loaded: LoadedModel) -> _core.Scheduler:
     return new_scheduler(
         config,
         max_model_len=loaded.max_model_len,
-        vocab_size=loaded.config.vocab_size,
+        vocab_size=loaded.config.spec.vocab_size,
         num_blocks=loaded.num_blocks,
-        kv_windows=loaded.config.kv_windows,
+        kv_windows=loaded.config.spec.kv_windows,
         hash_key=secrets.token_bytes(32),
-        token_table=loaded.tokenizer.token_table(loaded.config.vocab_size),
+        token_table=loaded.tokenizer.token_table(loaded.config.spec.vocab_size),
         steps_in_flight=steps_in_flight(config),
         num_host_blocks=0 if host_pool is None else host_pool.num_blocks,
         swap_block_time=0 if host_pool is None else host_pool.block_time,
@@ -77,7 +77,7 @@ def runner_shape(
     return RunnerShape(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        num_kv_groups=len(loaded.config.kv_windows),
+        num_kv_groups=len(loaded.config.spec.kv_windows),
         max_blocks_per_row=-(-scheduler.max_context_len // config.block_size),
         block_size=config.block_size,
         num_slots=scheduler.num_slots,
@@ -88,7 +88,7 @@ def runner_shape(
 def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:
     """Builds what checks requests against the model and the server."""
     limits = Limits(
-        vocab_size=loaded.config.vocab_size,
+        vocab_size=loaded.config.spec.vocab_size,
         text=TextLimits(
             max_bytes=config.max_text_bytes,
             longest_token_bytes=loaded.tokenizer.longest_token_bytes,

@@ -91,17 +91,20 @@ class DeviceRunner(ModelRunner):
         self._accelerator = accelerator
         self._shape = shape
         self._num_runs = 0
-        config, device, rows = model.config, accelerator.device, shape.max_num_seqs
-        self._group = config.num_heads // config.num_kv_heads
+        spec, device, rows = model.config.spec, accelerator.device, shape.max_num_seqs
+        sizes = spec.shape
+        self._kv_windows = spec.kv_windows
+        self._num_kv_heads, self._head_dim = sizes.num_kv_heads, sizes.head_dim
+        self._group = sizes.num_heads // sizes.num_kv_heads
         self._limits = WorkLimits.of(
             max_num_seqs=rows,
             max_num_batched_tokens=shape.max_num_batched_tokens,
             max_context_len=shape.max_blocks_per_row * shape.block_size,
             num_pool_tokens=kv_cache.shape[2] * shape.block_size,
-            num_kv_heads=config.num_kv_heads,
+            num_kv_heads=self._num_kv_heads,
             group=self._group,
         )
-        backend.reserve(self._limits, rows, config.num_kv_heads, config.head_dim)
+        backend.reserve(self._limits, rows, self._num_kv_heads, self._head_dim)
         self._staging = Staging(
             accelerator,
             max_num_seqs=rows,
@@ -121,7 +124,7 @@ class DeviceRunner(ModelRunner):
         ]
         self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
         weights = model.weights.embedding
-        self._logits = weights.new_empty(rows, config.vocab_size, dtype=torch.float32)
+        self._logits = weights.new_empty(rows, spec.vocab_size, dtype=torch.float32)
         self._results = torch.zeros(4, rows, dtype=torch.int32, device=device)
         self._host_results = [
             accelerator.host_buffer(4, rows, dtype=torch.int32) for _ in self._buffers
@@ -239,16 +242,15 @@ class DeviceRunner(ModelRunner):
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
     ) -> _Pass:
         """Cuts the attention of each KV group into work."""
-        config = self.model.config
         counts: tuple[list[int], list[int]] = [], []
         tile_rows = self._tile_rows(num_tokens)
-        for group, window in enumerate(config.kv_windows):
+        for group, window in enumerate(self._kv_windows):
             num_splits, num_tiles = _core.attention_work(
                 host.query_start_loc[: num_rows + 1],
                 host.seq_lens[:num_rows],
                 host.splits[group],
                 host.tiles[group],
-                num_kv_heads=config.num_kv_heads,
+                num_kv_heads=self._num_kv_heads,
                 group=self._group,
                 split_len=self._limits.split_len,
                 decode_rows=ops.MAX_DECODE_ROWS,
@@ -265,9 +267,8 @@ class DeviceRunner(ModelRunner):
     def _tile_rows(self, num_tokens: int) -> int:
         """Large tiles where there are enough for every processor; which one changes no bits."""
         small, large = TILE_ROWS
-        config = self.model.config
-        num_large = num_tokens * self._group * config.num_kv_heads // large
-        return large if config.head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
+        num_large = num_tokens * self._group * self._num_kv_heads // large
+        return large if self._head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
 
     def _compute(self, step: _Pass) -> None:
         """Launches a forward pass and its draws over the inputs on the device."""

@@ -92,7 +92,7 @@ def choose_place(
         logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
     if settings.quantize is not Quantize.NONE:
         # Of int4, too: the head has eight bits.
-        obstacle = cpu.LIMITS.int8_obstacle(model)
+        obstacle = cpu.LIMITS.int8_obstacle(model.spec.shape)
         if obstacle is not None:
             raise ConfigError(obstacle)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
@@ -121,4 +121,4 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     for name, expected, got, is_met in checks:
         if not is_met:
             return f"{name}: expected {expected} on a GPU, got {got}"
-    return CUDA_LIMITS.obstacle(model, " on a GPU")
+    return CUDA_LIMITS.obstacle(model.spec.shape, " on a GPU")

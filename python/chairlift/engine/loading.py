@@ -80,7 +80,7 @@ def load_model(
     if place.accelerator is not None:
         config = replace(config, dtype=compute_dtype(settings, config))
         kv_dtype = backend.stored_dtype(config.dtype)
-        kernels = ModelKernels(config.dtype, kv_dtype, config.head_dim)
+        kernels = ModelKernels(config.dtype, kv_dtype, config.spec.shape.head_dim)
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)

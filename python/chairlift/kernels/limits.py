@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Shape(Protocol):
-    """The sizes of a model, by their names in `ModelConfig`."""
+    """The sizes of a model's layers, as `LayerShape` has them."""
 
     @property
     def hidden_size(self) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from chairlift.attention.backend import Projections
 from chairlift.kernels import Kernels
-from chairlift.model.config import ModelConfig
+from chairlift.model.spec import ModelSpec
 
 
 class BufferWidths(NamedTuple):
@@ -22,10 +22,10 @@ class BufferWidths(NamedTuple):
     gated: int
 
     @classmethod
-    def of(cls, config: ModelConfig) -> "BufferWidths":
-        """Return the widths of a model."""
-        hidden, inner = config.hidden_size, config.intermediate_size
-        heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    def of(cls, spec: ModelSpec) -> "BufferWidths":
+        """Return the widths of a model, whose layers have one shape."""
+        hidden, inner, num_heads, num_kv_heads, head_dim = spec.shape
+        heads, kv_heads = num_heads * head_dim, num_kv_heads * head_dim
         return cls(
             x=hidden,
             normed=hidden,
@@ -62,13 +62,15 @@ class Buffers(NamedTuple):
     """`[T, I]`"""
 
     @classmethod
-    def empty(cls, config: ModelConfig, num_tokens: int, device: torch.device) -> "Buffers":
+    def empty(
+        cls, spec: ModelSpec, num_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> "Buffers":
         """Allocate the buffers of so many tokens."""
         x, normed, update, qkv, attended, gate_up, gated = (
-            torch.empty(num_tokens, width, dtype=config.dtype, device=device)
-            for width in BufferWidths.of(config)
+            torch.empty(num_tokens, width, dtype=dtype, device=device)
+            for width in BufferWidths.of(spec)
         )
-        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        _, _, heads, kv_heads, head_dim = spec.shape
         return cls(
             x=x,
             normed=normed,

@@ -44,6 +44,10 @@ class Fields:
         self.values = values
         self.prefix = prefix
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "Fields":
+        """Return these values, with defaults for those that are absent; null is not absent here."""
+        return Fields(self.path, {**defaults, **self.values}, self.prefix)
+
     def integer(self, name: str, *, default: int | None = None, least: int = 1) -> int:
         """Reads an integer as `optional_integer`; without a default it must be there."""
         value = self.optional_integer(name, least=least)

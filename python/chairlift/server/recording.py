@@ -40,6 +40,6 @@ def header_of(engine: "Engine") -> Header:
         block_size=config.block_size,
         num_kv_blocks=engine.num_kv_blocks,
         kv_bytes_per_block=engine.runner.kv_cache.nbytes // engine.num_kv_blocks,
-        kv_windows=list(engine.model_config.kv_windows),
+        kv_windows=list(engine.model_config.spec.kv_windows),
         prefix_cache=config.prefix_cache,
     )
