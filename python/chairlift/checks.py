@@ -9,10 +9,21 @@ type or its length, so that no part of a prompt reaches an error or a log.
 import operator
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeGuard
 
 from chairlift.errors import Reason, RequestError, echo
-from chairlift.types import Chat, ChatMessage
+from chairlift.types import (
+    Change,
+    Chat,
+    ChatMessage,
+    Output,
+    PrefixCache,
+    Request,
+    Sampling,
+    Schedule,
+    Stopping,
+)
 
 _FOREVER_S = 1e9
 """Longer times are cut to this: thirty years, which fit the core's 64-bit nanoseconds."""
@@ -170,3 +181,44 @@ def at_most(values: Sequence[object], field: str, most: int) -> None:
     if len(values) > most:
         message = f"{field}: expected at most {most}, got {len(values)}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+
+
+_PARTS = {
+    "sampling": Sampling,
+    "stopping": Stopping,
+    "output": Output,
+    "schedule": Schedule,
+    "prefix_cache": PrefixCache,
+}
+
+
+def request(value: Request) -> None:
+    """Check the type of each part of a request, and its switches.
+
+    Raises:
+        RequestError: With the path of the first field that is wrong.
+    """
+    kind(value, Request, "request")
+    for name, part in _PARTS.items():
+        kind(getattr(value, name), part, name)
+    for field in fields(Output):
+        flag(getattr(value.output, field.name), f"output.{field.name}")
+    flag(value.prefix_cache.read, "prefix_cache.read")
+    flag(value.prefix_cache.write, "prefix_cache.write")
+    flag(value.add_special_tokens, "add_special_tokens")
+    prompt(value.prompt, "prompt")
+    if isinstance(value.prompt, Chat):
+        chat(value.prompt)
+
+
+def change(value: Change) -> None:
+    """Check the type of each part of a change.
+
+    Raises:
+        RequestError: With the path of the first field that is wrong.
+    """
+    kind(value, Change, "change")
+    if value.stopping is not None:
+        kind(value.stopping, Stopping, "update.stopping")
+    if value.schedule is not None:
+        kind(value.schedule, Schedule, "update.schedule")

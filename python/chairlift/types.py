@@ -53,6 +53,22 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingParameters:
+    """A `Sampling` with every default filled in."""
+
+    temperature: float
+    """0 is greedy."""
+    top_k: int
+    """0 is off."""
+    top_p: float
+    """1 is off."""
+    min_p: float
+    """0 is off."""
+    seed: int
+    """64 bits, unsigned."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """When an answer ends."""
 

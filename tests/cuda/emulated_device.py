@@ -6,17 +6,19 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from chairlift.engine.engine import Engine
-from chairlift.engine.loading import LoadedModel, load_model
+from chairlift.engine.loading import load_model
 from chairlift.kernels.cuda.launch import Argument, Grid, install
 
 from tests.cuda import emulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from chairlift.kernels.cuda.sources import ModelKernels
 
@@ -148,6 +150,7 @@ class EmulatedRecorder:
 class EmulatedEngine(Engine):
     """An engine on an emulated GPU."""
 
-    def load_model(self, model, config, on_progress) -> LoadedModel:
+    def __init__(self, model: str | Path, **settings: object) -> None:
         self.accelerator = EmulatedDevice()
-        return load_model(model, config, on_progress, self.accelerator)
+        loader = partial(load_model, accelerator=self.accelerator)
+        super().__init__(model, loader=loader, **settings)

@@ -6,8 +6,7 @@ import threading
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.engine.state import EngineState
-from chairlift.errors import ModelError, Reason
+from chairlift.errors import EngineState, ModelError, Reason
 from chairlift.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 
 from tests.engine.drive import Panic, assert_empty, end, greedy, run, token_ids
@@ -217,7 +216,7 @@ async def test_a_dead_engine_ends_every_request(engine):
         def __getattr__(self, name):
             raise Panic
 
-    engine.engine.scheduler = Broken()
+    engine.engine.stepper.core.scheduler = Broken()
     gate.open()
     ends = [await inbox.ends(handle) for handle in handles]
     assert {e.reason for e in ends} == {Reason.ENGINE_DOWN}

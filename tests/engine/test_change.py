@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.inbox import Inbox
+from chairlift.engine.handle import Inbox
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted, Change, Finished, FinishReason, Schedule, Stopping
 

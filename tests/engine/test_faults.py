@@ -199,7 +199,7 @@ def test_a_fault_in_the_scheduler_takes_the_engine_down(engine):
             raise Panic
 
     engine.add(greedy([1, 2, 3]))
-    engine.scheduler = Broken()
+    engine.stepper.core.scheduler = Broken()
     with pytest.raises(EngineDownError):
         engine.step()
     with pytest.raises(EngineDownError):

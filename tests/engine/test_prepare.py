@@ -280,8 +280,13 @@ def test_numbers_of_any_size_have_a_message(engine):
 
 def test_defaults_are_the_engines(engine):
     prepared = engine.prepare(Request([1, 2, 3]))
-    drawing = prepared.drawing
-    assert (drawing.temperature, drawing.top_k, drawing.top_p, drawing.min_p) == (1.0, 0, 1.0, 0.0)
+    sampling = prepared.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (
+        1.0,
+        0,
+        1.0,
+        0.0,
+    )
     assert prepared.max_tokens == MAX_MODEL_LEN - 3
     assert (prepared.times.queue_timeout_s, prepared.times.time_limit_s) == (30.0, 600.0)
     assert prepared.stop_token_ids == (EOS,)

@@ -134,7 +134,7 @@ def test_blocks_that_cannot_be_moved_take_the_engine_down(make_engine, kv_blocks
     engine.runner.model.backend.copy_blocks = fail
     with pytest.raises(EngineDownError):
         run(engine, requests())
-    assert engine.down
+    assert engine.is_down
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, "block - 1"])

@@ -14,35 +14,23 @@ from pathlib import Path
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
-from chairlift.engine.events import failed, refused, to_event
-from chairlift.engine.explain import ask_why
-from chairlift.engine.handle import Handle, Router, Sink, by_sink
-from chairlift.engine.inbox import Inbox
-from chairlift.engine.leak import has_leaked
+from chairlift.engine.handle import Handle, Inbox, OpenRequests, Router, Sink
 from chairlift.engine.loading import Progress as LoadingProgress
-from chairlift.engine.loop import (
-    Abort,
-    Alter,
-    Delivery,
-    EngineLoop,
-    FailWaiting,
-    Flush,
-    Progress,
-    Submit,
-)
+from chairlift.engine.loading import load_model
+from chairlift.engine.loop import Delivery, EngineLoop, Progress
 from chairlift.engine.prepare import Prepared
-from chairlift.engine.state import EngineState
-from chairlift.engine.step_record import StepRecord
-from chairlift.engine.stepper import StepOutput
-from chairlift.engine.text_queue import TextQueue
-from chairlift.engine.watchers import StepWatchers
-from chairlift.errors import EngineDownError, Reason, RequestError
-from chairlift.types import Change, Event, Failed, Finished, Request, Waiting
+from chairlift.engine.step import StepRecord
+from chairlift.engine.text_queue import TextQueue, is_short, size_of
+from chairlift.errors import EngineDownError, EngineState, Reason, refusal
+from chairlift.types import Change, Event, Request, Waiting
 
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 """How long `stop` waits for the last events, and then for the thread."""
+
+EXPLAIN_TIMEOUT_S = 5.0
+"""How long `explain` waits for the engine thread, which answers between two steps."""
 
 _NS = 1e-9
 _PAUSE = Change(paused=True)
@@ -77,19 +65,16 @@ class AsyncEngine:
         self.config = engine_config(**settings)
         self.texts = TextQueue(self.config.queue_timeout_s)
         """Where long texts are tokenized."""
-        self._new_engine = lambda: Engine(model, on_progress=on_progress, clock=clock, **settings)
+        self._new_engine = lambda: Engine(
+            model, on_progress=on_progress, clock=clock, loader=load_model, **settings
+        )
         self._state = EngineState.STARTING
         self.has_leaked = False
         """After `stop`: whether blocks or rows were still taken though all requests had ended."""
         self._thread: EngineLoop | None = None
-        # A handle is in `_submitted` until the engine's answer, then in `_live` until its end.
-        self._submitted: set[Handle] = set()
-        self._live: dict[int, Handle] = {}
-        self._router: Router | None = None
-        self._watchers = StepWatchers(self._tell_watched)
+        self._requests = OpenRequests(self.abort)
+        self._step_watchers: list[Callable[[StepRecord], None]] = []
         self._delivery_watchers: list[Callable[[float, float], None]] = []
-        self._all_ended = asyncio.Event()
-        self._all_ended.set()
 
     @classmethod
     def of(cls, engine: Engine) -> "AsyncEngine":
@@ -157,7 +142,7 @@ class AsyncEngine:
 
     def _start_thread(self, *, num_steps: int) -> None:
         self._thread = EngineLoop(self.engine, self._hop, num_steps=num_steps)
-        self._thread.watched = bool(self._watchers)
+        self._thread.watched = bool(self._step_watchers)
         self._thread.start()
         self._state = EngineState.SERVING
 
@@ -176,18 +161,18 @@ class AsyncEngine:
         if thread is None:
             return
         if not was_dead:
-            thread.put(FailWaiting(Reason.DRAINING))
+            thread.post(lambda engine: engine.cancel_waiting(Reason.DRAINING))
             if grace_s > 0:
                 await self._wait_for_all(grace_s)
-            for handle in (*self._submitted, *self._live.values()):
-                thread.put(Abort(handle, Reason.DRAINING))
+            for handle in self._requests.all():
+                _cancel(thread, handle, Reason.DRAINING)
             await self._wait_for_all(JOIN_TIMEOUT_S)
         thread.stop()
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
-        elif not was_dead and not self._live:
-            self.has_leaked = has_leaked(self.engine)
-        self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
+        elif not was_dead and not self._requests:
+            self.has_leaked = _has_leaked(self.engine)
+        self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     def give_up(self) -> None:
         """Ends every request as lost with the engine, whatever its thread does; then it is dead."""
@@ -202,7 +187,16 @@ class AsyncEngine:
         Raises:
             RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
         """
-        return await self.texts.prepare(self.engine, request)
+        engine = self.engine
+        if is_short(request):
+            return engine.prepare(request)
+        within_s = engine.check(request).start_within_s
+        return await self.texts.run(
+            lambda: engine.prepare(request),
+            tenant=request.tenant,
+            size=size_of(request),
+            within_s=within_s,
+        )
 
     def submit(self, prepared: Prepared, sink: Sink) -> Handle:
         """Hands a request to the engine.
@@ -211,20 +205,19 @@ class AsyncEngine:
         refused; the last is `Finished` or `Failed`. None arrives before this returns.
         """
         handle = Handle(prepared, sink)
-        self._submitted.add(handle)
-        self._all_ended.clear()
-        refusal = self._refusal()
-        if refusal is None:
-            self._running().put(Submit(handle))
+        self._requests.add(handle)
+        reason = self._refusal()
+        if reason is None:
+            self._running().submit(handle)
         else:
-            asyncio.get_running_loop().call_soon(self._fail, [handle], refusal)
+            asyncio.get_running_loop().call_soon(self._requests.fail, [handle], reason)
         return handle
 
     def abort(self, handle: Handle) -> None:
         """Ends a request in whatever state it is; no effect on one that has ended."""
         if not handle.ended and not handle.aborted and self._thread is not None:
             handle.aborted = True
-            self._thread.put(Abort(handle, "cancelled"))
+            _cancel(self._thread, handle, "cancelled")
 
     def change(self, handle: Handle, change: Change) -> None:
         """Changes a request from its next step on; no effect on one that has ended.
@@ -235,7 +228,11 @@ class AsyncEngine:
         num_prompt_tokens = len(handle.prepared.prompt)
         prepared = self.engine.prepare_change(change, num_prompt_tokens)
         if not handle.ended and not handle.aborted and self._thread is not None:
-            self._thread.put(Alter(handle, prepared))
+            self._thread.post(
+                lambda engine: (
+                    handle.request_id is not None and engine.change(handle.request_id, prepared)
+                )
+            )
 
     def pause(self, handle: Handle) -> None:
         """Stops a request after the step that runs now; it keeps what nobody else needs."""
@@ -246,12 +243,25 @@ class AsyncEngine:
         self.change(handle, _RESUME)
 
     async def explain(self, handles: Sequence[Handle]) -> list[Waiting | None]:
-        """As `ask_why`: tells why requests wait; None for one that has ended."""
-        return await ask_why(self._running(), handles)
+        """Return why requests wait, one answer per handle; None for one that has ended.
+
+        Raises:
+            RequestError: ENGINE_BUSY: the engine thread does not answer in time.
+        """
+
+        def explain(engine: Engine) -> list[Waiting | None]:
+            ids = [handle.request_id for handle in handles]
+            return [None if number is None else engine.explain(number) for number in ids]
+
+        answer = asyncio.wrap_future(self._running().call(explain))
+        try:
+            return await asyncio.wait_for(answer, EXPLAIN_TIMEOUT_S)
+        except TimeoutError:
+            raise refusal(Reason.ENGINE_BUSY) from None
 
     def flush(self) -> None:
         """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
-        self._running().put(Flush())
+        self._running().post(Engine.flush)
 
     async def generate(self, request: Request) -> AsyncIterator[Event]:
         """Answers one request; closing the iterator cancels it.
@@ -270,7 +280,7 @@ class AsyncEngine:
 
     def route_to(self, router: Router) -> None:
         """Lets a router take from each step what it delivers itself; sinks get the rest."""
-        self._router = router
+        self._requests.router = router
 
     def load(self) -> _core.Load:
         """Gives a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
@@ -278,7 +288,14 @@ class AsyncEngine:
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
         """Calls back on the event loop after every step; gives a function that ends this."""
-        return self._watchers.add(callback)
+        self._step_watchers.append(callback)
+        self._set_watched()
+
+        def end() -> None:
+            self._step_watchers.remove(callback)
+            self._set_watched()
+
+        return end
 
     def watch_deliveries(self, callback: Callable[[float, float], None]) -> None:
         """Calls back on the event loop after every delivery of a step's events.
@@ -289,9 +306,9 @@ class AsyncEngine:
         """
         self._delivery_watchers.append(callback)
 
-    def _tell_watched(self) -> None:
+    def _set_watched(self) -> None:
         if self._thread is not None:
-            self._thread.watched = bool(self._watchers)
+            self._thread.watched = bool(self._step_watchers)
 
     def _running(self) -> EngineLoop:
         if self._thread is None:
@@ -320,77 +337,47 @@ class AsyncEngine:
 
     def _receive(self, delivery: Delivery) -> None:
         self._running().delivered()
-        if delivery.output is None:
+        output = delivery.output
+        if output is None:
             self._lose()
             return
-        self._sort(self._answers(delivery))
-        # After the answers: a router knows a request from its `Accepted` on.
-        self._sort(self._events(delivery.output))
-        self._note_ends()
-        self._watchers.tell(delivery.output.record)
+        self._requests.receive(delivery.answers, output)
+        if output.record is not None:
+            for watcher in tuple(self._step_watchers):
+                watcher(output.record)
 
     def _lose(self) -> None:
         self._state = EngineState.DEAD
-        self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
-
-    def _answers(self, delivery: Delivery) -> list[tuple[Handle, Event]]:
-        events: list[tuple[Handle, Event]] = []
-        for handle, answer in delivery.answers:
-            if handle.ended:
-                continue
-            self._submitted.discard(handle)
-            if isinstance(answer, RequestError):
-                handle.ended = True
-                events.append((handle, refused(answer)))
-            else:
-                self._live[answer.request_id] = handle
-                events.append((handle, answer))
-        return events
-
-    def _events(self, output: StepOutput) -> list[tuple[Handle, Event]]:
-        events: list[tuple[Handle, Event]] = []
-        rest = output.events if self._router is None else self._router.post(output)
-        for core_event in rest:
-            handle = self._live.get(core_event.request_id)
-            if handle is None:
-                # `stop` did not wait for a thread that was stuck, and now it has come back.
-                continue
-            event = to_event(core_event, handle.prepared.output, output.sampled)
-            if isinstance(event, Failed) or (isinstance(event, Finished) and event.last):
-                handle.ended = True
-                del self._live[core_event.request_id]
-            events.append((handle, event))
-        return events
-
-    def _sort(self, events: list[tuple[Handle, Event]]) -> None:
-        """Gives each sink its events in one call."""
-        for sink, its_events in by_sink(events):
-            self._give(sink, its_events)
-
-    def _give(self, sink: Sink, events: list[tuple[Handle, Event]]) -> None:
-        try:
-            sink.deliver(events)
-        except Exception:
-            logger.exception("a sink failed; its requests are aborted")
-            for handle, _ in events:
-                self.abort(handle)
-
-    def _fail(self, handles: list[Handle], reason: Reason) -> None:
-        """Ends requests on this side alone."""
-        for handle in handles:
-            if handle.ended:
-                continue
-            handle.ended = True
-            self._submitted.discard(handle)
-            if handle.request_id is not None:
-                self._live.pop(handle.request_id, None)
-            self._give(handle.sink, [(handle, failed(handle.request_id, reason))])
-        self._note_ends()
-
-    def _note_ends(self) -> None:
-        if not self._submitted and not self._live:
-            self._all_ended.set()
+        self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     async def _wait_for_all(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._all_ended.wait(), timeout_s)
+            await asyncio.wait_for(self._requests.wait_until_ended(), timeout_s)
+
+
+def _cancel(thread: EngineLoop, handle: Handle, reason: str) -> None:
+    def cancel(engine: Engine) -> None:
+        # Without an id the request was refused: commands run in the order they were posted.
+        if handle.request_id is not None:
+            engine.cancel(handle.request_id, reason)
+
+    thread.post(cancel)
+
+
+def _has_leaked(engine: Engine) -> bool:
+    """Look for KV blocks and rows without an owner, and log what is found.
+
+    Args:
+        engine: Without requests, and without a thread that runs it.
+    """
+    try:
+        engine.check_invariants()
+    except EngineDownError:
+        logger.critical("the scheduler's state is inconsistent", exc_info=True)
+        return True
+    load = engine.load()
+    num_taken = load.num_blocks - load.num_free_blocks
+    if num_taken or load.num_rows_held:
+        logger.critical("%d KV blocks and %d rows leaked", num_taken, load.num_rows_held)
+        return True
+    return False

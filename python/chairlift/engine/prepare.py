@@ -12,8 +12,7 @@ from typing import Protocol, TypeVar
 
 from chairlift import checks
 from chairlift.config import EngineConfig
-from chairlift.engine.kinds import check_change, check_request
-from chairlift.engine.text_limits import TextLimits
+from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.types import (
     Change,
@@ -23,6 +22,7 @@ from chairlift.types import (
     Prompt,
     Request,
     Sampling,
+    SamplingParameters,
     Schedule,
     Stopping,
 )
@@ -37,22 +37,6 @@ _MAX_UINT32 = 2**32 - 1
 _MAX_FLOAT32 = 3.4028234e38
 _MIN_FLOAT32 = 1.1754944e-38
 """The least that float32 holds in full; below it top_p could become 0 in the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """How the next token is drawn, complete."""
-
-    temperature: float
-    """0 is greedy."""
-    top_k: int
-    """0 is off."""
-    top_p: float
-    """1 is off."""
-    min_p: float
-    """0 is off."""
-    seed: int
-    """64 bits, unsigned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +82,7 @@ class Prepared:
     """A request with every default filled in and every value checked."""
 
     prompt: list[int] = field(repr=False)
-    drawing: Drawing
+    sampling: SamplingParameters
     max_tokens: int
     min_tokens: int
     stop: tuple[str, ...] = field(repr=False)
@@ -117,7 +101,7 @@ class Prepared:
 class _Checked:
     """All of a request but its prompt, and what its answer's length depends on."""
 
-    drawing: Drawing
+    sampling: SamplingParameters
     stops: tuple[tuple[str, ...], tuple[int, ...]]
     times: Times
     credit: int | None
@@ -183,7 +167,7 @@ class Preparer:
         ending = self._ending(request.stopping, checked.stops, len(prompt))
         return Prepared(
             prompt=prompt,
-            drawing=checked.drawing,
+            sampling=checked.sampling,
             max_tokens=ending.max_tokens,
             min_tokens=ending.min_tokens,
             stop=ending.stop,
@@ -206,9 +190,9 @@ class Preparer:
         return self._checked(request).times
 
     def _checked(self, request: Request) -> _Checked:
-        check_request(request)
+        checks.request(request)
         cache = request.prefix_cache
-        drawing = self._drawing(request.sampling)
+        sampling = self._sampling(request.sampling)
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
         stops = self._stops(request.stopping)
         times = self._times(request.schedule)
@@ -221,7 +205,7 @@ class Preparer:
         if keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
         self._check_size(request.prompt, keep)
-        return _Checked(drawing, stops, times, credit, num_answers, keep)
+        return _Checked(sampling, stops, times, credit, num_answers, keep)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:
         """Gives the change that the scheduler can take.
@@ -233,7 +217,7 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        check_change(change)
+        checks.change(change)
         ending = times = None
         if change.stopping is not None:
             stops = self._stops(change.stopping, "update.")
@@ -260,7 +244,7 @@ class Preparer:
             checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
         )
 
-    def _drawing(self, asked: Sampling) -> Drawing:
+    def _sampling(self, asked: Sampling) -> SamplingParameters:
         """Takes each value from the request, else the model's default, else the neutral one."""
         model = self._defaults
         temperature = _first(asked.temperature, model.temperature, 1.0)
@@ -269,7 +253,7 @@ class Preparer:
         min_p = _first(asked.min_p, model.min_p, 0.0)
         seed = secrets.randbits(64) if asked.seed is None else asked.seed
         above_0 = "a number above 0 and at most 1"
-        return Drawing(
+        return SamplingParameters(
             temperature=checks.real(
                 temperature,
                 "sampling.temperature",

@@ -20,7 +20,9 @@ def record(engine: "Engine", recorder: Recorder) -> None:
         recorder: New.
     """
     header = header_of(engine)
-    engine.intercept(lambda scheduler: recorder.record(scheduler, header, engine.clock))
+    engine.stepper.wrap_scheduler(
+        lambda scheduler: recorder.record(scheduler, header, engine.clock)
+    )
 
 
 def header_of(engine: "Engine") -> Header:
