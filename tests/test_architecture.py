@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "chairlift"
 
-LEAVES = {"chairlift", "types", "errors", "checks", "choices", "config", "machine", "recent"}
+LEAVES = {
+    *("chairlift", "types", "errors", "checks", "choices", "config", "machine", "recent", "units"),
+}
 KERNELS = {"_core", "kernels", "reference"}
 MODEL = LEAVES | KERNELS | {"attention", "model"}
 # How Python meets the core's scheduler.
@@ -25,7 +27,8 @@ MAY_IMPORT = {
     "types": {"errors"},
     "checks": {"errors", "types"},
     "choices": set(),
-    "config": {"choices", "errors"},
+    "config": {"choices", "errors", "units"},
+    "units": {"errors"},
     "machine": set(),
     "recent": set(),
     "kernels": {"_core", "errors", "kernels", "machine"},

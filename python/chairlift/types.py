@@ -35,8 +35,8 @@ class Chat:
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-Prompt = str | Sequence[int] | Chat
-"""Text, token ids or a conversation."""
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Chat
+"""Text, token ids or a conversation; mappings with `role` and `content` are its messages."""
 
 
 @dataclass(frozen=True, slots=True)

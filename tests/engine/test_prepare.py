@@ -100,7 +100,7 @@ BAD = [
     (Request([1], stopping={"max_tokens": 3}), "stopping"),
     (Request([1], schedule=None), "schedule"),
     (Request(Chat("secret")), "chat.messages"),
-    (Request(Chat([{"role": "user", "content": "secret"}])), "chat.messages[0]"),
+    (Request(Chat([{"role": "user", "text": "secret"}])), "chat.messages[0]"),
     (Request(Chat([ChatMessage("user", b"secret")])), "chat.messages[0].content"),
     (Request(Chat([ChatMessage("user", None)])), "chat.messages[0].content"),
     (Request(Chat([USER], add_generation_prompt="no")), "chat.add_generation_prompt"),

@@ -40,9 +40,6 @@ _RESUME = Change(paused=False)
 class AsyncEngine:
     """An engine for many concurrent callers on one event loop."""
 
-    engine: Engine
-    """Set by `start`; other than `prepare` and constants, it belongs to its thread."""
-
     def __init__(
         self,
         model: str | Path = "demo",
@@ -71,6 +68,7 @@ class AsyncEngine:
         self._state = EngineState.STARTING
         self.has_leaked = False
         """After `stop`: whether blocks or rows were still taken though all requests had ended."""
+        self._engine: Engine | None = None
         self._thread: EngineLoop | None = None
         self._requests = OpenRequests(self.abort)
         self._step_watchers: list[Callable[[StepRecord], None]] = []
@@ -87,6 +85,17 @@ class AsyncEngine:
     def state(self) -> EngineState:
         """What happens to a request that is submitted now."""
         return self._state
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; other than `prepare` and constants, it belongs to its thread.
+
+        Raises:
+            RuntimeError: Before `start`.
+        """
+        if self._engine is None:
+            raise _not_started()
+        return self._engine
 
     @property
     def progress(self) -> Progress:
@@ -112,7 +121,7 @@ class AsyncEngine:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            self.engine = await asyncio.to_thread(self._new_engine)
+            self._engine = await asyncio.to_thread(self._new_engine)
         except BaseException:
             self._state = EngineState.DEAD
             raise
@@ -312,8 +321,7 @@ class AsyncEngine:
 
     def _running(self) -> EngineLoop:
         if self._thread is None:
-            message = "the engine has not started"
-            raise RuntimeError(message)
+            raise _not_started()
         return self._thread
 
     def _refusal(self) -> Reason | None:
@@ -353,6 +361,10 @@ class AsyncEngine:
     async def _wait_for_all(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._requests.wait_until_ended(), timeout_s)
+
+
+def _not_started() -> RuntimeError:
+    return RuntimeError("the engine has not started: await start() first")
 
 
 def _cancel(thread: EngineLoop, handle: Handle, reason: str) -> None:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from chairlift import _core, checks
 from chairlift.config import engine_config
@@ -18,12 +18,11 @@ from chairlift.engine.model_runner import ModelRunner
 from chairlift.engine.prepare import Prepared, PreparedChange, Times
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
-from chairlift.errors import RequestError
+from chairlift.errors import EngineDownError, RequestError
 from chairlift.types import (
     Accepted,
     Answer,
     Change,
-    Chat,
     Event,
     Failed,
     Finished,
@@ -39,7 +38,7 @@ from chairlift.types import (
 
 
 class Engine:
-    """A model that answers requests, one step at a time.
+    """A model that answers requests, one step at a time; a context manager that closes it.
 
     Attributes:
         model_name: As given.
@@ -95,12 +94,32 @@ class Engine:
         self._preparer = new_preparer(self.config, loaded, self.stepper.core.scheduler)
         self.text_limits = self._preparer.text_limits
         self._outputs: dict[int, Output] = {}
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the weights and the KV cache; requests end without an event.
+
+        An engine that is closed takes no request and cannot be restarted. A second call has no
+        effect.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._outputs.clear()
+        self.stepper.close()
 
     def restart(self) -> None:
         """Begin again, idle and with an empty prefix cache; the weights and the KV memory stay.
 
         Requests are forgotten without an event, and ids count from the start again.
         """
+        self._check_open()
         self.fault = None
         self._outputs.clear()
         self.stepper.restart()
@@ -153,6 +172,7 @@ class Engine:
         Raises:
             RequestError: The queue is full, or the engine is down.
         """
+        self._check_open()
         added = self.stepper.core.add(prepared)
         for slot in added.slots:
             self.runner.sampler.set(slot, prepared.sampling)
@@ -229,6 +249,7 @@ class Engine:
             EngineDownError: The scheduler failed or the model fails for every request, now or
                 before.
         """
+        self._check_open()
         return self.stepper.advance()
 
     def step(self) -> list[Event]:
@@ -267,6 +288,7 @@ class Engine:
         Raises:
             RequestError: A prompt is refused or fails; the others are cancelled.
         """
+        self._check_open()
         requests = [
             Request(
                 prompt,
@@ -275,9 +297,14 @@ class Engine:
                 Output() if output is None else output,
                 Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf),
             )
-            for prompt in _as_many(prompts)
+            for prompt in checks.prompts(prompts)
         ]
         return _answer_all(self, requests)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            message = "the engine is closed"
+            raise EngineDownError(message)
 
     def _event(self, event: CoreEvent, sampled: SampledLogprobs) -> Event:
         request_id = event.request_id
@@ -286,16 +313,6 @@ class Engine:
         )
         output = self._outputs.pop(request_id) if is_last else self._outputs[request_id]
         return to_event(event, output, sampled)
-
-
-def _as_many(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Tells one prompt from many: a list of numbers is one."""
-    checks.prompt(prompts, "prompts")
-    if isinstance(prompts, str | Chat):
-        return [prompts]
-    items: list[Any] = list(prompts)
-    is_one = bool(items) and not isinstance(items[0], str | Chat) and not checks.is_list(items[0])
-    return [items] if is_one else items
 
 
 def _answer_all(engine: Engine, requests: Iterable[Request]) -> list[Answer]:

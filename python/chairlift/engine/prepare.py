@@ -161,6 +161,7 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
+        request = checks.request(request)
         checked = self._checked(request)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request, checked.num_kept)
@@ -187,10 +188,9 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        return self._checked(request).times
+        return self._checked(checks.request(request)).times
 
     def _checked(self, request: Request) -> _Checked:
-        checks.request(request)
         cache = request.prefix_cache
         sampling = self._sampling(request.sampling)
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)

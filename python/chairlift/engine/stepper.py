@@ -105,6 +105,12 @@ class Stepper:
         self._wrap = wrap
         self.core.scheduler = wrap(self.core.scheduler)
 
+    def close(self) -> None:
+        """Release the model and the runner; nothing runs any more."""
+        self.core.is_down = True
+        self._drop_in_flight()
+        del self.runner, self._loaded
+
     @property
     def num_in_flight(self) -> int:
         """Steps that were launched and have not ended; 0 between two steps of a CPU."""

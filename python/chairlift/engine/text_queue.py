@@ -7,7 +7,7 @@ pieces of work that run already; each of these is bounded by `TextLimits` and `T
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -254,14 +254,19 @@ class TextQueue:
 def is_short(request: Request) -> bool:
     """Whether preparing takes no time; a prompt that is none is refused at once."""
     prompt: object = getattr(request, "prompt", None)
-    if isinstance(prompt, Chat):
+    if isinstance(prompt, Chat) or isinstance(_first(prompt), Mapping):
         return False
     most = _SHORT_TEXT if isinstance(prompt, str) else _SHORT_IDS
     return not isinstance(prompt, Sized) or len(prompt) < most
 
 
+def _first(prompt: object) -> object:
+    return next(iter(prompt), None) if checks.is_list(prompt) else None
+
+
 def size_of(request: Request) -> int:
     """Return about how many bytes a prompt has that was checked."""
-    if isinstance(request.prompt, Chat):
-        return sum(len(message.content) for message in request.prompt.messages)
-    return len(request.prompt)
+    prompt = checks.as_chat(request.prompt)
+    if isinstance(prompt, Chat):
+        return sum(len(message.content) for message in prompt.messages)
+    return len(prompt)
