@@ -109,6 +109,35 @@ def test_layers_import_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def module_of(path: Path) -> str:
+    """Dotted name of a file of the package."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Which modules each module imports, lazily and for types included."""
+    names = {module_of(path).removesuffix(".__init__") for path in PYTHON_FILES}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for path in PYTHON_FILES:
+        own = module_of(path).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                # The package itself is imported for its modules alone.
+                graph[own] |= inner & names or {node.module} & names - {"chairlift"}
+            elif isinstance(node, ast.Import):
+                graph[own] |= {alias.name for alias in node.names} & names
+    return graph
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    left = module_graph()
+    # What imports no module that is left is in no circle.
+    while free := {name for name, imports in left.items() if not imports & left.keys()}:
+        left = {name: imports for name, imports in left.items() if name not in free}
+    assert not left, sorted(left)
+
+
 def test_only_the_engine_and_below_import_torch() -> None:
     below = {"kernels", "reference", "attention", "model", "engine", "demo"}
     # The scheduler and the kernels take tensors, and a benchmark is a user of theirs alone.
