@@ -37,7 +37,7 @@ _NO_LIST = (bytes, bytearray, memoryview, Mapping)
 
 
 def bad(field: str, expected: str, got: object) -> RequestError:
-    """Gives the error for a value that is wrong."""
+    """Return the error for a value that is wrong."""
     message = f"{field}: expected {expected}, got {_shown(got)}"
     return RequestError(Reason.BAD_PARAMETER, message, field=field)
 
@@ -51,7 +51,7 @@ def _shown(got: object) -> str:
 
 
 def real(value: object, field: str, low: float, high: float, expected: str) -> float:
-    """Checks a number in `[low, high]`; NaN is in no range."""
+    """Check a number in `[low, high]`; NaN is in no range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise bad(field, expected, value)
     # A whole number may be beyond what a float holds.
@@ -59,7 +59,7 @@ def real(value: object, field: str, low: float, high: float, expected: str) -> f
 
 
 def integer(value: object, field: str, low: int, high: int) -> int:
-    """Checks a whole number in `[low, high]`."""
+    """Check a whole number in `[low, high]`."""
     expected = f"a whole number from {low} to {high}"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def integer(value: object, field: str, low: int, high: int) -> int:
 
 
 def seconds(value: float | None, field: str) -> float | None:
-    """Checks a positive time; infinity is no limit, and so is None."""
+    """Check a positive time; infinity is no limit, and so is None."""
     if value is None:
         return None
     time_s = real(value, field, 1e-9, float("inf"), "a positive number of seconds")
@@ -79,7 +79,7 @@ def seconds(value: float | None, field: str) -> float | None:
 
 
 def utf8_len(text: object, field: str) -> int:
-    """Gives the length of a text in bytes; a lone surrogate has no encoding."""
+    """Return the length of a text in bytes; a lone surrogate has no encoding."""
     if not isinstance(text, str):
         raise bad(field, "text", text)
     try:
@@ -90,7 +90,7 @@ def utf8_len(text: object, field: str) -> int:
 
 
 def short_text(text: str, field: str, most_bytes: int) -> None:
-    """Checks a text that a request carries along."""
+    """Check a text that a request carries along."""
     size = utf8_len(text, field)
     if size > most_bytes:
         message = f"{field}: expected at most {most_bytes} bytes, got {size}"
@@ -116,7 +116,7 @@ def is_list(value: object) -> TypeGuard[Collection[Any]]:
 
 
 def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
-    """Give the items of a list of texts; one text stands for itself, not for its letters."""
+    """Return the items of a list of texts; one text stands for itself, not for its letters."""
     if isinstance(values, str):
         return (values,)
     if not is_list(values):
@@ -238,7 +238,7 @@ def chat(value: Chat) -> None:
 
 
 def at_most(values: Sequence[object], field: str, most: int) -> None:
-    """Checks the length of a list."""
+    """Check the length of a list."""
     if len(values) > most:
         message = f"{field}: expected at most {most}, got {len(values)}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)

@@ -54,10 +54,10 @@ class EngineConfig(BaseModel):
     batch_timeout_s: Annotated[float, Field(ge=0)] = 5.0
     """Static: the same, for streams that stay open."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Rows of the batch; 256 on a GPU where nobody says otherwise."""
+    """Rows of the batch; 256 by default on a GPU."""
     max_num_batched_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token budget of a step; longer prompts are computed in chunks of what is left of it. 2,048 on
-    a GPU where nobody says otherwise."""
+    """Token budget of a step; longer prompts are computed in chunks of what is left of it. 2,048
+    by default on a GPU."""
     step_budget_s: Annotated[float, Field(gt=0)] | None = None
     """How long a step should take: prompts are cut into chunks that fit, by a cost model that
     learns while serving; None leaves it to max_num_batched_tokens alone."""
@@ -100,7 +100,7 @@ class EngineConfig(BaseModel):
 
 
 def engine_config(**settings: object) -> EngineConfig:
-    """Validates settings; raises ConfigError with one line for the first that is wrong."""
+    """Validate settings; raise ConfigError with one line for the first that is wrong."""
     return checked(EngineConfig, **settings)
 
 

@@ -1,4 +1,4 @@
-"""The words of the engine: requests in, events out. Plain values; no proto, no tensor."""
+"""The values of the engine: requests in, events out. No proto, no tensor."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ class Request:
     truncate_prompt: int | None = None
     tenant: str = ""
     credit: int | None = None
-    """Output tokens that all its answers may produce before `Change.credit` gives more; None is no
+    """Output tokens that all its answers may produce before `Change.credit` adds more; None is no
     limit."""
 
 
@@ -183,14 +183,14 @@ class WaitCause(StrEnum):
     POLICY = "policy"
     """Static or dynamic batching: a batch runs, or is not full yet."""
     SHARE = "share"
-    """It is another tenant's turn."""
+    """Another tenant is next: this one is over its fair share."""
     SUSPENDED = "suspended"
     """It is paused, or has no credit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How a live request stands, as of the last step that was planned."""
+    """The state of a live request, as of the last step that was planned."""
 
     state: RequestState
     cause: WaitCause | None

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.handle import Inbox
+from chairlift.engine.handle import Mailbox
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted, Change, RequestState, WaitCause
 
@@ -40,10 +40,10 @@ def test_the_queued_time_is_the_sum_of_its_causes(make_engine, clock):
 async def test_the_engine_thread_answers_many_at_once(tiny):
     engine = AsyncEngine(tiny.folder, max_num_seqs=1)
     await engine.start()
-    inbox = Inbox()
+    mailbox = Mailbox()
     prepared = [await engine.prepare(greedy([i], 200, ignore_eos=True)) for i in (1, 2, 3)]
-    handles = [engine.submit(request, inbox) for request in prepared]
-    while not any(not isinstance(event, Accepted) for event in await inbox.take()):
+    handles = [engine.submit(request, mailbox) for request in prepared]
+    while not any(not isinstance(event, Accepted) for event in await mailbox.take()):
         pass
     runs, *queued = await engine.explain(handles)
     assert runs.state is RequestState.RUNNING
@@ -68,7 +68,7 @@ async def test_a_thread_that_does_not_answer_is_not_waited_for(tiny, monkeypatch
         return forward(*inputs)
 
     engine.engine.runner.model.forward = held
-    handle = engine.submit(await engine.prepare(greedy([1], 3)), inbox := Inbox())
+    handle = engine.submit(await engine.prepare(greedy([1], 3)), mailbox := Mailbox())
     assert await asyncio.to_thread(entered.wait, 60)
     try:
         with pytest.raises(RequestError) as error:
@@ -77,8 +77,8 @@ async def test_a_thread_that_does_not_answer_is_not_waited_for(tiny, monkeypatch
     finally:
         may_go_on.set()
     # The late answer is dropped, and the thread goes on.
-    while not inbox.ended:
-        await inbox.take()
+    while not mailbox.ended:
+        await mailbox.take()
     monkeypatch.undo()
     assert await engine.explain([handle]) == [None]
     await engine.stop()

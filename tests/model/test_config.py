@@ -35,7 +35,7 @@ LLAMA = {
 
 @pytest.fixture
 def load(tmp_path):
-    """Gives `load(**changes)`: the configuration of LLAMA with changes; ... takes a key out."""
+    """Return `load(**changes)`: the configuration of LLAMA with changes; ... takes a key out."""
 
     def get(*, compute=Dtype.AUTO, generation=None, **changes):
         values = {key: value for key, value in {**LLAMA, **changes}.items() if value is not ...}

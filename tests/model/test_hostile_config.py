@@ -30,7 +30,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def failure(load, name):
-    """Gives the one short line with which a folder is refused, which names a file."""
+    """Return the one short line with which a folder is refused, which names a file."""
     with pytest.raises(ModelError) as error:
         load()
     message = str(error.value)

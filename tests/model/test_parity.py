@@ -44,7 +44,7 @@ def test_greedy_tokens_equal_those_of_transformers(pretrained, family, seed):
 
 
 def assert_greedy(reference, prompt, answer):
-    """Fails at the first token that the reference would not take, unless two are all but equal."""
+    """Fail at the first token that the reference would not take, unless two are all but equal."""
     logits = reference_logits(reference, prompt + answer[:-1])[len(prompt) - 1 :]
     for step, (row, token) in enumerate(zip(logits, answer, strict=True)):
         if token != row.argmax():

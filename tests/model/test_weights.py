@@ -41,7 +41,7 @@ def load(folder, **settings):
 
 
 def edit(folder, change):
-    """Rewrites the checkpoint with `change` applied to its tensors."""
+    """Rewrite the checkpoint with `change` applied to its tensors."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
@@ -49,7 +49,7 @@ def edit(folder, change):
 
 
 def failure(folder):
-    """Loads a broken checkpoint and gives its one line."""
+    """Load a broken checkpoint and return its one line."""
     with pytest.raises(ModelError) as error:
         load(folder)
     message = str(error.value)
@@ -160,7 +160,7 @@ def test_a_corrupt_file_is_named(folder, content):
 
 
 def header_of(path):
-    """Gives the header of a safetensors file, and its data."""
+    """Return the header of a safetensors file, and its data."""
     content = path.read_bytes()
     end = 8 + struct.unpack("<Q", content[:8])[0]
     return json.loads(content[8:end]), content[end:]

@@ -14,7 +14,7 @@ from pathlib import Path
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
-from chairlift.engine.handle import Handle, Inbox, OpenRequests, Router, Sink
+from chairlift.engine.handle import Handle, Mailbox, OpenRequests, Router, Sink
 from chairlift.engine.loading import Progress as LoadingProgress
 from chairlift.engine.loading import load_model
 from chairlift.engine.loop import Delivery, EngineLoop, Progress
@@ -48,7 +48,7 @@ class AsyncEngine:
         clock: Callable[[], int] = time.monotonic_ns,
         **settings: object,
     ) -> None:
-        """Checks the settings; `start` loads the model.
+        """Check the settings; `start` loads the model.
 
         Args:
             model: `demo`, a local folder, or a Hugging Face id.
@@ -76,7 +76,7 @@ class AsyncEngine:
 
     @classmethod
     def of(cls, engine: Engine) -> "AsyncEngine":
-        """Serves an engine that exists; it must have no work and no other user."""
+        """Serve an engine that exists; it must have no work and no other user."""
         self = cls(**engine.config.model_dump())
         self._new_engine = lambda: engine
         return self
@@ -113,7 +113,7 @@ class AsyncEngine:
         return self._running().silence_s
 
     async def start(self) -> None:
-        """Loads the model on a worker thread and starts to serve.
+        """Load the model on a worker thread and start to serve.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -131,7 +131,7 @@ class AsyncEngine:
         self._start_thread(num_steps=0)
 
     async def restart(self) -> None:
-        """Serves again after a fault: same weights, an idle scheduler, a new thread.
+        """Serve again after a fault: same weights, an idle scheduler, a new thread.
 
         No effect unless the engine is dead.
 
@@ -156,7 +156,7 @@ class AsyncEngine:
         self._state = EngineState.SERVING
 
     async def stop(self, grace_s: float = 0) -> None:
-        """Ends: what runs may finish for a while, what waits fails at once, then the rest fails.
+        """Stop: waiting requests fail at once, running ones after a grace period.
 
         Every request has ended when this returns. A thread that is stuck in a step is left behind.
 
@@ -184,14 +184,14 @@ class AsyncEngine:
         self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     def give_up(self) -> None:
-        """Ends every request as lost with the engine, whatever its thread does; then it is dead."""
+        """End every request as lost with the engine, whatever its thread does; then it is dead."""
         thread = self._thread
         if thread is not None and self._state in (EngineState.SERVING, EngineState.DRAINING):
             thread.stop()
             self._lose()
 
     async def prepare(self, request: Request) -> Prepared:
-        """Tokenizes and validates a request; a long prompt does not hold up the event loop.
+        """Tokenize and validate a request; a long prompt does not hold up the event loop.
 
         Raises:
             RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
@@ -208,7 +208,7 @@ class AsyncEngine:
         )
 
     def submit(self, prepared: Prepared, sink: Sink) -> Handle:
-        """Hands a request to the engine.
+        """Hand a request to the engine.
 
         The first event that arrives at the sink is `Accepted`, or `Failed` for a request that is
         refused; the last is `Finished` or `Failed`. None arrives before this returns.
@@ -223,13 +223,13 @@ class AsyncEngine:
         return handle
 
     def abort(self, handle: Handle) -> None:
-        """Ends a request in whatever state it is; no effect on one that has ended."""
+        """End a request in whatever state it is; no effect on one that has ended."""
         if not handle.ended and not handle.aborted and self._thread is not None:
             handle.aborted = True
             _cancel(self._thread, handle, "cancelled")
 
     def change(self, handle: Handle, change: Change) -> None:
-        """Changes a request from its next step on; no effect on one that has ended.
+        """Change a request from its next step on; no effect on one that has ended.
 
         Raises:
             RequestError: With the path of the first field that is wrong; nothing has changed.
@@ -244,11 +244,11 @@ class AsyncEngine:
             )
 
     def pause(self, handle: Handle) -> None:
-        """Stops a request after the step that runs now; it keeps what nobody else needs."""
+        """Suspend a request after the current step; it keeps row and blocks while it can."""
         self.change(handle, _PAUSE)
 
     def resume(self, handle: Handle) -> None:
-        """Lets a paused request go on."""
+        """Let a paused request go on."""
         self.change(handle, _RESUME)
 
     async def explain(self, handles: Sequence[Handle]) -> list[Waiting | None]:
@@ -269,34 +269,34 @@ class AsyncEngine:
             raise refusal(Reason.ENGINE_BUSY) from None
 
     def flush(self) -> None:
-        """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
+        """Let the requests submitted so far run in a partial batch (static, dynamic)."""
         self._running().post(Engine.flush)
 
     async def generate(self, request: Request) -> AsyncIterator[Event]:
-        """Answers one request; closing the iterator cancels it.
+        """Answer one request; closing the iterator cancels it.
 
         Raises:
-            RequestError: The request is wrong. A request that is refused later gives `Failed`.
+            RequestError: The request is wrong. A request that is refused later yields `Failed`.
         """
-        inbox = Inbox()
-        handle = self.submit(await self.prepare(request), inbox)
+        mailbox = Mailbox()
+        handle = self.submit(await self.prepare(request), mailbox)
         try:
-            while not inbox.ended:
-                for event in await inbox.take():
+            while not mailbox.ended:
+                for event in await mailbox.take():
                     yield event
         finally:
             self.abort(handle)
 
     def route_to(self, router: Router) -> None:
-        """Lets a router take from each step what it delivers itself; sinks get the rest."""
+        """Let a router take from each step what it delivers itself; sinks get the rest."""
         self._requests.router = router
 
     def load(self) -> _core.Load:
-        """Gives a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
+        """Return a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
         return self._running().load
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
-        """Calls back on the event loop after every step; gives a function that ends this."""
+        """Call back on the event loop after every step; return a function that ends this."""
         self._step_watchers.append(callback)
         self._set_watched()
 
@@ -307,7 +307,7 @@ class AsyncEngine:
         return end
 
     def watch_deliveries(self, callback: Callable[[float, float], None]) -> None:
-        """Calls back on the event loop after every delivery of a step's events.
+        """Call back on the event loop after every delivery of a step's events.
 
         Args:
             callback: Told how long the delivery waited for the event loop and how long the event
@@ -325,7 +325,7 @@ class AsyncEngine:
         return self._thread
 
     def _refusal(self) -> Reason | None:
-        """Gives why a request cannot be submitted now."""
+        """Return why a request cannot be submitted now."""
         if self._state is not EngineState.SERVING:
             return self._state.refusal
         # The scheduler has the last word on its queue, but only between two steps.
@@ -333,7 +333,7 @@ class AsyncEngine:
         return Reason.QUEUE_FULL if is_full else None
 
     def _hop(self, delivery: Delivery) -> None:
-        """Takes a delivery to the event loop; the one thing here that the engine thread calls."""
+        """Pass a delivery to the event loop; the only method that the engine thread calls."""
         self._loop.call_soon_threadsafe(self._take, delivery)
 
     def _take(self, delivery: Delivery) -> None:

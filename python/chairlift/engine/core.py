@@ -148,16 +148,16 @@ class Core:
             request_id: From `Accepted`.
             change: Holds from the next step on.
         """
-        ending, times = change.ending, change.times
+        stopping, times = change.stopping, change.times
         with self.guarded():
             return self.scheduler.change(
                 self._clock(),
                 request_id,
-                max_tokens=None if ending is None else ending.max_tokens,
-                min_tokens=0 if ending is None else ending.min_tokens,
-                stop=() if ending is None else ending.stop,
-                stop_token_ids=() if ending is None else ending.stop_token_ids,
-                include_stop=ending is not None and ending.include_stop,
+                max_tokens=None if stopping is None else stopping.max_tokens,
+                min_tokens=0 if stopping is None else stopping.min_tokens,
+                stop=() if stopping is None else stopping.stop,
+                stop_token_ids=() if stopping is None else stopping.stop_token_ids,
+                include_stop=stopping is not None and stopping.include_stop,
                 priority=None if times is None else times.priority,
                 queue_timeout=None if times is None else nanoseconds(times.queue_timeout_s),
                 time_to_first_token=(
@@ -189,7 +189,7 @@ class Core:
             self.scheduler.flush()
 
     def check_invariants(self) -> None:
-        """Check the scheduler's state; takes time in proportion to the blocks.
+        """Check the scheduler's state, in time proportional to the number of blocks.
 
         Raises:
             EngineDownError: The state is inconsistent.

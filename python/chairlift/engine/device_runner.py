@@ -33,21 +33,21 @@ Captured = Callable[[int, int], None]
 
 
 class Pending(NamedTuple):
-    """What a step will have drawn."""
+    """The draws of a step, known once it has ended."""
 
     event: Event
     results: Tensor
     """int32 `[4, S]` on the host: tokens, counts, log probabilities (float32 bits), ranks."""
 
     def wait(self) -> Sampled:
-        """Waits for the step, and copies its results: a later step writes over them."""
+        """Wait for the step, and copy its results: a later step writes over them."""
         self.event.synchronize()
         tokens, counts, logprobs, ranks = self.results.clone()
         return Sampled(tokens, counts, logprobs.view(torch.float32), ranks)
 
 
 class _Pass(NamedTuple):
-    """What decides the launches of a forward pass; its inputs are on the device."""
+    """The sizes that decide the launches of a forward pass, whose inputs are on the device."""
 
     num_rows: int
     num_tokens: int
@@ -72,20 +72,20 @@ class DeviceRunner(ModelRunner):
         on_capture: Captured | None = None,
         host_pool: Tensor | None = None,
     ) -> None:
-        """Allocates all that a step takes, and records the launches of decodes.
+        """Allocate all that a step takes, and record the launches of decodes.
 
         Args:
             model: With its weights on the device.
             backend: Of the model.
             kv_cache: On the device.
             shape: Sizes.
-            clock: Gives nanoseconds.
+            clock: Returns nanoseconds.
             accelerator: The device.
             on_capture: Told how far the recording is.
             host_pool: Of host memory that the device can reach.
         """
         super().__init__(model, kv_cache, shape, clock, host_pool)
-        # What the host does not know: `apply_plan` leaves -1 in the place of such a token.
+        # -1 marks a token that the host does not know yet; `apply_plan` copies it.
         self._last_token.fill_(-1)
         self._accelerator = accelerator
         self._shape = shape
@@ -149,14 +149,14 @@ class DeviceRunner(ModelRunner):
         return inputs
 
     def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
-        """Copies beside the step in flight; what is launched from now on comes after.
+        """Copy beside the step in flight; later launches wait for the copies.
 
-        The scheduler takes no block from who is named by a step in flight, and gives none away that
-        it reads or writes, so these copies have nothing to do with it. What came before it they
-        wait for: a block that comes back may lie where its plan's `copies` have read.
+        The scheduler frees no block that a step in flight reads or writes, so that the copies are
+        independent of that step. They wait for the launches before it: a block that is swapped in
+        may lie where the `copies` of an earlier plan have read.
         """
         start = self._before_step or self._accelerator.record()
-        with self._accelerator.aside():
+        with self._accelerator.side_stream():
             self._accelerator.wait_for(start)
             super()._swap(host_pool, inputs)
             moved = self._accelerator.record()
@@ -164,11 +164,11 @@ class DeviceRunner(ModelRunner):
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Pending:
-        """Launches a step; gives where its tokens will be."""
+        """Launch a step; return its draws, which are known once it has ended."""
         return self._launch(inputs, self.draws(inputs))
 
     def replay(self, num_rows: int) -> None:
-        """Does the recorded launches of so many decodes again, over the last step's inputs."""
+        """Replay the recorded launches of so many decodes, over the last step's inputs."""
         self._recorded[next(size for size in self._recorded if size >= num_rows)]()
 
     @torch.inference_mode()
@@ -180,7 +180,7 @@ class DeviceRunner(ModelRunner):
         self.check_probe(self._launch(inputs._replace(metadata=metadata), draws).wait())
 
     def _launch(self, inputs: StepInputs, draws: Draws) -> Pending:
-        # Of what is launched in part nobody knows when it has ended: nothing goes beside it.
+        # A step that was launched in part has no event for its end: no copies run beside it.
         before, self._before_step = self._accelerator.record(), None
         turn = self._num_runs % len(self._staging.hosts)
         self._num_runs += 1
@@ -201,14 +201,14 @@ class DeviceRunner(ModelRunner):
         return Pending(self._accelerator.record(), results[:, :num_samples])
 
     def _padded_size(self, inputs: StepInputs) -> int:
-        """Gives the number of rows to launch for, if each has one token and samples; else 0."""
+        """Return the number of rows to launch for, if each has one token and samples; else 0."""
         num_rows = len(inputs.metadata.rows)
         if num_rows == len(inputs.input_ids) == len(inputs.sample_rows):
             return next((size for size in self._recorded if size >= num_rows), 0)
         return 0
 
     def _fill(self, host: Inputs, inputs: StepInputs, draws: Draws, padded: int) -> None:
-        """Writes the inputs of a step to the host's side, and padding up to a number of rows."""
+        """Write the inputs of a step to the host's side, and padding up to a number of rows."""
         ids, metadata, sample_rows, *_ = inputs
         num_rows, num_tokens, num_samples = len(metadata.rows), len(ids), len(sample_rows)
         host.input_ids[:num_tokens] = ids
@@ -240,7 +240,7 @@ class DeviceRunner(ModelRunner):
     def _cut(
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
     ) -> _Pass:
-        """Cuts the attention of each KV group into work."""
+        """Cut the attention of each KV group into work."""
         counts: tuple[list[int], list[int]] = [], []
         tile_rows = self._tile_rows(num_tokens)
         for group, window in enumerate(self._kv_windows):
@@ -270,7 +270,7 @@ class DeviceRunner(ModelRunner):
         return large if self._head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
 
     def _compute(self, step: _Pass) -> None:
-        """Launches a forward pass and its draws over the inputs on the device."""
+        """Launch a forward pass and its draws over the inputs on the device."""
         num_rows, num_tokens, num_samples, *_ = step
         device = self._staging.device
         input_ids, rows = device.input_ids[:num_tokens], device.rows[:num_rows]
@@ -320,7 +320,7 @@ class DeviceRunner(ModelRunner):
 
     @torch.inference_mode()
     def _record_decodes(self, on_capture: Captured | None) -> None:
-        """Records the launches of each padded batch of decodes, the largest first."""
+        """Record the launches of each padded batch of decodes, the largest first."""
         sizes = padded_sizes(self._shape.max_num_seqs)
         # Recording may run the launches: over padding, which writes nothing.
         host = self._staging.hosts[0]
@@ -345,6 +345,6 @@ _MANY_TILES = 256
 
 
 def padded_sizes(max_num_seqs: int) -> list[int]:
-    """Gives the batch sizes whose launches are recorded; a batch in between is padded."""
+    """Return the batch sizes whose launches are recorded; a batch in between is padded."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32)]
     return [size for size in sizes if size < min(max_num_seqs, 512)] + [min(max_num_seqs, 512)]

@@ -140,7 +140,7 @@ class Engine:
         self.stepper.core.is_down = True
 
     def prepare(self, request: Request) -> Prepared:
-        """Tokenizes and validates a request and fills its defaults; any thread may call this.
+        """Tokenize and validate a request and fill its defaults; any thread may call this.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
@@ -156,7 +156,7 @@ class Engine:
         return self._preparer.check(request)
 
     def add(self, request: Request | Prepared) -> Accepted:
-        """Queues a request; its events come from `step`.
+        """Queue a request; its events come from `step`.
 
         Raises:
             RequestError: The request is wrong, or the queue is full.
@@ -167,7 +167,7 @@ class Engine:
         return accepted
 
     def enqueue(self, prepared: Prepared) -> Accepted:
-        """Queues a request whose events the caller takes from `advance`.
+        """Queue a request whose events the caller takes from `advance`.
 
         Raises:
             RequestError: The queue is full, or the engine is down.
@@ -181,7 +181,7 @@ class Engine:
         )
 
     def cancel(self, request_id: int, reason: str = "cancelled") -> bool:
-        """Ends a request in whatever state it is; gives whether it was live.
+        """End a request in whatever state it is; return whether it was live.
 
         Args:
             request_id: From `Accepted`.
@@ -190,7 +190,7 @@ class Engine:
         return self.stepper.core.cancel(request_id, reason)
 
     def change(self, request_id: int, change: Change | PreparedChange) -> bool:
-        """Changes a request from its next step on; gives whether it was live.
+        """Change a request from its next step on; return whether it was live.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
@@ -200,7 +200,7 @@ class Engine:
         return self.stepper.core.change(request_id, change)
 
     def explain(self, request_id: int) -> Waiting | None:
-        """Tells why a request waits; None if it has ended or never was."""
+        """Tell why a request waits; None if it has ended or never was."""
         return self.stepper.core.explain(request_id)
 
     def cancel_waiting(self, reason: str) -> None:
@@ -221,7 +221,7 @@ class Engine:
         return self.stepper.watch_steps(callback)
 
     def check_invariants(self) -> None:
-        """Check the scheduler's state; takes time in proportion to the blocks.
+        """Check the scheduler's state, in time proportional to the number of blocks.
 
         Raises:
             EngineDownError: The state is inconsistent.
@@ -229,7 +229,7 @@ class Engine:
         self.stepper.core.check_invariants()
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
-        """Validates a change of a request with such a prompt; any thread may call this."""
+        """Validate a change of a request with such a prompt; any thread may call this."""
         return self._preparer.prepare_change(change, num_prompt_tokens)
 
     @property
@@ -253,7 +253,7 @@ class Engine:
         return self.stepper.advance()
 
     def step(self) -> list[Event]:
-        """Runs one step if there is work.
+        """Run one step if there is work.
 
         Returns:
             What happened since the last call.
@@ -264,7 +264,7 @@ class Engine:
         return self.events(self.advance())
 
     def events(self, output: StepOutput) -> list[Event]:
-        """Converts the events of requests that came through `add`."""
+        """Convert the events of requests that came through `add`."""
         return [self._event(event, output.sampled) for event in output.events]
 
     def generate(
@@ -274,7 +274,7 @@ class Engine:
         stopping: Stopping | None = None,
         output: Output | None = None,
     ) -> list[Answer]:
-        """Answers prompts, under any batching policy; nothing times out.
+        """Answer prompts, under any batching policy; nothing times out.
 
         Args:
             prompts: One prompt or many.

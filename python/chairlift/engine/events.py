@@ -39,7 +39,7 @@ class SampledLogprobs:
     """int32 `[S]`"""
 
     def of(self, start: int, count: int) -> Logprobs:
-        """Cuts the part of one event."""
+        """Cut the part of one event."""
         end = start + count
         return Logprobs(self.logprobs[start:end].tolist(), self.ranks[start:end].tolist())
 
@@ -48,7 +48,7 @@ NO_LOGPROBS = SampledLogprobs(torch.empty(0), torch.empty(0, dtype=torch.int32))
 
 
 def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Event:
-    """Converts one event of the core.
+    """Convert one event of the core.
 
     Args:
         event: From `_core.Events`.
@@ -113,7 +113,7 @@ def failed(
     usage: Usage | None = None,
     timeline: Timeline | None = None,
 ) -> Failed:
-    """Gives the end of a request by a fault that its own fields did not cause."""
+    """Return the end of a request by a fault that its own fields did not cause."""
     return Failed(
         request_id=NEVER_QUEUED if request_id is None else request_id,
         reason=reason,
@@ -125,7 +125,7 @@ def failed(
 
 
 def refused(error: RequestError) -> Failed:
-    """Gives the end of a request that was never queued."""
+    """Return the end of a request that was never queued."""
     return Failed(
         request_id=NEVER_QUEUED,
         reason=error.reason,
@@ -136,7 +136,7 @@ def refused(error: RequestError) -> Failed:
 
 
 def core_refusal(error: _core.Refused) -> RequestError:
-    """Gives the error for a request that the scheduler does not take."""
+    """Return the error for a request that the scheduler does not take."""
     reason = Reason(error.reason)
     return RequestError(
         reason, error.message, field=error.field, retry_after_s=RETRY_AFTER_S.get(reason)

@@ -56,7 +56,7 @@ class Router(Protocol):
         """Deliver a step's tokens and return the other events; called on the event loop."""
 
 
-class Inbox:
+class Mailbox:
     """The sink of one request, whose events wait here until they are taken."""
 
     def __init__(self) -> None:

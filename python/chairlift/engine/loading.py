@@ -209,7 +209,7 @@ def _block_time(place: Place, kv_cache: Tensor, host: Tensor, num_moved: int) ->
     if place.accelerator is not None:
         # A large cache takes time to become zeros.
         place.accelerator.record().synchronize()
-    with nullcontext() if place.accelerator is None else place.accelerator.aside():
+    with nullcontext() if place.accelerator is None else place.accelerator.side_stream():
         # The first round touches the pages.
         move_both_ways()
         return max(1, round(median(move_both_ways() for _ in range(_ROUNDS)) / (2 * num_moved)))

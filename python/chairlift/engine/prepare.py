@@ -1,6 +1,6 @@
 """From a request as a client writes it to one that the scheduler can take.
 
-`Preparer.prepare` is total: whatever comes in, it gives a `Prepared` that is safe to run beside
+`Preparer.prepare` is total: for any value it returns a `Prepared` that is safe to run beside
 others, or raises `RequestError` with the path of the field and what was expected of it. It holds no
 state that changes, so that any thread may call it.
 """
@@ -40,7 +40,7 @@ _MIN_FLOAT32 = 1.1754944e-38
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class StopConditions:
     """When an answer ends, complete."""
 
     max_tokens: int
@@ -70,7 +70,7 @@ class Times:
 class PreparedChange:
     """A change with every default filled in and every value checked."""
 
-    ending: Ending | None
+    stopping: StopConditions | None
     times: Times | None
     credit: int
     credit_is_final: bool
@@ -117,10 +117,10 @@ class Encoder(Protocol):
     """What preparation needs of a tokenizer."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Gives the token ids of a text."""
+        """Return the token ids of a text."""
 
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
-        """Gives the text of a conversation by the model's template."""
+        """Return the text of a conversation by the model's template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Preparer:
     def __init__(
         self, config: EngineConfig, encoder: Encoder, limits: Limits, defaults: Sampling
     ) -> None:
-        """Keeps what every request is checked against.
+        """Keep the limits and defaults that every request is checked against.
 
         Args:
             config: For the defaults of lengths and times.
@@ -156,7 +156,7 @@ class Preparer:
         self._defaults = defaults
 
     def prepare(self, request: Request) -> Prepared:
-        """Gives the request that the scheduler can take.
+        """Return the request that the scheduler can take.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
@@ -165,15 +165,15 @@ class Preparer:
         checked = self._checked(request)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request, checked.num_kept)
-        ending = self._ending(request.stopping, checked.stops, len(prompt))
+        stopping = self._stop_conditions(request.stopping, checked.stops, len(prompt))
         return Prepared(
             prompt=prompt,
             sampling=checked.sampling,
-            max_tokens=ending.max_tokens,
-            min_tokens=ending.min_tokens,
-            stop=ending.stop,
-            stop_token_ids=ending.stop_token_ids,
-            include_stop=ending.include_stop,
+            max_tokens=stopping.max_tokens,
+            min_tokens=stopping.min_tokens,
+            stop=stopping.stop,
+            stop_token_ids=stopping.stop_token_ids,
+            include_stop=stopping.include_stop,
             output=request.output,
             times=checked.times,
             prefix_cache=request.prefix_cache,
@@ -208,7 +208,7 @@ class Preparer:
         return _Checked(sampling, stops, times, credit, num_answers, keep)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:
-        """Gives the change that the scheduler can take.
+        """Return the change that the scheduler can take.
 
         Args:
             change: Of a live request.
@@ -218,14 +218,14 @@ class Preparer:
             RequestError: With the path of the first field that is wrong.
         """
         checks.change(change)
-        ending = times = None
+        stopping = times = None
         if change.stopping is not None:
             stops = self._stops(change.stopping, "update.")
-            ending = self._ending(change.stopping, stops, num_prompt_tokens, "update.")
+            stopping = self._stop_conditions(change.stopping, stops, num_prompt_tokens, "update.")
         if change.schedule is not None:
             times = self._times(change.schedule, "update.")
         return PreparedChange(
-            ending,
+            stopping,
             times,
             credit=checks.integer(change.credit, "credit.tokens", 0, _MAX_UINT32),
             credit_is_final=checks.flag(change.credit_is_final, "credit_is_final"),
@@ -245,7 +245,7 @@ class Preparer:
         )
 
     def _sampling(self, asked: Sampling) -> SamplingParameters:
-        """Takes each value from the request, else the model's default, else the neutral one."""
+        """Take each value from the request, else the model's default, else the neutral one."""
         model = self._defaults
         temperature = _first(asked.temperature, model.temperature, 1.0)
         top_k = _first(asked.top_k, model.top_k, 0)
@@ -271,7 +271,7 @@ class Preparer:
         )
 
     def _stops(self, asked: Stopping, path: str = "") -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Gives the stop strings and the token ids that end an answer."""
+        """Return the stop strings and the token ids that end an answer."""
         stop = checks.strings(
             asked.stop, f"{path}stopping.stop", most=MAX_STOP_STRINGS, most_bytes=MAX_STOP_BYTES
         )
@@ -283,7 +283,7 @@ class Preparer:
         return stop, tuple(dict.fromkeys((*own, *ids)))
 
     def _check_size(self, prompt: Prompt, keep: int | None) -> None:
-        """Checks what the size alone tells; of a prompt that is cut there is no shortest length."""
+        """Check what the size alone tells; of a prompt that is cut there is no shortest length."""
         limits = self._limits.text
         if isinstance(prompt, Chat):
             limits.check_chat(prompt)
@@ -328,13 +328,13 @@ class Preparer:
         else:
             limits.check_text(text, field)
 
-    def _ending(
+    def _stop_conditions(
         self,
         asked: Stopping,
         stops: tuple[tuple[str, ...], tuple[int, ...]],
         num_prompt_tokens: int,
         path: str = "",
-    ) -> Ending:
+    ) -> StopConditions:
         longest = _first(asked.max_tokens, self._config.default_max_tokens)
         room = self._limits.text.max_context_len - num_prompt_tokens
         max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
@@ -344,14 +344,14 @@ class Preparer:
             expected = f"at most the {max_tokens} tokens of the answer"
             raise checks.bad(min_path, expected, min_tokens)
         include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
-        return Ending(max_tokens, min_tokens, *stops, include_stop=include_stop)
+        return StopConditions(max_tokens, min_tokens, *stops, include_stop=include_stop)
 
 
 def _is_sequence(prompt: object) -> bool:
-    """Whether a prompt is what its type says; another value is refused where it is converted."""
+    """Return whether a prompt is a sequence; another value is refused when it is converted."""
     return isinstance(prompt, Sequence)
 
 
 def _first(*values: _T | None) -> _T:
-    """Gives the first value that is set."""
+    """Return the first value that is set."""
     return next(value for value in values if value is not None)

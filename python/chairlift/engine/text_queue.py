@@ -173,7 +173,7 @@ class TextQueue:
             with suppress(RuntimeError):  # The event loop is closed.
                 loop.call_soon_threadsafe(self._leave, tenant)
 
-        # Not with the caller, who may be cancelled: the thread is free when the work has ended.
+        # The thread is free when the work has ended, even if the caller was cancelled before.
         future.add_done_callback(ended)
         return await asyncio.wrap_future(future)
 
@@ -252,7 +252,7 @@ class TextQueue:
 
 
 def is_short(request: Request) -> bool:
-    """Whether preparing takes no time; a prompt that is none is refused at once."""
+    """Return whether preparing takes no time; a prompt that is none is refused at once."""
     prompt: object = getattr(request, "prompt", None)
     if isinstance(prompt, Chat) or isinstance(_first(prompt), Mapping):
         return False

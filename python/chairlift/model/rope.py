@@ -49,7 +49,7 @@ def _frequencies(rope: Rope, head_dim: int) -> Tensor:
 
 
 def _blend(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Slows the frequencies that turn less than `low_freq_factor` times in the original length.
+    """Slow the frequencies that turn less than `low_freq_factor` times in the original length.
 
     Those that turn more than `high_freq_factor` times stay; between the two the slowdown fades
     linearly with the number of turns.
