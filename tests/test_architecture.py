@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "chairlift"
 
-LEAVES = {"chairlift", "types", "errors", "checks", "choices", "config", "machine", "recent"}
+LEAVES = {
+    *("chairlift", "types", "errors", "checks", "choices", "config", "machine", "recent", "units"),
+}
 KERNELS = {"_core", "kernels", "reference"}
 MODEL = LEAVES | KERNELS | {"attention", "model"}
 # How Python meets the core's scheduler.
@@ -25,7 +27,8 @@ MAY_IMPORT = {
     "types": {"errors"},
     "checks": {"errors", "types"},
     "choices": set(),
-    "config": {"choices", "errors"},
+    "config": {"choices", "errors", "units"},
+    "units": {"errors"},
     "machine": set(),
     "recent": set(),
     "kernels": {"_core", "errors", "kernels", "machine"},
@@ -105,6 +108,35 @@ def test_layers_import_one_way() -> None:
             if target not in allowed:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
     assert not wrong, "\n".join(wrong)
+
+
+def module_of(path: Path) -> str:
+    """Dotted name of a file of the package."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Which modules each module imports, lazily and for types included."""
+    names = {module_of(path).removesuffix(".__init__") for path in PYTHON_FILES}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for path in PYTHON_FILES:
+        own = module_of(path).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                # The package itself is imported for its modules alone.
+                graph[own] |= inner & names or {node.module} & names - {"chairlift"}
+            elif isinstance(node, ast.Import):
+                graph[own] |= {alias.name for alias in node.names} & names
+    return graph
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    left = module_graph()
+    # What imports no module that is left is in no circle.
+    while free := {name for name, imports in left.items() if not imports & left.keys()}:
+        left = {name: imports for name, imports in left.items() if name not in free}
+    assert not left, sorted(left)
 
 
 def test_only_the_engine_and_below_import_torch() -> None:

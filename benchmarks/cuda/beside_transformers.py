@@ -11,45 +11,37 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import torch
 import transformers
 from chairlift.model.config import ModelConfig
+from chairlift.model.spec import LayerShape
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
 from transformers.generation import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from benchmarks.cuda.end_to_end import QWEN3_0_6B
+from benchmarks.cuda.end_to_end import QWEN3_0_6B, qwen3
 from benchmarks.cuda.lengths import workload
 
-TINY = replace(
-    QWEN3_0_6B,
-    vocab_size=512,
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-)
+TINY = qwen3(LayerShape(64, 128, 4, 2, 16), num_layers=2, vocab_size=512)
 """For a machine without a GPU."""
 
 
-def config_of(shape: ModelConfig) -> Qwen3Config:
+def config_of(model: ModelConfig) -> Qwen3Config:
     """The same shape in the words of `transformers`."""
+    spec, sizes, layer = model.spec, model.spec.shape, model.spec.layers[0]
     return Qwen3Config(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=shape.max_model_len,
-        rms_norm_eps=shape.rms_norm_eps,
-        rope_theta=shape.rope_theta,
-        tie_word_embeddings=shape.tie_word_embeddings,
+        vocab_size=spec.vocab_size,
+        hidden_size=sizes.hidden_size,
+        intermediate_size=sizes.intermediate_size,
+        num_hidden_layers=spec.num_layers,
+        num_attention_heads=sizes.num_heads,
+        num_key_value_heads=sizes.num_kv_heads,
+        head_dim=sizes.head_dim,
+        max_position_embeddings=model.max_model_len,
+        rms_norm_eps=layer.norm.eps,
+        rope_theta=layer.attention.rope.theta,
+        tie_word_embeddings=spec.head.is_tied,
     )
 
 

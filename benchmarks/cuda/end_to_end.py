@@ -11,38 +11,48 @@ from chairlift.engine.device_runner import DeviceRunner, Pending
 from chairlift.engine.model_runner import RunnerShape
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
-from chairlift.model.config import GenerationDefaults, ModelConfig
+from chairlift.model.config import ModelConfig
+from chairlift.model.families import FAMILIES
 from chairlift.model.kv_cache import allocate_kv_cache
+from chairlift.model.spec import (
+    Attention,
+    Embedding,
+    Head,
+    LayerShape,
+    LayerSpec,
+    Mlp,
+    ModelSpec,
+    RmsNorm,
+    Rope,
+)
 from chairlift.model.transformer import Transformer
-from chairlift.model.weights import BlockWeights, Weights
+from chairlift.model.weights import LayerWeights, Weights
 
 BLOCK_SIZE = 16
 
-QWEN3_0_6B = ModelConfig(
-    architecture="Qwen3ForCausalLM",
-    dtype=torch.bfloat16,
-    vocab_size=151_936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_layers=28,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    max_model_len=2048,
-    rms_norm_eps=1e-6,
-    rope_theta=1e6,
-    rope_scaling=None,
-    tie_word_embeddings=True,
-    qkv_bias=False,
-    o_bias=False,
-    mlp_bias=False,
-    qk_norm=True,
-    kv_windows=(None,),
-    layer_group=(0,) * 28,
-    eos_token_ids=(),
-    bos_token_id=None,
-    generation=GenerationDefaults(),
-)
+
+def qwen3(shape: LayerShape, *, num_layers: int, vocab_size: int) -> ModelConfig:
+    """Return a model of the family Qwen 3 with these sizes."""
+    norm = RmsNorm(eps=1e-6)
+    attention = Attention(
+        shape.num_heads, shape.num_kv_heads, shape.head_dim, Rope(theta=1e6), qk_norm=norm
+    )
+    layer = LayerSpec(attention, Mlp(shape.intermediate_size), norm)
+    return ModelConfig(
+        architecture="Qwen3ForCausalLM",
+        spec=ModelSpec(
+            Embedding(vocab_size, shape.hidden_size),
+            (layer,) * num_layers,
+            norm,
+            Head(is_tied=True),
+        ),
+        names=FAMILIES["Qwen3ForCausalLM"].names,
+        dtype=torch.bfloat16,
+        max_model_len=2048,
+    )
+
+
+QWEN3_0_6B = qwen3(LayerShape(1024, 3072, 16, 8, 128), num_layers=28, vocab_size=151_936)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +76,24 @@ def random_weights(config: ModelConfig, device: torch.device) -> Weights:
     def ones(size: int) -> torch.Tensor:
         return torch.ones(size, dtype=config.dtype, device=device)
 
-    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-    heads, kv_heads = config.num_heads * dim, config.num_kv_heads * dim
-    blocks = tuple(
-        BlockWeights(
+    spec = config.spec
+    hidden, inner, num_heads, num_kv_heads, dim = spec.shape
+    heads, kv_heads = num_heads * dim, num_kv_heads * dim
+    layers = tuple(
+        LayerWeights(
             attention_norm=ones(hidden),
             qkv=ops.linear(matrix(heads + 2 * kv_heads, hidden)),
-            query_norm=ones(dim) if config.qk_norm else None,
-            key_norm=ones(dim) if config.qk_norm else None,
+            query_norm=ones(dim) if layer.attention.qk_norm else None,
+            key_norm=ones(dim) if layer.attention.qk_norm else None,
             output=ops.linear(matrix(hidden, heads)),
             feed_forward_norm=ones(hidden),
             gate_up=ops.linear(matrix(2 * inner, hidden)),
             down=ops.linear(matrix(hidden, inner)),
         )
-        for _ in range(config.num_layers)
+        for layer in spec.layers
     )
-    embedding = matrix(config.vocab_size, hidden)
-    return Weights(embedding, blocks, ones(hidden), ops.linear(embedding))
+    embedding = matrix(spec.vocab_size, hidden)
+    return Weights(embedding, layers, ones(hidden), ops.linear(embedding))
 
 
 class Bench:
@@ -112,10 +123,10 @@ class Bench:
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=config.max_model_len,
             max_queued_requests=4096,
-            vocab_size=config.vocab_size,
+            vocab_size=config.spec.vocab_size,
             block_size=BLOCK_SIZE,
             num_blocks=num_blocks,
-            kv_windows=config.kv_windows,
+            kv_windows=config.spec.kv_windows,
             prefix_cache=False,
             hash_key=bytes(32),
             token_table=_core.TokenTable([], []),
@@ -171,12 +182,12 @@ class Bench:
         """Read by every step."""
         layers = sum(
             layer.num_bytes
-            for block in self.model.weights.blocks
-            for layer in (block.qkv, block.output, block.gate_up, block.down)
+            for own in self.model.weights.layers
+            for layer in (own.qkv, own.output, own.gate_up, own.down)
         )
-        return layers + self.model.weights.lm_head.num_bytes
+        return layers + self.model.weights.head.num_bytes
 
     def kv_bytes_per_token(self) -> int:
         """Of all layers."""
-        config = self.config
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.dtype.itemsize
+        spec, item = self.config.spec, self.config.dtype.itemsize
+        return 2 * spec.num_layers * spec.shape.num_kv_heads * spec.shape.head_dim * item

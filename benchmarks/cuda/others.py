@@ -103,6 +103,6 @@ class Product:
 def products(config: ModelConfig) -> Iterator[Product]:
     """Return the largest layer of a block, and the head, for decodes of a few and of many rows."""
     for rows in (1, 32, 256):
-        hidden = config.hidden_size
-        yield Product("gate and up", rows, hidden, 2 * config.intermediate_size)
-        yield Product("head", rows, hidden, config.vocab_size, torch.float32)
+        hidden = config.spec.hidden_size
+        yield Product("gate and up", rows, hidden, 2 * config.spec.shape.intermediate_size)
+        yield Product("head", rows, hidden, config.spec.vocab_size, torch.float32)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from chairlift.errors import ChairliftError, ConfigError, ModelError, RequestError
-from chairlift.types import Answer, Chat, ChatMessage, Request, Sampling, Stopping
+from chairlift.types import Answer, Chat, ChatMessage, Output, Request, Sampling, Stopping
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine as AsyncEngine
@@ -23,6 +23,7 @@ __all__ = [
     "ConfigError",
     "Engine",
     "ModelError",
+    "Output",
     "Request",
     "RequestError",
     "Sampling",

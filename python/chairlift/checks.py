@@ -9,10 +9,22 @@ type or its length, so that no part of a prompt reaches an error or a log.
 import operator
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, TypeGuard
 
 from chairlift.errors import Reason, RequestError, echo
-from chairlift.types import Chat, ChatMessage
+from chairlift.types import (
+    Change,
+    Chat,
+    ChatMessage,
+    Output,
+    PrefixCache,
+    Prompt,
+    Request,
+    Sampling,
+    Schedule,
+    Stopping,
+)
 
 _FOREVER_S = 1e9
 """Longer times are cut to this: thirty years, which fit the core's 64-bit nanoseconds."""
@@ -25,7 +37,7 @@ _NO_LIST = (bytes, bytearray, memoryview, Mapping)
 
 
 def bad(field: str, expected: str, got: object) -> RequestError:
-    """Gives the error for a value that is wrong."""
+    """Return the error for a value that is wrong."""
     message = f"{field}: expected {expected}, got {_shown(got)}"
     return RequestError(Reason.BAD_PARAMETER, message, field=field)
 
@@ -39,7 +51,7 @@ def _shown(got: object) -> str:
 
 
 def real(value: object, field: str, low: float, high: float, expected: str) -> float:
-    """Checks a number in `[low, high]`; NaN is in no range."""
+    """Check a number in `[low, high]`; NaN is in no range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise bad(field, expected, value)
     # A whole number may be beyond what a float holds.
@@ -47,7 +59,7 @@ def real(value: object, field: str, low: float, high: float, expected: str) -> f
 
 
 def integer(value: object, field: str, low: int, high: int) -> int:
-    """Checks a whole number in `[low, high]`."""
+    """Check a whole number in `[low, high]`."""
     expected = f"a whole number from {low} to {high}"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -59,7 +71,7 @@ def integer(value: object, field: str, low: int, high: int) -> int:
 
 
 def seconds(value: float | None, field: str) -> float | None:
-    """Checks a positive time; infinity is no limit, and so is None."""
+    """Check a positive time; infinity is no limit, and so is None."""
     if value is None:
         return None
     time_s = real(value, field, 1e-9, float("inf"), "a positive number of seconds")
@@ -67,7 +79,7 @@ def seconds(value: float | None, field: str) -> float | None:
 
 
 def utf8_len(text: object, field: str) -> int:
-    """Gives the length of a text in bytes; a lone surrogate has no encoding."""
+    """Return the length of a text in bytes; a lone surrogate has no encoding."""
     if not isinstance(text, str):
         raise bad(field, "text", text)
     try:
@@ -78,7 +90,7 @@ def utf8_len(text: object, field: str) -> int:
 
 
 def short_text(text: str, field: str, most_bytes: int) -> None:
-    """Checks a text that a request carries along."""
+    """Check a text that a request carries along."""
     size = utf8_len(text, field)
     if size > most_bytes:
         message = f"{field}: expected at most {most_bytes} bytes, got {size}"
@@ -104,7 +116,7 @@ def is_list(value: object) -> TypeGuard[Collection[Any]]:
 
 
 def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
-    """Give the items of a list of texts; one text stands for itself, not for its letters."""
+    """Return the items of a list of texts; one text stands for itself, not for its letters."""
     if isinstance(values, str):
         return (values,)
     if not is_list(values):
@@ -145,10 +157,70 @@ def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
     return ids
 
 
+def as_chat(value: Prompt) -> Prompt:
+    """Return the `Chat` of a list of messages as the OpenAI API writes them, or the prompt itself.
+
+    Args:
+        value: A prompt; its messages may be mappings of `role`, `content` and perhaps `name`.
+
+    Raises:
+        RequestError: With the path of the first field of a message that is wrong.
+    """
+    messages: Any = value.messages if isinstance(value, Chat) else value
+    if not is_list(messages) or not isinstance(next(iter(messages), None), Mapping):
+        return value
+    converted = [_chat_message(message, i) for i, message in enumerate(messages)]
+    return replace(value, messages=converted) if isinstance(value, Chat) else Chat(converted)
+
+
+def _chat_message(message: object, number: int) -> ChatMessage:
+    path = f"chat.messages[{number}]"
+    if isinstance(message, ChatMessage):
+        return message
+    if not isinstance(message, Mapping):
+        raise bad(path, "a ChatMessage or a mapping of role and content", message)
+    for name in message:
+        if name not in ("role", "content", "name"):
+            text = f"{path}: expected role, content and name alone, got {echo(str(name))}"
+            raise RequestError(Reason.BAD_PARAMETER, text, field=path)
+    for name in ("role", "content"):
+        if name not in message:
+            text = f"{path}.{name}: expected text, got nothing"
+            raise RequestError(Reason.BAD_PARAMETER, text, field=f"{path}.{name}")
+    content = _joined_parts(message["content"], f"{path}.content")
+    for name, text in (("role", message["role"]), ("name", message.get("name", ""))):
+        utf8_len(text, f"{path}.{name}")
+    return ChatMessage(message["role"], content, message.get("name", ""))
+
+
+def _joined_parts(content: object, path: str) -> str:
+    """Return the text of a message: a text, or a list of parts of type text."""
+    if isinstance(content, str):
+        return content
+    expected = "text or a list of parts of type text"
+    if not is_list(content):
+        raise bad(path, expected, content)
+    for part in content:
+        is_text = isinstance(part, Mapping) and part.get("type") == "text"
+        if not is_text or not isinstance(part.get("text"), str):
+            raise bad(path, expected, part)
+    return "".join(part["text"] for part in content)
+
+
 def prompt(value: object, field: str) -> None:
     """Check that a value is of a type that a prompt may have; its contents are not read."""
     if not isinstance(value, str | Chat) and not is_list(value):
-        raise bad(field, "text, a list of token ids or a Chat", value)
+        raise bad(field, "text, a list of token ids, a list of messages or a Chat", value)
+
+
+def prompts(values: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """Return a list of prompts; a list of numbers or of messages is one prompt."""
+    prompt(values, "prompts")
+    if isinstance(values, str | Chat):
+        return [values]
+    items: list[Any] = list(values)
+    is_one = bool(items) and not isinstance(items[0], str | Chat) and not is_list(items[0])
+    return [items] if is_one else items
 
 
 def chat(value: Chat) -> None:
@@ -166,7 +238,50 @@ def chat(value: Chat) -> None:
 
 
 def at_most(values: Sequence[object], field: str, most: int) -> None:
-    """Checks the length of a list."""
+    """Check the length of a list."""
     if len(values) > most:
         message = f"{field}: expected at most {most}, got {len(values)}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+
+
+_PARTS = {
+    "sampling": Sampling,
+    "stopping": Stopping,
+    "output": Output,
+    "schedule": Schedule,
+    "prefix_cache": PrefixCache,
+}
+
+
+def request(value: Request) -> Request:
+    """Check the type of each part of a request, and its switches; return it with its chat as one.
+
+    Raises:
+        RequestError: With the path of the first field that is wrong.
+    """
+    kind(value, Request, "request")
+    for name, part in _PARTS.items():
+        kind(getattr(value, name), part, name)
+    for field in fields(Output):
+        flag(getattr(value.output, field.name), f"output.{field.name}")
+    flag(value.prefix_cache.read, "prefix_cache.read")
+    flag(value.prefix_cache.write, "prefix_cache.write")
+    flag(value.add_special_tokens, "add_special_tokens")
+    prompt(value.prompt, "prompt")
+    own = as_chat(value.prompt)
+    if isinstance(own, Chat):
+        chat(own)
+    return value if own is value.prompt else replace(value, prompt=own)
+
+
+def change(value: Change) -> None:
+    """Check the type of each part of a change.
+
+    Raises:
+        RequestError: With the path of the first field that is wrong.
+    """
+    kind(value, Change, "change")
+    if value.stopping is not None:
+        kind(value.stopping, Stopping, "update.stopping")
+    if value.schedule is not None:
+        kind(value.schedule, Schedule, "update.schedule")

@@ -2,10 +2,11 @@
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
 from chairlift.choices import Batching, Device, Dtype, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
+from chairlift.units import parse_size
 
 __all__ = [
     "Batching",
@@ -24,6 +25,20 @@ Config = TypeVar("Config", bound=BaseModel)
 _BY_NAME = Strict(False)
 
 
+def _size(value: object) -> object:
+    """Return the bytes of a size such as 64MiB; other values are checked as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_size(value)
+    except ConfigError:
+        message = "expected a size such as 2GiB, 512MB or a number of bytes"
+        raise ValueError(message) from None
+
+
+_SIZE = BeforeValidator(_size)
+
+
 class EngineConfig(BaseModel):
     """Settings of `Engine` and `AsyncEngine`; each is also an option of `chairlift serve`."""
 
@@ -39,10 +54,10 @@ class EngineConfig(BaseModel):
     batch_timeout_s: Annotated[float, Field(ge=0)] = 5.0
     """Static: the same, for streams that stay open."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Rows of the batch; 256 on a GPU where nobody says otherwise."""
+    """Rows of the batch; 256 by default on a GPU."""
     max_num_batched_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token budget of a step; longer prompts are computed in chunks of what is left of it. 2,048 on
-    a GPU where nobody says otherwise."""
+    """Token budget of a step; longer prompts are computed in chunks of what is left of it. 2,048
+    by default on a GPU."""
     step_budget_s: Annotated[float, Field(gt=0)] | None = None
     """How long a step should take: prompts are cut into chunks that fit, by a cost model that
     learns while serving; None leaves it to max_num_batched_tokens alone."""
@@ -53,14 +68,14 @@ class EngineConfig(BaseModel):
     """Longest prompt plus answer; None is the model's own."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
     """Cap of the waiting queue."""
-    max_text_bytes: Annotated[int, Field(ge=1024)] = 2**20
+    max_text_bytes: Annotated[int, _SIZE, Field(ge=1024)] = 2**20
     """Longest text that is tokenized, in UTF-8; of a chat, what its template makes of it."""
     block_size: Annotated[int, Field(ge=16, le=16)] = 16
     """Tokens of a KV block."""
-    kv_cache_memory: Annotated[int, Field(ge=1)] | None = None
-    """Bytes of the KV cache; None is what the model can use, at most a quarter of the memory, or
-    what the weights leave of a GPU's."""
-    swap_memory: Annotated[int, Field(ge=1)] | None = None
+    kv_cache_memory: Annotated[int, _SIZE, Field(ge=1)] | None = None
+    """Bytes of the KV cache, or a text such as 2GiB; None is what the model can use, at most a
+    quarter of the memory, or what the weights leave of a GPU's."""
+    swap_memory: Annotated[int, _SIZE, Field(ge=1)] | None = None
     """Bytes of host memory for KV blocks of preempted requests, which come back where that takes
     less time than to compute them again; None is none. For a GPU: on a CPU the same bytes serve
     better as kv_cache_memory."""
@@ -85,7 +100,7 @@ class EngineConfig(BaseModel):
 
 
 def engine_config(**settings: object) -> EngineConfig:
-    """Validates settings; raises ConfigError with one line for the first that is wrong."""
+    """Validate settings; raise ConfigError with one line for the first that is wrong."""
     return checked(EngineConfig, **settings)
 
 
@@ -96,6 +111,7 @@ def checked(config: type[Config], **settings: object) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        expected = first["msg"].lower().removeprefix("value error, ")
+        text = first["msg"].removeprefix("Value error, ")
+        expected = text[:1].lower() + text[1:]
         message = f"{name}: {expected}, got {first['input']!r}"
         raise ConfigError(message) from None

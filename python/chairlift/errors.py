@@ -77,6 +77,61 @@ class RequestError(ChairliftError):
         self.retry_after_s = retry_after_s
 
 
+MESSAGES: Final = {
+    Reason.QUEUE_TIMEOUT: "the request did not start within its queue timeout",
+    Reason.NUMERIC_FAULT: "the model's output for this request was not finite",
+    Reason.STEP_FAILED: "the model fails for this request, also when it runs alone",
+    Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
+    Reason.ENGINE_BUSY: "the engine is in a step that takes long",
+    Reason.DRAINING: "the server is shutting down and takes no new requests",
+    Reason.STARTING: "the model is still loading",
+    Reason.QUEUE_FULL: "the queue is full",
+}
+"""The messages of reasons that no field of the request caused."""
+
+RETRY_AFTER_S: Final = {
+    Reason.QUEUE_FULL: 1.0,
+    Reason.QUEUE_TIMEOUT: 1.0,
+    Reason.STARTING: 1.0,
+    Reason.DRAINING: 1.0,
+    Reason.ENGINE_DOWN: 1.0,
+    Reason.ENGINE_BUSY: 1.0,
+}
+"""When a retry may succeed."""
+
+
+def refusal(reason: Reason) -> RequestError:
+    """Return the error of a request that is refused for a reason in `MESSAGES`."""
+    return RequestError(reason, MESSAGES[reason], retry_after_s=RETRY_AFTER_S.get(reason))
+
+
+class EngineState(StrEnum):
+    """What a server and its engine do with requests."""
+
+    STARTING = "starting"
+    """Requests are refused: the model is being read."""
+    SERVING = "serving"
+    RESTARTING = "restarting"
+    """New requests are refused: a fault ended the live ones, and the engine restarts."""
+    DRAINING = "draining"
+    """Live requests end and new ones are refused; also after `stop`."""
+    DEAD = "dead"
+    """A fault ended the live requests, and new ones are refused until a restart, if any."""
+
+    @property
+    def refusal(self) -> Reason | None:
+        """Why a request cannot be submitted now; None where it can."""
+        return _REFUSALS.get(self)
+
+
+_REFUSALS = {
+    EngineState.STARTING: Reason.STARTING,
+    EngineState.RESTARTING: Reason.ENGINE_DOWN,
+    EngineState.DRAINING: Reason.DRAINING,
+    EngineState.DEAD: Reason.ENGINE_DOWN,
+}
+
+
 class EngineDownError(ChairliftError):
     """The engine stopped after an internal fault; every request has ended and none is taken."""
 

@@ -38,7 +38,7 @@ class PlanView(NamedTuple):
 
     @classmethod
     def of(cls, plan: Int32Array) -> "PlanView":
-        """Reads the header of a plan buffer and cuts the sections."""
+        """Read the header of a plan buffer and cut the sections."""
         num_rows, num_tokens, num_samples, num_ranges, num_assigned = plan[:5].tolist()
         rows_end = HEADER_LEN + num_rows
         input_ids = rows_end + num_rows
@@ -56,13 +56,13 @@ class PlanView(NamedTuple):
         )
 
     def sampled(self) -> NDArray[np.bool_]:
-        """Tells for each of `rows` whether it samples in this step, `[R]`."""
+        """Tell for each of `rows` whether it samples in this step, `[R]`."""
         sampled = np.zeros(len(self.rows), dtype=np.bool_)
         sampled[self.sampling()] = True
         return sampled
 
     def sampling(self) -> NDArray[np.intp]:
-        """Gives for each sample slot which of `rows` it samples for, `[S]`."""
+        """Return for each sample slot which of `rows` it samples for, `[S]`."""
         return np.searchsorted(np.cumsum(self.num_tokens), self.sample_rows, side="right")
 
     def num_prefill_tokens(self) -> int:
@@ -71,7 +71,7 @@ class PlanView(NamedTuple):
 
 
 def block_copies(plan: Int32Array) -> Int32Array:
-    """Gives the blocks that are copied before the step writes anything, `[., 2]`: from, to."""
+    """Return the blocks that are copied before the step writes anything, `[., 2]`: from, to."""
     num_copies = int(plan[_NUM_COPIES])
     if num_copies == 0:
         return _NO_BLOCKS
@@ -80,7 +80,7 @@ def block_copies(plan: Int32Array) -> Int32Array:
 
 
 def block_swaps(plan: Int32Array) -> tuple[Int32Array, Int32Array]:
-    """Gives the blocks that come from host memory and those that go there, `[., 2]`: from, to.
+    """Return the blocks that come from host memory and those that go there, `[., 2]`: from, to.
 
     Those that go are read before the others are written, and all of it before the copies.
     """
@@ -106,7 +106,7 @@ def plan_len(plan: Int32Array) -> int:
 
 
 def block_updates(plan: Int32Array) -> Int32Array:
-    """Gives the blocks that a plan puts into tables, `[., 4]`: KV group, row, column, block."""
+    """Return the blocks that a plan puts into tables, `[., 4]`: KV group, row, column, block."""
     num_freed, num_updates = map(int, plan[5:7])
     start = plan_len(plan) + num_freed
     return plan[start : start + 4 * num_updates].reshape(num_updates, 4)

@@ -16,7 +16,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Gives integers of -127..=127 and float32 `[T, 1]`, the value of 1; nearest, ties to even."""
+    """Return integers of -127..=127 and float32 `[T, 1]`, the value of 1; nearest, ties to even."""
     x = x.float()
     largest = x.abs().amax(-1, keepdim=True)
     most = torch.tensor(127.0)  # a tensor: a number over a tensor is rounded twice
@@ -34,7 +34,7 @@ def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def quantize_int4(weight: Tensor, group: int = 32) -> tuple[Tensor, Tensor]:
-    """Gives integers of -8..=7 `[N, G, group]` and scales `[N, G]` that bfloat16 holds.
+    """Return integers of -8..=7 `[N, G, group]` and scales `[N, G]` that bfloat16 holds.
 
     Of eight scales around the one that maps the largest magnitude to -8, the one with the least
     squared error counts.
@@ -84,7 +84,7 @@ def rope(
     norm_weight: Tensor | None = None,
     eps: float = 1e-6,
 ) -> Tensor:
-    """Rotates `[T, num_heads, head_dim]`; coordinate d pairs with d + head_dim / 2."""
+    """Rotate `[T, num_heads, head_dim]`; coordinate d pairs with d + head_dim / 2."""
     if norm_weight is not None:
         x = rms_norm(x, norm_weight, eps)
     cos, sin = cos_sin[positions].to(x.dtype).unsqueeze(1).chunk(2, dim=-1)

@@ -11,7 +11,7 @@ _NS_PER_S = 1_000_000_000
 
 
 def nanoseconds(time_s: float | None) -> int | None:
-    """Gives a time as the core counts it."""
+    """Return a time as the core counts it."""
     return None if time_s is None else round(time_s * _NS_PER_S)
 
 
@@ -72,7 +72,7 @@ def new_scheduler(
     num_host_blocks: int = 0,
     swap_block_time: int = 0,
 ) -> _core.Scheduler:
-    """Builds an idle scheduler.
+    """Build an idle scheduler.
 
     Args:
         settings: Of the policy and its limits.

@@ -1,4 +1,4 @@
-"""The words of the engine: requests in, events out. Plain values; no proto, no tensor."""
+"""The values of the engine: requests in, events out. No proto, no tensor."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ class Chat:
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-Prompt = str | Sequence[int] | Chat
-"""Text, token ids or a conversation."""
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Chat
+"""Text, token ids or a conversation; mappings with `role` and `content` are its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,22 @@ class Sampling:
     seed: int | None = None
     n: int = 1
     """Answers to one prompt, which is computed once. Answer i draws as one of any other number."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParameters:
+    """A `Sampling` with every default filled in."""
+
+    temperature: float
+    """0 is greedy."""
+    top_k: int
+    """0 is off."""
+    top_p: float
+    """1 is off."""
+    min_p: float
+    """0 is off."""
+    seed: int
+    """64 bits, unsigned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,7 @@ class Request:
     truncate_prompt: int | None = None
     tenant: str = ""
     credit: int | None = None
-    """Output tokens that all its answers may produce before `Change.credit` gives more; None is no
+    """Output tokens that all its answers may produce before `Change.credit` adds more; None is no
     limit."""
 
 
@@ -167,14 +183,14 @@ class WaitCause(StrEnum):
     POLICY = "policy"
     """Static or dynamic batching: a batch runs, or is not full yet."""
     SHARE = "share"
-    """It is another tenant's turn."""
+    """Another tenant is next: this one is over its fair share."""
     SUSPENDED = "suspended"
     """It is paused, or has no credit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How a live request stands, as of the last step that was planned."""
+    """The state of a live request, as of the last step that was planned."""
 
     state: RequestState
     cause: WaitCause | None

@@ -17,7 +17,7 @@ Model = tuple[Path, torch.nn.Module]
 
 
 def launch_emulated(name: str, *args: object) -> None:
-    """Launches; at a kernel's first launch, all its tested instantiations are built at once."""
+    """Launch; at a kernel's first launch, all its tested instantiations are built at once."""
     kernel = name.partition("<")[0]
     preload(other for other in tested_instances() if other.partition("<")[0] == kernel)
     launch(name, *args)
@@ -25,7 +25,7 @@ def launch_emulated(name: str, *args: object) -> None:
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
 def run(request: pytest.FixtureRequest) -> Launch:
-    """Launches a kernel on tensors of the CPU: `run(name, grid, num_threads, bytes, args)`."""
+    """Launch a kernel on tensors of the CPU: `run(name, grid, num_threads, bytes, args)`."""
     if request.param == "emulated":
         if compiler() is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)("needs g++")
@@ -39,7 +39,7 @@ def run(request: pytest.FixtureRequest) -> Launch:
 
 @pytest.fixture
 def nvrtc() -> None:
-    """Skips where the compiler of the kernels is not installed."""
+    """Skip where the compiler of the kernels is not installed."""
     if any(importlib.util.find_spec(part) is None for part in ("cuda", "cuda.core")):
         (pytest.fail if os.environ.get("CI") else pytest.skip)("needs chairlift[cuda]")
 

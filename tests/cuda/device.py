@@ -40,7 +40,7 @@ def launch(
     shared_bytes: int,
     args: Sequence[Argument],
 ) -> None:
-    """Runs a kernel on copies of the tensors and brings what it changed back.
+    """Run a kernel on copies of the tensors and bring what it changed back.
 
     A tensor that stands for two arguments is copied once. Whether a number is an `int` or a
     `long long` is the signature's to say, which the emulation of the same kernel knows.

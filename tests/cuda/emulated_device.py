@@ -6,17 +6,19 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from chairlift.engine.engine import Engine
-from chairlift.engine.loading import LoadedModel, load_model
+from chairlift.engine.loading import load_model
 from chairlift.kernels.cuda.launch import Argument, Grid, install
 
 from tests.cuda import emulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from chairlift.kernels.cuda.sources import ModelKernels
 
@@ -47,25 +49,25 @@ class EmulatedLauncher:
 
 @dataclass(frozen=True)
 class Mark:
-    """An event: so much was given, outside or aside."""
+    """An event: so much was launched, on one of the two streams."""
 
     device: EmulatedDevice
     position: int
-    is_aside: bool
+    is_on_side: bool
 
     def synchronize(self) -> None:
-        if self.is_aside:
-            self.device.do_aside(self.position)
+        if self.is_on_side:
+            self.device.run_side_stream(self.position)
 
 
 class EmulatedDevice:
     """A device that has done all work when it is given; recorded launches are run again.
 
-    What is given aside is done as late as can be: when it is waited for. So it is never done, which
-    shows, if nobody waits.
+    The side stream runs as late as can be: when an event of it is waited for. Without that wait it
+    never runs, and a test fails.
 
     Attributes:
-        aside_after: How many launches outside what was given aside last has waited for.
+        side_stream_after: How many launches in order the side stream has waited for.
     """
 
     device = torch.device("cpu")
@@ -73,27 +75,27 @@ class EmulatedDevice:
     def __init__(self) -> None:
         self.num_replays = 0
         self.num_launches = 0
-        self.aside_after = 0
+        self.side_stream_after = 0
         self.recording: EmulatedRecorder | None = None
-        self._is_aside = False
-        self._aside: deque[Callable[[], None]] = deque()
-        self._num_done_aside = 0
+        self._is_on_side = False
+        self._side_stream: deque[Callable[[], None]] = deque()
+        self._num_run_on_side = 0
 
     def load(self, kernels: ModelKernels, on_progress: object = None) -> None:
         install(self.device, EmulatedLauncher(kernels, self._give))
 
     def _give(self, launch: Callable[[], None]) -> None:
-        if self._is_aside:
-            self._aside.append(launch)
+        if self._is_on_side:
+            self._side_stream.append(launch)
         else:
             self.num_launches += 1
             launch()
 
-    def do_aside(self, position: int) -> None:
-        """Does what was given aside, up to the launch with this number."""
-        while self._num_done_aside < position:
-            self._aside.popleft()()
-            self._num_done_aside += 1
+    def run_side_stream(self, position: int) -> None:
+        """Run the side stream up to the launch with this number."""
+        while self._num_run_on_side < position:
+            self._side_stream.popleft()()
+            self._num_run_on_side += 1
 
     def free_bytes(self) -> int:
         return 1 << 30
@@ -102,21 +104,21 @@ class EmulatedDevice:
         return torch.zeros(shape, dtype=dtype)
 
     def record(self) -> Mark:
-        given_aside = self._num_done_aside + len(self._aside)
-        position = given_aside if self._is_aside else self.num_launches
-        return Mark(self, position, self._is_aside)
+        num_on_side = self._num_run_on_side + len(self._side_stream)
+        position = num_on_side if self._is_on_side else self.num_launches
+        return Mark(self, position, self._is_on_side)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        self._is_aside = True
+    def side_stream(self) -> Iterator[None]:
+        self._is_on_side = True
         try:
             yield
         finally:
-            self._is_aside = False
+            self._is_on_side = False
 
     def wait_for(self, event: Mark) -> None:
-        if self._is_aside:
-            self.aside_after = max(self.aside_after, event.position)
+        if self._is_on_side:
+            self.side_stream_after = max(self.side_stream_after, event.position)
         else:
             event.synchronize()
 
@@ -148,6 +150,7 @@ class EmulatedRecorder:
 class EmulatedEngine(Engine):
     """An engine on an emulated GPU."""
 
-    def load_model(self, model, config, on_progress) -> LoadedModel:
+    def __init__(self, model: str | Path, **settings: object) -> None:
         self.accelerator = EmulatedDevice()
-        return load_model(model, config, on_progress, self.accelerator)
+        loader = partial(load_model, accelerator=self.accelerator)
+        super().__init__(model, loader=loader, **settings)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from chairlift.attention.measure import Batch, torch_attention
 from chairlift.kernels.cuda.sources import ModelKernels
+from chairlift.model.spec import LayerShape
 
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
-from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench
+from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench, qwen3
 from benchmarks.cuda.others import FlexAttention, Product, flex_attention, products
 from tests.cuda.emulated_device import EmulatedDevice
 
@@ -32,17 +33,8 @@ def test_its_checks_pass(device):
 
 
 def test_its_model_answers_every_request_in_full(device):
-    small = replace(
-        QWEN3_0_6B,
-        vocab_size=512,
-        hidden_size=64,
-        intermediate_size=64,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        layer_group=(0,),
-        max_model_len=64,
-    )
+    model = qwen3(LayerShape(64, 64, 2, 1, 128), num_layers=1, vocab_size=512)
+    small = replace(model, max_model_len=64)
     bench = Bench(small, device, max_num_seqs=3, max_num_batched_tokens=32)
     lengths = [(20, 5), (3, 7), (40, 2), (1, 4)]
     for prompt, output in lengths:

@@ -34,7 +34,7 @@ def library() -> Library:
 
 @pytest.fixture
 def run(library: Library) -> Callable[..., None]:
-    """Launches one block of 64 threads with 256 bytes of shared memory."""
+    """Launch one block of 64 threads with 256 bytes of shared memory."""
 
     def launch(name: str, *args: Tensor | int, shared_bytes: int = 1024) -> None:
         library.launch(f"chairlift::{name}", (1,), 64, shared_bytes, args)

@@ -48,7 +48,7 @@ def test_keys_and_values_in_float8_take_half(model, monkeypatch):
 
 
 def round_keys_and_values(reference, monkeypatch):
-    """Makes the reference read its keys and values as float8 holds them."""
+    """Make the reference read its keys and values as float8 holds them."""
     module = sys.modules[type(reference).__module__]
     attend = module.eager_attention_forward
 

@@ -116,7 +116,7 @@ def test_a_block_comes_only_after_earlier_copies_have_read_where_it_lies(llama):
     engine.step()
     assert device.num_launches > num_launches
     runner.move_blocks(runner.apply(swap_plan(swap_in=[(0, 3)])))
-    assert device.aside_after >= num_launches
+    assert device.side_stream_after >= num_launches
 
 
 def test_nothing_moves_beside_what_was_launched_in_part(llama):
@@ -131,4 +131,4 @@ def test_nothing_moves_beside_what_was_launched_in_part(llama):
     with pytest.raises(MemoryError):
         runner.probe()
     runner.move_blocks(runner.apply(swap_plan(swap_in=[(0, 3)])))
-    assert device.aside_after == device.num_launches > 0
+    assert device.side_stream_after == device.num_launches > 0

@@ -21,7 +21,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def kv_blocks(tiny):
-    """Gives the bytes of a number of KV blocks of a model."""
+    """Return the bytes of a number of KV blocks of a model."""
 
     def size(num_blocks, folder=tiny.folder, dtype=Dtype.AUTO, kv="auto"):
         model = ModelConfig.load(folder, dtype)
@@ -38,7 +38,7 @@ def clock():
 
 @pytest.fixture
 def make_engine(tiny, clock):
-    """Builds engines with a clock that stands until it is moved."""
+    """Build engines with a clock that stands until it is moved."""
 
     def make(folder=tiny.folder, **settings):
         defaults = {"max_num_seqs": 8, "max_num_batched_tokens": 64}

@@ -44,7 +44,7 @@ def greedy(prompt, max_tokens=16, *, seed=0, output=None, **stopping):
 
 
 def drain(engine, *, limit=10_000):
-    """Steps until all requests have ended; gives their events, in order, by request id."""
+    """Step until all requests have ended; return their events, in order, by request id."""
     events = defaultdict(list)
     for _ in range(limit):
         if not engine.has_work:
@@ -56,7 +56,7 @@ def drain(engine, *, limit=10_000):
 
 
 def run(engine, requests):
-    """Adds all requests, then drains; gives a list of events per request."""
+    """Add all requests, then drain; return a list of events per request."""
     ids = [engine.add(request).request_id for request in requests]
     engine.flush()
     events = drain(engine, limit=10_000 + 100 * len(ids))
@@ -79,7 +79,7 @@ def end(events):
 
 
 def cancel_at_random(engine, clock, prompts, answers, max_tokens):
-    """Adds and cancels requests between steps: whole answers are those, cut ones begin them."""
+    """Add and cancel requests between steps: whole answers are those, cut ones begin them."""
     draw = random.Random(1)
     live, ended, seen = {}, 0, {}
     for _ in range(500):
@@ -109,7 +109,7 @@ def cancel_at_random(engine, clock, prompts, answers, max_tokens):
 
 
 def take_time(engine, clock, seconds_per_token=0.001):
-    """Lets a step take so long for each of its tokens, as the scheduler sees it."""
+    """Let a step take so long for each of its tokens, as the scheduler sees it."""
     run_step = engine.runner.run
 
     def timed(inputs):
@@ -136,7 +136,7 @@ def assert_empty(engine):
 
 
 def watch_sampler(engine):
-    """Records each row of logits that is sampled from, by (seed of the request, position)."""
+    """Record each row of logits that is sampled from, by (seed of the request, position)."""
     seen = {}
     sampler = engine.runner.sampler
     sample = sampler.sample
@@ -153,7 +153,7 @@ def watch_sampler(engine):
 
 
 def bend_logits(engine, bend):
-    """Lets `bend(logits, seeds)` change the logits in place before each draw."""
+    """Let `bend(logits, seeds)` change the logits in place before each draw."""
     sampler = engine.runner.sampler
     sample = sampler.sample
 
@@ -165,7 +165,7 @@ def bend_logits(engine, bend):
 
 
 def script(engine, answers):
-    """Makes the model write: `answers` gives the tokens of each request, by its seed."""
+    """Make the model write: `answers` gives the tokens of each request, by its seed."""
     left = {seed: iter(tokens) for seed, tokens in answers.items()}
 
     def write(logits, seeds):

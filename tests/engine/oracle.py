@@ -7,7 +7,7 @@ TIE = 1e-5
 
 
 def generate(reference, prompt, max_tokens):
-    """Gives the greedy continuation of a prompt."""
+    """Return the greedy continuation of a prompt."""
     ids = reference.generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=max_tokens, pad_token_id=0
     )
@@ -15,7 +15,7 @@ def generate(reference, prompt, max_tokens):
 
 
 def assert_same_tokens(reference, prompt, got, expected):
-    """Fails where an answer leaves the reference's, unless the reference is at a tie there."""
+    """Fail where an answer leaves the reference's, unless the reference is at a tie there."""
     if got == expected:
         return
     at = next(

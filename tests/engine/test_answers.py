@@ -66,7 +66,7 @@ def alone(make_engine, requests, n=N, **settings):
     answers = []
     for index in range(n):
         engine = make_engine(**settings)
-        engine.intercept(lambda scheduler, index=index: AsAnswer(scheduler, index))
+        engine.stepper.wrap_scheduler(lambda scheduler, index=index: AsAnswer(scheduler, index))
         single = [
             Request(r.prompt, Sampling(1.0, seed=r.sampling.seed), r.stopping, r.output)
             for r in requests

@@ -6,8 +6,7 @@ import threading
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.engine.state import EngineState
-from chairlift.errors import ModelError, Reason
+from chairlift.errors import EngineState, ModelError, Reason
 from chairlift.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 
 from tests.engine.drive import Panic, assert_empty, end, greedy, run, token_ids
@@ -16,7 +15,7 @@ from tests.engine.tiny_model import prompts
 LONG = {"max_tokens": 200, "ignore_eos": True}
 
 
-class Inbox:
+class Mailbox:
     """A sink that keeps events by handle and counts deliveries."""
 
     def __init__(self):
@@ -65,7 +64,7 @@ class Gate:
 
 @pytest.fixture
 async def start(tiny):
-    """Starts async engines and stops them after the test."""
+    """Start async engines and stop them after the test."""
     started = []
 
     async def make(**settings):
@@ -86,8 +85,8 @@ async def engine(start):
     return await start()
 
 
-def submit(engine, request, inbox):
-    return engine.submit(engine.engine.prepare(request), inbox)
+def submit(engine, request, mailbox):
+    return engine.submit(engine.engine.prepare(request), mailbox)
 
 
 async def test_interleaved_requests_get_the_tokens_of_the_synchronous_engine(engine, tiny):
@@ -106,39 +105,39 @@ async def test_interleaved_requests_get_the_tokens_of_the_synchronous_engine(eng
 
 
 async def test_a_sink_gets_all_events_of_a_step_at_once(engine):
-    inbox = Inbox()
-    handles = [submit(engine, greedy([i], 10, ignore_eos=True), inbox) for i in range(1, 5)]
+    mailbox = Mailbox()
+    handles = [submit(engine, greedy([i], 10, ignore_eos=True), mailbox) for i in range(1, 5)]
     for handle in handles:
-        await inbox.ends(handle)
-    for events in inbox.deliveries:
+        await mailbox.ends(handle)
+    for events in mailbox.deliveries:
         token_owners = [handle for handle, event in events if isinstance(event, Tokens)]
         assert len(token_owners) == len(set(token_owners))
-    assert any(len(events) >= 4 for events in inbox.deliveries)
+    assert any(len(events) >= 4 for events in mailbox.deliveries)
     assert all(handle.ended and handle.request_id is not None for handle in handles)
     assert len({handle.name for handle in handles}) == 4
 
 
 async def test_abort_before_the_request_is_accepted(engine):
-    gate, inbox = Gate(engine.engine), Inbox()
-    running = submit(engine, greedy([1], 3, ignore_eos=True), inbox)
+    gate, mailbox = Gate(engine.engine), Mailbox()
+    running = submit(engine, greedy([1], 3, ignore_eos=True), mailbox)
     await gate.reached()
-    handle = submit(engine, greedy([2], **LONG), inbox)
+    handle = submit(engine, greedy([2], **LONG), mailbox)
     engine.abort(handle)
     engine.abort(handle)
     gate.open()
-    finished = await inbox.ends(handle)
+    finished = await mailbox.ends(handle)
     assert finished.reason is FinishReason.CANCELLED
-    assert [type(event) for event in inbox.events[handle]] == [Accepted, Finished]
-    assert (await inbox.ends(running)).reason is FinishReason.LENGTH
+    assert [type(event) for event in mailbox.events[handle]] == [Accepted, Finished]
+    assert (await mailbox.ends(running)).reason is FinishReason.LENGTH
     engine.abort(handle)
 
 
 async def test_abort_while_it_runs(engine):
-    inbox = Inbox()
-    handle = submit(engine, greedy([1], **LONG), inbox)
-    await inbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(handle, [])))
+    mailbox = Mailbox()
+    handle = submit(engine, greedy([1], **LONG), mailbox)
+    await mailbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(handle, [])))
     engine.abort(handle)
-    assert (await inbox.ends(handle)).reason is FinishReason.CANCELLED
+    assert (await mailbox.ends(handle)).reason is FinishReason.CANCELLED
 
 
 async def test_closing_the_iterator_cancels_the_request(engine):
@@ -147,93 +146,93 @@ async def test_closing_the_iterator_cancels_the_request(engine):
         if isinstance(event, Tokens):
             break
     await stream.aclose()
-    inbox = Inbox()
-    await inbox.ends(submit(engine, greedy([2], 2), inbox))
+    mailbox = Mailbox()
+    await mailbox.ends(submit(engine, greedy([2], 2), mailbox))
     await engine.stop()
     assert_empty(engine.engine)
 
 
 async def test_refusals_arrive_as_failed(start):
     engine = await start(max_queued_requests=1, max_num_seqs=1)
-    gate, inbox = Gate(engine.engine), Inbox()
-    first = submit(engine, greedy([1], 3), inbox)
+    gate, mailbox = Gate(engine.engine), Mailbox()
+    first = submit(engine, greedy([1], 3), mailbox)
     await gate.reached()
-    others = [submit(engine, greedy([2], 3), inbox) for _ in range(4)]
+    others = [submit(engine, greedy([2], 3), mailbox) for _ in range(4)]
     assert all(handle.request_id is None for handle in others)
     gate.open()
-    ends = [await inbox.ends(handle) for handle in others]
+    ends = [await mailbox.ends(handle) for handle in others]
     assert [getattr(e, "reason", None) for e in ends].count(Reason.QUEUE_FULL) == 3
-    assert isinstance(await inbox.ends(first), Finished)
+    assert isinstance(await mailbox.ends(first), Finished)
 
 
 async def test_a_full_queue_refuses_while_a_step_runs(start):
     engine = await start(max_queued_requests=2, max_num_seqs=1)
-    gate, inbox = Gate(engine.engine), Inbox()
-    first = submit(engine, greedy([1], 3), inbox)
+    gate, mailbox = Gate(engine.engine), Mailbox()
+    first = submit(engine, greedy([1], 3), mailbox)
     await gate.reached()
-    others = [submit(engine, greedy([2], 3), inbox) for _ in range(4)]
-    ends = [await inbox.ends(handle) for handle in others[2:]]
+    others = [submit(engine, greedy([2], 3), mailbox) for _ in range(4)]
+    ends = [await mailbox.ends(handle) for handle in others[2:]]
     assert [end.reason for end in ends] == [Reason.QUEUE_FULL] * 2
     gate.open()
     for handle in (first, *others[:2]):
-        assert isinstance(await inbox.ends(handle), Finished)
+        assert isinstance(await mailbox.ends(handle), Finished)
     # The queue is empty again.
-    assert isinstance(await inbox.ends(submit(engine, greedy([2], 3), inbox)), Finished)
+    assert isinstance(await mailbox.ends(submit(engine, greedy([2], 3), mailbox)), Finished)
 
 
 async def test_stop_lets_running_requests_finish_and_fails_the_queued(start):
     engine = await start(max_num_seqs=1)
-    inbox = Inbox()
-    running = submit(engine, greedy([1], 30, ignore_eos=True), inbox)
-    await inbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(running, [])))
-    queued = submit(engine, greedy([2], **LONG), inbox)
+    mailbox = Mailbox()
+    running = submit(engine, greedy([1], 30, ignore_eos=True), mailbox)
+    await mailbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(running, [])))
+    queued = submit(engine, greedy([2], **LONG), mailbox)
     stopping = asyncio.create_task(engine.stop(grace_s=60))
-    failed = await inbox.ends(queued)
+    failed = await mailbox.ends(queued)
     assert engine.state is EngineState.DRAINING
-    late = submit(engine, greedy([3], **LONG), inbox)
+    late = submit(engine, greedy([3], **LONG), mailbox)
     await stopping
     assert (failed.reason, failed.usage.output_tokens) == (Reason.DRAINING, 0)
-    assert end(inbox.events[running]).reason is FinishReason.LENGTH
-    assert end(inbox.events[late]).reason is Reason.DRAINING
+    assert end(mailbox.events[running]).reason is FinishReason.LENGTH
+    assert end(mailbox.events[late]).reason is Reason.DRAINING
     assert_empty(engine.engine)
 
 
 async def test_stop_without_grace_ends_everybody(engine):
-    inbox = Inbox()
-    handles = [submit(engine, greedy([i], **LONG), inbox) for i in range(1, 9)]
-    await inbox.until(lambda seen: len(seen) == 8)
+    mailbox = Mailbox()
+    handles = [submit(engine, greedy([i], **LONG), mailbox) for i in range(1, 9)]
+    await mailbox.until(lambda seen: len(seen) == 8)
     await engine.stop()
-    assert {end(inbox.events[handle]).reason for handle in handles} == {Reason.DRAINING}
+    assert {end(mailbox.events[handle]).reason for handle in handles} == {Reason.DRAINING}
     assert_empty(engine.engine)
     await engine.stop()
 
 
 async def test_a_dead_engine_ends_every_request(engine):
-    gate, inbox = Gate(engine.engine), Inbox()
-    handles = [submit(engine, greedy([i], **LONG), inbox) for i in range(1, 9)]
+    gate, mailbox = Gate(engine.engine), Mailbox()
+    handles = [submit(engine, greedy([i], **LONG), mailbox) for i in range(1, 9)]
     await gate.reached()
 
     class Broken:
         def __getattr__(self, name):
             raise Panic
 
-    engine.engine.scheduler = Broken()
+    engine.engine.stepper.core.scheduler = Broken()
     gate.open()
-    ends = [await inbox.ends(handle) for handle in handles]
+    ends = [await mailbox.ends(handle) for handle in handles]
     assert {e.reason for e in ends} == {Reason.ENGINE_DOWN}
     assert engine.state is EngineState.DEAD
-    late = submit(engine, greedy([3], 3), inbox)
-    assert (await inbox.ends(late)).reason is Reason.ENGINE_DOWN
+    late = submit(engine, greedy([3], 3), mailbox)
+    assert (await mailbox.ends(late)).reason is Reason.ENGINE_DOWN
     engine.abort(late)
     await engine.restart()
     assert engine.state is EngineState.SERVING
-    assert isinstance(await inbox.ends(submit(engine, greedy([3], 3), inbox)), Finished)
+    assert isinstance(await mailbox.ends(submit(engine, greedy([3], 3), mailbox)), Finished)
     await engine.stop()
     assert_empty(engine.engine)
 
 
 async def test_a_failed_step_reaches_its_requests_alone(engine):
-    inbox = Inbox()
+    mailbox = Mailbox()
     forward = engine.engine.runner.model.forward
 
     def broken(input_ids, *args):
@@ -242,9 +241,9 @@ async def test_a_failed_step_reaches_its_requests_alone(engine):
         return forward(input_ids, *args)
 
     engine.engine.runner.model.forward = broken
-    failed = await inbox.ends(submit(engine, greedy([300], 3), inbox))
+    failed = await mailbox.ends(submit(engine, greedy([300], 3), mailbox))
     assert failed.reason is Reason.STEP_FAILED
-    assert isinstance(await inbox.ends(submit(engine, greedy([1], 3), inbox)), Finished)
+    assert isinstance(await mailbox.ends(submit(engine, greedy([1], 3), mailbox)), Finished)
     assert engine.state is EngineState.SERVING
 
 
@@ -253,10 +252,10 @@ async def test_a_sink_that_raises_is_cut_off_alone(engine):
         def deliver(self, events):
             raise ValueError
 
-    inbox = Inbox()
+    mailbox = Mailbox()
     faulty = submit(engine, greedy([1], **LONG), Faulty())
-    good = submit(engine, greedy([2], 20, ignore_eos=True), inbox)
-    assert (await inbox.ends(good)).reason is FinishReason.LENGTH
+    good = submit(engine, greedy([2], 20, ignore_eos=True), mailbox)
+    assert (await mailbox.ends(good)).reason is FinishReason.LENGTH
     await engine.stop(grace_s=60)
     assert faulty.ended
     assert_empty(engine.engine)
@@ -273,27 +272,27 @@ async def test_an_idle_engine_rests(start):
         return output
 
     engine.engine.advance = counted
-    inbox = Inbox()
-    await inbox.ends(submit(engine, greedy([1], 3), inbox))
+    mailbox = Mailbox()
+    await mailbox.ends(submit(engine, greedy([1], 3), mailbox))
     # The window passed with a request in the queue: a thread that spins turns thousands of times.
     assert len(idle_turns) < 20
 
 
 async def test_flush_lets_a_partial_batch_run(start):
     engine = await start(batching="static", batch_timeout_s=3600)
-    inbox = Inbox()
-    handle = submit(engine, greedy([1], 3), inbox)
+    mailbox = Mailbox()
+    handle = submit(engine, greedy([1], 3), mailbox)
     engine.flush()
-    assert isinstance(await inbox.ends(handle), Finished)
+    assert isinstance(await mailbox.ends(handle), Finished)
 
 
 async def test_steps_can_be_watched(engine):
-    records, inbox = [], Inbox()
+    records, mailbox = [], Mailbox()
     end_watching = engine.watch_steps(records.append)
-    handle = submit(engine, greedy([7] * 40, 3, ignore_eos=True), inbox)
-    await inbox.ends(handle)
+    handle = submit(engine, greedy([7] * 40, 3, ignore_eos=True), mailbox)
+    await mailbox.ends(handle)
     end_watching()
-    await inbox.ends(submit(engine, greedy([1], 3), inbox))
+    await mailbox.ends(submit(engine, greedy([1], 3), mailbox))
     assert [rows for record in records for rows in record.rows] == [
         (0, handle.request_id, 32, False),
         (0, handle.request_id, 8, True),
@@ -305,10 +304,10 @@ async def test_steps_can_be_watched(engine):
 
 
 async def test_requests_before_the_start_are_refused(tiny, make_engine):
-    engine, inbox = AsyncEngine(tiny.folder), Inbox()
-    handle = engine.submit(make_engine().prepare(greedy([1])), inbox)
+    engine, mailbox = AsyncEngine(tiny.folder), Mailbox()
+    handle = engine.submit(make_engine().prepare(greedy([1])), mailbox)
     engine.abort(handle)
-    assert (await inbox.ends(handle)).reason is Reason.STARTING
+    assert (await mailbox.ends(handle)).reason is Reason.STARTING
     await engine.stop()
 
 
@@ -322,17 +321,17 @@ async def test_a_model_that_is_missing_is_told(tmp_path):
 
 async def test_random_aborts_leave_nothing(start):
     engine = await start(max_queued_requests=2000)
-    inbox = Inbox()
+    mailbox = Mailbox()
     handles = []
     for i in range(150):
-        handles.append(submit(engine, greedy(prompts()[i % 8], 20), inbox))
+        handles.append(submit(engine, greedy(prompts()[i % 8], 20), mailbox))
         if i % 3 == 0:
             engine.abort(handles[(i * 7919) % len(handles)])
         if i % 5 == 0:
             await asyncio.sleep(0)
     for handle in handles:
-        await inbox.ends(handle)
-    assert all(isinstance(end(events), Finished) for events in inbox.events.values())
+        await mailbox.ends(handle)
+    assert all(isinstance(end(events), Finished) for events in mailbox.events.values())
     await engine.stop()
     assert_empty(engine.engine)
 

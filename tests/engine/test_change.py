@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.inbox import Inbox
+from chairlift.engine.handle import Mailbox
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted, Change, Finished, FinishReason, Schedule, Stopping
 
@@ -15,7 +15,7 @@ MAX_TOKENS = 12
 
 
 def step(engine, times=40):
-    """Steps, also where there is nothing to run; gives the events."""
+    """Step, also where there is nothing to run; return the events."""
     return [event for _ in range(times) for event in engine.step()]
 
 
@@ -108,19 +108,19 @@ def test_a_wrong_change_names_its_field_and_changes_nothing(engine, field):
 async def test_pause_and_resume_from_the_event_loop(tiny):
     engine = AsyncEngine(tiny.folder, max_num_seqs=4, max_num_batched_tokens=32)
     await engine.start()
-    inbox = Inbox()
+    mailbox = Mailbox()
     request = replace(greedy([1, 2, 3], 20, ignore_eos=True), credit=0)
-    handle = engine.submit(await engine.prepare(request), inbox)
+    handle = engine.submit(await engine.prepare(request), mailbox)
     engine.pause(handle)
     engine.change(handle, Change(credit=20))
     # The neighbour's whole answer goes by.
     async for _ in engine.generate(greedy([7], 50, ignore_eos=True)):
         pass
-    assert [type(event) for event in await inbox.take()] == [Accepted]
+    assert [type(event) for event in await mailbox.take()] == [Accepted]
     engine.resume(handle)
     events = []
-    while not inbox.ended:
-        events += await inbox.take()
+    while not mailbox.ended:
+        events += await mailbox.take()
     assert len(token_ids(events)) == 20
     # It has ended: none of these does anything.
     engine.pause(handle)
@@ -131,8 +131,8 @@ async def test_pause_and_resume_from_the_event_loop(tiny):
 async def test_a_wrong_change_is_refused_on_the_event_loop(tiny):
     engine = AsyncEngine(tiny.folder, max_num_seqs=4, max_num_batched_tokens=32)
     await engine.start()
-    inbox = Inbox()
-    handle = engine.submit(await engine.prepare(greedy([1] * 250, 3)), inbox)
+    mailbox = Mailbox()
+    handle = engine.submit(await engine.prepare(greedy([1] * 250, 3)), mailbox)
     with pytest.raises(RequestError) as caught:
         # The context of 256 has room for six tokens.
         engine.change(handle, Change(stopping=Stopping(max_tokens=9, min_tokens=7)))

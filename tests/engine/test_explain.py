@@ -1,9 +1,11 @@
 """Why a request waits: told while it does, and by its timeline."""
 
+import asyncio
+import threading
+
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.explain import ask_why
-from chairlift.engine.inbox import Inbox
+from chairlift.engine.handle import Mailbox
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Accepted, Change, RequestState, WaitCause
 
@@ -38,10 +40,10 @@ def test_the_queued_time_is_the_sum_of_its_causes(make_engine, clock):
 async def test_the_engine_thread_answers_many_at_once(tiny):
     engine = AsyncEngine(tiny.folder, max_num_seqs=1)
     await engine.start()
-    inbox = Inbox()
+    mailbox = Mailbox()
     prepared = [await engine.prepare(greedy([i], 200, ignore_eos=True)) for i in (1, 2, 3)]
-    handles = [engine.submit(request, inbox) for request in prepared]
-    while not any(not isinstance(event, Accepted) for event in await inbox.take()):
+    handles = [engine.submit(request, mailbox) for request in prepared]
+    while not any(not isinstance(event, Accepted) for event in await mailbox.take()):
         pass
     runs, *queued = await engine.explain(handles)
     assert runs.state is RequestState.RUNNING
@@ -53,18 +55,30 @@ async def test_the_engine_thread_answers_many_at_once(tiny):
     await engine.stop()
 
 
-class Deaf:
-    """A thread that never answers."""
+async def test_a_thread_that_does_not_answer_is_not_waited_for(tiny, monkeypatch):
+    monkeypatch.setattr("chairlift.engine.async_engine.EXPLAIN_TIMEOUT_S", 0.01)
+    engine = AsyncEngine(tiny.folder, max_num_seqs=1)
+    await engine.start()
+    forward = engine.engine.runner.model.forward
+    entered, may_go_on = threading.Event(), threading.Event()
 
-    def put(self, command):
-        self.command = command
+    def held(*inputs):
+        entered.set()
+        may_go_on.wait()
+        return forward(*inputs)
 
-
-async def test_a_thread_that_does_not_answer_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("chairlift.engine.explain.ANSWER_TIMEOUT_S", 0.01)
-    deaf = Deaf()
-    with pytest.raises(RequestError) as error:
-        await ask_why(deaf, [])
-    assert error.value.reason is Reason.ENGINE_BUSY
-    # An answer that comes too late is dropped.
-    deaf.command.reply([])
+    engine.engine.runner.model.forward = held
+    handle = engine.submit(await engine.prepare(greedy([1], 3)), mailbox := Mailbox())
+    assert await asyncio.to_thread(entered.wait, 60)
+    try:
+        with pytest.raises(RequestError) as error:
+            await engine.explain([handle])
+        assert error.value.reason is Reason.ENGINE_BUSY
+    finally:
+        may_go_on.set()
+    # The late answer is dropped, and the thread goes on.
+    while not mailbox.ended:
+        await mailbox.take()
+    monkeypatch.undo()
+    assert await engine.explain([handle]) == [None]
+    await engine.stop()

@@ -1,4 +1,4 @@
-"""A fault fails the guilty alone, or takes the engine down with everybody told."""
+"""A fault fails the failing alone, or takes the engine down with everybody told."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ POISON = 377
 
 
 def break_forward(engine, fails):
-    """Raises in the forward pass of those calls (counted from 1) for which `fails` says so."""
+    """Raise in the forward pass of those calls (counted from 1) for which `fails` says so."""
     forward = engine.runner.model.forward
     calls = iter(range(1, 1_000_000))
 
@@ -66,8 +66,8 @@ def alone(engine, requests):
     return [token_ids(run(engine, [request])[0]) for request in requests]
 
 
-@pytest.mark.parametrize("guilty", [{0}, {7}, {2, 3}, {1, 4, 6}, set(range(8))])
-def test_prompts_the_model_fails_for_fail_alone(make_engine, guilty):
+@pytest.mark.parametrize("failing", [{0}, {7}, {2, 3}, {1, 4, 6}, set(range(8))])
+def test_prompts_the_model_fails_for_fail_alone(make_engine, failing):
     clean = [[token for token in prompt if token != POISON] for prompt in prompts()]
     requests = [greedy(p, 12, ignore_eos=True) for p in clean]
     expected = alone(make_engine(), requests)
@@ -75,11 +75,11 @@ def test_prompts_the_model_fails_for_fail_alone(make_engine, guilty):
 
     engine = make_engine()
     poison_prompt(engine, POISON)
-    for i in guilty:
+    for i in failing:
         requests[i] = greedy([*clean[i], POISON], 12, ignore_eos=True)
     answers = run(engine, requests)
     for i, events in enumerate(answers):
-        if i in guilty:
+        if i in failing:
             assert end(events).reason is Reason.STEP_FAILED
             assert token_ids(events) == []
         else:
@@ -199,7 +199,7 @@ def test_a_fault_in_the_scheduler_takes_the_engine_down(engine):
             raise Panic
 
     engine.add(greedy([1, 2, 3]))
-    engine.scheduler = Broken()
+    engine.stepper.core.scheduler = Broken()
     with pytest.raises(EngineDownError):
         engine.step()
     with pytest.raises(EngineDownError):

@@ -100,7 +100,7 @@ BAD = [
     (Request([1], stopping={"max_tokens": 3}), "stopping"),
     (Request([1], schedule=None), "schedule"),
     (Request(Chat("secret")), "chat.messages"),
-    (Request(Chat([{"role": "user", "content": "secret"}])), "chat.messages[0]"),
+    (Request(Chat([{"role": "user", "text": "secret"}])), "chat.messages[0]"),
     (Request(Chat([ChatMessage("user", b"secret")])), "chat.messages[0].content"),
     (Request(Chat([ChatMessage("user", None)])), "chat.messages[0].content"),
     (Request(Chat([USER], add_generation_prompt="no")), "chat.add_generation_prompt"),
@@ -280,8 +280,13 @@ def test_numbers_of_any_size_have_a_message(engine):
 
 def test_defaults_are_the_engines(engine):
     prepared = engine.prepare(Request([1, 2, 3]))
-    drawing = prepared.drawing
-    assert (drawing.temperature, drawing.top_k, drawing.top_p, drawing.min_p) == (1.0, 0, 1.0, 0.0)
+    sampling = prepared.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (
+        1.0,
+        0,
+        1.0,
+        0.0,
+    )
     assert prepared.max_tokens == MAX_MODEL_LEN - 3
     assert (prepared.times.queue_timeout_s, prepared.times.time_limit_s) == (30.0, 600.0)
     assert prepared.stop_token_ids == (EOS,)

@@ -51,5 +51,5 @@ def test_a_batch_of_known_views_asks_python_for_nothing(make_engine, monkeypatch
     monkeypatch.setattr(CpuBackend, "attend", counted)
     assert [token_ids(events) for events in run(engine, requests)] == expected
     # The prompts' step is another each time; the five of a token each are known.
-    num_layers = len(engine.runner.model.blocks)
+    num_layers = len(engine.runner.model.layers)
     assert calls == [8] * num_layers

@@ -75,7 +75,7 @@ WINDOWS = (1, 2, 15, 16, 17, 255, 256, 1000)
 
 
 def write(folder, sizes, model_class=LlamaForCausalLM, config_class=LlamaConfig):
-    """Writes a model, every parameter random, and gives it."""
+    """Write a model, every parameter random, and return it."""
     torch.manual_seed(0)
     model = model_class(config_class(**{**SIZES, **sizes})).eval()
     with torch.no_grad():

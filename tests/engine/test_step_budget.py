@@ -11,7 +11,7 @@ FIXED_S, TOKEN_S = 0.01, 0.001
 
 @pytest.fixture
 def timed(make_engine, clock):
-    """Builds engines whose steps take their time; gives also the tokens of each step."""
+    """Build engines whose steps take their time; return also the tokens of each step."""
 
     def build(**settings):
         engine, steps = make_engine(max_num_batched_tokens=256, **settings), []

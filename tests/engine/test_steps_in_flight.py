@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.sampler import Sampled
+from chairlift.engine.model_runner import Sampled
 from chairlift.errors import EngineDownError, Reason
 from chairlift.types import FinishReason, Output, Tokens
 
@@ -126,7 +126,7 @@ def test_steps_that_fail_now_and_then_are_computed_again(make_pipelined, alone):
 
 
 def fail_on_the_device(engine, fails):
-    """Lets the wait for those launches (counted from 1) raise for which `fails` says so."""
+    """Let the wait for those launches (counted from 1) raise for which `fails` says so."""
     launch = engine.runner.run
     calls = iter(range(1, 1_000_000))
 
@@ -152,15 +152,15 @@ def test_a_step_that_fails_late_takes_the_one_that_read_it_with_it(make_pipeline
     assert_empty(engine)
 
 
-@pytest.mark.parametrize("guilty", [{0}, {2, 3}, set(range(8))])
-def test_the_guilty_fail_alone(make_pipelined, alone, guilty):
+@pytest.mark.parametrize("failing", [{0}, {2, 3}, set(range(8))])
+def test_the_guilty_fail_alone(make_pipelined, alone, failing):
     wanted = requests()
-    for i in guilty:
+    for i in failing:
         wanted[i] = replace(wanted[i], prompt=[*wanted[i].prompt, POISON])
     engine = make_pipelined()
     poison_prompt(engine, POISON)
     for i, events in enumerate(run(engine, wanted)):
-        if i in guilty:
+        if i in failing:
             assert end(events).reason is Reason.STEP_FAILED
         elif POISON not in alone[i]:
             assert token_ids(events) == alone[i]

@@ -8,7 +8,7 @@ from tests.engine.drive import end, greedy, run, script, text, token_ids
 
 
 def write(engine, answer, **request):
-    """Lets the model answer with a text; gives the events."""
+    """Let the model answer with a text; return the events."""
     ids = engine.tokenizer.encode(answer, add_special_tokens=False)
     script(engine, {1: [*ids, tiny_model.EOS]})
     return run(engine, [greedy([5, 6, 7], 200, seed=1, **request)])[0]

@@ -101,12 +101,12 @@ def test_a_failed_step_forgets_what_was_swapped(make_engine, kv_blocks, clock):
     expected = [token_ids(events) for events in run(make_engine(), requests())]
     engine = make_engine(kv_cache_memory=kv_blocks(TIGHT - 8), swap_memory=kv_blocks(64))
     take_time(engine, clock)
-    guilty = requests()[3].sampling.seed
+    failing = requests()[3].sampling.seed
     held = []
 
     def poison(_, seeds):
         load = engine.load()
-        if guilty in seeds and (held or load.num_free_host_blocks < load.num_host_blocks):
+        if failing in seeds and (held or load.num_free_host_blocks < load.num_host_blocks):
             held.append(load.num_host_blocks - load.num_free_host_blocks)
             raise MemoryError
 
@@ -134,7 +134,7 @@ def test_blocks_that_cannot_be_moved_take_the_engine_down(make_engine, kv_blocks
     engine.runner.model.backend.copy_blocks = fail
     with pytest.raises(EngineDownError):
         run(engine, requests())
-    assert engine.down
+    assert engine.is_down
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, "block - 1"])

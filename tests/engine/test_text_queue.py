@@ -56,7 +56,7 @@ async def work():
 
 
 async def turns(num=20):
-    """Lets the event loop do all that it can do."""
+    """Let the event loop do all that it can do."""
     for _ in range(num):
         await asyncio.sleep(0)
 

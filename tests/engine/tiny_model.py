@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 
 
 def write(folder, seed=0):
-    """Writes the checkpoint and gives the reference model (eager, float32)."""
+    """Write the checkpoint and return the reference model (eager, float32)."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
@@ -48,7 +48,7 @@ def write(folder, seed=0):
 
 
 def write_tokenizer(folder, vocab_size, alphabet=()):
-    """Writes a byte-level tokenizer and a chat template."""
+    """Write a byte-level tokenizer and a chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -68,7 +68,7 @@ def write_tokenizer(folder, vocab_size, alphabet=()):
 
 
 def prompts(num=8, seed=0, vocab_size=VOCAB_SIZE):
-    """Gives prompts of many lengths, half of which begin alike for two blocks."""
+    """Return prompts of many lengths, half of which begin alike for two blocks."""
     draw = random.Random(seed)
     shared = [draw.randrange(1, vocab_size) for _ in range(40)]
     lengths = [1, 3, 16, 17, 33, 50, 70, 97]

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def norm(x=None, weight=None, out=None):
-    """Calls `rms_norm` with good arguments, save those given."""
+    """Call `rms_norm` with good arguments, save those given."""
     x = torch.ones(3, 8) if x is None else x
     weight = torch.ones(8) if weight is None else weight
     out = torch.empty(3, 8) if out is None else out

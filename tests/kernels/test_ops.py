@@ -15,7 +15,7 @@ def randn(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 def assert_close(got: Tensor, expected: Tensor, terms: int = 1) -> None:
-    """Compares with a float64 result: one rounding of the dtype plus float32 accumulation."""
+    """Compare with a float64 result: one rounding of the dtype plus float32 accumulation."""
     rounding = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}[got.dtype]
     torch.testing.assert_close(
         got.double(), expected, rtol=1.01 * rounding + 1e-6, atol=1e-6 * terms**0.5

@@ -71,7 +71,7 @@ sys.exit(pytest.main(["-q", "-x", "-k", "twin and not shape3", *tests]))
 
 
 def run(program: str, **environment: str) -> list[str]:
-    """Runs a program and gives the lines that it printed."""
+    """Run a program and return the lines that it printed."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | environment,

@@ -6,7 +6,7 @@ from chairlift import _core, reference
 
 
 def sample(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0):
-    """Draws one token per row; the position is the row's number."""
+    """Draw one token per row; the position is the row's number."""
     rows = len(logits)
     tokens, counts, ranks = (torch.empty(rows, dtype=torch.int32) for _ in range(3))
     logprobs = torch.empty(rows)

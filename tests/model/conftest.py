@@ -17,7 +17,7 @@ def one_torch_thread():
 
 @pytest.fixture(scope="session")
 def pretrained(tmp_path_factory):
-    """Gives `(family, seed) -> (reference model, folder of its checkpoint)`, built once each."""
+    """Return `(family, seed) -> (reference model, folder of its checkpoint)`, built once each."""
 
     @cache
     def get(family, seed=0):

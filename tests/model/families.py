@@ -67,7 +67,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
 
 
 def build(family: str, seed: int = 0) -> PreTrainedModel:
-    """Gives a float32 reference model, eager attention, every parameter random."""
+    """Return a float32 reference model, eager attention, every parameter random."""
     config_class, settings = FAMILIES[family]
     config = config_class(**{**SIZES, **settings})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
@@ -82,11 +82,11 @@ def build(family: str, seed: int = 0) -> PreTrainedModel:
 
 
 def neutral(name: str, parameter: torch.Tensor) -> torch.Tensor:
-    """Gives the value that a forgotten parameter would have: ones for a norm, else zeros."""
+    """Return the value that a forgotten parameter would have: ones for a norm, else zeros."""
     return torch.ones_like(parameter) if "norm" in name else torch.zeros_like(parameter)
 
 
 def random_tokens(length: int, seed: int) -> list[int]:
-    """Gives a prompt."""
+    """Return a prompt."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(SIZES["vocab_size"], (length,), generator=generator).tolist()

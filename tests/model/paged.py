@@ -21,7 +21,7 @@ BLOCK_SIZE = 16
 
 
 def load_model(folder, **settings):
-    """Gives the Transformer of a model folder on the CPU backend."""
+    """Return the Transformer of a model folder on the CPU backend."""
     config = ModelConfig.load(folder, **settings)
     return Transformer(config, load_weights(folder, config), CpuBackend())
 
@@ -32,7 +32,7 @@ class PagedBatch:
     def __init__(self, model: Transformer, num_rows: int, max_len: int, seed: int = 0) -> None:
         self.model = model
         self.computed = [0] * num_rows
-        num_groups = len(model.config.kv_windows)
+        num_groups = len(model.config.spec.kv_windows)
         columns = -(-max_len // BLOCK_SIZE)
         owned = num_groups * num_rows * columns
         num_blocks = 1 + 2 * owned
@@ -43,7 +43,7 @@ class PagedBatch:
         self.kv_cache[:, order[owned:]] = torch.nan
 
     def step(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
-        """Computes the next tokens of some rows; gives the logits `[len(chunk), vocab]` of each."""
+        """Compute the next tokens of some rows; return the logits `[len(chunk), vocab]` of each."""
         lengths = [len(chunk) for chunk in chunks.values()]
         logits = self.model.logits(self.hidden(chunks))
         return dict(zip(chunks, logits.split(lengths), strict=True))
@@ -51,7 +51,7 @@ class PagedBatch:
     def hidden(
         self, chunks: Mapping[int, Sequence[int]], selected: Sequence[int] | None = None
     ) -> Tensor:
-        """Computes the next tokens; gives the hidden states of all, or of the selected ones."""
+        """Compute the next tokens; return the hidden states of all, or of the selected ones."""
         input_ids = torch.tensor([token for chunk in chunks.values() for token in chunk]).int()
         indices = None if selected is None else torch.tensor(selected, dtype=torch.int32)
         hidden = self.model.forward(input_ids, self._metadata(chunks), self.kv_cache, indices)
@@ -80,7 +80,7 @@ class PagedBatch:
 
 
 def prompt_logits(model: Transformer, prompt: Sequence[int], chunk: int | None = None) -> Tensor:
-    """Gives the logits `[len(prompt), vocab]` of a prompt alone, `chunk` tokens at a time."""
+    """Return the logits `[len(prompt), vocab]` of a prompt alone, `chunk` tokens at a time."""
     batch = PagedBatch(model, num_rows=1, max_len=len(prompt))
     size = chunk or len(prompt)
     return torch.cat(
@@ -91,7 +91,7 @@ def prompt_logits(model: Transformer, prompt: Sequence[int], chunk: int | None =
 def generate(
     model: Transformer, prompts: Sequence[Sequence[int]], num_tokens: int, budget: int
 ) -> list[list[int]]:
-    """Answers all prompts in one batch greedily; a step computes at most `budget` tokens.
+    """Answer all prompts in one batch greedily; a step computes at most `budget` tokens.
 
     Every row's `computed` chases the length of its sequence, so that prompts are cut into chunks
     and rows that decode share their steps with rows that still read.

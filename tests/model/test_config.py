@@ -1,16 +1,23 @@
 """What a model folder says, and what is refused."""
 
+import ast
 import json
+from dataclasses import replace
+from pathlib import Path
 
+import chairlift
 import pytest
 import torch
 from chairlift.config import Dtype
 from chairlift.errors import ModelError
-from chairlift.model.config import (
-    GenerationDefaults,
+from chairlift.model.config import GenerationDefaults, ModelConfig
+from chairlift.model.families import FAMILIES as OUR_FAMILIES
+from chairlift.model.spec import (
+    Attention,
     LinearScaling,
     Llama3Scaling,
-    ModelConfig,
+    RmsNorm,
+    Rope,
 )
 
 from tests.model.families import FAMILIES
@@ -28,7 +35,7 @@ LLAMA = {
 
 @pytest.fixture
 def load(tmp_path):
-    """Gives `load(**changes)`: the configuration of LLAMA with changes; ... takes a key out."""
+    """Return `load(**changes)`: the configuration of LLAMA with changes; ... takes a key out."""
 
     def get(*, compute=Dtype.AUTO, generation=None, **changes):
         values = {key: value for key, value in {**LLAMA, **changes}.items() if value is not ...}
@@ -46,26 +53,27 @@ def test_fields_are_those_of_transformers(pretrained, family):
     ours, theirs = ModelConfig.load(folder), reference.config
     attention = reference.model.layers[0].self_attn
     assert ours.architecture == type(reference).__name__
-    assert ours.head_dim == attention.head_dim
-    assert ours.num_kv_heads == theirs.num_key_value_heads
-    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
-    assert ours.tie_word_embeddings == theirs.tie_word_embeddings
-    assert ours.qkv_bias == (attention.q_proj.bias is not None)
-    assert ours.o_bias == (attention.o_proj.bias is not None)
-    assert ours.mlp_bias == (reference.model.layers[0].mlp.up_proj.bias is not None)
-    assert ours.qk_norm == hasattr(attention, "q_norm")
+    assert ours.spec.head.is_tied == theirs.tie_word_embeddings
+    for layer in ours.spec.layers:
+        own = layer.attention
+        assert own.head_dim == attention.head_dim
+        assert own.num_kv_heads == theirs.num_key_value_heads
+        assert own.rope.theta == theirs.rope_parameters["rope_theta"]
+        assert own.qkv_bias == (attention.q_proj.bias is not None)
+        assert own.out_bias == (attention.o_proj.bias is not None)
+        assert (own.qk_norm is not None) == hasattr(attention, "q_norm")
+        has_bias = reference.model.layers[0].mlp.up_proj.bias is not None
+        assert layer.feed_forward.bias == has_bias
     assert ours.eos_token_ids == (2,)
     assert ours.bos_token_id == 1
 
 
 def test_absent_values_take_the_defaults_of_transformers(load):
     config = load()
-    assert config.num_kv_heads == 4
-    assert config.head_dim == 16
-    assert config.rms_norm_eps == 1e-6
-    assert config.rope_theta == 10_000
-    assert config.rope_scaling is None
-    assert not config.tie_word_embeddings
+    attention = config.spec.layers[0].attention
+    assert attention == Attention(num_heads=4, num_kv_heads=4, head_dim=16, rope=Rope(10_000))
+    assert config.spec.final_norm == config.spec.layers[0].norm == RmsNorm(1e-6)
+    assert not config.spec.head.is_tied
     assert config.eos_token_ids == ()
     assert config.bos_token_id is None
     assert config.generation == GenerationDefaults()
@@ -80,15 +88,14 @@ def test_old_and_new_rope_keys_mean_the_same(load):
     old = load(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 4.0})
     new = load(rope_parameters={"rope_type": "linear", "factor": 4, "rope_theta": 5e5})
     assert old == new
-    assert old.rope_scaling == LinearScaling(4.0)
-    assert old.rope_theta == 5e5
+    assert old.spec.ropes == (Rope(5e5, LinearScaling(4.0)),)
 
 
 def test_llama3_rope_scales_from_the_longest_length_unless_told(load):
     rope = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
-    assert load(rope_scaling=rope).rope_scaling == Llama3Scaling(8, 1, 4, 256)
+    assert load(rope_scaling=rope).spec.ropes == (Rope(10_000, Llama3Scaling(8, 1, 4, 256)),)
     rope["original_max_position_embeddings"] = 64
-    assert load(rope_scaling=rope).rope_scaling == Llama3Scaling(8, 1, 4, 64)
+    assert load(rope_scaling=rope).spec.ropes == (Rope(10_000, Llama3Scaling(8, 1, 4, 64)),)
 
 
 def test_layers_with_the_same_window_share_a_kv_group(load):
@@ -101,8 +108,8 @@ def test_layers_with_the_same_window_share_a_kv_group(load):
         sliding_window=24,
         layer_types=kinds,
     )
-    assert config.kv_windows == (24, None)
-    assert config.layer_group == (0, 1, 0)
+    assert config.spec.kv_windows == (24, None)
+    assert config.spec.layer_groups == (0, 1, 0)
 
 
 @pytest.mark.parametrize(("window", "expected"), [(255, 255), (256, None), (None, None)])
@@ -110,7 +117,7 @@ def test_a_window_as_long_as_the_model_is_none(load, window, expected):
     config = load(
         architectures=["MistralForCausalLM"], num_key_value_heads=2, sliding_window=window
     )
-    assert config.kv_windows == (expected,)
+    assert config.spec.kv_windows == (expected,)
 
 
 def test_qwen_has_no_window_unless_it_is_in_use(load):
@@ -121,7 +128,45 @@ def test_qwen_has_no_window_unless_it_is_in_use(load):
         sliding_window=24,
         max_window_layers=0,
     )
-    assert config.kv_windows == (None,)
+    assert config.spec.kv_windows == (None,)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_heads": 8}, {"num_kv_heads": 2}, {"head_dim": 32}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_spec_whose_layers_differ_in_shape_is_refused_by_the_field(load, changes):
+    spec = load().spec
+    first, second = spec.layers
+    other = replace(second, attention=replace(second.attention, **changes))
+    ((name, value),) = changes.items()
+    with pytest.raises(ModelError, match=rf"^layers\[1\]\.{name}: expected .*, got {value}$"):
+        replace(spec, layers=(first, other))
+
+
+def test_a_spec_without_layers_is_refused(load):
+    with pytest.raises(ModelError, match=r"^layers: expected at least one, got none"):
+        replace(load().spec, layers=())
+
+
+def test_nothing_but_the_families_and_the_config_names_a_family():
+    package = Path(chairlift.__file__).parent
+    allowed = {"families", "config.py"}
+    names = [name.removesuffix("ForCausalLM").lower() for name in OUR_FAMILIES]
+    for path in (package / "model").rglob("*.py"):
+        if not allowed & {*path.relative_to(package / "model").parts}:
+            tree = ast.parse(path.read_text())
+            words = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+            words |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+            words |= {
+                module
+                for n in ast.walk(tree)
+                if isinstance(n, ast.ImportFrom) and (module := n.module)
+            }
+            found = [(path.name, w) for w in words for n in names if n in w.lower()]
+            assert all(word == "Llama3Scaling" for _, word in found), found
+            assert not any("families" in word for word in words), path
 
 
 def test_generation_config_gives_sampling_defaults_and_end_tokens(load):

@@ -30,7 +30,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def failure(load, name):
-    """Gives the one short line with which a folder is refused, which names a file."""
+    """Return the one short line with which a folder is refused, which names a file."""
     with pytest.raises(ModelError) as error:
         load()
     message = str(error.value)
@@ -61,7 +61,7 @@ def test_an_integer_above_its_bound_is_refused_at_once(tmp_path, name):
 
 def test_the_most_layers_are_looked_at_in_a_moment(tmp_path):
     write(tmp_path, num_hidden_layers=MOST_OF["num_hidden_layers"])
-    assert ModelConfig.load(tmp_path).num_layers == MOST_OF["num_hidden_layers"]
+    assert ModelConfig.load(tmp_path).spec.num_layers == MOST_OF["num_hidden_layers"]
 
 
 ROPE = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}

@@ -38,9 +38,9 @@ def test_a_block_holds_keys_and_values_of_one_group(plain, mixed):
 
 
 def test_layers_of_a_group_lie_side_by_side_in_its_blocks(plain, mixed):
-    assert layer_slots(plain) == (0, 1, 2)
-    assert mixed.layer_group == (0, 1, 0)
-    assert layer_slots(mixed) == (0, 0, 1)
+    assert layer_slots(plain.spec) == (0, 1, 2)
+    assert mixed.spec.layer_groups == (0, 1, 0)
+    assert layer_slots(mixed.spec) == (0, 0, 1)
 
 
 def test_the_pool_is_as_large_as_the_setting(plain):

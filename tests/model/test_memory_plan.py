@@ -10,7 +10,7 @@ from chairlift.errors import ConfigError
 from chairlift.kernels import Linear
 from chairlift.model.config import ModelConfig
 from chairlift.model.memory_plan import plan_memory
-from chairlift.model.transformer import cos_sin_table
+from chairlift.model.rope import cos_sin_table
 from chairlift.model.weights import load_weights
 from torch import Tensor
 
@@ -31,6 +31,12 @@ def loaded_bytes(part):
     return sum(loaded_bytes(getattr(part, name)) for name in part.__slots__)
 
 
+def rope_bytes(model):
+    """Bytes of the tables of RoPE."""
+    head_dim, length = model.spec.shape.head_dim, model.max_model_len
+    return sum(cos_sin_table(rope, head_dim, length).nbytes for rope in model.spec.ropes)
+
+
 @pytest.mark.parametrize("quantize", Quantize)
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
 @pytest.mark.parametrize("name", ["llama", "qwen3, alternating window, wide heads, biases"])
@@ -39,7 +45,7 @@ def test_the_plan_is_what_is_loaded(pretrained, name, dtype, quantize):
     model = ModelConfig.load(folder, dtype)
     plan = plan_memory(EngineConfig(quantize=quantize), model, CpuBackend())
     weights = load_weights(folder, model, quantize=quantize)
-    assert plan.weight_bytes == loaded_bytes(weights) + cos_sin_table(model).nbytes
+    assert plan.weight_bytes == loaded_bytes(weights) + rope_bytes(model)
 
 
 def test_fewer_bits_take_fewer_bytes(pretrained):

@@ -26,7 +26,7 @@ CHAT = Chat([ChatMessage("user", "Hello 🚡")])
 
 
 def write(folder: Path, backend: Backend | None = None, **config) -> Path:
-    """Makes a model folder: `tokenizer.json`, and `tokenizer_config.json` where there is any."""
+    """Make a model folder: `tokenizer.json`, and `tokenizer_config.json` where there is any."""
     (backend or byte_level_bpe()).save(str(folder / "tokenizer.json"))
     if config:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))

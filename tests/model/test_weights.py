@@ -41,7 +41,7 @@ def load(folder, **settings):
 
 
 def edit(folder, change):
-    """Rewrites the checkpoint with `change` applied to its tensors."""
+    """Rewrite the checkpoint with `change` applied to its tensors."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
@@ -49,7 +49,7 @@ def edit(folder, change):
 
 
 def failure(folder):
-    """Loads a broken checkpoint and gives its one line."""
+    """Load a broken checkpoint and return its one line."""
     with pytest.raises(ModelError) as error:
         load(folder)
     message = str(error.value)
@@ -72,7 +72,7 @@ def test_a_checkpoint_of_any_type_is_converted(folder, stored, computed):
     config = ModelConfig.load(folder, computed)
     weights = load_weights(folder, config)
     expected = load_file(folder / "model.safetensors")
-    assert torch.equal(weights.norm, expected[NORM].to(config.dtype))
+    assert torch.equal(weights.final_norm, expected[NORM].to(config.dtype))
     table = expected["model.embed_tokens.weight"]
     assert torch.equal(weights.embedding, table.to(config.dtype))
 
@@ -160,7 +160,7 @@ def test_a_corrupt_file_is_named(folder, content):
 
 
 def header_of(path):
-    """Gives the header of a safetensors file, and its data."""
+    """Return the header of a safetensors file, and its data."""
     content = path.read_bytes()
     end = 8 + struct.unpack("<Q", content[:8])[0]
     return json.loads(content[8:end]), content[end:]

@@ -79,7 +79,7 @@ def measure(num_documents: int) -> Iterator[Quality]:
 
 def _logits(model: Transformer, prompt: Tensor) -> Tensor:
     """Return the logits `[T, vocab_size]` of one prompt alone."""
-    num_groups, num_tokens = len(model.config.kv_windows), len(prompt)
+    num_groups, num_tokens = len(model.config.spec.kv_windows), len(prompt)
     columns = -(-num_tokens // BLOCK_SIZE)
     tables = 1 + torch.arange(num_groups * columns).int().view(num_groups, 1, columns)
     places = torch.arange(num_tokens)

@@ -26,14 +26,14 @@ class Projections(NamedTuple):
 
     @classmethod
     def of(cls, qkv: Tensor, num_heads: int, num_kv_heads: int, head_dim: int) -> "Projections":
-        """Cuts a contiguous buffer into its parts."""
+        """Cut a contiguous buffer into its parts."""
         parts = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
         query, key, value = torch.split(parts, [num_heads, num_kv_heads, num_kv_heads], dim=1)
         return cls(qkv, query, key, parts[:, : num_heads + num_kv_heads], value)
 
 
 class Rotation(NamedTuple):
-    """What a layer does to queries and keys before they meet."""
+    """The norm and rotation of queries and keys before attention."""
 
     cos_sin: Tensor
     """float32 `[max_position, head_dim]`: cosines, then sines."""
@@ -47,7 +47,7 @@ class Rotation(NamedTuple):
 class AttentionBackend(Protocol):
     """Stores keys and values in blocks and attends to them.
 
-    A cache is one layer of what `allocate` gives.
+    A cache is one layer of the pool that `allocate` returns.
     """
 
     layout: str
@@ -66,9 +66,9 @@ class AttentionBackend(Protocol):
         head_dim: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Gives `[num_layers, num_blocks, num_kv_heads, ...]` of zeros: the last axis is a head.
+        """Return `[num_layers, num_blocks, num_kv_heads, ...]` of zeros: the last axis is a head.
 
-        What is inside a layer is the backend's alone. The system gives a page only when it is first
+        Only the backend knows the inside of a layer. The system provides a page when it is first
         written, so that a large pool costs neither time at start nor memory before it is used;
         `torch.zeros` would write all of it.
         """
@@ -77,11 +77,11 @@ class AttentionBackend(Protocol):
         return memory.view(self.stored_dtype(dtype))
 
     def stored_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Gives the dtype of what `allocate` gives, for keys and values of a dtype."""
+        """Return the dtype of the pool, for keys and values of a dtype."""
         return dtype
 
     def head_bytes(self, block_size: int, head_dim: int, dtype: torch.dtype) -> int:
-        """Gives the bytes of one head in one block."""
+        """Return the bytes of one head in one block."""
         return 2 * block_size * head_dim * self.stored_dtype(dtype).itemsize
 
     def block_bytes(
@@ -103,7 +103,7 @@ class AttentionBackend(Protocol):
         metadata: AttentionMetadata,
         slot_mapping: Tensor,
     ) -> None:
-        """Norms and turns queries and keys in place, and writes keys and values to the cache.
+        """Norm and turn queries and keys in place, and write keys and values to the cache.
 
         Where heads have no norms of their own, they are turned in one call.
 
@@ -125,11 +125,11 @@ class AttentionBackend(Protocol):
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
     ) -> None:
-        """Writes `key` and `value` `[T, num_kv_heads, head_dim]` to the slots `[T]`."""
+        """Write `key` and `value` `[T, num_kv_heads, head_dim]` to the slots `[T]`."""
         ...
 
     def copy_blocks(self, destination: Tensor, source: Tensor, pairs: Tensor) -> None:
-        """Copies whole blocks of all layers from one pool to another, or within one.
+        """Copy whole blocks of all layers from one pool to another, or within one.
 
         Args:
             destination: From `allocate`.
@@ -168,12 +168,12 @@ class AttentionBackend(Protocol):
         ...
 
     def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Lays out one block, `[num_kv_heads, ...]`.
+        """Lay out one block, `[num_kv_heads, ...]`.
 
         `key` and `value` are `[block_size, num_kv_heads, head_dim]`.
         """
         ...
 
     def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        """Gives the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
+        """Return the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
         ...

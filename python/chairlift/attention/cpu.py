@@ -74,5 +74,5 @@ class CpuBackend(AttentionBackend):
 
 
 def _pair(dtype: torch.dtype) -> int:
-    """Numbers that are stored together: two bfloat16 make one 32-bit lane."""
+    """Return how many numbers are stored together: two bfloat16 make one 32-bit lane."""
     return 2 if dtype == torch.bfloat16 else 1

@@ -15,16 +15,16 @@ SCALE_BYTES = 4
 
 
 class Int8CpuBackend(CpuBackend):
-    """Keys and values as codes; queries and what attention gives keep the model's dtype."""
+    """Keys and values as codes; queries and results keep the model's dtype."""
 
     layout = "cpu-k_transposed-v_rows-16-int8"
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """Names the model's dtype, which decides where a code lies."""
+        """Name the model's dtype, which decides where a code lies."""
         self._dtype = dtype
 
     def stored_dtype(self, dtype: torch.dtype) -> torch.dtype:  # noqa: ARG002
-        """Gives int8."""
+        """Return int8."""
         return torch.int8
 
     def head_bytes(
@@ -33,11 +33,11 @@ class Int8CpuBackend(CpuBackend):
         head_dim: int,
         dtype: torch.dtype,  # noqa: ARG002
     ) -> int:
-        """Gives the bytes of codes and scales."""
+        """Return the bytes of codes and scales."""
         return 2 * block_size * (head_dim + SCALE_BYTES)
 
     def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Lays out one block, `[num_kv_heads, head_bytes]`."""
+        """Lay out one block, `[num_kv_heads, head_bytes]`."""
         codes, scales = zip(*(quantize_rows(half) for half in (key, value)), strict=True)
         key, value = (half.to(self._dtype) for half in codes)
         packed = super().pack(key, value).to(torch.int8)
@@ -46,7 +46,7 @@ class Int8CpuBackend(CpuBackend):
         return torch.cat((packed, *tails), dim=1)
 
     def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        """Gives codes times scales, `[block_size, num_kv_heads, head_dim]` in float32."""
+        """Return codes times scales, `[block_size, num_kv_heads, head_dim]` in float32."""
         half = block_size * SCALE_BYTES
         codes = block[:, : -2 * half].to(self._dtype)
         key, value = super().unpack(codes, block_size)

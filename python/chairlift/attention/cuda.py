@@ -36,7 +36,7 @@ class WorkLimits(NamedTuple):
         num_kv_heads: int,
         group: int,
     ) -> "WorkLimits":
-        """Gives the limits of a server.
+        """Return the limits of a server.
 
         Args:
             max_num_seqs: Rows of a step.
@@ -78,7 +78,7 @@ class CudaBackend(AttentionBackend):
     def reserve(
         self, limits: WorkLimits, max_num_seqs: int, num_kv_heads: int, head_dim: int
     ) -> None:
-        """Allocates for partial results once and for all; the layers of a step share it."""
+        """Allocate for partial results once and for all; the layers of a step share it."""
         self._split_len = limits.split_len
         self._workspace = torch.empty(
             *(limits.max_splits, ops.MAX_DECODE_ROWS, ops.partial_width(head_dim)),
@@ -98,7 +98,7 @@ class CudaBackend(AttentionBackend):
         head_dim: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Gives `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]` of zeros."""
+        """Return `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]` of zeros."""
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
         return torch.zeros(shape, dtype=self.stored_dtype(dtype), device=self.device)
 
@@ -161,11 +161,11 @@ class CudaBackend(AttentionBackend):
         return out
 
     def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Gives `[2, num_kv_heads, block_size, head_dim]`, which is `cache[:, block]`."""
+        """Return `[2, num_kv_heads, block_size, head_dim]`, which is `cache[:, block]`."""
         return torch.stack((key, value)).transpose(1, 2).contiguous()
 
     def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        """Gives the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
+        """Return the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
         key, value = block.transpose(1, 2)
         assert key.shape[0] == block_size, "a block is whole"
         return key, value

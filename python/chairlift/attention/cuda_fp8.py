@@ -15,12 +15,12 @@ _LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 
 class Fp8CudaBackend(CudaBackend):
-    """Keys and values in float8; queries and what attention gives keep the model's dtype."""
+    """Keys and values in float8; queries and results keep the model's dtype."""
 
     layout = "cuda-k-v-16-fp8"
 
     def stored_dtype(self, dtype: torch.dtype) -> torch.dtype:  # noqa: ARG002
-        """Gives float8 e4m3."""
+        """Return float8 e4m3."""
         return torch.float8_e4m3fn
 
     def write(
@@ -33,15 +33,15 @@ class Fp8CudaBackend(CudaBackend):
         )
 
     def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Gives `[2, num_kv_heads, block_size, head_dim]` in float8."""
+        """Return `[2, num_kv_heads, block_size, head_dim]` in float8."""
         packed = super().pack(_narrow(key), _narrow(value))
         return packed.view(torch.float8_e4m3fn)
 
     def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        """Gives the numbers as float32, `[block_size, num_kv_heads, head_dim]`."""
+        """Return the numbers as float32, `[block_size, num_kv_heads, head_dim]`."""
         return super().unpack(block.float(), block_size)
 
 
 def _narrow(numbers: Tensor) -> Tensor:
-    """Gives the bytes of float8."""
+    """Return the bytes of float8."""
     return numbers.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn).view(torch.uint8)

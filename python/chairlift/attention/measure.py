@@ -54,7 +54,7 @@ class PagedAttention:
     """The attention of one layer over a batch, with everything it reads on the device."""
 
     def __init__(self, batch: Batch, accelerator: Accelerator, num_copies: int = 1) -> None:
-        """Allocates `num_copies` caches, each with blocks of the rows in random order."""
+        """Allocate `num_copies` caches, each with blocks of the rows in random order."""
         self.batch = batch
         device, rows = accelerator.device, len(batch.seq_lens)
         columns = -(-max(batch.seq_lens) // BLOCK_SIZE)
@@ -117,7 +117,7 @@ class PagedAttention:
         )
 
     def attend(self, copy: int = 0) -> Tensor:
-        """Computes the attention over one of the caches."""
+        """Compute the attention over one of the caches."""
         scale = self.batch.head_dim**-0.5
         return self.backend.attend(
             *(self.query, self.caches[copy], self.metadata),
@@ -128,7 +128,7 @@ class PagedAttention:
         )
 
     def gathered(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Gives query, key and value of a row, `[1, heads, tokens, head_dim]`."""
+        """Return query, key and value of a row, `[1, heads, tokens, head_dim]`."""
         length, starts = self.batch.seq_lens[row], self.metadata.query_start_loc.tolist()
         blocks = self.metadata.block_tables[0, row, : -(-length // BLOCK_SIZE)].long()
         # [2, blocks, heads, block_size, head_dim] -> [2, heads, tokens, head_dim]
@@ -138,7 +138,7 @@ class PagedAttention:
 
 
 def attention_seconds(batch: Batch, accelerator: Accelerator, repeat: int) -> float:
-    """Gives the time of one layer's attention, over caches that are not in the processor's."""
+    """Return the time of one layer's attention, over caches that are not in the processor's."""
     count = max(1, min(64, FOREIGN_BYTES // batch.kv_bytes))
     attention = PagedAttention(batch, accelerator, count)
 
@@ -154,7 +154,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def torch_attention(batch: Batch) -> Attend:
-    """Gives PyTorch's attention for rows of one length, each with one query or all."""
+    """Return PyTorch's attention for rows of one length, each with one query or all."""
     return partial(
         torch.nn.functional.scaled_dot_product_attention,
         is_causal=batch.num_queries[0] == batch.seq_lens[0],
@@ -163,7 +163,7 @@ def torch_attention(batch: Batch) -> Attend:
 
 
 def gathered_seconds(batch: Batch, accelerator: Accelerator, repeat: int, attend: Attend) -> float:
-    """Gives the time of another's attention over keys and values of the same shape, gathered.
+    """Return the time of another's attention over keys and values of the same shape, gathered.
 
     Only for rows of one length: that is what it takes.
     """
@@ -184,7 +184,7 @@ def gathered_seconds(batch: Batch, accelerator: Accelerator, repeat: int, attend
 
 
 def seconds_of(run: Callable[[], object], repeat: int) -> float:
-    """Gives the median time of launches on the current stream."""
+    """Return the median time of launches on the current stream."""
     seconds = []
     for _ in range(repeat + 2):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -197,14 +197,14 @@ def seconds_of(run: Callable[[], object], repeat: int) -> float:
 
 
 def copy_bytes_per_s(accelerator: Accelerator, repeat: int) -> float:
-    """Gives the bytes that the memory reads and writes in a second when it copies."""
+    """Return the bytes that the memory reads and write in a second when it copies."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device=accelerator.device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / seconds_of(lambda: target.copy_(source), repeat)
 
 
 def product_operations_per_s(accelerator: Accelerator, repeat: int) -> float:
-    """Gives the multiplications and additions per second of a large matrix product by cuBLAS."""
+    """Return the multiplications and additions per second of a large matrix product by cuBLAS."""
     a = torch.randn(_SIDE, _SIDE, dtype=_DTYPE, device=accelerator.device)
     out = torch.empty_like(a)
     return 2 * _SIDE**3 / seconds_of(lambda: torch.mm(a, a, out=out), repeat)

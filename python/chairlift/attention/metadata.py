@@ -1,4 +1,4 @@
-"""What attention needs to know about a step."""
+"""The inputs of attention beside queries, keys and values."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class AttentionWork:
     splits: Tensor | None
     """`[., 4]`: of rows with few queries; None where there are none."""
     num_splits: Tensor
-    """`[1]`: how many of `splits` there are, which the device alone need know."""
+    """`[1]`: how many of `splits` there are; only the device reads it."""
     tiles: Tensor
     """`[num_tiles, 3]`: of rows with many queries."""
     tile_rows: int
@@ -44,7 +44,7 @@ class AttentionMetadata:
     block_size: int
     """Tokens of a block."""
     views: tuple[int, ...] | None = None
-    """Batches of equal numbers are equal views of the same memory, of which only the contents
-    differ: what was recorded for one computes the others. None is like no other."""
+    """Key for reusing a recording: batches with an equal key are views of the same memory. None
+    disables reuse."""
     work: tuple[AttentionWork, ...] = ()
     """`[G]` on a GPU; a CPU needs none."""

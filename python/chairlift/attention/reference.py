@@ -36,7 +36,7 @@ class State:
         )
 
     def update(self, scores: Tensor, values: Tensor) -> None:
-        """Adds tokens: scores `[..., tokens]`, -inf if unseen, values `[..., tokens, head_dim]`."""
+        """Add tokens: scores `[..., tokens]`, -inf if unseen, values `[..., tokens, head_dim]`."""
         m = torch.maximum(self.m, scores.amax(-1))
         base = m.masked_fill(m == -torch.inf, 0)  # no token seen: -inf - -inf would be NaN
         weights = torch.exp(scores - base.unsqueeze(-1))
@@ -46,7 +46,7 @@ class State:
         self.m = m
 
     def merge(self, other: "State") -> None:
-        """Joins the state of the same queries over other tokens."""
+        """Join the state of the same queries over other tokens."""
         m = torch.maximum(self.m, other.m)
         base = m.masked_fill(m == -torch.inf, 0)
         ours, theirs = torch.exp(self.m - base), torch.exp(other.m - base)
@@ -55,7 +55,7 @@ class State:
         self.m = m
 
     def normalize(self) -> Tensor:
-        """Gives the attention output."""
+        """Return the attention output."""
         return self.o / self.d.unsqueeze(-1)
 
 

@@ -153,6 +153,7 @@ def checked_credit(tokens: int) -> int:
 
 def _set_prompt(start: pb.Start, prompt: Prompt) -> None:
     checks.prompt(prompt, "prompt")
+    prompt = checks.as_chat(prompt)
     if isinstance(prompt, str):
         checks.utf8_len(prompt, "prompt")
         start.text = prompt

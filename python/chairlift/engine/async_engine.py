@@ -14,35 +14,23 @@ from pathlib import Path
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
-from chairlift.engine.events import failed, refused, to_event
-from chairlift.engine.explain import ask_why
-from chairlift.engine.handle import Handle, Router, Sink, by_sink
-from chairlift.engine.inbox import Inbox
-from chairlift.engine.leak import has_leaked
+from chairlift.engine.handle import Handle, Mailbox, OpenRequests, Router, Sink
 from chairlift.engine.loading import Progress as LoadingProgress
-from chairlift.engine.loop import (
-    Abort,
-    Alter,
-    Delivery,
-    EngineLoop,
-    FailWaiting,
-    Flush,
-    Progress,
-    Submit,
-)
+from chairlift.engine.loading import load_model
+from chairlift.engine.loop import Delivery, EngineLoop, Progress
 from chairlift.engine.prepare import Prepared
-from chairlift.engine.state import EngineState
-from chairlift.engine.step_record import StepRecord
-from chairlift.engine.stepper import StepOutput
-from chairlift.engine.text_queue import TextQueue
-from chairlift.engine.watchers import StepWatchers
-from chairlift.errors import EngineDownError, Reason, RequestError
-from chairlift.types import Change, Event, Failed, Finished, Request, Waiting
+from chairlift.engine.step import StepRecord
+from chairlift.engine.text_queue import TextQueue, is_short, size_of
+from chairlift.errors import EngineDownError, EngineState, Reason, refusal
+from chairlift.types import Change, Event, Request, Waiting
 
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 """How long `stop` waits for the last events, and then for the thread."""
+
+EXPLAIN_TIMEOUT_S = 5.0
+"""How long `explain` waits for the engine thread, which answers between two steps."""
 
 _NS = 1e-9
 _PAUSE = Change(paused=True)
@@ -52,9 +40,6 @@ _RESUME = Change(paused=False)
 class AsyncEngine:
     """An engine for many concurrent callers on one event loop."""
 
-    engine: Engine
-    """Set by `start`; other than `prepare` and constants, it belongs to its thread."""
-
     def __init__(
         self,
         model: str | Path = "demo",
@@ -63,7 +48,7 @@ class AsyncEngine:
         clock: Callable[[], int] = time.monotonic_ns,
         **settings: object,
     ) -> None:
-        """Checks the settings; `start` loads the model.
+        """Check the settings; `start` loads the model.
 
         Args:
             model: `demo`, a local folder, or a Hugging Face id.
@@ -77,23 +62,21 @@ class AsyncEngine:
         self.config = engine_config(**settings)
         self.texts = TextQueue(self.config.queue_timeout_s)
         """Where long texts are tokenized."""
-        self._new_engine = lambda: Engine(model, on_progress=on_progress, clock=clock, **settings)
+        self._new_engine = lambda: Engine(
+            model, on_progress=on_progress, clock=clock, loader=load_model, **settings
+        )
         self._state = EngineState.STARTING
         self.has_leaked = False
         """After `stop`: whether blocks or rows were still taken though all requests had ended."""
+        self._engine: Engine | None = None
         self._thread: EngineLoop | None = None
-        # A handle is in `_submitted` until the engine's answer, then in `_live` until its end.
-        self._submitted: set[Handle] = set()
-        self._live: dict[int, Handle] = {}
-        self._router: Router | None = None
-        self._watchers = StepWatchers(self._tell_watched)
+        self._requests = OpenRequests(self.abort)
+        self._step_watchers: list[Callable[[StepRecord], None]] = []
         self._delivery_watchers: list[Callable[[float, float], None]] = []
-        self._all_ended = asyncio.Event()
-        self._all_ended.set()
 
     @classmethod
     def of(cls, engine: Engine) -> "AsyncEngine":
-        """Serves an engine that exists; it must have no work and no other user."""
+        """Serve an engine that exists; it must have no work and no other user."""
         self = cls(**engine.config.model_dump())
         self._new_engine = lambda: engine
         return self
@@ -102,6 +85,17 @@ class AsyncEngine:
     def state(self) -> EngineState:
         """What happens to a request that is submitted now."""
         return self._state
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; other than `prepare` and constants, it belongs to its thread.
+
+        Raises:
+            RuntimeError: Before `start`.
+        """
+        if self._engine is None:
+            raise _not_started()
+        return self._engine
 
     @property
     def progress(self) -> Progress:
@@ -119,7 +113,7 @@ class AsyncEngine:
         return self._running().silence_s
 
     async def start(self) -> None:
-        """Loads the model on a worker thread and starts to serve.
+        """Load the model on a worker thread and start to serve.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -127,7 +121,7 @@ class AsyncEngine:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            self.engine = await asyncio.to_thread(self._new_engine)
+            self._engine = await asyncio.to_thread(self._new_engine)
         except BaseException:
             self._state = EngineState.DEAD
             raise
@@ -137,7 +131,7 @@ class AsyncEngine:
         self._start_thread(num_steps=0)
 
     async def restart(self) -> None:
-        """Serves again after a fault: same weights, an idle scheduler, a new thread.
+        """Serve again after a fault: same weights, an idle scheduler, a new thread.
 
         No effect unless the engine is dead.
 
@@ -157,12 +151,12 @@ class AsyncEngine:
 
     def _start_thread(self, *, num_steps: int) -> None:
         self._thread = EngineLoop(self.engine, self._hop, num_steps=num_steps)
-        self._thread.watched = bool(self._watchers)
+        self._thread.watched = bool(self._step_watchers)
         self._thread.start()
         self._state = EngineState.SERVING
 
     async def stop(self, grace_s: float = 0) -> None:
-        """Ends: what runs may finish for a while, what waits fails at once, then the rest fails.
+        """Stop: waiting requests fail at once, running ones after a grace period.
 
         Every request has ended when this returns. A thread that is stuck in a step is left behind.
 
@@ -176,58 +170,66 @@ class AsyncEngine:
         if thread is None:
             return
         if not was_dead:
-            thread.put(FailWaiting(Reason.DRAINING))
+            thread.post(lambda engine: engine.cancel_waiting(Reason.DRAINING))
             if grace_s > 0:
                 await self._wait_for_all(grace_s)
-            for handle in (*self._submitted, *self._live.values()):
-                thread.put(Abort(handle, Reason.DRAINING))
+            for handle in self._requests.all():
+                _cancel(thread, handle, Reason.DRAINING)
             await self._wait_for_all(JOIN_TIMEOUT_S)
         thread.stop()
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
-        elif not was_dead and not self._live:
-            self.has_leaked = has_leaked(self.engine)
-        self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
+        elif not was_dead and not self._requests:
+            self.has_leaked = _has_leaked(self.engine)
+        self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     def give_up(self) -> None:
-        """Ends every request as lost with the engine, whatever its thread does; then it is dead."""
+        """End every request as lost with the engine, whatever its thread does; then it is dead."""
         thread = self._thread
         if thread is not None and self._state in (EngineState.SERVING, EngineState.DRAINING):
             thread.stop()
             self._lose()
 
     async def prepare(self, request: Request) -> Prepared:
-        """Tokenizes and validates a request; a long prompt does not hold up the event loop.
+        """Tokenize and validate a request; a long prompt does not hold up the event loop.
 
         Raises:
             RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
         """
-        return await self.texts.prepare(self.engine, request)
+        engine = self.engine
+        if is_short(request):
+            return engine.prepare(request)
+        within_s = engine.check(request).start_within_s
+        return await self.texts.run(
+            lambda: engine.prepare(request),
+            tenant=request.tenant,
+            size=size_of(request),
+            within_s=within_s,
+        )
 
     def submit(self, prepared: Prepared, sink: Sink) -> Handle:
-        """Hands a request to the engine.
+        """Hand a request to the engine.
 
         The first event that arrives at the sink is `Accepted`, or `Failed` for a request that is
         refused; the last is `Finished` or `Failed`. None arrives before this returns.
         """
         handle = Handle(prepared, sink)
-        self._submitted.add(handle)
-        self._all_ended.clear()
-        refusal = self._refusal()
-        if refusal is None:
-            self._running().put(Submit(handle))
+        self._requests.add(handle)
+        reason = self._refusal()
+        if reason is None:
+            self._running().submit(handle)
         else:
-            asyncio.get_running_loop().call_soon(self._fail, [handle], refusal)
+            asyncio.get_running_loop().call_soon(self._requests.fail, [handle], reason)
         return handle
 
     def abort(self, handle: Handle) -> None:
-        """Ends a request in whatever state it is; no effect on one that has ended."""
+        """End a request in whatever state it is; no effect on one that has ended."""
         if not handle.ended and not handle.aborted and self._thread is not None:
             handle.aborted = True
-            self._thread.put(Abort(handle, "cancelled"))
+            _cancel(self._thread, handle, "cancelled")
 
     def change(self, handle: Handle, change: Change) -> None:
-        """Changes a request from its next step on; no effect on one that has ended.
+        """Change a request from its next step on; no effect on one that has ended.
 
         Raises:
             RequestError: With the path of the first field that is wrong; nothing has changed.
@@ -235,53 +237,77 @@ class AsyncEngine:
         num_prompt_tokens = len(handle.prepared.prompt)
         prepared = self.engine.prepare_change(change, num_prompt_tokens)
         if not handle.ended and not handle.aborted and self._thread is not None:
-            self._thread.put(Alter(handle, prepared))
+            self._thread.post(
+                lambda engine: (
+                    handle.request_id is not None and engine.change(handle.request_id, prepared)
+                )
+            )
 
     def pause(self, handle: Handle) -> None:
-        """Stops a request after the step that runs now; it keeps what nobody else needs."""
+        """Suspend a request after the current step; it keeps row and blocks while it can."""
         self.change(handle, _PAUSE)
 
     def resume(self, handle: Handle) -> None:
-        """Lets a paused request go on."""
+        """Let a paused request go on."""
         self.change(handle, _RESUME)
 
     async def explain(self, handles: Sequence[Handle]) -> list[Waiting | None]:
-        """As `ask_why`: tells why requests wait; None for one that has ended."""
-        return await ask_why(self._running(), handles)
-
-    def flush(self) -> None:
-        """Lets the requests submitted so far run in a partial batch (static, dynamic)."""
-        self._running().put(Flush())
-
-    async def generate(self, request: Request) -> AsyncIterator[Event]:
-        """Answers one request; closing the iterator cancels it.
+        """Return why requests wait, one answer per handle; None for one that has ended.
 
         Raises:
-            RequestError: The request is wrong. A request that is refused later gives `Failed`.
+            RequestError: ENGINE_BUSY: the engine thread does not answer in time.
         """
-        inbox = Inbox()
-        handle = self.submit(await self.prepare(request), inbox)
+
+        def explain(engine: Engine) -> list[Waiting | None]:
+            ids = [handle.request_id for handle in handles]
+            return [None if number is None else engine.explain(number) for number in ids]
+
+        answer = asyncio.wrap_future(self._running().call(explain))
         try:
-            while not inbox.ended:
-                for event in await inbox.take():
+            return await asyncio.wait_for(answer, EXPLAIN_TIMEOUT_S)
+        except TimeoutError:
+            raise refusal(Reason.ENGINE_BUSY) from None
+
+    def flush(self) -> None:
+        """Let the requests submitted so far run in a partial batch (static, dynamic)."""
+        self._running().post(Engine.flush)
+
+    async def generate(self, request: Request) -> AsyncIterator[Event]:
+        """Answer one request; closing the iterator cancels it.
+
+        Raises:
+            RequestError: The request is wrong. A request that is refused later yields `Failed`.
+        """
+        mailbox = Mailbox()
+        handle = self.submit(await self.prepare(request), mailbox)
+        try:
+            while not mailbox.ended:
+                for event in await mailbox.take():
                     yield event
         finally:
             self.abort(handle)
 
     def route_to(self, router: Router) -> None:
-        """Lets a router take from each step what it delivers itself; sinks get the rest."""
-        self._router = router
+        """Let a router take from each step what it delivers itself; sinks get the rest."""
+        self._requests.router = router
 
     def load(self) -> _core.Load:
-        """Gives a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
+        """Return a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
         return self._running().load
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
-        """Calls back on the event loop after every step; gives a function that ends this."""
-        return self._watchers.add(callback)
+        """Call back on the event loop after every step; return a function that ends this."""
+        self._step_watchers.append(callback)
+        self._set_watched()
+
+        def end() -> None:
+            self._step_watchers.remove(callback)
+            self._set_watched()
+
+        return end
 
     def watch_deliveries(self, callback: Callable[[float, float], None]) -> None:
-        """Calls back on the event loop after every delivery of a step's events.
+        """Call back on the event loop after every delivery of a step's events.
 
         Args:
             callback: Told how long the delivery waited for the event loop and how long the event
@@ -289,18 +315,17 @@ class AsyncEngine:
         """
         self._delivery_watchers.append(callback)
 
-    def _tell_watched(self) -> None:
+    def _set_watched(self) -> None:
         if self._thread is not None:
-            self._thread.watched = bool(self._watchers)
+            self._thread.watched = bool(self._step_watchers)
 
     def _running(self) -> EngineLoop:
         if self._thread is None:
-            message = "the engine has not started"
-            raise RuntimeError(message)
+            raise _not_started()
         return self._thread
 
     def _refusal(self) -> Reason | None:
-        """Gives why a request cannot be submitted now."""
+        """Return why a request cannot be submitted now."""
         if self._state is not EngineState.SERVING:
             return self._state.refusal
         # The scheduler has the last word on its queue, but only between two steps.
@@ -308,7 +333,7 @@ class AsyncEngine:
         return Reason.QUEUE_FULL if is_full else None
 
     def _hop(self, delivery: Delivery) -> None:
-        """Takes a delivery to the event loop; the one thing here that the engine thread calls."""
+        """Pass a delivery to the event loop; the only method that the engine thread calls."""
         self._loop.call_soon_threadsafe(self._take, delivery)
 
     def _take(self, delivery: Delivery) -> None:
@@ -320,77 +345,51 @@ class AsyncEngine:
 
     def _receive(self, delivery: Delivery) -> None:
         self._running().delivered()
-        if delivery.output is None:
+        output = delivery.output
+        if output is None:
             self._lose()
             return
-        self._sort(self._answers(delivery))
-        # After the answers: a router knows a request from its `Accepted` on.
-        self._sort(self._events(delivery.output))
-        self._note_ends()
-        self._watchers.tell(delivery.output.record)
+        self._requests.receive(delivery.answers, output)
+        if output.record is not None:
+            for watcher in tuple(self._step_watchers):
+                watcher(output.record)
 
     def _lose(self) -> None:
         self._state = EngineState.DEAD
-        self._fail([*self._submitted, *self._live.values()], Reason.ENGINE_DOWN)
-
-    def _answers(self, delivery: Delivery) -> list[tuple[Handle, Event]]:
-        events: list[tuple[Handle, Event]] = []
-        for handle, answer in delivery.answers:
-            if handle.ended:
-                continue
-            self._submitted.discard(handle)
-            if isinstance(answer, RequestError):
-                handle.ended = True
-                events.append((handle, refused(answer)))
-            else:
-                self._live[answer.request_id] = handle
-                events.append((handle, answer))
-        return events
-
-    def _events(self, output: StepOutput) -> list[tuple[Handle, Event]]:
-        events: list[tuple[Handle, Event]] = []
-        rest = output.events if self._router is None else self._router.post(output)
-        for core_event in rest:
-            handle = self._live.get(core_event.request_id)
-            if handle is None:
-                # `stop` did not wait for a thread that was stuck, and now it has come back.
-                continue
-            event = to_event(core_event, handle.prepared.output, output.sampled)
-            if isinstance(event, Failed) or (isinstance(event, Finished) and event.last):
-                handle.ended = True
-                del self._live[core_event.request_id]
-            events.append((handle, event))
-        return events
-
-    def _sort(self, events: list[tuple[Handle, Event]]) -> None:
-        """Gives each sink its events in one call."""
-        for sink, its_events in by_sink(events):
-            self._give(sink, its_events)
-
-    def _give(self, sink: Sink, events: list[tuple[Handle, Event]]) -> None:
-        try:
-            sink.deliver(events)
-        except Exception:
-            logger.exception("a sink failed; its requests are aborted")
-            for handle, _ in events:
-                self.abort(handle)
-
-    def _fail(self, handles: list[Handle], reason: Reason) -> None:
-        """Ends requests on this side alone."""
-        for handle in handles:
-            if handle.ended:
-                continue
-            handle.ended = True
-            self._submitted.discard(handle)
-            if handle.request_id is not None:
-                self._live.pop(handle.request_id, None)
-            self._give(handle.sink, [(handle, failed(handle.request_id, reason))])
-        self._note_ends()
-
-    def _note_ends(self) -> None:
-        if not self._submitted and not self._live:
-            self._all_ended.set()
+        self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     async def _wait_for_all(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._all_ended.wait(), timeout_s)
+            await asyncio.wait_for(self._requests.wait_until_ended(), timeout_s)
+
+
+def _not_started() -> RuntimeError:
+    return RuntimeError("the engine has not started: await start() first")
+
+
+def _cancel(thread: EngineLoop, handle: Handle, reason: str) -> None:
+    def cancel(engine: Engine) -> None:
+        # Without an id the request was refused: commands run in the order they were posted.
+        if handle.request_id is not None:
+            engine.cancel(handle.request_id, reason)
+
+    thread.post(cancel)
+
+
+def _has_leaked(engine: Engine) -> bool:
+    """Look for KV blocks and rows without an owner, and log what is found.
+
+    Args:
+        engine: Without requests, and without a thread that runs it.
+    """
+    try:
+        engine.check_invariants()
+    except EngineDownError:
+        logger.critical("the scheduler's state is inconsistent", exc_info=True)
+        return True
+    load = engine.load()
+    num_taken = load.num_blocks - load.num_free_blocks
+    if num_taken or load.num_rows_held:
+        logger.critical("%d KV blocks and %d rows leaked", num_taken, load.num_rows_held)
+        return True
+    return False

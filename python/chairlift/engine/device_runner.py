@@ -20,8 +20,7 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
-from chairlift.engine.model_runner import Draws, ModelRunner, RunnerShape, StepInputs
-from chairlift.engine.sampler import Sampled
+from chairlift.engine.model_runner import Draws, ModelRunner, RunnerShape, Sampled, StepInputs
 from chairlift.engine.staging import Inputs, Staging
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator, Event
@@ -34,21 +33,21 @@ Captured = Callable[[int, int], None]
 
 
 class Pending(NamedTuple):
-    """What a step will have drawn."""
+    """The draws of a step, known once it has ended."""
 
     event: Event
     results: Tensor
     """int32 `[4, S]` on the host: tokens, counts, log probabilities (float32 bits), ranks."""
 
     def wait(self) -> Sampled:
-        """Waits for the step, and copies its results: a later step writes over them."""
+        """Wait for the step, and copy its results: a later step writes over them."""
         self.event.synchronize()
         tokens, counts, logprobs, ranks = self.results.clone()
         return Sampled(tokens, counts, logprobs.view(torch.float32), ranks)
 
 
 class _Pass(NamedTuple):
-    """What decides the launches of a forward pass; its inputs are on the device."""
+    """The sizes that decide the launches of a forward pass, whose inputs are on the device."""
 
     num_rows: int
     num_tokens: int
@@ -73,35 +72,38 @@ class DeviceRunner(ModelRunner):
         on_capture: Captured | None = None,
         host_pool: Tensor | None = None,
     ) -> None:
-        """Allocates all that a step takes, and records the launches of decodes.
+        """Allocate all that a step takes, and record the launches of decodes.
 
         Args:
             model: With its weights on the device.
             backend: Of the model.
             kv_cache: On the device.
             shape: Sizes.
-            clock: Gives nanoseconds.
+            clock: Returns nanoseconds.
             accelerator: The device.
             on_capture: Told how far the recording is.
             host_pool: Of host memory that the device can reach.
         """
         super().__init__(model, kv_cache, shape, clock, host_pool)
-        # What the host does not know: `apply_plan` leaves -1 in the place of such a token.
+        # -1 marks a token that the host does not know yet; `apply_plan` copies it.
         self._last_token.fill_(-1)
         self._accelerator = accelerator
         self._shape = shape
         self._num_runs = 0
-        config, device, rows = model.config, accelerator.device, shape.max_num_seqs
-        self._group = config.num_heads // config.num_kv_heads
+        spec, device, rows = model.config.spec, accelerator.device, shape.max_num_seqs
+        sizes = spec.shape
+        self._kv_windows = spec.kv_windows
+        self._num_kv_heads, self._head_dim = sizes.num_kv_heads, sizes.head_dim
+        self._group = sizes.num_heads // sizes.num_kv_heads
         self._limits = WorkLimits.of(
             max_num_seqs=rows,
             max_num_batched_tokens=shape.max_num_batched_tokens,
             max_context_len=shape.max_blocks_per_row * shape.block_size,
             num_pool_tokens=kv_cache.shape[2] * shape.block_size,
-            num_kv_heads=config.num_kv_heads,
+            num_kv_heads=self._num_kv_heads,
             group=self._group,
         )
-        backend.reserve(self._limits, rows, config.num_kv_heads, config.head_dim)
+        backend.reserve(self._limits, rows, self._num_kv_heads, self._head_dim)
         self._staging = Staging(
             accelerator,
             max_num_seqs=rows,
@@ -121,7 +123,7 @@ class DeviceRunner(ModelRunner):
         ]
         self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
         weights = model.weights.embedding
-        self._logits = weights.new_empty(rows, config.vocab_size, dtype=torch.float32)
+        self._logits = weights.new_empty(rows, spec.vocab_size, dtype=torch.float32)
         self._results = torch.zeros(4, rows, dtype=torch.int32, device=device)
         self._host_results = [
             accelerator.host_buffer(4, rows, dtype=torch.int32) for _ in self._buffers
@@ -147,14 +149,14 @@ class DeviceRunner(ModelRunner):
         return inputs
 
     def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
-        """Copies beside the step in flight; what is launched from now on comes after.
+        """Copy beside the step in flight; later launches wait for the copies.
 
-        The scheduler takes no block from who is named by a step in flight, and gives none away that
-        it reads or writes, so these copies have nothing to do with it. What came before it they
-        wait for: a block that comes back may lie where its plan's `copies` have read.
+        The scheduler frees no block that a step in flight reads or writes, so that the copies are
+        independent of that step. They wait for the launches before it: a block that is swapped in
+        may lie where the `copies` of an earlier plan have read.
         """
         start = self._before_step or self._accelerator.record()
-        with self._accelerator.aside():
+        with self._accelerator.side_stream():
             self._accelerator.wait_for(start)
             super()._swap(host_pool, inputs)
             moved = self._accelerator.record()
@@ -162,11 +164,11 @@ class DeviceRunner(ModelRunner):
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Pending:
-        """Launches a step; gives where its tokens will be."""
+        """Launch a step; return its draws, which are known once it has ended."""
         return self._launch(inputs, self.draws(inputs))
 
     def replay(self, num_rows: int) -> None:
-        """Does the recorded launches of so many decodes again, over the last step's inputs."""
+        """Replay the recorded launches of so many decodes, over the last step's inputs."""
         self._recorded[next(size for size in self._recorded if size >= num_rows)]()
 
     @torch.inference_mode()
@@ -178,7 +180,7 @@ class DeviceRunner(ModelRunner):
         self.check_probe(self._launch(inputs._replace(metadata=metadata), draws).wait())
 
     def _launch(self, inputs: StepInputs, draws: Draws) -> Pending:
-        # Of what is launched in part nobody knows when it has ended: nothing goes beside it.
+        # A step that was launched in part has no event for its end: no copies run beside it.
         before, self._before_step = self._accelerator.record(), None
         turn = self._num_runs % len(self._staging.hosts)
         self._num_runs += 1
@@ -199,14 +201,14 @@ class DeviceRunner(ModelRunner):
         return Pending(self._accelerator.record(), results[:, :num_samples])
 
     def _padded_size(self, inputs: StepInputs) -> int:
-        """Gives the number of rows to launch for, if each has one token and samples; else 0."""
+        """Return the number of rows to launch for, if each has one token and samples; else 0."""
         num_rows = len(inputs.metadata.rows)
         if num_rows == len(inputs.input_ids) == len(inputs.sample_rows):
             return next((size for size in self._recorded if size >= num_rows), 0)
         return 0
 
     def _fill(self, host: Inputs, inputs: StepInputs, draws: Draws, padded: int) -> None:
-        """Writes the inputs of a step to the host's side, and padding up to a number of rows."""
+        """Write the inputs of a step to the host's side, and padding up to a number of rows."""
         ids, metadata, sample_rows, *_ = inputs
         num_rows, num_tokens, num_samples = len(metadata.rows), len(ids), len(sample_rows)
         host.input_ids[:num_tokens] = ids
@@ -238,17 +240,16 @@ class DeviceRunner(ModelRunner):
     def _cut(
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
     ) -> _Pass:
-        """Cuts the attention of each KV group into work."""
-        config = self.model.config
+        """Cut the attention of each KV group into work."""
         counts: tuple[list[int], list[int]] = [], []
         tile_rows = self._tile_rows(num_tokens)
-        for group, window in enumerate(config.kv_windows):
+        for group, window in enumerate(self._kv_windows):
             num_splits, num_tiles = _core.attention_work(
                 host.query_start_loc[: num_rows + 1],
                 host.seq_lens[:num_rows],
                 host.splits[group],
                 host.tiles[group],
-                num_kv_heads=config.num_kv_heads,
+                num_kv_heads=self._num_kv_heads,
                 group=self._group,
                 split_len=self._limits.split_len,
                 decode_rows=ops.MAX_DECODE_ROWS,
@@ -265,12 +266,11 @@ class DeviceRunner(ModelRunner):
     def _tile_rows(self, num_tokens: int) -> int:
         """Large tiles where there are enough for every processor; which one changes no bits."""
         small, large = TILE_ROWS
-        config = self.model.config
-        num_large = num_tokens * self._group * config.num_kv_heads // large
-        return large if config.head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
+        num_large = num_tokens * self._group * self._num_kv_heads // large
+        return large if self._head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
 
     def _compute(self, step: _Pass) -> None:
-        """Launches a forward pass and its draws over the inputs on the device."""
+        """Launch a forward pass and its draws over the inputs on the device."""
         num_rows, num_tokens, num_samples, *_ = step
         device = self._staging.device
         input_ids, rows = device.input_ids[:num_tokens], device.rows[:num_rows]
@@ -320,7 +320,7 @@ class DeviceRunner(ModelRunner):
 
     @torch.inference_mode()
     def _record_decodes(self, on_capture: Captured | None) -> None:
-        """Records the launches of each padded batch of decodes, the largest first."""
+        """Record the launches of each padded batch of decodes, the largest first."""
         sizes = padded_sizes(self._shape.max_num_seqs)
         # Recording may run the launches: over padding, which writes nothing.
         host = self._staging.hosts[0]
@@ -345,6 +345,6 @@ _MANY_TILES = 256
 
 
 def padded_sizes(max_num_seqs: int) -> list[int]:
-    """Gives the batch sizes whose launches are recorded; a batch in between is padded."""
+    """Return the batch sizes whose launches are recorded; a batch in between is padded."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32)]
     return [size for size in sizes if size < min(max_num_seqs, 512)] + [min(max_num_seqs, 512)]

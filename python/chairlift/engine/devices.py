@@ -22,7 +22,7 @@ from chairlift.model.config import ModelConfig
 logger = logging.getLogger(__name__)
 
 GPU_DEFAULTS = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "steps_in_flight": 2}
-"""In the place of those of `EngineConfig` where nobody has set them."""
+"""Defaults on a GPU, for settings that are not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def choose_place(
     accelerator: Accelerator | None = None,
     find_gpu: Callable[[], Gpu | None] = installed_gpu,
 ) -> Place:
-    """Gives the device of a model.
+    """Return the device of a model.
 
     Args:
         settings: `device` says which; auto is a GPU if there is one that can run the model.
@@ -92,7 +92,7 @@ def choose_place(
         logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
     if settings.quantize is not Quantize.NONE:
         # Of int4, too: the head has eight bits.
-        obstacle = cpu.LIMITS.int8_obstacle(model)
+        obstacle = cpu.LIMITS.int8_obstacle(model.spec.shape)
         if obstacle is not None:
             raise ConfigError(obstacle)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
@@ -100,14 +100,14 @@ def choose_place(
 
 
 def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
-    """Gives what a GPU computes in: auto has no float32 there."""
+    """Return what a GPU computes in: auto has no float32 there."""
     if settings.dtype is Dtype.AUTO and model.dtype == torch.float32:
         return torch.bfloat16
     return model.dtype
 
 
 def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
-    """Gives why the CUDA kernels cannot run a model, naming the field; None if they can."""
+    """Return why the CUDA kernels cannot run a model, naming the field; None if they can."""
     checks = (
         ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
         (
@@ -121,4 +121,4 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     for name, expected, got, is_met in checks:
         if not is_met:
             return f"{name}: expected {expected} on a GPU, got {got}"
-    return CUDA_LIMITS.obstacle(model, " on a GPU")
+    return CUDA_LIMITS.obstacle(model.spec.shape, " on a GPU")

@@ -1,54 +1,58 @@
 """The synchronous engine: requests in, steps (`stepper.py`), events out.
 
-One thread owns an engine; `prepare` alone may be called from any.
+One thread owns an engine; only `prepare`, `check` and `prepare_change` may be called from any.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from chairlift import _core, checks
-from chairlift.config import EngineConfig, engine_config
-from chairlift.engine.assembly import new_preparer, set_threads
-from chairlift.engine.commands import add_request, change_request, explain_request
-from chairlift.engine.events import CoreEvent, SampledLogprobs, core_refusal, refusal, to_event
-from chairlift.engine.loading import LoadedModel, Progress, load_model
-from chairlift.engine.offline import answer_all
+from chairlift.config import engine_config
+from chairlift.engine.events import AnswerBuilder, CoreEvent, SampledLogprobs, to_event
+from chairlift.engine.loading import Loader, Progress, load_model, new_preparer, set_threads
+from chairlift.engine.model_runner import ModelRunner
 from chairlift.engine.prepare import Prepared, PreparedChange, Times
-from chairlift.engine.stepper import StepOutput, Stepper
-from chairlift.errors import Reason
+from chairlift.engine.step import StepOutput, StepRecord
+from chairlift.engine.stepper import Stepper
+from chairlift.errors import EngineDownError, RequestError
 from chairlift.types import (
     Accepted,
     Answer,
     Change,
-    Chat,
     Event,
+    Failed,
+    Finished,
     Output,
     Prompt,
     Request,
     Sampling,
     Schedule,
     Stopping,
+    Tokens,
     Waiting,
 )
 
-_NS_PER_S = 1_000_000_000
 
-
-class Engine(Stepper):
-    """A model that answers requests, one step at a time.
+class Engine:
+    """A model that answers requests, one step at a time; a context manager that closes it.
 
     Attributes:
         model_name: As given.
         model_config: Of the model.
+        config: The settings, with the defaults of the device.
+        clock: Returns monotonic nanoseconds.
         tokenizer: Of the model.
         place: Where the model runs.
         num_kv_blocks: Of the KV cache, the null block included.
-        max_model_len: Longest prompt plus answer of the model, or less where the settings say so.
+        max_model_len: Longest prompt plus output of the model, or less where the settings say so.
         max_context_len: The same for this server, whose KV cache may hold less.
         text_limits: Of what is tokenized, rendered or turned into text.
+        stepper: Internal: the scheduler and the runner.
+        fault: What ended the engine's thread, if one did since the last restart.
     """
 
     def __init__(
@@ -57,14 +61,16 @@ class Engine(Stepper):
         *,
         on_progress: Progress | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
+        loader: Loader = load_model,
         **settings: object,
     ) -> None:
-        """Loads a model.
+        """Load a model.
 
         Args:
             model: `demo`, a local folder, or a Hugging Face id.
-            on_progress: Told how many bytes of the weights are read, and how many there are.
+            on_progress: Called with the bytes of weights that are read, and those that there are.
             clock: Time in nanoseconds; tests bring their own.
+            loader: Brings the model into memory; benchmarks and tests bring their own.
             settings: Fields of `EngineConfig`.
 
         Raises:
@@ -73,31 +79,68 @@ class Engine(Stepper):
         """
         config = engine_config(**settings)
         set_threads(config)
-        loaded = self.load_model(model, config, on_progress)
-        super().__init__(loaded.place.settings, loaded, clock)
+        loaded = loader(model, config, on_progress)
+        self.config = loaded.place.settings
+        self.clock = clock
+        self.stepper = Stepper(self.config, loaded, clock)
+        self.fault: BaseException | None = None
         self.model_name = str(model)
         self.model_config = loaded.config
         self.tokenizer = loaded.tokenizer
         self.place = loaded.place
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
-        self.max_context_len = self.scheduler.max_context_len
-        self._preparer = new_preparer(self.config, loaded, self.scheduler)
+        self.max_context_len = self.stepper.core.scheduler.max_context_len
+        self._preparer = new_preparer(self.config, loaded, self.stepper.core.scheduler)
         self.text_limits = self._preparer.text_limits
+        self._outputs: dict[int, Output] = {}
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the weights and the KV cache; requests end without an event.
+
+        An engine that is closed takes no request and cannot be restarted. A second call has no
+        effect.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._outputs.clear()
+        self.stepper.close()
 
     def restart(self) -> None:
-        """As `Stepper.restart`; requests that came through `add` are forgotten too."""
-        super().restart()
-        self._outputs: dict[int, Output] = {}
+        """Begin again, idle and with an empty prefix cache; the weights and the KV memory stay.
 
-    def load_model(
-        self, model: str | Path, config: EngineConfig, on_progress: Progress | None
-    ) -> LoadedModel:
-        """Brings a model into memory."""
-        return load_model(model, config, on_progress)
+        Requests are forgotten without an event, and ids count from the start again.
+        """
+        self._check_open()
+        self.fault = None
+        self._outputs.clear()
+        self.stepper.restart()
+
+    @property
+    def runner(self) -> ModelRunner:
+        """The runner of the steps, until `restart`."""
+        return self.stepper.runner
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the scheduler or the model failed for every request; see `restart`."""
+        return self.stepper.core.is_down
+
+    def take_down(self, fault: BaseException) -> None:
+        """Take no request and run no step until `restart`."""
+        self.fault = fault
+        self.stepper.core.is_down = True
 
     def prepare(self, request: Request) -> Prepared:
-        """Tokenizes and validates a request and fills its defaults; any thread may call this.
+        """Tokenize and validate a request and fill its defaults; any thread may call this.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
@@ -113,7 +156,7 @@ class Engine(Stepper):
         return self._preparer.check(request)
 
     def add(self, request: Request | Prepared) -> Accepted:
-        """Queues a request; its events come from `step`.
+        """Queue a request; its events come from `step`.
 
         Raises:
             RequestError: The request is wrong, or the queue is full.
@@ -124,53 +167,69 @@ class Engine(Stepper):
         return accepted
 
     def enqueue(self, prepared: Prepared) -> Accepted:
-        """Queues a request whose events the caller takes from `advance`.
+        """Queue a request whose events the caller takes from `advance`.
 
         Raises:
             RequestError: The queue is full, or the engine is down.
         """
-        if self.down:
-            raise refusal(Reason.ENGINE_DOWN)
-        try:
-            with self.trusted_core():
-                added = add_request(self.scheduler, self.clock(), prepared)
-        except _core.Refused as error:
-            raise core_refusal(error) from None
-        self._requests.add(added.slots, added.request_id)
+        self._check_open()
+        added = self.stepper.core.add(prepared)
         for slot in added.slots:
-            self.runner.sampler.set(slot, prepared.drawing)
+            self.runner.sampler.set(slot, prepared.sampling)
         return Accepted(
-            added.request_id, len(prepared.prompt), added.queue_position, prepared.drawing.seed
+            added.request_id, len(prepared.prompt), added.queue_position, prepared.sampling.seed
         )
 
     def cancel(self, request_id: int, reason: str = "cancelled") -> bool:
-        """Ends a request in whatever state it is; gives whether it was live.
+        """End a request in whatever state it is; return whether it was live.
 
         Args:
             request_id: From `Accepted`.
             reason: `cancelled`, or a `Reason` with which it fails.
         """
-        with self.trusted_core():
-            return self.scheduler.abort(self.clock(), request_id, reason)
+        return self.stepper.core.cancel(request_id, reason)
 
     def change(self, request_id: int, change: Change | PreparedChange) -> bool:
-        """Changes a request from its next step on; gives whether it was live.
+        """Change a request from its next step on; return whether it was live.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
         if isinstance(change, Change):
             change = self.prepare_change(change)
-        with self.trusted_core():
-            return change_request(self.scheduler, self.clock(), request_id, change)
+        return self.stepper.core.change(request_id, change)
 
     def explain(self, request_id: int) -> Waiting | None:
-        """Tells why a request waits; None if it has ended or never was."""
-        with self.trusted_core():
-            return explain_request(self.scheduler, request_id)
+        """Tell why a request waits; None if it has ended or never was."""
+        return self.stepper.core.explain(request_id)
+
+    def cancel_waiting(self, reason: str) -> None:
+        """End the requests that never ran, as `cancel`."""
+        for request_id in self.stepper.core.requests.not_started():
+            self.cancel(request_id, reason)
+
+    def flush(self) -> None:
+        """Let the requests that wait now run in a partial batch (static, dynamic)."""
+        self.stepper.core.flush()
+
+    def load(self) -> _core.Load:
+        """Return a snapshot of queue, batch and KV cache."""
+        return self.stepper.core.scheduler.load()
+
+    def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
+        """Call back after every step, on the same thread; return a function that ends this."""
+        return self.stepper.watch_steps(callback)
+
+    def check_invariants(self) -> None:
+        """Check the scheduler's state, in time proportional to the number of blocks.
+
+        Raises:
+            EngineDownError: The state is inconsistent.
+        """
+        self.stepper.core.check_invariants()
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
-        """Validates a change of a request with such a prompt; any thread may call this."""
+        """Validate a change of a request with such a prompt; any thread may call this."""
         return self._preparer.prepare_change(change, num_prompt_tokens)
 
     @property
@@ -178,8 +237,23 @@ class Engine(Stepper):
         """Whether a step is in flight, or `step` owes the end of some request that was added."""
         return bool(self._outputs) or self.num_in_flight > 0
 
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that were launched and have not ended; 0 between two steps of a CPU."""
+        return self.stepper.num_in_flight
+
+    def advance(self) -> StepOutput:
+        """Launch what there is to run and end the oldest step; its events stay as they are.
+
+        Raises:
+            EngineDownError: The scheduler failed or the model fails for every request, now or
+                before.
+        """
+        self._check_open()
+        return self.stepper.advance()
+
     def step(self) -> list[Event]:
-        """Runs one step if there is work.
+        """Run one step if there is work.
 
         Returns:
             What happened since the last call.
@@ -190,7 +264,7 @@ class Engine(Stepper):
         return self.events(self.advance())
 
     def events(self, output: StepOutput) -> list[Event]:
-        """Converts the events of requests that came through `add`."""
+        """Convert the events of requests that came through `add`."""
         return [self._event(event, output.sampled) for event in output.events]
 
     def generate(
@@ -200,7 +274,7 @@ class Engine(Stepper):
         stopping: Stopping | None = None,
         output: Output | None = None,
     ) -> list[Answer]:
-        """Answers prompts, under any batching policy; nothing times out.
+        """Answer prompts, under any batching policy; nothing times out.
 
         Args:
             prompts: One prompt or many.
@@ -214,6 +288,7 @@ class Engine(Stepper):
         Raises:
             RequestError: A prompt is refused or fails; the others are cancelled.
         """
+        self._check_open()
         requests = [
             Request(
                 prompt,
@@ -222,9 +297,14 @@ class Engine(Stepper):
                 Output() if output is None else output,
                 Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf),
             )
-            for prompt in _as_many(prompts)
+            for prompt in checks.prompts(prompts)
         ]
-        return answer_all(self, requests)
+        return _answer_all(self, requests)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            message = "the engine is closed"
+            raise EngineDownError(message)
 
     def _event(self, event: CoreEvent, sampled: SampledLogprobs) -> Event:
         request_id = event.request_id
@@ -235,11 +315,79 @@ class Engine(Stepper):
         return to_event(event, output, sampled)
 
 
-def _as_many(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Tells one prompt from many: a list of numbers is one."""
-    checks.prompt(prompts, "prompts")
-    if isinstance(prompts, str | Chat):
-        return [prompts]
-    items: list[Any] = list(prompts)
-    is_one = bool(items) and not isinstance(items[0], str | Chat) and not checks.is_list(items[0])
-    return [items] if is_one else items
+def _answer_all(engine: Engine, requests: Iterable[Request]) -> list[Answer]:
+    """Run requests to their ends; add the next ones as the queue has room.
+
+    Returns:
+        The answers of each request, in their order.
+
+    Raises:
+        RequestError: A request is refused or fails; the others are cancelled.
+        RuntimeError: The engine has other work, whose events would be lost.
+    """
+    if engine.has_work:
+        message = "the engine has requests of its own; step it until has_work is False"
+        raise RuntimeError(message)
+    drafts: dict[tuple[int, int], AnswerBuilder] = {}
+    answers: dict[tuple[int, int], Answer] = {}
+    incoming: deque[tuple[int, Request | Prepared]] = deque(enumerate(requests))
+    idle_calls = 0
+    try:
+        while _fill_queue(engine, incoming, drafts):
+            output = engine.advance()
+            for event in engine.events(output):
+                _take(event, drafts, answers)
+            idle_calls = idle_calls + 1 if output.record is None else 0
+            if idle_calls > 1:
+                message = "the scheduler runs nothing although requests wait"
+                raise RuntimeError(message)
+            if idle_calls:
+                # The queue holds all that it can: a batch that is not full now will never be.
+                engine.flush()
+    finally:
+        if drafts and not engine.is_down:
+            for request_id in {request_id for request_id, _ in drafts}:
+                engine.cancel(request_id)
+            while engine.step() or engine.num_in_flight:
+                pass
+    return [answers[place] for place in sorted(answers)]
+
+
+def _fill_queue(
+    engine: Engine,
+    incoming: deque[tuple[int, Request | Prepared]],
+    drafts: dict[tuple[int, int], AnswerBuilder],
+) -> bool:
+    """Add requests while the queue has room; return whether any are live."""
+    room = engine.config.max_queued_requests - engine.load().num_waiting
+    while incoming:
+        place, request = incoming.popleft()
+        prepared = request if isinstance(request, Prepared) else engine.prepare(request)
+        # A request that asks for more answers than there can be is refused, not kept waiting.
+        if room < prepared.num_answers and drafts:
+            incoming.appendleft((place, prepared))
+            break
+        accepted = engine.add(prepared)
+        room -= prepared.num_answers
+        for index in range(prepared.num_answers):
+            drafts[accepted.request_id, index] = AnswerBuilder(place, prepared.output.logprobs)
+    return bool(drafts)
+
+
+def _take(
+    event: Event,
+    drafts: dict[tuple[int, int], AnswerBuilder],
+    answers: dict[tuple[int, int], Answer],
+) -> None:
+    match event:
+        case Tokens():
+            drafts[event.request_id, event.index].add(event)
+        case Finished():
+            draft = drafts.pop((event.request_id, event.index))
+            answers[draft.position, event.index] = draft.finish(event)
+        case Failed():
+            for key in [key for key in drafts if key[0] == event.request_id]:
+                del drafts[key]
+            raise RequestError(
+                event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
+            )

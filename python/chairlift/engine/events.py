@@ -1,13 +1,14 @@
 """From the core's events to those of `chairlift.types`, and from its refusals to `RequestError`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import MESSAGES, RETRY_AFTER_S, Reason, RequestError
 from chairlift.types import (
+    Answer,
     Event,
     Failed,
     Finished,
@@ -22,26 +23,6 @@ from chairlift.types import (
 
 NEVER_QUEUED = -1
 """`Failed.request_id` of a request that was refused before it got an id."""
-
-_MESSAGES = {
-    Reason.QUEUE_TIMEOUT: "the request did not start within its queue timeout",
-    Reason.NUMERIC_FAULT: "the model's output for this request was not finite",
-    Reason.STEP_FAILED: "the model fails for this request, also when it runs alone",
-    Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
-    Reason.ENGINE_BUSY: "the engine is in a step that takes long",
-    Reason.DRAINING: "the server is shutting down",
-    Reason.STARTING: "the server is starting",
-    Reason.QUEUE_FULL: "the queue is full",
-}
-
-_RETRY_AFTER_S = {
-    Reason.QUEUE_FULL: 1.0,
-    Reason.QUEUE_TIMEOUT: 1.0,
-    Reason.STARTING: 1.0,
-    Reason.DRAINING: 1.0,
-    Reason.ENGINE_DOWN: 1.0,
-    Reason.ENGINE_BUSY: 1.0,
-}
 
 _NS = 1e-9
 
@@ -58,7 +39,7 @@ class SampledLogprobs:
     """int32 `[S]`"""
 
     def of(self, start: int, count: int) -> Logprobs:
-        """Cuts the part of one event."""
+        """Cut the part of one event."""
         end = start + count
         return Logprobs(self.logprobs[start:end].tolist(), self.ranks[start:end].tolist())
 
@@ -67,7 +48,7 @@ NO_LOGPROBS = SampledLogprobs(torch.empty(0), torch.empty(0, dtype=torch.int32))
 
 
 def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Event:
-    """Converts one event of the core.
+    """Convert one event of the core.
 
     Args:
         event: From `_core.Events`.
@@ -95,25 +76,56 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
     )
 
 
+@dataclass(slots=True)
+class AnswerBuilder:
+    """Collects the output of one sequence into an `Answer`."""
+
+    position: int
+    """Of the request among all."""
+    wants_logprobs: bool
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def add(self, event: Tokens) -> None:
+        """Append new output."""
+        self.texts.append(event.text)
+        self.token_ids.extend(event.token_ids)
+        if event.logprobs is not None:
+            self.logprobs.extend(event.logprobs.logprobs)
+
+    def finish(self, event: Finished) -> Answer:
+        """Return the complete answer."""
+        return Answer(
+            text="".join(self.texts),
+            token_ids=self.token_ids,
+            reason=event.reason,
+            usage=event.usage,
+            timeline=event.timeline,
+            logprobs=self.logprobs if self.wants_logprobs else None,
+            index=event.index,
+        )
+
+
 def failed(
     request_id: int | None,
     reason: Reason,
     usage: Usage | None = None,
     timeline: Timeline | None = None,
 ) -> Failed:
-    """Gives the end of a request by a fault that its own fields did not cause."""
+    """Return the end of a request by a fault that its own fields did not cause."""
     return Failed(
         request_id=NEVER_QUEUED if request_id is None else request_id,
         reason=reason,
-        message=_MESSAGES[reason],
+        message=MESSAGES[reason],
         usage=usage,
         timeline=timeline,
-        retry_after_s=_RETRY_AFTER_S.get(reason),
+        retry_after_s=RETRY_AFTER_S.get(reason),
     )
 
 
 def refused(error: RequestError) -> Failed:
-    """Gives the end of a request that was never queued."""
+    """Return the end of a request that was never queued."""
     return Failed(
         request_id=NEVER_QUEUED,
         reason=error.reason,
@@ -123,16 +135,11 @@ def refused(error: RequestError) -> Failed:
     )
 
 
-def refusal(reason: Reason) -> RequestError:
-    """Gives the error for a request that the engine's state does not let in."""
-    return RequestError(reason, _MESSAGES[reason], retry_after_s=_RETRY_AFTER_S.get(reason))
-
-
 def core_refusal(error: _core.Refused) -> RequestError:
-    """Gives the error for a request that the scheduler does not take."""
+    """Return the error for a request that the scheduler does not take."""
     reason = Reason(error.reason)
     return RequestError(
-        reason, error.message, field=error.field, retry_after_s=_RETRY_AFTER_S.get(reason)
+        reason, error.message, field=error.field, retry_after_s=RETRY_AFTER_S.get(reason)
     )
 
 

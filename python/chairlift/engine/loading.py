@@ -1,19 +1,29 @@
 """Brings a model into memory: folder, configuration, tokenizer, weights, KV cache."""
 
 import logging
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from chairlift import _core
+from chairlift.attention.cuda import CudaBackend
 from chairlift.config import EngineConfig, engine_config
-from chairlift.engine.device_runner import Captured
+from chairlift.engine.device_runner import DeviceRunner
 from chairlift.engine.devices import Place, choose_place, compute_dtype
-from chairlift.engine.host_pool import HostPool, new_host_pool
+from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.engine.prepare import Limits, Preparer
+from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
+from chairlift.machine import available_cores
 from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
@@ -21,11 +31,30 @@ from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights, trim_heap
+from chairlift.types import Sampling
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are read and the bytes that there are."""
+
+
+_MEASURED_BLOCKS = 16
+_ROUNDS = 5
+
+
+class HostPool(NamedTuple):
+    """Host memory for KV blocks of preempted requests, and what it costs to move one there.
+
+    On a GPU the pool is pinned memory, which its kernels reach across the bus. On a CPU it is
+    memory like that of the KV cache.
+    """
+
+    blocks: Tensor
+    """As the KV cache, but for the number of blocks."""
+    num_blocks: int
+    block_time: int
+    """Nanoseconds to move a block one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +68,47 @@ class LoadedModel:
     num_blocks: int
     """Of the KV cache, the null block included."""
     max_model_len: int
-    """Tokens of prompt and answer: the model's, or less where the settings say so."""
+    """Tokens of prompt and output: the model's, or less where the settings say so."""
     place: Place
     """Where it runs, and the settings as they hold there."""
-    on_capture: Captured | None = None
-    """Told how far the recording of a GPU's launches is."""
     host_pool: HostPool | None = None
-    """For blocks of preempted requests; None is none: they are computed again."""
+    """For blocks of preempted requests; without it they are computed again."""
+    runner_factory: "RunnerFactory | None" = None
+    """Builds the runner; None takes that of the place."""
+
+    def new_runner(self, shape: RunnerShape, clock: Callable[[], int]) -> ModelRunner:
+        """Build the runner of the model, with empty tables.
+
+        Args:
+            shape: Sizes of the tables.
+            clock: Nanoseconds.
+        """
+        if self.runner_factory is not None:
+            return self.runner_factory(self, shape, clock)
+        model, place, kv_cache = self.transformer, self.place, self.kv_cache
+        host_pool = None if self.host_pool is None else self.host_pool.blocks
+        if place.accelerator is None:
+            return ModelRunner(model, kv_cache, shape, clock, host_pool)
+        assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
+        return DeviceRunner(
+            *(model, place.backend, kv_cache, shape, clock, place.accelerator),
+            on_capture=_log_capture,
+            host_pool=host_pool,
+        )
+
+
+RunnerFactory = Callable[[LoadedModel, RunnerShape, Callable[[], int]], ModelRunner]
+"""From a model, the sizes of the tables and a clock to the runner."""
+Loader = Callable[[str | Path, EngineConfig, Progress | None], LoadedModel]
+"""As `load_model`; benchmarks and tests bring their own."""
+
+
+def set_threads(config: EngineConfig) -> None:
+    """Set the threads of the kernels, whatever the number of engines in the process."""
+    # The kernels have their own threads. PyTorch's would only spin beside them, since all it does
+    # here is gather and add.
+    torch.set_num_threads(1)
+    _core.set_num_threads(config.num_threads or available_cores())
 
 
 def load_model(
@@ -54,7 +117,7 @@ def load_model(
     on_progress: Progress | None,
     accelerator: Accelerator | None = None,
 ) -> LoadedModel:
-    """Reads a model, and allocates its KV cache and the host memory for blocks of that.
+    """Read a model, and allocate its KV cache and the host memory for swapped blocks.
 
     Args:
         model: `demo`, a local folder, or a Hugging Face id.
@@ -80,7 +143,7 @@ def load_model(
     if place.accelerator is not None:
         config = replace(config, dtype=compute_dtype(settings, config))
         kv_dtype = backend.stored_dtype(config.dtype)
-        kernels = ModelKernels(config.dtype, kv_dtype, config.head_dim)
+        kernels = ModelKernels(config.dtype, kv_dtype, config.spec.shape.head_dim)
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)
@@ -99,13 +162,61 @@ def load_model(
         touch_first_blocks(kv_cache)
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
-        on_capture=_log_capture,
         host_pool=new_host_pool(place, config, kv_cache, plan),
     )
 
 
+def new_host_pool(
+    place: Place, model: ModelConfig, kv_cache: Tensor, plan: MemoryPlan
+) -> HostPool | None:
+    """Allocate the pool beside a KV cache that is not in use yet, and measure it.
+
+    Args:
+        place: Where the model runs.
+        model: Its shape.
+        kv_cache: Its pool of blocks; what is in them may change.
+        plan: The size of both pools; None is returned where that is 0.
+    """
+    num_blocks = plan.num_host_blocks
+    if num_blocks == 0:
+        return None
+    if place.accelerator is None:
+        blocks = allocate_kv_cache(model, place.backend, num_blocks, place.settings.block_size)
+    else:
+        layers, two, _, *block = kv_cache.shape
+        blocks = place.accelerator.host_buffer(
+            *(layers, two, num_blocks, *block), dtype=kv_cache.dtype
+        )
+    # The null block is never written.
+    num_moved = min(_MEASURED_BLOCKS, num_blocks, plan.num_blocks - 1)
+    return HostPool(blocks, num_blocks, _block_time(place, kv_cache, blocks, num_moved))
+
+
+def _block_time(place: Place, kv_cache: Tensor, host: Tensor, num_moved: int) -> int:
+    """Return the median time to move a block one way, in nanoseconds."""
+    there = torch.arange(num_moved, dtype=torch.int32)
+    inward = torch.stack((there, there + 1), dim=1)
+    outward = inward.flip(1)
+
+    def move_both_ways() -> int:
+        began = time.perf_counter_ns()
+        place.backend.copy_blocks(host, kv_cache, outward)
+        place.backend.copy_blocks(kv_cache, host, inward)
+        if place.accelerator is not None:
+            place.accelerator.record().synchronize()
+        return time.perf_counter_ns() - began
+
+    if place.accelerator is not None:
+        # A large cache takes time to become zeros.
+        place.accelerator.record().synchronize()
+    with nullcontext() if place.accelerator is None else place.accelerator.side_stream():
+        # The first round touches the pages.
+        move_both_ways()
+        return max(1, round(median(move_both_ways() for _ in range(_ROUNDS)) / (2 * num_moved)))
+
+
 def plan_at(place: Place, model: ModelConfig) -> MemoryPlan:
-    """Gives the memory plan of a model where it is to run.
+    """Return the memory plan of a model where it is to run.
 
     Raises:
         ConfigError: It does not fit.
@@ -131,7 +242,7 @@ def _log_capture(done: int, total: int) -> None:
 def replan_memory(
     settings: EngineConfig, model: ModelConfig, free_bytes: int | None = None, **changes: object
 ) -> tuple[MemoryPlan, int | None]:
-    """Says where the bytes of a model would go with some settings changed.
+    """Return the memory plan of a model with some settings changed.
 
     Args:
         settings: As they are.
@@ -149,3 +260,21 @@ def replan_memory(
     place = choose_place(changed, model)
     free = None if place.accelerator is None else free_bytes or place.free_bytes
     return _plan(place, model, free), free
+
+
+def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:
+    """Build what checks requests against the model and the server."""
+    limits = Limits(
+        vocab_size=loaded.config.spec.vocab_size,
+        text=TextLimits(
+            max_bytes=config.max_text_bytes,
+            longest_token_bytes=loaded.tokenizer.longest_token_bytes,
+            max_model_len=loaded.max_model_len,
+            max_context_len=scheduler.max_context_len,
+        ),
+        eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
+        max_answers=scheduler.max_answers,
+    )
+    model = loaded.config.generation
+    defaults = Sampling(model.temperature, model.top_k, model.top_p, model.min_p)
+    return Preparer(config, loaded.tokenizer, limits, defaults)

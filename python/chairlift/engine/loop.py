@@ -1,24 +1,25 @@
 """The engine thread: commands in through one queue, one delivery out per step.
 
-    event loop thread                     engine thread
-    put(command) ── queue, condition ──▶  drain, schedule, run, update
-    deliver(delivery) ◀── one hop ──────  events of the step, not yet converted
+    event loop thread                        engine thread
+    submit, post, call ── queue ──────────▶  commands, schedule, run, update
+    deliver(delivery) ◀── one hop ─────────  events of the step, not yet converted
 
 Nothing else touches the engine while the thread runs.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeVar
 
 from chairlift import _core
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle
-from chairlift.engine.prepare import PreparedChange
-from chairlift.engine.stepper import StepOutput
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Accepted, Waiting
+from chairlift.engine.step import StepOutput
+from chairlift.errors import RequestError
+from chairlift.types import Accepted
 
 logger = logging.getLogger(__name__)
 
@@ -32,61 +33,20 @@ _MAX_UNDELIVERED = 64
 _NS = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Queue a request."""
+Answer = tuple[Handle, Accepted | RequestError]
+"""The engine's answer to a request that was submitted."""
 
-    handle: Handle
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """End a request in whatever state it is."""
-
-    handle: Handle
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Alter:
-    """Change a request in whatever state it is."""
-
-    handle: Handle
-    change: PreparedChange
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """Let partial batches run."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailWaiting:
-    """End the requests that never ran."""
-
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class Explain:
-    """Tell how requests stand."""
-
-    handles: Sequence[Handle]
-    reply: Callable[[list[Waiting | None]], None]
-    """Called on the thread, with one answer per handle; None for one that is not live."""
-
-
-Command = Submit | Abort | Alter | Flush | FailWaiting | Explain
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one turn of the thread gives to the event loop."""
+    """The result of one turn of the thread, for the event loop."""
 
-    answers: list[tuple[Handle, Accepted | RequestError]]
-    """To the submits of this turn; they come before the events."""
+    answers: list[Answer]
+    """To the requests submitted before this turn; they come before the events."""
     output: StepOutput | None
-    """None when the engine is down: nothing follows, for no request."""
+    """None when the engine is down: no event follows for any request."""
     sent_ns: int
     """When, on the engine's clock."""
 
@@ -116,12 +76,12 @@ class EngineLoop:
     def __init__(
         self, engine: Engine, deliver: Callable[[Delivery], None], *, num_steps: int = 0
     ) -> None:
-        """Prepares the thread.
+        """Prepare the thread.
 
         Args:
             engine: Idle.
-            deliver: Called on the thread, must not block; raises RuntimeError when nobody listens
-                any more, which ends the thread.
+            deliver: Called on the thread, must not block; raises RuntimeError when the event
+                loop is closed, which ends the thread.
             num_steps: Of the threads that ran the engine before.
         """
         self.engine = engine
@@ -130,31 +90,59 @@ class EngineLoop:
         self.progress = Progress(num_steps, now, now, has_work=False)
         self.watched = False
         self._deliver = deliver
-        self._commands: list[Command] = []
+        self._commands: list[Callable[[], Answer | None]] = []
         self._condition = threading.Condition()
         self._stopping = False
-        self._num_submits = self._num_obeyed = 0
+        self._num_submitted = self._num_taken = 0
         self._credits = threading.Semaphore(_MAX_UNDELIVERED)
         self._checked_idle = False
         self._thread = threading.Thread(target=self._main, name="chairlift-engine", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         self._thread.start()
 
-    def put(self, command: Command) -> None:
-        """Queues a command and wakes the thread."""
-        self._num_submits += isinstance(command, Submit)
+    def submit(self, handle: Handle) -> None:
+        """Queue a request; the next delivery holds the answer."""
+        self._num_submitted += 1
+        self._put(lambda: (handle, self._submit(handle)))
+
+    def post(self, work: Callable[[Engine], object]) -> None:
+        """Run a function on the thread, between two steps; commands keep their order."""
+
+        def run() -> None:
+            work(self.engine)
+
+        self._put(run)
+
+    def call(self, work: Callable[[Engine], Result]) -> "Future[Result]":
+        """Run a function as `post`, and return the future of its result."""
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work(self.engine))
+            except BaseException as error:
+                future.set_exception(error)
+                if not isinstance(error, RequestError):
+                    raise
+
+        self._put(run)
+        return future
+
+    def _put(self, command: "Callable[[], Answer | None]") -> None:
         with self._condition:
             self._commands.append(command)
             self._condition.notify()
 
     def delivered(self) -> None:
-        """Tells that a delivery has been taken."""
+        """Count a delivery that the event loop has received."""
         self._credits.release()
 
     def stop(self) -> None:
-        """Tells the thread to end after its current step."""
+        """Tell the thread to end after its current step."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -165,17 +153,17 @@ class EngineLoop:
 
         Exact while a step runs; too few for a moment while one is planned.
         """
-        return self.engine.num_waiting + self._num_submits - self._num_obeyed
+        return self.engine.stepper.num_waiting + self._num_submitted - self._num_taken
 
     @property
     def silence_s(self) -> float:
         """Seconds since the thread was last seen to go on; 0 when it has ended."""
         if not self._thread.is_alive():
             return 0.0
-        return (self.engine.clock() - self.engine.alive_ns) * _NS
+        return (self.engine.clock() - self.engine.stepper.alive_ns) * _NS
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the thread; gives whether it ended."""
+        """Wait for the thread; return whether it ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -183,18 +171,17 @@ class EngineLoop:
         try:
             while not self._stopping:
                 self._turn()
-            self.engine.settle()
+            self.engine.stepper.settle()
         except BaseException as error:
-            # A panic in the core is no Exception. Whatever it is, nobody may wait for this thread.
-            self.engine.fault = error
+            # A panic in the core is no Exception. Every request has to end, whatever was raised.
+            self.engine.take_down(error)
             logger.critical("the engine is down", exc_info=True)
-            self.engine.down = True
             self._send(Delivery([], None, self.engine.clock()))
 
     def _turn(self) -> None:
         with self._condition:
             commands, self._commands = self._commands, []
-        answers = [answer for command in commands if (answer := self._obey(command)) is not None]
+        answers = [answer for command in commands if (answer := command()) is not None]
         output = self.engine.advance()
         self._note(output)
         if answers or len(output.events) or (self.watched and output.record is not None):
@@ -203,29 +190,8 @@ class EngineLoop:
         if output.record is None:
             self._rest()
 
-    def _obey(self, command: Command) -> tuple[Handle, Accepted | RequestError] | None:
-        engine = self.engine
-        match command:
-            case Submit(handle):
-                self._num_obeyed += 1
-                return handle, self._submit(handle)
-            case Abort(handle, reason):
-                # Without an id the submit was refused: commands come in the order they were given.
-                if handle.request_id is not None:
-                    engine.cancel(handle.request_id, reason)
-            case Alter(handle, change):
-                if handle.request_id is not None:
-                    engine.change(handle.request_id, change)
-            case Explain(handles, reply):
-                reply([self._explain(handle) for handle in handles])
-            case Flush():
-                engine.flush()
-            case FailWaiting(reason):
-                for request_id in engine.not_started():
-                    engine.cancel(request_id, reason)
-        return None
-
     def _submit(self, handle: Handle) -> Accepted | RequestError:
+        self._num_taken += 1
         try:
             accepted = self.engine.enqueue(handle.prepared)
         except RequestError as error:
@@ -233,9 +199,6 @@ class EngineLoop:
             return error
         handle.request_id = accepted.request_id
         return accepted
-
-    def _explain(self, handle: Handle) -> Waiting | None:
-        return None if handle.request_id is None else self.engine.explain(handle.request_id)
 
     def _note(self, output: StepOutput) -> None:
         now = self.engine.clock()
@@ -253,23 +216,23 @@ class EngineLoop:
         try:
             self._deliver(delivery)
         except RuntimeError:
-            # The event loop is closed: nobody is left to serve.
+            # The event loop is closed: no client is left.
             self._stopping = True
 
     def _wait_for_credit(self) -> None:
         while not self._credits.acquire(timeout=IDLE_BEAT_S):
             # The event loop lags, the engine does not.
-            self.engine.alive_ns = self.engine.clock()
+            self.engine.stepper.alive_ns = self.engine.clock()
             if self._stopping:
                 return
 
     def _rest(self) -> None:
-        """Waits for a command, or for the time the scheduler names."""
+        """Wait for a command, or for the time the scheduler names."""
         if not self.progress.has_work and not self._checked_idle:
             self.engine.check_invariants()
             self._checked_idle = True
         wait_s = IDLE_BEAT_S
-        wake_at = self.engine.scheduler.wake_at
+        wake_at = self.engine.stepper.core.scheduler.wake_at
         if wake_at is not None:
             due_s = (wake_at - self.engine.clock()) * _NS
             wait_s = min(wait_s, max(due_s, _SHORTEST_WAIT_S))

@@ -1,4 +1,7 @@
-"""Runs one plan: tables in, forward pass, one draw per row that samples."""
+"""Runs one plan: tables in, forward pass, one draw per row that samples.
+
+The parameters of the draws are in one table; a step makes one kernel call for all of them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +12,12 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.model.transformer import Transformer
 from chairlift.plan import Int32Array, block_copies, block_swaps
+from chairlift.types import SamplingParameters
+
+_SEED_MODULUS = 1 << 64
+_SEED_SIGN = 1 << 63
 
 
 class StepInputs(NamedTuple):
@@ -30,7 +36,7 @@ class StepInputs(NamedTuple):
     """int32 `[., 2]`: blocks that go to host memory before all: device, host."""
 
     def part(self, start: int, end: int) -> "StepInputs":
-        """Gives the rows from `start` to before `end` as a step of their own, with no moves."""
+        """Return the rows from `start` to before `end` as a step of their own, with no moves."""
         whole = self.metadata
         bounds = whole.query_start_loc[start : end + 1]
         first, last = int(bounds[0]), int(bounds[-1])
@@ -51,10 +57,10 @@ class StepInputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What decides each of the S draws of a step, int32 `[S]` each."""
+    """The inputs of each of the S draws of a step, int32 `[S]` each."""
 
     rows: Tensor
-    """Of the batch; -1 is nobody's."""
+    """Of the batch; -1 is none."""
     slots: Tensor
     """Of the requests."""
     index: Tensor
@@ -63,11 +69,39 @@ class Draws:
     """Of the token that is drawn."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one step drew, or will have drawn when `wait` returns; S sample slots."""
+
+    tokens: Tensor
+    """int32 `[S]`"""
+    counts: Tensor
+    """int32 `[S]`: 1, or -1 where the logits were not finite."""
+    logprobs: Tensor
+    """float32 `[S]`: log softmax of the raw logits at the token."""
+    ranks: Tensor
+    """int32 `[S]`: 1 is the likeliest."""
+
+    def wait(self) -> "Sampled":
+        """Return the same once it is known, which on the CPU it is at once."""
+        return self
+
+    @classmethod
+    def empty(cls, num_samples: int) -> "Sampled":
+        """Allocate the arrays of a step; each has its own, because delivery reads them later."""
+        return cls(
+            tokens=torch.empty(num_samples, dtype=torch.int32),
+            counts=torch.empty(num_samples, dtype=torch.int32),
+            logprobs=torch.empty(num_samples, dtype=torch.float32),
+            ranks=torch.empty(num_samples, dtype=torch.int32),
+        )
+
+
 class Launched(Protocol):
-    """A step whose draws are known, or will be."""
+    """A step that was launched."""
 
     def wait(self) -> Sampled:
-        """Gives the draws; raises what the step failed with."""
+        """Wait for the draws; raise the error of a step that failed."""
 
 
 class RunnerShape(NamedTuple):
@@ -97,6 +131,61 @@ class InputBuffers:
         self.sample_rows = _int32(rows)
 
 
+class Sampler:
+    """Sampling parameters of every request by slot, gathered per step for the rows that sample."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._temperature = torch.zeros(num_slots, dtype=torch.float32)
+        self._top_k = torch.zeros(num_slots, dtype=torch.int32)
+        self._top_p = torch.ones(num_slots, dtype=torch.float32)
+        self._min_p = torch.zeros(num_slots, dtype=torch.float32)
+        self.seed = torch.zeros(num_slots, dtype=torch.int64)
+        """`[num_slots]`, the 64 bits of each request's seed."""
+
+    def set(self, slot: int, sampling: SamplingParameters) -> None:
+        """Write a new request's parameters to its slot."""
+        self._temperature[slot] = sampling.temperature
+        self._top_k[slot] = sampling.top_k
+        self._top_p[slot] = sampling.top_p
+        self._min_p[slot] = sampling.min_p
+        self.seed[slot] = signed_seed(sampling.seed)
+
+    def sample(self, logits: Tensor, slots: Tensor, index: Tensor, position: Tensor) -> Sampled:
+        """Draw one token per row.
+
+        Args:
+            logits: float32 `[S, vocab_size]`.
+            slots: int32 `[S]`, the request of each row.
+            index: int32 `[S]`, which of its n answers.
+            position: int32 `[S]`, of the token that is drawn.
+        """
+        sampled = Sampled.empty(len(slots))
+        _core.sample(
+            logits,
+            *(table.index_select(0, slots) for table in self._tables()),  # type: ignore[call-arg]
+            index,
+            position,
+            sampled.tokens,
+            sampled.counts,
+            sampled.logprobs,
+            sampled.ranks,
+        )
+        return sampled
+
+    def gather(self, slots: Tensor, *out: Tensor) -> None:
+        """Write temperature, top_k, top_p, min_p and seed of some slots to the front of `out`."""
+        for table, parameter in zip(self._tables(), out, strict=True):
+            torch.index_select(table, 0, slots, out=parameter[: len(slots)])
+
+    def _tables(self) -> tuple[Tensor, ...]:
+        return self._temperature, self._top_k, self._top_p, self._min_p, self.seed
+
+
+def signed_seed(seed: int) -> int:
+    """Return the int64 with the 64 bits of an unsigned seed."""
+    return seed - _SEED_MODULUS if seed >= _SEED_SIGN else seed
+
+
 class ModelRunner:
     """Keeps the row tables that plans change, and runs the model over a plan.
 
@@ -109,7 +198,7 @@ class ModelRunner:
         kv_cache: The pool of KV blocks.
         host_pool: The pool of those of preempted requests; None is none.
         sampler: Draws tokens.
-        sample_ns: Time spent on drawing, until somebody sets it to 0.
+        sample_ns: Time spent on drawing, until it is set to 0.
     """
 
     def __init__(
@@ -120,13 +209,13 @@ class ModelRunner:
         clock: Callable[[], int],
         host_pool: Tensor | None = None,
     ) -> None:
-        """Allocates the tables.
+        """Allocate the tables.
 
         Args:
-            model: Takes ids and attention metadata, gives hidden states and logits.
+            model: Maps ids and attention metadata to hidden states and logits.
             kv_cache: The pool, one line per layer, as the attention backend allocated it.
             shape: Sizes.
-            clock: Gives nanoseconds.
+            clock: Returns nanoseconds.
             host_pool: As `kv_cache`, for blocks of preempted requests.
         """
         self.model = model
@@ -149,7 +238,7 @@ class ModelRunner:
         model.reserve(shape.max_num_batched_tokens)
 
     def apply(self, plan: Tensor) -> StepInputs:
-        """Changes the tables as a plan says and derives the inputs of its step.
+        """Change the tables as a plan says and derive the inputs of its step.
 
         Args:
             plan: int32, from `Scheduler.schedule`.
@@ -197,7 +286,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Launched:
-        """Computes a step: writes its keys and values, draws a token for each row that samples.
+        """Compute a step: write its keys and values, draw a token for each row that samples.
 
         Args:
             inputs: Of the step, for which `move_blocks` was called, or of a part of it.
@@ -220,7 +309,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def move_blocks(self, inputs: StepInputs) -> None:
-        """Brings blocks where a step expects them; a block that leaves may be written right after.
+        """Bring blocks where a step expects them; a block that leaves may be written right after.
 
         First to and from host memory, then copies of those that the step is about to write and
         others still read. It is not part of `run`: a step that fails runs again in parts, and no
@@ -232,7 +321,7 @@ class ModelRunner:
             self.model.backend.copy_blocks(self.kv_cache, self.kv_cache, inputs.copies)
 
     def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
-        """Copies to and from host memory; what comes may be written where what goes was read."""
+        """Copy to and from host memory; what comes may be written where what goes was read."""
         copy_blocks = self.model.backend.copy_blocks
         if len(inputs.swap_out) > 0:
             copy_blocks(host_pool, self.kv_cache, inputs.swap_out)
@@ -240,7 +329,7 @@ class ModelRunner:
             copy_blocks(self.kv_cache, host_pool, inputs.swap_in)
 
     def draws(self, inputs: StepInputs) -> Draws:
-        """Gives whose draws a step makes."""
+        """Return the rows, slots and positions of a step's draws."""
         metadata, sample_rows = inputs.metadata, inputs.sample_rows
         # A token at index i belongs to the row whose range of query_start_loc holds i.
         row_of_sample = torch.searchsorted(metadata.query_start_loc[1:], sample_rows, right=True)
@@ -259,7 +348,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def probe(self) -> None:
-        """Computes and draws a token that belongs to nobody, with the null block as its cache.
+        """Compute and draw a token of no request, with the null block as its cache.
 
         Raises:
             ArithmeticError: The logits are not finite.
@@ -269,7 +358,7 @@ class ModelRunner:
         self.check_probe(self._sample(self.model.logits(hidden), draws))
 
     def probe_inputs(self) -> tuple[StepInputs, Draws]:
-        """Gives a step of one token that belongs to nobody."""
+        """Return a step of one token of no request."""
         one, zero = torch.ones(1, dtype=torch.int32), _int32(1)
         metadata = AttentionMetadata(
             rows=zero,
@@ -285,7 +374,7 @@ class ModelRunner:
         return inputs, Draws(-one, self._probe_slot, zero, one)
 
     def check_probe(self, sampled: Sampled) -> None:
-        """Raises ArithmeticError if the probe's logits were not finite."""
+        """Raise ArithmeticError if the probe's logits were not finite."""
         if int(sampled.counts[0]) < 0:
             message = "the logits are not finite"
             raise ArithmeticError(message)
@@ -295,7 +384,7 @@ _NO_BLOCKS = torch.zeros(0, 2, dtype=torch.int32)
 
 
 def _pairs(blocks: Int32Array) -> Tensor:
-    """Copies them: the plan's buffer may be written again before nobody needs them any more."""
+    """Copy pairs of blocks: the plan's buffer may be written again before they are used."""
     return torch.from_numpy(blocks.copy()) if len(blocks) > 0 else _NO_BLOCKS
 
 

@@ -1,4 +1,4 @@
-"""An engine whose model computes nothing: what is left of a step is Chairlift itself.
+"""An engine whose model computes nothing: the rest of a step is Chairlift itself.
 
 The scheduler, the text, the event loop and the streams are the real ones, and every request gets
 tokens of readable words as fast as they can be delivered, or at a pace of so many steps a second.
@@ -6,18 +6,17 @@ tokens of readable words as fast as they can be delivered, or at a pace of so ma
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from chairlift.attention.cpu import CpuBackend
 from chairlift.config import EngineConfig
-from chairlift.engine.assembly import runner_shape
 from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
 from chairlift.engine.loading import LoadedModel, Progress
-from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
-from chairlift.engine.sampler import Sampled
+from chairlift.engine.model_runner import ModelRunner, RunnerShape, Sampled, StepInputs
 from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.tokenizer import Tokenizer
@@ -32,47 +31,52 @@ class NullEngine(Engine):
     """The demo model's engine, without its forward pass and its KV memory."""
 
     def __init__(self, *, step_time_s: float = 0.0, **settings: object) -> None:
-        """Loads the demo model; contexts may be longer than the model's.
+        """Load the demo model; contexts may be longer than the model's.
 
         Args:
-            step_time_s: A step ends at a multiple of this on the monotonic clock, so that whoever
-                gets its tokens can tell how long they took; 0 is as fast as possible.
+            step_time_s: A step ends at a multiple of this on the monotonic clock, so that a reader
+                of its tokens can tell how long they took; 0 is as fast as possible.
             settings: Fields of `EngineConfig`.
 
         Raises:
             ConfigError: A setting is wrong.
         """
-        self._period_ns = round(step_time_s * 1e9)
-        super().__init__("demo", on_progress=None, clock=time.monotonic_ns, **settings)
-
-    def load_model(
-        self, model: str | Path, config: EngineConfig, on_progress: Progress | None
-    ) -> LoadedModel:
-        """Reads the model; no KV cache is allocated, however long the contexts."""
-        folder = resolve_model(str(model))
-        model_config = ModelConfig.load(folder, config.dtype)
-        weights = load_weights(folder, model_config, on_progress)
-        backend = CpuBackend()
-        max_model_len = config.max_model_len or _MAX_MODEL_LEN
-        return LoadedModel(
-            config=model_config,
-            tokenizer=Tokenizer.load(folder),
-            transformer=Transformer(model_config, weights, backend),
-            kv_cache=torch.empty(0),
-            num_blocks=1 + config.max_num_seqs * -(-max_model_len // config.block_size),
-            max_model_len=max_model_len,
-            place=Place(config, backend, None),
+        loader = partial(_load, round(step_time_s * 1e9))
+        super().__init__(
+            "demo", on_progress=None, clock=time.monotonic_ns, loader=loader, **settings
         )
 
-    def new_runner(self) -> ModelRunner:
-        """Gives the runner that draws without a model."""
-        shape = runner_shape(self.config, self._loaded, self.scheduler)
-        ids = self._loaded.tokenizer.encode(_TEXT, add_special_tokens=False)
-        return _NullRunner(self._loaded.transformer, shape, ids, self._period_ns, self.clock)
+
+def _load(
+    period_ns: int, model: str | Path, config: EngineConfig, on_progress: Progress | None
+) -> LoadedModel:
+    """Read the model; no KV cache is allocated, however long the contexts."""
+    folder = resolve_model(str(model))
+    model_config = ModelConfig.load(folder, config.dtype)
+    weights = load_weights(folder, model_config, on_progress)
+    backend, tokenizer = CpuBackend(), Tokenizer.load(folder)
+    max_model_len = config.max_model_len or _MAX_MODEL_LEN
+    ids = tokenizer.encode(_TEXT, add_special_tokens=False)
+
+    def new_runner(
+        loaded: LoadedModel, shape: RunnerShape, clock: Callable[[], int]
+    ) -> _NullRunner:
+        return _NullRunner(loaded.transformer, shape, ids, period_ns, clock)
+
+    return LoadedModel(
+        config=model_config,
+        tokenizer=tokenizer,
+        transformer=Transformer(model_config, weights, backend),
+        kv_cache=torch.empty(0),
+        num_blocks=1 + config.max_num_seqs * -(-max_model_len // config.block_size),
+        max_model_len=max_model_len,
+        place=Place(config, backend, None),
+        runner_factory=new_runner,
+    )
 
 
 class _NullRunner(ModelRunner):
-    """Keeps the tables, but its tokens come from a list."""
+    """Keeps the tables, but takes its tokens from a list."""
 
     def __init__(
         self,
@@ -92,10 +96,10 @@ class _NullRunner(ModelRunner):
         self._clock = clock
 
     def move_blocks(self, inputs: StepInputs) -> None:
-        """Moves nothing: there are no blocks."""
+        """Move nothing: there are no blocks."""
 
     def run(self, inputs: StepInputs) -> Sampled:
-        """Gives every row that samples the next word."""
+        """Return the next word for every row that samples."""
         num_samples = len(inputs.sample_rows)
         self._num_steps += 1
         first = self._num_steps % self._num_words
@@ -110,4 +114,4 @@ class _NullRunner(ModelRunner):
         return sampled
 
     def probe(self) -> None:
-        """Finds nothing wrong."""
+        """Find nothing wrong."""

@@ -1,6 +1,6 @@
 """From a request as a client writes it to one that the scheduler can take.
 
-`Preparer.prepare` is total: whatever comes in, it gives a `Prepared` that is safe to run beside
+`Preparer.prepare` is total: for any value it returns a `Prepared` that is safe to run beside
 others, or raises `RequestError` with the path of the field and what was expected of it. It holds no
 state that changes, so that any thread may call it.
 """
@@ -12,8 +12,7 @@ from typing import Protocol, TypeVar
 
 from chairlift import checks
 from chairlift.config import EngineConfig
-from chairlift.engine.kinds import check_change, check_request
-from chairlift.engine.text_limits import TextLimits
+from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.types import (
     Change,
@@ -23,6 +22,7 @@ from chairlift.types import (
     Prompt,
     Request,
     Sampling,
+    SamplingParameters,
     Schedule,
     Stopping,
 )
@@ -40,23 +40,7 @@ _MIN_FLOAT32 = 1.1754944e-38
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """How the next token is drawn, complete."""
-
-    temperature: float
-    """0 is greedy."""
-    top_k: int
-    """0 is off."""
-    top_p: float
-    """1 is off."""
-    min_p: float
-    """0 is off."""
-    seed: int
-    """64 bits, unsigned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
+class StopConditions:
     """When an answer ends, complete."""
 
     max_tokens: int
@@ -86,7 +70,7 @@ class Times:
 class PreparedChange:
     """A change with every default filled in and every value checked."""
 
-    ending: Ending | None
+    stopping: StopConditions | None
     times: Times | None
     credit: int
     credit_is_final: bool
@@ -98,7 +82,7 @@ class Prepared:
     """A request with every default filled in and every value checked."""
 
     prompt: list[int] = field(repr=False)
-    drawing: Drawing
+    sampling: SamplingParameters
     max_tokens: int
     min_tokens: int
     stop: tuple[str, ...] = field(repr=False)
@@ -117,7 +101,7 @@ class Prepared:
 class _Checked:
     """All of a request but its prompt, and what its answer's length depends on."""
 
-    drawing: Drawing
+    sampling: SamplingParameters
     stops: tuple[tuple[str, ...], tuple[int, ...]]
     times: Times
     credit: int | None
@@ -133,10 +117,10 @@ class Encoder(Protocol):
     """What preparation needs of a tokenizer."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Gives the token ids of a text."""
+        """Return the token ids of a text."""
 
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
-        """Gives the text of a conversation by the model's template."""
+        """Return the text of a conversation by the model's template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +141,7 @@ class Preparer:
     def __init__(
         self, config: EngineConfig, encoder: Encoder, limits: Limits, defaults: Sampling
     ) -> None:
-        """Keeps what every request is checked against.
+        """Keep the limits and defaults that every request is checked against.
 
         Args:
             config: For the defaults of lengths and times.
@@ -172,23 +156,24 @@ class Preparer:
         self._defaults = defaults
 
     def prepare(self, request: Request) -> Prepared:
-        """Gives the request that the scheduler can take.
+        """Return the request that the scheduler can take.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
+        request = checks.request(request)
         checked = self._checked(request)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request, checked.num_kept)
-        ending = self._ending(request.stopping, checked.stops, len(prompt))
+        stopping = self._stop_conditions(request.stopping, checked.stops, len(prompt))
         return Prepared(
             prompt=prompt,
-            drawing=checked.drawing,
-            max_tokens=ending.max_tokens,
-            min_tokens=ending.min_tokens,
-            stop=ending.stop,
-            stop_token_ids=ending.stop_token_ids,
-            include_stop=ending.include_stop,
+            sampling=checked.sampling,
+            max_tokens=stopping.max_tokens,
+            min_tokens=stopping.min_tokens,
+            stop=stopping.stop,
+            stop_token_ids=stopping.stop_token_ids,
+            include_stop=stopping.include_stop,
             output=request.output,
             times=checked.times,
             prefix_cache=request.prefix_cache,
@@ -203,12 +188,11 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        return self._checked(request).times
+        return self._checked(checks.request(request)).times
 
     def _checked(self, request: Request) -> _Checked:
-        check_request(request)
         cache = request.prefix_cache
-        drawing = self._drawing(request.sampling)
+        sampling = self._sampling(request.sampling)
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
         stops = self._stops(request.stopping)
         times = self._times(request.schedule)
@@ -221,10 +205,10 @@ class Preparer:
         if keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
         self._check_size(request.prompt, keep)
-        return _Checked(drawing, stops, times, credit, num_answers, keep)
+        return _Checked(sampling, stops, times, credit, num_answers, keep)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:
-        """Gives the change that the scheduler can take.
+        """Return the change that the scheduler can take.
 
         Args:
             change: Of a live request.
@@ -233,15 +217,15 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        check_change(change)
-        ending = times = None
+        checks.change(change)
+        stopping = times = None
         if change.stopping is not None:
             stops = self._stops(change.stopping, "update.")
-            ending = self._ending(change.stopping, stops, num_prompt_tokens, "update.")
+            stopping = self._stop_conditions(change.stopping, stops, num_prompt_tokens, "update.")
         if change.schedule is not None:
             times = self._times(change.schedule, "update.")
         return PreparedChange(
-            ending,
+            stopping,
             times,
             credit=checks.integer(change.credit, "credit.tokens", 0, _MAX_UINT32),
             credit_is_final=checks.flag(change.credit_is_final, "credit_is_final"),
@@ -260,8 +244,8 @@ class Preparer:
             checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
         )
 
-    def _drawing(self, asked: Sampling) -> Drawing:
-        """Takes each value from the request, else the model's default, else the neutral one."""
+    def _sampling(self, asked: Sampling) -> SamplingParameters:
+        """Take each value from the request, else the model's default, else the neutral one."""
         model = self._defaults
         temperature = _first(asked.temperature, model.temperature, 1.0)
         top_k = _first(asked.top_k, model.top_k, 0)
@@ -269,7 +253,7 @@ class Preparer:
         min_p = _first(asked.min_p, model.min_p, 0.0)
         seed = secrets.randbits(64) if asked.seed is None else asked.seed
         above_0 = "a number above 0 and at most 1"
-        return Drawing(
+        return SamplingParameters(
             temperature=checks.real(
                 temperature,
                 "sampling.temperature",
@@ -287,7 +271,7 @@ class Preparer:
         )
 
     def _stops(self, asked: Stopping, path: str = "") -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Gives the stop strings and the token ids that end an answer."""
+        """Return the stop strings and the token ids that end an answer."""
         stop = checks.strings(
             asked.stop, f"{path}stopping.stop", most=MAX_STOP_STRINGS, most_bytes=MAX_STOP_BYTES
         )
@@ -299,7 +283,7 @@ class Preparer:
         return stop, tuple(dict.fromkeys((*own, *ids)))
 
     def _check_size(self, prompt: Prompt, keep: int | None) -> None:
-        """Checks what the size alone tells; of a prompt that is cut there is no shortest length."""
+        """Check what the size alone tells; of a prompt that is cut there is no shortest length."""
         limits = self._limits.text
         if isinstance(prompt, Chat):
             limits.check_chat(prompt)
@@ -344,13 +328,13 @@ class Preparer:
         else:
             limits.check_text(text, field)
 
-    def _ending(
+    def _stop_conditions(
         self,
         asked: Stopping,
         stops: tuple[tuple[str, ...], tuple[int, ...]],
         num_prompt_tokens: int,
         path: str = "",
-    ) -> Ending:
+    ) -> StopConditions:
         longest = _first(asked.max_tokens, self._config.default_max_tokens)
         room = self._limits.text.max_context_len - num_prompt_tokens
         max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
@@ -360,14 +344,14 @@ class Preparer:
             expected = f"at most the {max_tokens} tokens of the answer"
             raise checks.bad(min_path, expected, min_tokens)
         include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
-        return Ending(max_tokens, min_tokens, *stops, include_stop=include_stop)
+        return StopConditions(max_tokens, min_tokens, *stops, include_stop=include_stop)
 
 
 def _is_sequence(prompt: object) -> bool:
-    """Whether a prompt is what its type says; another value is refused where it is converted."""
+    """Return whether a prompt is a sequence; another value is refused when it is converted."""
     return isinstance(prompt, Sequence)
 
 
 def _first(*values: _T | None) -> _T:
-    """Gives the first value that is set."""
+    """Return the first value that is set."""
     return next(value for value in values if value is not None)

@@ -67,7 +67,7 @@ class Inputs:
     """`[G, max_splits, 4]`"""
 
     def end_of_splits(self, counts: list[int]) -> int:
-        """Gives the byte at which the memory ends that so many splits of each group take."""
+        """Return the byte at which the memory ends that so many splits of each group take."""
         group = max((g for g, count in enumerate(counts) if count), default=0)
         return _offset(self.splits) + self.splits[:group].nbytes + 16 * counts[group]
 
@@ -86,7 +86,7 @@ class Staging:
         max_splits: int,
         num_hosts: int,
     ) -> None:
-        """Allocates; no step allocates more.
+        """Allocate; no step allocates more.
 
         Args:
             accelerator: Of the device.
@@ -125,7 +125,7 @@ class Staging:
         self.device = cut(self._device)
 
     def upload(self, host: int, num_bytes: int) -> None:
-        """Copies the front of a host's memory to the device, after what the device does now."""
+        """Copy the front of a host's memory to the device, after what the device does now."""
         self._device[:num_bytes].copy_(self._hosts[host][:num_bytes], non_blocking=True)
 
 

@@ -1,32 +1,34 @@
-"""The step: a scheduler says what to compute, a runner computes it, the scheduler hears of it.
+"""The step: the scheduler plans it, the runner computes it, the scheduler takes the tokens.
 
     launch   schedule -> Plan -> apply -> forward, sample
     finish   wait for the tokens -> update -> events
 
 Where the model runs beside this thread (on a GPU), two steps are in flight: the later one is
-planned and launched before the tokens of the earlier one are known, and goes on from them where
-they are, on the device. A step that fails takes the later one with it.
+planned and launched before the tokens of the earlier one are known, and reads them where they are,
+on the device. A step that fails takes the later one with it.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 
 from chairlift import _core
 from chairlift.config import EngineConfig
-from chairlift.engine.assembly import new_runner, runner_shape, scheduler_of, steps_in_flight
+from chairlift.engine.bisection import bisect
+from chairlift.engine.core import Core, steps_in_flight
 from chairlift.engine.events import NO_LOGPROBS, SampledLogprobs
-from chairlift.engine.flight import Flight
 from chairlift.engine.loading import LoadedModel
-from chairlift.engine.model_runner import Launched, ModelRunner, StepInputs
-from chairlift.engine.quarantine import judge
-from chairlift.engine.request_table import RequestTable
-from chairlift.engine.sampler import Sampled
-from chairlift.engine.step_record import StepRecord
+from chairlift.engine.model_runner import (
+    Launched,
+    ModelRunner,
+    RunnerShape,
+    Sampled,
+    StepInputs,
+)
+from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
 from chairlift.errors import EngineDownError
 from chairlift.plan import PlanView
 
@@ -35,35 +37,23 @@ logger = logging.getLogger(__name__)
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
-    """What `Engine.advance` gave, not yet Python objects: that is the receiver's work."""
-
-    events: _core.Events
-    sampled: SampledLogprobs
-    """Where the events find their log probabilities."""
-    load: _core.Load
-    """After the step."""
-    record: StepRecord | None
-    """None when there was nothing to run."""
-
-
 class Stepper:
     """A scheduler and a model runner, and the step that joins them.
 
     Attributes:
         config: Settings, validated.
-        scheduler: Owns requests and KV blocks.
+        core: The scheduler.
         runner: Owns the row tables and runs the model.
-        clock: Gives monotonic nanoseconds; the only clock of the engine.
+        clock: Returns monotonic nanoseconds; the only clock of the engine.
         alive_ns: When the last turn or forward pass began; a step in parts has many.
         num_waiting: Requests without a row since the last step was planned; any thread may read it.
-        down: The scheduler raised, or the model fails whatever it is given.
-        fault: What ended the engine's thread, if one did since the last restart.
     """
 
+    core: Core
+    runner: ModelRunner
+
     def __init__(self, config: EngineConfig, loaded: LoadedModel, clock: Callable[[], int]) -> None:
-        """Builds an idle scheduler and the runner of its plans.
+        """Build an idle scheduler and the runner of its plans.
 
         Raises:
             ConfigError: A setting is out of range.
@@ -74,186 +64,174 @@ class Stepper:
         self._loaded = loaded
         self._watchers: list[Callable[[StepRecord], None]] = []
         self._num_steps = 0
-        self._between: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
-        self._max_flights = steps_in_flight(config)
+        self._wrap: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
+        self._max_in_flight = steps_in_flight(config)
         self.restart()
-        capacity = self.scheduler.plan_capacity
+        capacity = self.core.scheduler.plan_capacity
         # A step keeps its plan until it ends: as many as there may be steps, in turn.
-        self._plans = [torch.zeros(capacity, dtype=torch.int32) for _ in range(self._max_flights)]
+        self._plans = [torch.zeros(capacity, dtype=torch.int32) for _ in range(self._max_in_flight)]
 
     def restart(self) -> None:
-        """Begins anew, idle and with an empty prefix cache; the weights and the KV memory stay.
+        """Begin again, idle and with an empty prefix cache; weights and KV memory stay.
 
         Requests are forgotten without an event, and ids count from the start again.
         """
-        self.down = False
-        self.fault: BaseException | None = None
         self.num_waiting = 0
-        self._flights: deque[Flight] = deque()
+        self._in_flight: deque[InFlightStep] = deque()
         self._num_launched = 0
         self._last_end_ns = self.clock()
-        self.scheduler = self._between(scheduler_of(self.config, self._loaded))
-        self.runner = self.new_runner()
-        self._requests = RequestTable(
-            num_slots=self.scheduler.num_slots, num_rows=self.config.max_num_seqs
+        self.core = Core(self.config, self._loaded, self.clock, self._wrap)
+        self.runner = self._loaded.new_runner(self._runner_shape(), self.clock)
+
+    def _runner_shape(self) -> RunnerShape:
+        """Return the sizes of the runner's tables, which are the scheduler's."""
+        config, scheduler = self.config, self.core.scheduler
+        return RunnerShape(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            num_kv_groups=len(self._loaded.config.spec.kv_windows),
+            max_blocks_per_row=-(-scheduler.max_context_len // config.block_size),
+            block_size=config.block_size,
+            num_slots=scheduler.num_slots,
+            steps_in_flight=self._max_in_flight,
         )
 
-    def new_runner(self) -> ModelRunner:
-        """Builds the runner of the scheduler's plans, with empty tables."""
-        shape = runner_shape(self.config, self._loaded, self.scheduler)
-        return new_runner(self._loaded, shape, self.clock, self._loaded.on_capture)
-
-    def intercept(self, wrap: Callable[[_core.Scheduler], _core.Scheduler]) -> None:
-        """Puts something between this and its scheduler, now and after each restart.
+    def wrap_scheduler(self, wrap: Callable[[_core.Scheduler], _core.Scheduler]) -> None:
+        """Put something between this and its scheduler, now and after each restart.
 
         Args:
-            wrap: Gives what to call instead of an idle scheduler.
+            wrap: Returns what to call instead of an idle scheduler.
         """
-        self._between = wrap
-        self.scheduler = wrap(self.scheduler)
+        self._wrap = wrap
+        self.core.scheduler = wrap(self.core.scheduler)
 
-    def flush(self) -> None:
-        """Lets the requests that wait now run in a partial batch (static, dynamic)."""
-        with self.trusted_core():
-            self.scheduler.flush()
-
-    def load(self) -> _core.Load:
-        """Gives a snapshot of queue, batch and KV cache."""
-        return self.scheduler.load()
+    def close(self) -> None:
+        """Release the model and the runner; nothing runs any more."""
+        self.core.is_down = True
+        self._drop_in_flight()
+        del self.runner, self._loaded
 
     @property
     def num_in_flight(self) -> int:
         """Steps that were launched and have not ended; 0 between two steps of a CPU."""
-        return len(self._flights)
+        return len(self._in_flight)
 
     def advance(self) -> StepOutput:
-        """Launches what there is to run, ends the oldest step, and leaves what it gave as it is.
+        """Launch what there is to run and end the oldest step; its events stay as they are.
 
-        A step that fails is run again in parts. Requests that fail alone fail, and the others of
-        the step are computed again from their start: what such a step wrote is not trusted.
+        A step that fails runs again in parts. Requests that fail alone fail, and the others of the
+        step are computed again from their start, since blocks that such a step wrote may be wrong.
 
         Raises:
-            EngineDownError: The scheduler failed or the model fails for everybody, now or before.
+            EngineDownError: The scheduler failed or the model fails for every request, now or
+                before.
         """
-        if self.down:
+        if self.core.is_down:
             message = "the engine is down"
             raise EngineDownError(message)
-        while len(self._flights) < self._max_flights and self._launch():
+        while len(self._in_flight) < self._max_in_flight and self._launch():
             pass
-        if self._flights:
-            return self._finish(self._flights[0])
-        with self.trusted_core():
-            events = self.scheduler.take_events()
-            return StepOutput(events, NO_LOGPROBS, self.scheduler.load(), None)
+        if self._in_flight:
+            return self._finish(self._in_flight[0])
+        with self.core.guarded():
+            events = self.core.scheduler.take_events()
+            return StepOutput(events, NO_LOGPROBS, self.core.scheduler.load(), None)
 
     def settle(self) -> None:
-        """Ends the steps in flight and launches none; nobody hears of what they brought.
+        """End the steps in flight and launch none; their events are dropped.
 
         Raises:
             EngineDownError: As `advance`.
         """
-        while self._flights:
-            self._finish(self._flights[0])
+        while self._in_flight:
+            self._finish(self._in_flight[0])
 
     def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
-        """Calls back after every step, on the same thread; gives a function that ends this."""
+        """Call back after every step, on the same thread; return a function that ends this."""
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)
 
-    def check_invariants(self) -> None:
-        """Checks the scheduler's state; takes time in proportion to the blocks.
-
-        Raises:
-            EngineDownError: It is broken.
-        """
-        with self.trusted_core():
-            self.scheduler.check_invariants()
-
-    def not_started(self) -> list[int]:
-        """Gives the live requests that never ran; ids that have ended may be among them."""
-        return self._requests.not_started()
-
     def _launch(self) -> bool:
-        """Plans a step and starts it; false where there is none to run now."""
-        if self._flights and self._flights[-1].sampled is None:
-            # Whoever goes on from that step must know first what came of it.
+        """Plan a step and start it; return False where there is none to run now."""
+        if self._in_flight and self._in_flight[-1].sampled is None:
+            # A later step reads the tokens of that one, which runs again in parts first.
             return False
         started = self.alive_ns = self.clock()
-        buffer = self._plans[self._num_launched % self._max_flights]
-        with self.trusted_core():
-            step = self.scheduler.schedule(started, buffer)
-            self.num_waiting = self.scheduler.num_waiting
-            if step is None:
+        buffer = self._plans[self._num_launched % self._max_in_flight]
+        core = self.core
+        with core.guarded():
+            number = core.scheduler.schedule(started, buffer)
+            self.num_waiting = core.scheduler.num_waiting
+            if number is None:
                 return False
             planned = self.clock()
             plan = PlanView.of(buffer.numpy())
-            self._requests.seat(plan)
+            core.requests.assign_rows(plan)
             inputs = self.runner.apply(buffer)
             self.runner.move_blocks(inputs)
         self._num_launched += 1
-        flight = Flight(step, plan, inputs, started, planned, ready_ns=self.clock())
-        self._flights.append(flight)
+        step = InFlightStep(number, plan, inputs, started, planned, ready_ns=self.clock())
+        self._in_flight.append(step)
         try:
-            flight.sampled = self._pass(inputs)
+            step.sampled = self._pass(inputs)
         except (KeyboardInterrupt, SystemExit):
             self._roll_back()
             raise
         except BaseException as error:
             # A panic in a kernel is no Exception.
-            logger.error("step %d failed and runs again in parts", step, exc_info=error)
-        flight.sample_ns, self.runner.sample_ns = self.runner.sample_ns, 0
+            logger.error("step %d failed and runs again in parts", number, exc_info=error)
+        step.sample_ns, self.runner.sample_ns = self.runner.sample_ns, 0
         return True
 
-    def _finish(self, flight: Flight) -> StepOutput:
-        """Waits for the oldest step and tells the scheduler what came of it."""
+    def _finish(self, step: InFlightStep) -> StepOutput:
+        """Wait for the oldest step and tell the scheduler its tokens, or which requests fail."""
         try:
-            outcome = self._outcome(flight)
+            outcome = self._outcome(step)
         except BaseException:
             self._roll_back()
             raise
         computed = self.clock()
         logprobs = NO_LOGPROBS
-        with self.trusted_core():
+        scheduler = self.core.scheduler
+        with self.core.guarded():
             if isinstance(outcome, list):
-                events = self.scheduler.fail(computed, flight.step, outcome)
-                self._drop_flights()
+                events = scheduler.fail(computed, step.number, outcome)
+                self._drop_in_flight()
             else:
-                events = self.scheduler.update(
-                    computed, flight.step, outcome.tokens, outcome.counts
-                )
+                events = scheduler.update(computed, step.number, outcome.tokens, outcome.counts)
                 logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks)
-                self._flights.popleft()
-            load = self.scheduler.load()
-        record = self._record(flight, computed, load)
+                self._in_flight.popleft()
+            load = scheduler.load()
+        record = self._record(step, computed, load)
         for watcher in self._watchers:
             watcher(record)
         return StepOutput(events, logprobs, load, record)
 
-    def _outcome(self, flight: Flight) -> Sampled | list[int]:
-        """Gives what a step drew, or the requests for which it and its successor fail."""
-        if flight.sampled is not None:
+    def _outcome(self, step: InFlightStep) -> Sampled | list[int]:
+        """Return the draws of a step, or the requests for which it and its successor fail."""
+        if step.sampled is not None:
             try:
-                return flight.sampled.wait()
+                return step.sampled.wait()
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
                 text = "step %d failed on the device and runs again in parts"
-                logger.error(text, flight.step, exc_info=error)
+                logger.error(text, step.number, exc_info=error)
         try:
-            guilty, sampled = judge(
-                flight.inputs, lambda part: self._pass(part).wait(), self.runner.probe
+            failing, sampled = bisect(
+                step.inputs, lambda part: self._pass(part).wait(), self.runner.probe
             )
         except EngineDownError:
-            self.down = True
+            self.core.is_down = True
             raise
-        flight.sample_ns, self.runner.sample_ns = flight.sample_ns + self.runner.sample_ns, 0
-        if not guilty:
-            logger.warning("step %d passed in parts: no request is to blame", flight.step)
+        step.sample_ns, self.runner.sample_ns = step.sample_ns + self.runner.sample_ns, 0
+        if not failing:
+            logger.warning("step %d passed in parts: no request fails alone", step.number)
             # A later step has read what this one wrote at first.
-            return sampled if len(self._flights) == 1 else []
-        ids: list[int] = self._requests.request_ids(flight.plan)[guilty].tolist()
+            return sampled if len(self._in_flight) == 1 else []
+        ids: list[int] = self.core.requests.request_ids(step.plan)[failing].tolist()
         text = "%d of %d requests of step %d fail, the others are computed again"
-        logger.error(text, len(ids), len(flight.plan.rows), flight.step)
+        logger.error(text, len(ids), len(step.plan.rows), step.number)
         return ids
 
     def _pass(self, inputs: StepInputs) -> Launched:
@@ -261,48 +239,33 @@ class Stepper:
         return self.runner.run(inputs)
 
     def _roll_back(self) -> None:
-        """Forgets the steps in flight; their requests are computed again."""
-        step = self._flights[0].step
-        self._drop_flights()
-        with self.trusted_core():
-            self.scheduler.fail(self.clock(), step, [])
+        """Drop the steps in flight; their requests are computed again."""
+        number = self._in_flight[0].number
+        self._drop_in_flight()
+        with self.core.guarded():
+            self.core.scheduler.fail(self.clock(), number, [])
 
-    def _drop_flights(self) -> None:
-        for flight in self._flights:
-            if flight.sampled is not None:
-                # Nobody wants what it drew, but its buffers are free only then.
+    def _drop_in_flight(self) -> None:
+        for step in self._in_flight:
+            if step.sampled is not None:
+                # Its draws are not used, but its buffers are free only when it has ended.
                 with suppress(BaseException):
-                    flight.sampled.wait()
-        self._flights.clear()
+                    step.sampled.wait()
+        self._in_flight.clear()
 
-    def _record(self, flight: Flight, computed_ns: int, load: _core.Load) -> StepRecord:
-        """Notes a step that has ended."""
+    def _record(self, step: InFlightStep, computed_ns: int, load: _core.Load) -> StepRecord:
+        """Record a step that has ended."""
         self._num_steps += 1
         previous, self._last_end_ns = self._last_end_ns, self.clock()
-        started = max(flight.started_ns, previous)
+        started = max(step.started_ns, previous)
         return StepRecord(
             step=self._num_steps,
             started_ns=started,
             duration_s=(self._last_end_ns - started) / _NS_PER_S,
-            times=flight.times(previous, computed_ns, self._last_end_ns),
+            times=step.times(previous, computed_ns, self._last_end_ns),
             num_waiting=load.num_waiting,
-            row_numbers=flight.plan.rows.copy(),
-            request_ids=self._requests.request_ids(flight.plan),
-            num_tokens=flight.plan.num_tokens.copy(),
-            sampled=flight.plan.sampled(),
+            row_numbers=step.plan.rows.copy(),
+            request_ids=self.core.requests.request_ids(step.plan),
+            num_tokens=step.plan.num_tokens.copy(),
+            sampled=step.plan.sampled(),
         )
-
-    @contextmanager
-    def trusted_core(self) -> Iterator[None]:
-        """Takes the engine down if the scheduler raises anything but a refusal."""
-        try:
-            yield
-        except _core.Refused:
-            raise
-        except (KeyboardInterrupt, SystemExit):
-            self.down = True
-            raise
-        except BaseException as error:
-            self.down = True
-            message = f"the scheduler failed: {type(error).__name__}: {error}"
-            raise EngineDownError(message) from error

@@ -1,4 +1,4 @@
-"""Long texts are tokenized on a few threads, by tenants in turn.
+"""How much text a request may hold, and where long texts are tokenized: on a few threads.
 
 A text waits in the queue of its tenant until a thread is free. A tenant has at most half of the
 threads, and the tenants take turns, so that one tenant's texts delay another's by no more than the
@@ -7,19 +7,22 @@ pieces of work that run already; each of these is bounded by `TextLimits` and `T
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from chairlift.errors import Reason, RequestError
+from chairlift import checks
+from chairlift.errors import Reason, RequestError, refusal
 from chairlift.machine import available_cores
 from chairlift.types import Chat, Request
 
-if TYPE_CHECKING:
-    from chairlift.engine.engine import Engine
-    from chairlift.engine.prepare import Prepared
+MAX_MESSAGES: Final = 4096
+"""Of one conversation."""
 
+_BYTES_PER_ID: Final = 8
+"""A list of token ids may have one id for so many bytes of `max_bytes`."""
 MAX_WAITING_BYTES: Final = 32 * 2**20
 """Of all texts that wait for a thread."""
 
@@ -35,6 +38,90 @@ _OWN_BYTES: Final = 1024
 _RETRY_S: Final = 1.0
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """Bounds of texts.
+
+    Attributes:
+        max_bytes: Of any text that is tokenized, in UTF-8.
+        longest_token_bytes: The most bytes of a text that one token stands for; None where there
+            is no bound.
+        max_model_len: Tokens of prompt and answer that the model takes.
+        max_context_len: The same for this server, whose KV cache may hold less.
+    """
+
+    max_bytes: int
+    longest_token_bytes: int | None
+    max_model_len: int
+    max_context_len: int
+
+    @property
+    def max_ids(self) -> int:
+        """The most token ids that are turned into text at once."""
+        return self.max_bytes // _BYTES_PER_ID
+
+    def check_text(self, text: object, field: str) -> int:
+        """Check a text that is to be tokenized; return its length in bytes.
+
+        Raises:
+            RequestError: `PROMPT_TOO_LONG`: it has more than `max_bytes`; `BAD_PARAMETER`: it is
+                no text that UTF-8 can encode.
+        """
+        # Of a text that is much too long not even the bytes are counted.
+        is_long = isinstance(text, str) and len(text) > self.max_bytes
+        num_bytes = 0 if is_long else checks.utf8_len(text, field)
+        if is_long or num_bytes > self.max_bytes:
+            message = f"{field}: expected at most {self.max_bytes} bytes of text, got more"
+            raise RequestError(Reason.PROMPT_TOO_LONG, message, field=field)
+        return num_bytes
+
+    def check_prompt(self, text: str, field: str) -> None:
+        """Check a text that is to become a whole prompt.
+
+        Raises:
+            RequestError: As `check_text` and `check_length`.
+        """
+        num_bytes = self.check_text(text, field)
+        if self.longest_token_bytes is not None:
+            self.check_length(-(-num_bytes // self.longest_token_bytes), "at least ")
+
+    def check_chat(self, chat: Chat) -> None:
+        """Check a conversation that is to be rendered.
+
+        Raises:
+            RequestError: `BAD_PARAMETER`: it has too many messages; `PROMPT_TOO_LONG`: its
+                messages have more than `max_bytes` characters.
+        """
+        checks.at_most(chat.messages, "chat.messages", MAX_MESSAGES)
+        num_characters = 0
+        for i, message in enumerate(chat.messages):
+            content: object = message.content
+            if not isinstance(content, str):
+                field = f"chat.messages[{i}].content"
+                raise checks.bad(field, "text", content)
+            num_characters += len(content)
+        if num_characters > self.max_bytes:
+            text = f"chat.messages: expected at most {self.max_bytes} bytes of text, got more"
+            raise RequestError(Reason.PROMPT_TOO_LONG, text, field="chat.messages")
+
+    def check_length(self, num_tokens: int, at_least: str = "") -> None:
+        """Check the length of a prompt; `at_least` goes before a number that may be too small.
+
+        Raises:
+            RequestError: `PROMPT_TOO_LONG` or `KV_CAPACITY` in `prompt`.
+        """
+        for context, reason, owner in (
+            (self.max_model_len, Reason.PROMPT_TOO_LONG, "the model has"),
+            (self.max_context_len, Reason.KV_CAPACITY, "this server's KV cache has"),
+        ):
+            if num_tokens >= context:
+                message = (
+                    f"prompt: expected at most {context - 1} tokens, because {owner} room for"
+                    f" {context} with the answer, got {at_least}{num_tokens}"
+                )
+                raise RequestError(reason, message, field="prompt")
 
 
 class TextQueue:
@@ -56,20 +143,6 @@ class TextQueue:
         """By tenant; the first in the dictionary is the next whose turn it is."""
         self._num_bytes: dict[str, int] = {}
         """Of the texts that wait, by tenant."""
-
-    async def prepare(self, engine: "Engine", request: Request) -> "Prepared":
-        """Tokenize and validate a request, on a thread unless it is short.
-
-        Raises:
-            RequestError: With the path of the first field that is wrong, or as `run`.
-        """
-        if _is_short(request):
-            return engine.prepare(request)
-        within_s = engine.check(request).start_within_s
-        size = _size(request)
-        return await self.run(
-            lambda: engine.prepare(request), tenant=request.tenant, size=size, within_s=within_s
-        )
 
     async def run(
         self, work: Callable[[], _T], *, tenant: str, size: int, within_s: float | None = None
@@ -94,13 +167,13 @@ class TextQueue:
             future = self._threads.submit(work)
         except RuntimeError:
             self._leave(tenant)
-            raise _draining() from None
+            raise refusal(Reason.DRAINING) from None
 
         def ended(_: Future[_T]) -> None:
             with suppress(RuntimeError):  # The event loop is closed.
                 loop.call_soon_threadsafe(self._leave, tenant)
 
-        # Not with the caller, who may be cancelled: the thread is free when the work has ended.
+        # The thread is free when the work has ended, even if the caller was cancelled before.
         future.add_done_callback(ended)
         return await asyncio.wrap_future(future)
 
@@ -110,7 +183,7 @@ class TextQueue:
         for queue in self._waiting.values():
             for turn in queue:
                 if not turn.done():
-                    turn.set_exception(_draining())
+                    turn.set_exception(refusal(Reason.DRAINING))
 
     async def _enter(self, tenant: str, size: int, timeout_s: float) -> None:
         """Wait for a thread."""
@@ -178,22 +251,22 @@ class TextQueue:
                 self._waiting[following] = self._waiting.pop(following)
 
 
-def _is_short(request: Request) -> bool:
-    """Whether preparing takes no time; a prompt that is none is refused at once."""
+def is_short(request: Request) -> bool:
+    """Return whether preparing takes no time; a prompt that is none is refused at once."""
     prompt: object = getattr(request, "prompt", None)
-    if isinstance(prompt, Chat):
+    if isinstance(prompt, Chat) or isinstance(_first(prompt), Mapping):
         return False
     most = _SHORT_TEXT if isinstance(prompt, str) else _SHORT_IDS
     return not isinstance(prompt, Sized) or len(prompt) < most
 
 
-def _size(request: Request) -> int:
-    """Give about how many bytes a prompt has that was checked."""
-    if isinstance(request.prompt, Chat):
-        return sum(len(message.content) for message in request.prompt.messages)
-    return len(request.prompt)
+def _first(prompt: object) -> object:
+    return next(iter(prompt), None) if checks.is_list(prompt) else None
 
 
-def _draining() -> RequestError:
-    message = "the server is shutting down and takes no new requests"
-    return RequestError(Reason.DRAINING, message, retry_after_s=_RETRY_S)
+def size_of(request: Request) -> int:
+    """Return about how many bytes a prompt has that was checked."""
+    prompt = checks.as_chat(request.prompt)
+    if isinstance(prompt, Chat):
+        return sum(len(message.content) for message in prompt.messages)
+    return len(prompt)

@@ -1,6 +1,6 @@
 """The CPU kernels as functions of tensors: checks are in `_core`.
 
-An output is allocated unless the caller gives `out`, of the shape and dtype of the result.
+An output is allocated unless the caller passes `out`, of the shape and dtype of the result.
 
 Activations are float32 or bfloat16; the result has the dtype of the input. The bits of a row do
 not depend on the other rows of a call. `chairlift.reference` holds the plain PyTorch twins.
@@ -28,7 +28,7 @@ class Linear:
     def __init__(
         self, weight: Tensor, bias: Tensor | None = None, quantize: str | None = None
     ) -> None:
-        """Packs a copy of the weights.
+        """Pack a copy of the weights.
 
         Args:
             weight: `[out_features, in_features]`.
@@ -56,7 +56,7 @@ class Linear:
     def __call__(
         self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """Gives `x W^T + b`, `[T, out_features]`.
+        """Return `x W^T + b`, `[T, out_features]`.
 
         Args:
             x: `[T, in_features]`; rows may be strided.
@@ -70,24 +70,24 @@ class Linear:
 
 
 def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:
-    """Packs the weights of a layer; see `Linear`."""
+    """Pack the weights of a layer; see `Linear`."""
     return Linear(weight, bias, quantize)
 
 
 def linear_bytes(
     out_features: int, in_features: int, dtype: torch.dtype, quantize: str | None
 ) -> int:
-    """Gives what the packed weights of a layer take."""
+    """Return what the packed weights of a layer take."""
     return _core.linear_bytes(out_features, in_features, dtype.itemsize, quantize)
 
 
 def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
-    """Writes `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+    """Write `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
     _core.select_rows(x, rows, out)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-    """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+    """Return `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype)
     _core.rms_norm(x, weight, eps, out)
@@ -97,7 +97,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
 def add_rms_norm(
     x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
 ) -> Tensor:
-    """Adds `update` `[T, H]` to `x` in place, then gives the norm of the sum as `rms_norm`."""
+    """Add `update` `[T, H]` to `x` in place, then return the norm of the sum as `rms_norm`."""
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype)
     _core.add_rms_norm(x, update, weight, eps, out)
@@ -111,7 +111,7 @@ def rope_(
     norm_weight: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """Rotates `x` `[T, num_heads, head_dim]` in place, after an RMS norm per head if given.
+    """Rotate `x` `[T, num_heads, head_dim]` in place, after an RMS norm per head if given.
 
     Args:
         x: Rows may be strided.
@@ -124,7 +124,7 @@ def rope_(
 
 
 def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Gives `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
+    """Return `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
     if out is None:
         out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
     _core.silu_mul(gate_up, out)

@@ -24,7 +24,7 @@ class LinearLayer(Protocol):
     def __call__(
         self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """Gives `x W^T + b`, `[T, out_features]`.
+        """Return `x W^T + b`, `[T, out_features]`.
 
         Args:
             x: `[T, in_features]`.
@@ -42,23 +42,23 @@ class Kernels(Protocol):
     def linear(
         self, weight: Tensor, bias: Tensor | None = None, quantize: str | None = None
     ) -> LinearLayer:
-        """Makes a layer of `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
+        """Make a layer of `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
 
     def linear_bytes(
         self, out_features: int, in_features: int, dtype: torch.dtype, quantize: str | None
     ) -> int:
-        """Gives what such a layer takes."""
+        """Return the bytes of such a layer."""
 
     def select_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
-        """Writes `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+        """Write `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-        """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+        """Return `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
 
     def add_rms_norm(
         self, x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
     ) -> Tensor:
-        """Adds `update` `[T, H]` to `x` in place, then gives the norm of the sum."""
+        """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
 
     def silu_mul(self, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-        """Gives `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
+        """Return `silu(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side."""

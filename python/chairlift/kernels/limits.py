@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Shape(Protocol):
-    """The sizes of a model, by their names in `ModelConfig`."""
+    """The sizes of a model's layers, as `LayerShape` has them."""
 
     @property
     def hidden_size(self) -> int:
@@ -44,7 +44,7 @@ class Limits:
     """Of a linear layer that is quantized to int8."""
 
     def obstacle(self, shape: Shape, where: str = "") -> str | None:
-        """Gives why the kernels cannot run a shape, by its field; None if they can.
+        """Return why the kernels cannot run a shape, by its field; None if they can.
 
         Args:
             shape: Of a model.
@@ -75,7 +75,7 @@ class Limits:
         return None
 
     def int8_obstacle(self, shape: Shape) -> str | None:
-        """Gives why the layers of a shape cannot be quantized to int8; None if they can."""
+        """Return why the layers of a shape cannot be quantized to int8; None if they can."""
         inputs = {
             "hidden_size": shape.hidden_size,
             "intermediate_size": shape.intermediate_size,

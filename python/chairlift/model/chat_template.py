@@ -28,7 +28,7 @@ def render(
     variables: Mapping[str, Any],
     max_bytes: int | None = None,
 ) -> str:
-    """Renders a conversation.
+    """Render a conversation.
 
     Args:
         template: Jinja source.
@@ -60,7 +60,7 @@ def render(
 
 
 def _joined(pieces: Iterable[str], max_bytes: int | None) -> str:
-    """Joins the pieces of a text, and ends with the first that is one too many."""
+    """Join the pieces of a text, and end with the first that is one too many."""
     taken, num_bytes = [], 0
     for piece in pieces:
         taken.append(piece)
@@ -105,7 +105,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Writes JSON; Jinja's own filter escapes HTML, which models are not trained on."""
+    """Write JSON; Jinja's own filter escapes HTML, which models are not trained on."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

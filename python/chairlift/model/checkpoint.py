@@ -25,7 +25,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path, files: ExitStack) -> "Checkpoint":
-        """Opens the files of a model folder; they close with `files`.
+        """Open the files of a model folder; they close with `files`.
 
         Raises:
             ModelError: A file is missing, truncated or corrupt.
@@ -47,7 +47,7 @@ class Checkpoint:
         return sum(tensor.num_bytes for tensor in self.tensors.values())
 
     def check(self, shapes: Mapping[str, Shape], optional: Collection[str] = ()) -> None:
-        """Raises ModelError unless these are the tensors; an optional one may be absent."""
+        """Raise ModelError unless these are the tensors; an optional one may be absent."""
         missing = [name for name in shapes if name not in self.tensors and name not in optional]
         if missing:
             _fail(self.source, missing[0], f"missing{_and_more(missing)}")

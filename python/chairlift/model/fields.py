@@ -44,15 +44,19 @@ class Fields:
         self.values = values
         self.prefix = prefix
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "Fields":
+        """Return these values, with defaults for those that are absent; null is not absent here."""
+        return Fields(self.path, {**defaults, **self.values}, self.prefix)
+
     def integer(self, name: str, *, default: int | None = None, least: int = 1) -> int:
-        """Reads an integer as `optional_integer`; without a default it must be there."""
+        """Read an integer as `optional_integer`; without a default it must be there."""
         value = self.optional_integer(name, least=least)
         if value is None:
             value = default
         return self.fail(name, "an integer") if value is None else value
 
     def optional_integer(self, name: str, *, least: int = 1) -> int | None:
-        """Reads an integer from `least` to what `MOST_OF` or `MOST` says, or None."""
+        """Read an integer from `least` to what `MOST_OF` or `MOST` says, or None."""
         value, most = self.values.get(name), MOST_OF.get(name, MOST)
         if value is None:
             return None
@@ -61,7 +65,7 @@ class Fields:
         return int(value)
 
     def number(self, name: str, *, default: float | None = None, positive: bool = False) -> float:
-        """Reads a number as `optional_number`; without a default it must be there."""
+        """Read a number as `optional_number`; without a default it must be there."""
         value = self.optional_number(name, positive=positive)
         if value is None:
             value = default
@@ -70,7 +74,7 @@ class Fields:
     def optional_number(
         self, name: str, *, positive: bool = False, most: float = _FLOAT32_MAX
     ) -> float | None:
-        """Reads a number from 0 to `most`, or None; a positive one is above 0, also in float32."""
+        """Read a number from 0 to `most`, or None; a positive one is above 0, also in float32."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -85,14 +89,14 @@ class Fields:
         return float(value)
 
     def flag(self, name: str) -> bool:
-        """Reads true or false; absent is false."""
+        """Read true or false; absent is false."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, bool):
             self.fail(name, "true or false")
         return bool(value)
 
     def choice(self, name: str, options: Mapping[str, object], *, default: str) -> str:
-        """Reads one of the options' names."""
+        """Read one of the options' names."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -101,7 +105,7 @@ class Fields:
         return value
 
     def token_ids(self, name: str) -> tuple[int, ...]:
-        """Reads a token id or a list of them; absent is none, and so is -1."""
+        """Read a token id or a list of them; absent is none, and so is -1."""
         value = self.values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if len(ids) > _MOST_IDS or any(not _is_integer(i) or not -1 <= i <= MOST for i in ids):
@@ -109,14 +113,14 @@ class Fields:
         return tuple(i for i in ids if i >= 0)
 
     def fail(self, name: str, expected: str) -> NoReturn:
-        """Raises the ModelError that names file, field, what was expected and what was got."""
+        """Raise the ModelError that names file, field, what was expected and what was got."""
         got = one_line(json.dumps(self.values[name])) if name in self.values else "nothing"
         message = f"{self.path}: {self.prefix}{name}: expected {expected}, got {got}"
         raise ModelError(message)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file.
+    """Read a JSON object from a file.
 
     Raises:
         ModelError: There is no such file, or it holds something else.
@@ -125,7 +129,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def optional_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object as `read_json`; one that is absent has no fields."""
+    """Read a JSON object as `read_json`; one that is absent has no fields."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -136,7 +140,7 @@ def optional_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(path: Path, data: bytes, what: str = "JSON") -> dict[str, Any]:
-    """Reads a JSON object whose strings are valid Unicode.
+    """Read a JSON object whose strings are valid Unicode.
 
     Args:
         path: Its file, for messages.
@@ -168,7 +172,7 @@ def parse_json(path: Path, data: bytes, what: str = "JSON") -> dict[str, Any]:
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """Reads a regular file of at most so many bytes.
+    """Read a regular file of at most so many bytes.
 
     Raises:
         ModelError: There is no such file, or it is something else.
@@ -190,7 +194,7 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def one_line(text: str, most: int = _MOST_SHOWN) -> str:
-    """Gives the first characters of a text that comes from outside, fit for a message."""
+    """Return the first characters of a text that comes from outside, fit for a message."""
     line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
@@ -200,6 +204,6 @@ def _is_integer(value: object) -> TypeGuard[int]:
 
 
 def either(names: Mapping[str, object]) -> str:
-    """Gives `a, b or c`."""
+    """Return `a, b or c`."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last

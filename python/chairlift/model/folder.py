@@ -20,7 +20,7 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve_model(name: str) -> Path:
-    """Gives the folder of a model.
+    """Return the folder of a model.
 
     Args:
         name: `demo` (ships with the package), a local folder, or a Hugging Face id `owner/name`,
@@ -33,7 +33,7 @@ def resolve_model(name: str) -> Path:
 
 
 def check_model(name: str) -> None:
-    """Looks for a model without loading it; of one that is not here it asks the hub once.
+    """Look for a model without loading it; for one that is not here, ask the hub once.
 
     Raises:
         ModelError: There is no such model, or its folder has no config.json.
@@ -65,7 +65,7 @@ def _local_folder(name: str) -> Path | None:
         folder = Path(name).expanduser()
         is_folder, exists = bool(name) and folder.is_dir(), folder.exists()
     except (OSError, RuntimeError, ValueError):
-        # The name is too long or no name of a file, or that of a user who has no home.
+        # The name is too long or no name of a file, or that of a user without a home.
         is_folder, exists = False, True
     if is_folder:
         return folder

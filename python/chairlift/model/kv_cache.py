@@ -2,7 +2,7 @@
 
 The pool is an array of blocks of one size. A block holds `block_size` tokens for the layers of one
 KV group; groups (layers that share a window) draw from the same pool, so a block has room for the
-largest group, and layer `l` of the model is layer `layer_slots(model)[l]` of its group's blocks.
+largest group, and layer `l` of the model is layer `layer_slots(spec)[l]` of its group's blocks.
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ from chairlift.attention.backend import AttentionBackend
 from chairlift.errors import ConfigError
 from chairlift.machine import memory_limit
 from chairlift.model.config import ModelConfig
+from chairlift.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from chairlift.config import EngineConfig
@@ -21,45 +22,46 @@ if TYPE_CHECKING:
 MEMORY_FRACTION = 0.25
 """Of the memory this process may use, where no `kv_cache_memory` is set."""
 TOUCHED_BYTES = 256 << 20
-"""Of a CPU's KV cache, written before anybody waits: a first touch of a page, which a virtual
+"""Of a CPU's KV cache, written at load: a first touch of a page, which a virtual
 machine may have to ask its host for, takes longer than computing what goes there. These blocks are
 the first in use; more costs memory that a small server never needs."""
 MOST_BLOCKS = 2**27 - 1
 """Of a pool: the place of each of their 16 tokens is an int32."""
 
 
-def layer_slots(model: ModelConfig) -> tuple[int, ...]:
-    """Gives the place of each layer inside the blocks of its group."""
+def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
+    """Return the index of each layer inside the blocks of its group."""
     seen: Counter[int] = Counter()
     slots = []
-    for group in model.layer_group:
+    for group in spec.layer_groups:
         slots.append(seen[group])
         seen[group] += 1
     return tuple(slots)
 
 
-def layers_per_block(model: ModelConfig) -> int:
-    """Gives the number of layers of the largest group."""
-    return max(Counter(model.layer_group).values())
+def layers_per_block(spec: ModelSpec) -> int:
+    """Return the number of layers of the largest group."""
+    return max(Counter(spec.layer_groups).values())
 
 
 def kv_bytes_per_block(model: ModelConfig, backend: AttentionBackend, block_size: int) -> int:
-    """Gives the bytes of one block, all its layers included."""
+    """Return the bytes of one block, all its layers included."""
+    spec, shape = model.spec, model.spec.shape
     return backend.block_bytes(
-        layers_per_block(model), model.num_kv_heads, block_size, model.head_dim, model.dtype
+        layers_per_block(spec), shape.num_kv_heads, block_size, shape.head_dim, model.dtype
     )
 
 
 def max_blocks_per_row(settings: "EngineConfig", model: ModelConfig) -> int:
-    """Gives the blocks of the longest sequence in one group."""
+    """Return the blocks of the longest sequence in one group."""
     max_len = min(settings.max_model_len or model.max_model_len, model.max_model_len)
     return -(-max_len // settings.block_size)
 
 
 def max_blocks_held(settings: "EngineConfig", model: ModelConfig) -> int:
-    """Gives the blocks that one sequence can hold at a time, over all groups.
+    """Return the blocks that one sequence can hold at a time, over all groups.
 
-    A group with a window gives back what no later token sees: it holds what the first token of a
+    A group with a window frees blocks that no later token sees: it holds what the first token of a
     step sees and what two steps write (`Config::most_columns` of the core).
     """
     longest, block_size = max_blocks_per_row(settings, model), settings.block_size
@@ -70,7 +72,7 @@ def max_blocks_held(settings: "EngineConfig", model: ModelConfig) -> int:
             return longest
         return min(longest, (window - 1 + written + block_size - 2) // block_size + 1)
 
-    return sum(map(held, model.kv_windows))
+    return sum(map(held, model.spec.kv_windows))
 
 
 def plan_blocks(
@@ -80,7 +82,7 @@ def plan_blocks(
     memory: int | None = None,
     fraction: float = MEMORY_FRACTION,
 ) -> int:
-    """Gives the number of blocks of the pool, the null block included.
+    """Return the number of blocks of the pool, the null block included.
 
     Without `kv_cache_memory` that is what `max_num_seqs` sequences of full length can fill, as far
     as a part of the memory goes.
@@ -97,7 +99,7 @@ def plan_blocks(
             blocks than can be named.
     """
     block = kv_bytes_per_block(model, backend, settings.block_size)
-    num_groups = len(model.kv_windows)
+    num_groups = len(model.spec.kv_windows)
     if settings.kv_cache_memory is not None:
         budget = settings.kv_cache_memory
         num_blocks = budget // block
@@ -111,7 +113,7 @@ def plan_blocks(
 def plan_host_blocks(
     settings: "EngineConfig", model: ModelConfig, backend: AttentionBackend
 ) -> int:
-    """Gives the number of blocks of the host's pool; 0 without `swap_memory`.
+    """Return the number of blocks of the host's pool; 0 without `swap_memory`.
 
     Raises:
         ConfigError: The memory does not hold one, or more than can be named.
@@ -123,7 +125,7 @@ def plan_host_blocks(
 
 
 def _checked(field: str, num_blocks: int, least: int, block: int, num_bytes: int) -> int:
-    """Gives the number of blocks; raises ConfigError if the bytes are for too few, or too many."""
+    """Return the number of blocks; raise ConfigError if the bytes are for too few, or too many."""
     if num_blocks < least:
         message = f"{field}: expected at least {least * block} bytes, got {num_bytes}"
         raise ConfigError(message)
@@ -136,17 +138,18 @@ def _checked(field: str, num_blocks: int, least: int, block: int, num_bytes: int
 def allocate_kv_cache(
     model: ModelConfig, backend: AttentionBackend, num_blocks: int, block_size: int
 ) -> Tensor:
-    """Allocates the pool `[layers_per_block, num_blocks, ...]`, zeroed."""
+    """Allocate the pool `[layers_per_block, num_blocks, ...]`, zeroed."""
+    spec, shape = model.spec, model.spec.shape
     return backend.allocate(
-        layers_per_block(model),
+        layers_per_block(spec),
         num_blocks,
-        model.num_kv_heads,
+        shape.num_kv_heads,
         block_size,
-        model.head_dim,
+        shape.head_dim,
         model.dtype,
     )
 
 
 def touch_first_blocks(pool: Tensor) -> None:
-    """Writes zeros to the first `TOUCHED_BYTES` of a pool `[layers_per_block, num_blocks, ...]`."""
+    """Write zeros to the first `TOUCHED_BYTES` of a pool `[layers_per_block, num_blocks, ...]`."""
     pool[:, : TOUCHED_BYTES * pool.shape[1] // pool.nbytes].zero_()

@@ -1,9 +1,9 @@
 """Where the bytes of a model go, known before a weight is read.
 
 ```text
-weights       what `load_weights` packs, and the table of RoPE
+weights       what `load_weights` packs, and the tables of RoPE
 KV cache      one pool of blocks
-activations   the largest step: every token of the budget in its widest layer, every row's logits
+activations   the largest step: the buffers of every token of the budget, every row's logits
 swap          blocks of preempted requests, in host memory also where the model is on a GPU
 ```
 """
@@ -11,19 +11,18 @@ swap          blocks of preempted requests, in host memory also where the model 
 from dataclasses import dataclass
 
 from chairlift.attention.backend import AttentionBackend
-from chairlift.choices import Quantize
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
-from chairlift.kernels import Kernels
 from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.machine import memory_limit
+from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
-from chairlift.model.weights import head_code, layer_code
+from chairlift.model.weights import weight_bytes
 
 _FLOAT32 = 4
 _DEDICATED_FRACTION = 0.9
-"""What is left is the driver's, the libraries' and for recorded launches."""
+"""The rest is a reserve for the driver, the libraries and recorded launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class MemoryPlan:
         return self.weight_bytes + self.kv_cache_bytes + self.activation_bytes + swap_bytes
 
     def check(self, memory: int | None = None, host_memory: int | None = None) -> None:
-        """Raises ConfigError unless this fits.
+        """Raise ConfigError unless the plan fits.
 
         Args:
             memory: Bytes that the model may use where it is; None asks the system.
@@ -85,7 +84,7 @@ def plan_memory(
     *,
     is_dedicated: bool = False,
 ) -> MemoryPlan:
-    """Gives the plan of a model.
+    """Return the plan of a model.
 
     Args:
         settings: The engine's.
@@ -99,10 +98,10 @@ def plan_memory(
         ConfigError: The KV cache does not hold one block per group beside the null block, or the
             memory for swapped blocks none.
     """
-    weight_bytes = _weight_bytes(model, settings.quantize, backend.kernels)
+    weights = weight_bytes(model, settings.quantize, backend.kernels)
     activation_bytes = _activation_bytes(settings, model)
     if is_dedicated and memory is not None:
-        left = max(0, int(memory * _DEDICATED_FRACTION) - weight_bytes - activation_bytes)
+        left = max(0, int(memory * _DEDICATED_FRACTION) - weights - activation_bytes)
         num_blocks = plan_blocks(settings, model, backend, left, fraction=1.0)
     else:
         num_blocks = plan_blocks(settings, model, backend, memory)
@@ -110,7 +109,7 @@ def plan_memory(
     num_host_blocks = plan_host_blocks(settings, model, backend)
     swap_bytes = num_host_blocks * block_bytes
     return MemoryPlan(
-        weight_bytes=weight_bytes,
+        weight_bytes=weights,
         kv_cache_bytes=num_blocks * block_bytes,
         activation_bytes=activation_bytes,
         block_bytes=block_bytes,
@@ -121,33 +120,8 @@ def plan_memory(
     )
 
 
-def _weight_bytes(model: ModelConfig, quantize: Quantize, kernels: Kernels) -> int:
-    item, hidden, inner = model.dtype.itemsize, model.hidden_size, model.intermediate_size
-    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    layer = sum(
-        kernels.linear_bytes(outputs, inputs, model.dtype, layer_code(quantize))
-        for outputs, inputs in (
-            (heads + 2 * kv_heads, hidden),
-            (hidden, heads),
-            (2 * inner, hidden),
-            (hidden, inner),
-        )
-    )
-    norms = 2 * hidden + (2 * model.head_dim if model.qk_norm else 0)
-    head = head_code(quantize)
-    ends = kernels.linear_bytes(model.vocab_size, hidden, model.dtype, head)
-    ends += (model.vocab_size + 1) * hidden * item
-    rope = model.max_model_len * model.head_dim * _FLOAT32
-    return model.num_layers * (layer + norms * item) + ends + rope
-
-
 def _activation_bytes(settings: EngineConfig, model: ModelConfig) -> int:
-    hidden, inner = model.hidden_size, model.intermediate_size
-    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    # The residual stream, its normed copy, and what each half of a layer has at once.
-    attention = 3 * hidden + 2 * heads + 2 * kv_heads
-    feed_forward = 3 * hidden + 3 * inner
-    per_token = max(attention, feed_forward) * model.dtype.itemsize
-    num_rows = min(settings.max_num_seqs, settings.max_num_batched_tokens)
-    logits = num_rows * model.vocab_size * _FLOAT32
-    return settings.max_num_batched_tokens * per_token + logits
+    num_tokens = settings.max_num_batched_tokens
+    num_rows = min(settings.max_num_seqs, num_tokens)
+    logits = num_rows * model.spec.vocab_size * _FLOAT32
+    return BufferWidths.of(model.spec).num_bytes(num_tokens, model.dtype) + logits

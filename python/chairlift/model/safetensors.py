@@ -48,7 +48,7 @@ class StoredTensor:
     num_bytes: int
 
     def read(self, out: Tensor) -> None:
-        """Reads the values into a contiguous tensor of the same shape, and converts them.
+        """Read the values into a contiguous tensor of the same shape, and convert them.
 
         Raises:
             ModelError: The file has become shorter, or cannot be read.
@@ -79,7 +79,7 @@ class StoredTensor:
 
 
 def open_file(path: Path, files: ExitStack) -> dict[str, StoredTensor]:
-    """Opens a file, which closes with `files`; gives its tensors by name.
+    """Open a file, which closes with `files`; return its tensors by name.
 
     Raises:
         ModelError: The file is missing, truncated or corrupt.
@@ -122,7 +122,7 @@ def _read_up_to(file: FileIO, num_bytes: int) -> bytes:
 
 
 def _stored(path: Path, file: FileIO, name: str, data: int, entry: object) -> StoredTensor:
-    """Checks the description of a tensor, whose offsets count from the byte `data`."""
+    """Check the description of a tensor, whose offsets count from the byte `data`."""
     fields = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(offsets):

@@ -48,7 +48,7 @@ class TemplateProcess:
         self._end: weakref.finalize[..., TemplateProcess] | None = None
 
     def render(self, **arguments: object) -> str:
-        """Render a conversation; takes JSON values for the arguments of `chat_template.render`.
+        """Render a conversation; the arguments are those of `chat_template.render`, as JSON values.
 
         Raises:
             RequestError: As `chat_template.render`; `BAD_PARAMETER` in `chat` where the template

@@ -55,7 +55,7 @@ def _steps(
     component: tokenizers.normalizers.Normalizer | tokenizers.pre_tokenizers.PreTokenizer | None,
     inner: str,
 ) -> Iterator[dict[str, Any]]:
-    """Give the steps of a normalizer or pre-tokenizer, as tokenizer.json describes them."""
+    """Return the steps of a normalizer or pre-tokenizer, as tokenizer.json describes them."""
     if component is not None:
         yield from _flat(json.loads(component.__getstate__()), inner)
 
@@ -69,7 +69,7 @@ def _flat(step: dict[str, Any], inner: str) -> Iterator[dict[str, Any]]:
 
 
 def _keeps_length(step: dict[str, Any]) -> bool:
-    """Whether a normalizer makes no text shorter."""
+    """Return whether a normalizer makes no text shorter."""
     if step["type"] == "Replace":
         old = step["pattern"].get("String")
         return old is not None and len(old.encode()) <= len(step["content"].encode())
@@ -77,5 +77,5 @@ def _keeps_length(step: dict[str, Any]) -> bool:
 
 
 def _keeps_text(step: dict[str, Any]) -> bool:
-    """Whether a pre-tokenizer drops nothing."""
+    """Return whether a pre-tokenizer drops nothing."""
     return step["type"] in _SPLITTERS and step.get("behavior") != "Removed"

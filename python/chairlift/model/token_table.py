@@ -51,7 +51,7 @@ class Decoding:
     strip_first_space: bool
 
     def is_raw_byte(self, form: str) -> bool:
-        """Whether a token is one raw byte, given its form after the replacements."""
+        """Return whether a token is one raw byte, given its form after the replacements."""
         return self.byte_fallback and _BYTE_TOKEN.fullmatch(form) is not None
 
     def bytes_of(self, form: str) -> bytes:
@@ -64,7 +64,7 @@ class Decoding:
 
 
 def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:
-    """Reads what the tokenizer's decoder does.
+    """Read what the tokenizer's decoder does.
 
     Raises:
         ModelError: There is no decoder, or it does what a table cannot hold; the message names it.
@@ -101,7 +101,7 @@ def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:
 def build_token_table(
     tokenizer: tokenizers.Tokenizer, decoding: Decoding, width: int
 ) -> _core.TokenTable:
-    """Builds the table of the ids below `width`; others than the tokenizer's are empty."""
+    """Build the table of the ids below `width`; others than the tokenizer's are empty."""
     strings = [tokenizer.id_to_token(token_id) or "" for token_id in range(width)]
     forms = _replace(strings, decoding.replacements)
     first_tokens: list[bytes] = []
@@ -152,7 +152,7 @@ def _strips_space(step: dict[str, Any]) -> bool:
 
 
 def _gpt2_alphabet() -> dict[int, str]:
-    """Maps the characters that stand for bytes to the character with that byte's number.
+    """Map the characters that stand for bytes to the character with that byte's number.
 
     Source: `bytes_to_unicode` of GPT-2: printable Latin-1 stands for itself, the other bytes for
     the characters from 256 on.

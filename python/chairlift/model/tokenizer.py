@@ -56,7 +56,7 @@ class Tokenizer:
         chat_templates: Mapping[str, str] | None = None,
         add_bos_token: bool = False,
     ) -> None:
-        """Takes over `backend`.
+        """Take over `backend`.
 
         Args:
             backend: What `tokenizer.json` describes.
@@ -92,7 +92,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Reads `tokenizer.json`, `tokenizer_config.json` and the chat templates of a model folder.
+        """Read `tokenizer.json`, `tokenizer_config.json` and the chat templates of a model folder.
 
         Raises:
             ModelError: A file is missing, unreadable or of an unknown kind.
@@ -136,7 +136,7 @@ class Tokenizer:
         return "default" in self._chat_templates
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Gives the token ids of a text.
+        """Return the token ids of a text.
 
         Raises:
             RequestError: `BAD_PARAMETER` in `prompt`: the text holds a lone surrogate.
@@ -153,7 +153,7 @@ class Tokenizer:
         return self._prefix + ids if add_special_tokens else ids
 
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
-        """Gives the text of a conversation; its special tokens are those that the template writes.
+        """Return the text of a conversation; its special tokens are those that the template writes.
 
         Args:
             chat: The conversation.
@@ -190,17 +190,17 @@ class Tokenizer:
         )
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Gives the text of token ids; ids that the tokenizer does not know contribute nothing."""
+        """Return the text of token ids; ids that the tokenizer does not know contribute nothing."""
         # As in `encode`: a batch releases the interpreter's lock.
         (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return str(text)
 
     def num_tokens(self, text: str, add_special_tokens: bool = True) -> int:
-        """Counts what `encode` gives."""
+        """Return the number of token ids of `encode`."""
         return len(self.encode(text, add_special_tokens))
 
     def token_table(self, logits_width: int) -> _core.TokenTable:
-        """Builds the table that the scheduler decodes with, for every id that the model can draw.
+        """Build the table that the scheduler decodes with, for every id that the model can draw.
 
         Its text equals that of `decode`, token by token.
         """
@@ -217,7 +217,7 @@ def _special_strings(backend: tokenizers.Tokenizer) -> set[str]:
 
 
 def _read_special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Collects every `*_token`; files of older models keep them in `special_tokens_map.json`."""
+    """Collect every `*_token`; files of older models keep them in `special_tokens_map.json`."""
     older = optional_json(folder / "special_tokens_map.json")
     tokens = {}
     for name, value in {**older, **config}.items():
@@ -228,7 +228,7 @@ def _read_special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, s
 
 
 def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Reads the templates by name; files go before what `tokenizer_config.json` holds."""
+    """Read the templates by name; files go before what `tokenizer_config.json` holds."""
     files = {
         path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
     }

@@ -1,31 +1,27 @@
-"""The forward pass of every model, top down; what differs between families is data.
+"""The forward pass of every model, top down; what differs between models is in the spec.
 
 The pass is the same on every device: all sums go through the kernels of the attention backend and
-the backend itself; PyTorch lends the memory. On a CPU they compute each token as if it were alone,
-so that its logits have the same bits whatever else is in the batch.
+the backend itself; PyTorch only holds the memory. On a CPU each token is computed as if it were
+alone, so that its logits have the same bits whatever else is in the batch.
 
 Source of the method: Llama (Touvron et al., 2023).
 """
-
-import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from chairlift._core import Recording
-from chairlift.attention.backend import AttentionBackend, Projections, Rotation
+from chairlift.attention.backend import AttentionBackend, Rotation
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.kernels import Kernels
-from chairlift.model.config import LinearScaling, Llama3Scaling, ModelConfig
+from chairlift.model.buffers import Buffers
+from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import layer_slots
-from chairlift.model.weights import BlockWeights, Weights
+from chairlift.model.rope import cos_sin_table
+from chairlift.model.spec import LayerSpec
+from chairlift.model.weights import LayerWeights, Weights
 
 MOST_RECORDED = 16
 """Forward passes that are kept; a call takes about a kilobyte, and a layer some eight of them."""
-
-_POSITIONS_AT_ONCE = 65_536
-"""Of the table of RoPE, whose intermediate values take several times its memory."""
 
 
 class Transformer:
@@ -38,24 +34,29 @@ class Transformer:
         self.config = config
         self.weights = weights
         self.backend = backend
-        cos_sin = cos_sin_table(config).to(weights.embedding.device)
-        slots = layer_slots(config)
-        self.blocks = [
-            Block(config, weights.blocks[layer], backend, cos_sin, group, slots[layer])
-            for layer, group in enumerate(config.layer_group)
+        spec, device = config.spec, weights.embedding.device
+        head_dim, num_positions = spec.shape.head_dim, config.max_model_len
+        tables = {
+            rope: cos_sin_table(rope, head_dim, num_positions).to(device) for rope in spec.ropes
+        }
+        parts = zip(spec.layers, weights.layers, spec.layer_groups, layer_slots(spec), strict=True)
+        self.layers = [
+            DecoderLayer(layer, own_weights, backend, tables[layer.attention.rope], group, slot)
+            for layer, own_weights, group, slot in parts
         ]
-        # The norm that follows each block: that of the next one's attention, at last the model's.
-        norms = [block.attention_norm for block in weights.blocks] + [weights.norm]
+        # The norm after each layer: before the attention of the next one, at last the final norm.
+        norms = [(layer.weights.attention_norm, layer.eps) for layer in self.layers]
+        norms.append((weights.final_norm, spec.final_norm.eps))
         self._first_norm, *self._next_norms = norms
         self._reserved: Buffers | None = None
         self._recorded: dict[tuple[int, ...], tuple[Recording, Tensor]] = {}
 
     def reserve(self, max_tokens: int) -> None:
-        """Allocates for the steps of a runner, of so many tokens, and forgets those of another.
+        """Allocate the buffers for steps of at most so many tokens, and drop recorded passes.
 
-        What was recorded for a runner reads that one's tables.
+        A recorded pass reads the tables of the runner that it was recorded for.
         """
-        self._reserved = Buffers.empty(self.config, self.weights, max_tokens)
+        self._reserved = self._new_buffers(max_tokens)
         self._recorded.clear()
 
     def forward(
@@ -65,10 +66,10 @@ class Transformer:
         kv_cache: Tensor,
         selected: Tensor | None = None,
     ) -> Tensor:
-        """Computes the hidden states of a ragged batch, and writes its keys and values.
+        """Compute the hidden states of a ragged batch, and write its keys and values.
 
-        A prompt's tokens are there for their keys and values: the last layer goes on with the
-        selected ones alone, as llama.cpp does.
+        Most tokens of a prompt are needed for their keys and values alone: the last layer computes
+        the rest for the selected tokens only, as llama.cpp does.
 
         Args:
             input_ids: int32 `[T]`.
@@ -78,13 +79,13 @@ class Transformer:
                 None wants all.
 
         Returns:
-            `[S, H]`, after the last norm; in a buffer of the next step, where `reserve` was called.
+            `[S, H]`, after the final norm; it lies in a buffer that the next step overwrites.
         """
         batch = (input_ids, metadata, kv_cache, selected)
         if not self.backend.records:
             return self._forward(*batch)
-        # Python is asked once for a step, or not at all for a batch whose views are known: two
-        # hundred calls take as long as some of the layers, and others may hold its lock.
+        # Python runs once per step, and not at all for a batch whose views are known: two hundred
+        # calls take as long as some of the layers, and other threads may hold the lock.
         recorded = None if metadata.views is None else self._recorded.get(metadata.views)
         if recorded is None:
             with Recording() as recording:
@@ -104,123 +105,62 @@ class Transformer:
         kv_cache: Tensor,
         selected: Tensor | None,
     ) -> Tensor:
-        buffers, eps = self._buffers(input_ids.shape[0]), self.config.rms_norm_eps
-        kernels, last = self.backend.kernels, self.blocks[-1]
+        buffers, (first_norm, first_eps) = self._buffers(input_ids.shape[0]), self._first_norm
+        kernels, last = self.backend.kernels, self.layers[-1]
         kernels.select_rows(self.weights.embedding, input_ids, buffers.x)
-        kernels.rms_norm(buffers.x, self._first_norm, eps, out=buffers.normed)
-        # One view per layer and per KV group, taken here once.
+        kernels.rms_norm(buffers.x, first_norm, first_eps, out=buffers.normed)
+        # One view per layer and per KV group, made once per pass.
         caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
-        for block, next_norm in zip(self.blocks, self._next_norms, strict=True):
-            cache = caches[block.slot]
-            block.write(metadata, cache, slots[block.group], buffers)
-            if selected is not None and block is last and selected.shape[0] == 0:
+        for layer, (next_norm, next_eps) in zip(self.layers, self._next_norms, strict=True):
+            cache, weights = caches[layer.slot], layer.weights
+            layer.write(metadata, cache, slots[layer.group], buffers)
+            if selected is not None and layer is last and selected.shape[0] == 0:
                 return buffers.normed[:0]
-            block.attend(metadata, cache, buffers)
-            if selected is not None and block is last:
+            layer.attend(metadata, cache, buffers)
+            if selected is not None and layer is last:
                 buffers = buffers.select(selected, kernels)
             x, normed, update = buffers.x, buffers.normed, buffers.update
-            block.weights.output(buffers.attended.flatten(1), out=update)
-            kernels.add_rms_norm(x, update, block.weights.feed_forward_norm, eps, out=normed)
-            block.feed_forward(buffers)
-            kernels.add_rms_norm(x, update, next_norm, eps, out=normed)
+            weights.output(buffers.attended.flatten(1), out=update)
+            kernels.add_rms_norm(x, update, weights.feed_forward_norm, layer.eps, out=normed)
+            layer.feed_forward(buffers)
+            kernels.add_rms_norm(x, update, next_norm, next_eps, out=normed)
         return buffers.normed
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Scores the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
-        return self.weights.lm_head(hidden, out_dtype=torch.float32, out=out)
+        """Score the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
+        return self.weights.head(hidden, out_dtype=torch.float32, out=out)
 
-    def _buffers(self, num_tokens: int) -> "Buffers":
+    def _buffers(self, num_tokens: int) -> Buffers:
         if self._reserved is None:
-            return Buffers.empty(self.config, self.weights, num_tokens)
+            return self._new_buffers(num_tokens)
         return self._reserved.first(num_tokens)
 
-
-class Buffers(NamedTuple):
-    """Intermediate values of one layer; the layers of a forward pass write over one another's.
-
-    Allocations and views cost as much as a small kernel, so they are made per step, not per layer.
-    """
-
-    x: Tensor
-    """`[T, H]`, the residual stream."""
-    normed: Tensor
-    """`[T, H]`"""
-    update: Tensor
-    """`[T, H]`, what each half of a layer adds to the stream."""
-    projections: Projections
-    attended: Tensor
-    """`[T, num_heads, head_dim]`"""
-    gate_up: Tensor
-    """`[T, 2 I]`"""
-    gated: Tensor
-    """`[T, I]`"""
-
-    @classmethod
-    def empty(cls, config: ModelConfig, weights: Weights, num_tokens: int) -> "Buffers":
-        """Allocates for so many tokens, where the weights are."""
-        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        new, hidden = weights.embedding.new_empty, config.hidden_size
-        qkv = new(num_tokens, (heads + 2 * kv_heads) * head_dim)
-        return cls(
-            x=new(num_tokens, hidden),
-            normed=new(num_tokens, hidden),
-            update=new(num_tokens, hidden),
-            projections=Projections.of(qkv, heads, kv_heads, head_dim),
-            attended=new(num_tokens, heads, head_dim),
-            gate_up=new(num_tokens, 2 * config.intermediate_size),
-            gated=new(num_tokens, config.intermediate_size),
-        )
-
-    def first(self, num_tokens: int) -> "Buffers":
-        """Gives the part of these that so many tokens need."""
-        x, normed, update, projections, attended, gate_up, gated = self
-        return Buffers(
-            x[:num_tokens],
-            normed[:num_tokens],
-            update[:num_tokens],
-            Projections._make(part[:num_tokens] for part in projections),
-            attended[:num_tokens],
-            gate_up[:num_tokens],
-            gated[:num_tokens],
-        )
-
-    def select(self, tokens: Tensor, kernels: Kernels) -> "Buffers":
-        """Gives buffers for some of the tokens, with what attention gave them.
-
-        Nothing is allocated: the stream and its norm change places, and what was attended lies
-        where the projections were, which nobody reads any more.
-
-        Args:
-            tokens: int32 `[S]`, indices into T.
-            kernels: Of the device.
-        """
-        num_tokens = tokens.shape[0]
-        small = self.first(num_tokens)
-        small = small._replace(x=small.normed, normed=small.x)
-        kernels.select_rows(self.x, tokens, small.x)
-        projected = self.projections.qkv.view(-1)[: small.attended.numel()]
-        attended = projected.view(small.attended.shape)
-        kernels.select_rows(self.attended, tokens, attended)
-        return small._replace(attended=attended)
+    def _new_buffers(self, num_tokens: int) -> Buffers:
+        config = self.config
+        device = self.weights.embedding.device
+        return Buffers.empty(config.spec, num_tokens, config.dtype, device)
 
 
-class Block:
+class DecoderLayer:
     """One layer: attention, then a gated feed-forward, each on the normed residual stream."""
 
     def __init__(
         self,
-        config: ModelConfig,
-        weights: BlockWeights,
+        spec: LayerSpec,
+        weights: LayerWeights,
         backend: AttentionBackend,
         cos_sin: Tensor,
         group: int,
         slot: int,
     ) -> None:
+        attention = spec.attention
         self.weights = weights
         self.backend = backend
-        self.rotation = Rotation(cos_sin, weights.query_norm, weights.key_norm, config.rms_norm_eps)
-        self.scale = config.head_dim**-0.5
-        self.window = config.kv_windows[group]
+        self.eps = spec.norm.eps
+        qk_eps = self.eps if attention.qk_norm is None else attention.qk_norm.eps
+        self.rotation = Rotation(cos_sin, weights.query_norm, weights.key_norm, qk_eps)
+        self.scale = attention.scale
+        self.window = attention.window
         self.group = group
         self.slot = slot
         """Where the layer's keys and values are inside the blocks of its KV group."""
@@ -228,7 +168,7 @@ class Block:
     def write(
         self, metadata: AttentionMetadata, cache: Tensor, slot_mapping: Tensor, buffers: Buffers
     ) -> None:
-        """Projects each normed token, and writes its key and value to the cache.
+        """Project each normed token, and write its key and value to the cache.
 
         Args:
             metadata: Of the batch.
@@ -241,7 +181,7 @@ class Block:
         self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
 
     def attend(self, metadata: AttentionMetadata, cache: Tensor, buffers: Buffers) -> None:
-        """Lets each token read the tokens up to itself in its row."""
+        """Compute the attention of each token to the tokens of its row up to itself."""
         self.backend.attend(
             buffers.projections.query,
             cache,
@@ -253,55 +193,8 @@ class Block:
         )
 
     def feed_forward(self, buffers: Buffers) -> None:
-        """Maps each normed token through SwiGLU (Shazeer, 2020)."""
+        """Map each normed token through SwiGLU (Shazeer, 2020)."""
         weights = self.weights
         weights.gate_up(buffers.normed, out=buffers.gate_up)
         self.backend.kernels.silu_mul(buffers.gate_up, out=buffers.gated)
         weights.down(buffers.gated, out=buffers.update)
-
-
-def cos_sin_table(config: ModelConfig) -> Tensor:
-    """Gives the rotations of RoPE (Su et al., 2021) for every position of the model.
-
-    The angle is rounded to float32 as `transformers` rounds it: far positions need the same
-    rounding for the same tokens. Its cosine is then taken exactly, for the same bits everywhere.
-
-    Returns:
-        float32 `[max_model_len, head_dim]`: cosines in the first half, sines in the second.
-    """
-    frequencies, half = _frequencies(config), config.head_dim // 2
-    table = torch.empty(config.max_model_len, config.head_dim)
-    for first in range(0, config.max_model_len, _POSITIONS_AT_ONCE):
-        part = table[first : first + _POSITIONS_AT_ONCE]
-        positions = torch.arange(first, first + len(part), dtype=torch.float32)
-        angles = torch.outer(positions, frequencies).double()
-        part[:, :half], part[:, half:] = angles.cos(), angles.sin()
-    return table
-
-
-def _frequencies(config: ModelConfig) -> Tensor:
-    """Gives radians per position, float32 `[head_dim / 2]`; the operations are `transformers`'."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
-    match config.rope_scaling:
-        case LinearScaling(factor):
-            return frequencies / factor
-        case Llama3Scaling() as scaling:
-            return _blend(frequencies, scaling)
-        case None:
-            return frequencies
-
-
-def _blend(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Slows the frequencies that turn less than `low_freq_factor` times in the original length.
-
-    Those that turn more than `high_freq_factor` times stay; between the two the slowdown fades
-    linearly with the number of turns.
-    """
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    length = scaling.original_max_position_embeddings
-    wavelengths = 2 * math.pi / frequencies
-    kept = (length / wavelengths - low) / (high - low)
-    blended = (1 - kept) * frequencies / scaling.factor + kept * frequencies
-    slowed = torch.where(wavelengths > length / low, frequencies / scaling.factor, blended)
-    return torch.where(wavelengths < length / high, frequencies, slowed)

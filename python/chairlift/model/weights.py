@@ -1,7 +1,7 @@
-"""The weights of a model: which tensors a checkpoint must have, and how they are packed.
+"""The weights of a model: the tensors of a checkpoint, packed for the kernels.
 
 All names, shapes and types are checked before the first tensor is read, so that a wrong checkpoint
-fails in a moment. Tensors are packed one after another, so that memory holds about one copy.
+fails at once. Tensors are packed one after another, so that memory holds about one copy.
 """
 
 import ctypes
@@ -17,12 +17,14 @@ from chairlift.choices import Quantize
 from chairlift.kernels import Kernels, LinearLayer, cpu
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
-from chairlift.model.safetensors import Shape
+from chairlift.model.rope import table_bytes
+from chairlift.model.spec import ModelSpec
+from chairlift.model.tensors import LayerTensors, LinearTensors, ModelTensors, NormTensor
 
 
 @dataclass(frozen=True, slots=True)
-class BlockWeights:
-    """One layer; H is `hidden_size`."""
+class LayerWeights:
+    """One decoder layer; H is `hidden_size`."""
 
     attention_norm: Tensor
     """`[H]`."""
@@ -46,21 +48,46 @@ class Weights:
 
     embedding: Tensor
     """`[vocab_size, H]`."""
-    blocks: tuple[BlockWeights, ...]
-    norm: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor
     """`[H]`."""
-    lm_head: LinearLayer
+    head: LinearLayer
     """H to `vocab_size`."""
 
 
-def layer_code(quantize: Quantize) -> str | None:
-    """Gives what `Linear` calls the storage of a layer's weights."""
+def layer_format(quantize: Quantize) -> str | None:
+    """Return what `Linear` calls the format of a layer's weights; None is the model's dtype."""
     return None if quantize is Quantize.NONE else quantize.value
 
 
-def head_code(quantize: Quantize) -> str | None:
-    """The same of the head: eight bits at least, since nothing after it mends an error."""
+def head_format(quantize: Quantize) -> str | None:
+    """Return the same of the head: eight bits at least, since no layer follows it."""
     return None if quantize is Quantize.NONE else Quantize.INT8.value
+
+
+def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> int:
+    """Return the bytes of what `load_weights` packs, and of the tables of RoPE."""
+    spec, dtype = config.spec, config.dtype
+    tensors = ModelTensors.of(spec, config.names)
+
+    def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
+        if isinstance(part, NormTensor):
+            return part.size * dtype.itemsize
+        return kernels.linear_bytes(sum(part.outputs), part.inputs, dtype, weight_format)
+
+    layers = sum(
+        packed(part, layer_format(quantize))
+        for layer in tensors.layers
+        for part in layer
+        if part is not None
+    )
+    embedding = spec.vocab_size * spec.hidden_size * dtype.itemsize
+    ends = packed(tensors.final_norm, None) + packed(tensors.head, head_format(quantize))
+    return layers + embedding + ends + _rope_bytes(spec, config.max_model_len)
+
+
+def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
+    return len(spec.ropes) * table_bytes(spec.shape.head_dim, num_positions)
 
 
 def load_weights(
@@ -72,7 +99,7 @@ def load_weights(
     kernels: Kernels = cpu,
     device: torch.device | None = None,
 ) -> Weights:
-    """Loads a checkpoint, converted to `config.dtype`.
+    """Load a checkpoint, converted to `config.dtype`.
 
     Args:
         folder: Holds `model.safetensors`, or its shards and `model.safetensors.index.json`.
@@ -86,38 +113,36 @@ def load_weights(
         ModelError: A file is missing, truncated or corrupt, or a tensor is missing, unexpected,
             of the wrong shape or type.
     """
+    tensors = ModelTensors.of(config.spec, config.names)
+    head_name = f"{config.names.head}.weight"
     with ExitStack() as files:
         checkpoint = Checkpoint.open(folder, files)
-        checkpoint.check(
-            tensor_shapes(config), optional={"lm_head.weight"} if config.tie_word_embeddings else ()
-        )
+        is_tied = config.spec.head.is_tied
+        checkpoint.check(tensors.shapes(), optional={head_name} if is_tied else ())
         reader = _Reader(
             checkpoint,
             config.dtype,
-            layer_code(quantize),
+            layer_format(quantize),
             on_progress,
             kernels,
             device or torch.device("cpu"),
         )
-        head = head_code(quantize)
-        embedding = reader.tensor("model.embed_tokens.weight")
+        embedding = reader.matrix(tensors.embedding)
         # With tied embeddings a checkpoint need not have a head; if it has one, that one counts.
-        has_head = "lm_head.weight" in checkpoint.tensors
+        has_head = head_name in checkpoint.tensors
         return Weights(
             embedding=embedding,
-            blocks=tuple(
-                _load_block(reader, config, f"model.layers.{layer}.")
-                for layer in range(config.num_layers)
-            ),
-            norm=reader.tensor("model.norm.weight"),
-            lm_head=kernels.linear(
-                reader.tensor("lm_head.weight") if has_head else embedding, quantize=head
+            layers=tuple(_load_layer(reader, layer) for layer in tensors.layers),
+            final_norm=reader.norm(tensors.final_norm),
+            head=kernels.linear(
+                reader.matrix(tensors.head) if has_head else embedding,
+                quantize=head_format(quantize),
             ),
         )
 
 
 def trim_heap() -> None:
-    """Gives memory that is free in the heap back to the system, where the C library can (glibc).
+    """Return free memory of the heap to the system, where the C library can (glibc).
 
     Beside the packed weights, loading frees as much again, and by default up to 64 MiB of it stays.
     """
@@ -126,67 +151,27 @@ def trim_heap() -> None:
         trim(0)
 
 
-def _load_block(reader: "_Reader", config: ModelConfig, at: str) -> BlockWeights:
-    attention, mlp = f"{at}self_attn.", f"{at}mlp."
-    return BlockWeights(
-        attention_norm=reader.tensor(f"{at}input_layernorm.weight"),
-        qkv=reader.linear(
-            f"{attention}q_proj", f"{attention}k_proj", f"{attention}v_proj", bias=config.qkv_bias
-        ),
-        query_norm=reader.tensor(f"{attention}q_norm.weight") if config.qk_norm else None,
-        key_norm=reader.tensor(f"{attention}k_norm.weight") if config.qk_norm else None,
-        output=reader.linear(f"{attention}o_proj", bias=config.o_bias),
-        feed_forward_norm=reader.tensor(f"{at}post_attention_layernorm.weight"),
-        gate_up=reader.linear(f"{mlp}gate_proj", f"{mlp}up_proj", bias=config.mlp_bias),
-        down=reader.linear(f"{mlp}down_proj", bias=config.mlp_bias),
+def _load_layer(reader: "_Reader", layer: LayerTensors) -> LayerWeights:
+    return LayerWeights(
+        attention_norm=reader.norm(layer.attention_norm),
+        qkv=reader.linear(layer.qkv),
+        query_norm=None if layer.query_norm is None else reader.norm(layer.query_norm),
+        key_norm=None if layer.key_norm is None else reader.norm(layer.key_norm),
+        output=reader.linear(layer.output),
+        feed_forward_norm=reader.norm(layer.feed_forward_norm),
+        gate_up=reader.linear(layer.gate_up),
+        down=reader.linear(layer.down),
     )
 
 
-def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Gives the name and shape of every tensor of a checkpoint."""
-    shapes: dict[str, Shape] = {
-        "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
-        "model.norm.weight": (config.hidden_size,),
-        "lm_head.weight": (config.vocab_size, config.hidden_size),
-    }
-    for layer in range(config.num_layers):
-        for name, shape in _block_shapes(config).items():
-            shapes[f"model.layers.{layer}.{name}"] = shape
-    return shapes
-
-
-def _block_shapes(config: ModelConfig) -> dict[str, Shape]:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, Shape] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    if config.qk_norm:
-        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
-    for name, rows, columns, bias in (
-        ("self_attn.q_proj", heads, hidden, config.qkv_bias),
-        ("self_attn.k_proj", kv_heads, hidden, config.qkv_bias),
-        ("self_attn.v_proj", kv_heads, hidden, config.qkv_bias),
-        ("self_attn.o_proj", hidden, heads, config.o_bias),
-        ("mlp.gate_proj", inner, hidden, config.mlp_bias),
-        ("mlp.up_proj", inner, hidden, config.mlp_bias),
-        ("mlp.down_proj", hidden, inner, config.mlp_bias),
-    ):
-        shapes[f"{name}.weight"] = (rows, columns)
-        if bias:
-            shapes[f"{name}.bias"] = (rows,)
-    return shapes
-
-
 class _Reader:
-    """Copies tensors out of the files, converts them, and tells how far it has come."""
+    """Copies tensors out of the files, converts them, and reports the progress."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         dtype: torch.dtype,
-        code: str | None,
+        weight_format: str | None,
         on_progress: Callable[[int, int], None] | None,
         kernels: Kernels,
         device: torch.device,
@@ -195,19 +180,28 @@ class _Reader:
         self.device = device
         self.checkpoint = checkpoint
         self.dtype = dtype
-        self.code = code
+        self.weight_format = weight_format
         self.on_progress = on_progress
         self.done = 0
         self.total = checkpoint.num_bytes
 
-    def linear(self, *layers: str, bias: bool) -> LinearLayer:
-        """Packs layers that share their input into one, outputs side by side."""
-        weight = self.tensor(*(f"{layer}.weight" for layer in layers))
-        joined_bias = self.tensor(*(f"{layer}.bias" for layer in layers)) if bias else None
-        return self.kernels.linear(weight, joined_bias, self.code)
+    def norm(self, norm: NormTensor) -> Tensor:
+        """Read the weight of a norm."""
+        return self._joined([f"{norm.name}.weight"])
 
-    def tensor(self, *names: str) -> Tensor:
-        """Joins tensors along their first axis."""
+    def matrix(self, linear: LinearTensors) -> Tensor:
+        """Read the weights of linear layers, outputs of one after those of the other."""
+        return self._joined([f"{name}.weight" for name in linear.names])
+
+    def linear(self, linear: LinearTensors) -> LinearLayer:
+        """Pack layers that share their inputs into one, outputs side by side."""
+        weight = self.matrix(linear)
+        biases = [f"{name}.bias" for name in linear.names]
+        bias = self._joined(biases) if linear.has_bias else None
+        return self.kernels.linear(weight, bias, self.weight_format)
+
+    def _joined(self, names: list[str]) -> Tensor:
+        """Join tensors along their first axis."""
         stored = [self.checkpoint.tensors[name] for name in names]
         rows = [tensor.shape[0] for tensor in stored]
         joined = torch.empty((sum(rows), *stored[0].shape[1:]), dtype=self.dtype)

@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2
 from chairlift import types
 from chairlift.checks import at_most
 from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from chairlift.engine.text_limits import MAX_MESSAGES, TextLimits
+from chairlift.engine.text_queue import MAX_MESSAGES, TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.status import duration
 from chairlift.server.template_arguments import template_arguments

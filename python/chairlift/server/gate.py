@@ -1,30 +1,12 @@
 """Whether requests may enter: the phases of a server, from start to last answer."""
 
 import asyncio
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import EngineState, Reason, RequestError, refusal
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
-
-_REFUSALS = {
-    "starting": (Reason.STARTING, "the model is still loading"),
-    "draining": (Reason.DRAINING, "the server is shutting down and takes no new requests"),
-    "restarting": (Reason.ENGINE_DOWN, "the engine restarts after a fault"),
-    "dead": (Reason.ENGINE_DOWN, "the engine has died"),
-}
-
-
-class Phase(StrEnum):
-    """What the server is doing."""
-
-    STARTING = "starting"
-    SERVING = "serving"
-    RESTARTING = "restarting"
-    DRAINING = "draining"
-    DEAD = "dead"
 
 
 class Gate:
@@ -36,12 +18,12 @@ class Gate:
 
     def __init__(self) -> None:
         self._engine: AsyncEngine | None = None
-        self._phase = Phase.STARTING
+        self._phase = EngineState.STARTING
         self.draining = asyncio.Event()
         """Set when the server no longer serves: by a signal or by the engine's death."""
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> EngineState:
         """What the server is doing."""
         return self._phase
 
@@ -66,14 +48,13 @@ class Gate:
         Raises:
             RequestError: STARTING, DRAINING or ENGINE_DOWN.
         """
-        if self._phase is not Phase.SERVING:
+        if self._phase is not EngineState.SERVING:
             raise self.refusal()
         return self.engine()
 
     def refusal(self) -> RequestError:
         """Why nothing enters now."""
-        reason, message = _REFUSALS.get(self._phase.value, _REFUSALS["starting"])
-        return RequestError(reason, message, retry_after_s=1.0)
+        return refusal(self._phase.refusal or Reason.STARTING)
 
     def load(self, engine: "AsyncEngine") -> None:
         """Takes the engine; requests still wait outside."""
@@ -81,26 +62,26 @@ class Gate:
 
     def open(self) -> None:
         """Starts to serve, unless a signal came first."""
-        if self._phase is Phase.STARTING:
-            self._phase = Phase.SERVING
+        if self._phase is EngineState.STARTING:
+            self._phase = EngineState.SERVING
 
     def close(self) -> None:
         """Refuses requests until `reopen`: the engine was lost and is to come back."""
-        if self._phase is Phase.SERVING:
-            self._phase = Phase.RESTARTING
+        if self._phase is EngineState.SERVING:
+            self._phase = EngineState.RESTARTING
 
     def reopen(self) -> None:
         """Serves again, unless a signal came first."""
-        if self._phase is Phase.RESTARTING:
-            self._phase = Phase.SERVING
+        if self._phase is EngineState.RESTARTING:
+            self._phase = EngineState.SERVING
 
     def drain(self) -> None:
         """Refuses new requests from now on."""
-        if self._phase is not Phase.DEAD:
-            self._phase = Phase.DRAINING
+        if self._phase is not EngineState.DEAD:
+            self._phase = EngineState.DRAINING
         self.draining.set()
 
     def die(self) -> None:
         """The engine has died: nothing enters any more."""
-        self._phase = Phase.DEAD
+        self._phase = EngineState.DEAD
         self.draining.set()

@@ -21,7 +21,7 @@ from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
     from chairlift.engine.events import CoreEvent
-    from chairlift.engine.stepper import StepOutput
+    from chairlift.engine.step import StepOutput
 
 CAPACITY: Final = 256
 """Finished events that may wait before commands are no longer read."""

@@ -20,7 +20,9 @@ def record(engine: "Engine", recorder: Recorder) -> None:
         recorder: New.
     """
     header = header_of(engine)
-    engine.intercept(lambda scheduler: recorder.record(scheduler, header, engine.clock))
+    engine.stepper.wrap_scheduler(
+        lambda scheduler: recorder.record(scheduler, header, engine.clock)
+    )
 
 
 def header_of(engine: "Engine") -> Header:
@@ -40,6 +42,6 @@ def header_of(engine: "Engine") -> Header:
         block_size=config.block_size,
         num_kv_blocks=engine.num_kv_blocks,
         kv_bytes_per_block=engine.runner.kv_cache.nbytes // engine.num_kv_blocks,
-        kv_windows=list(engine.model_config.kv_windows),
+        kv_windows=list(engine.model_config.spec.kv_windows),
         prefix_cache=config.prefix_cache,
     )

@@ -12,12 +12,11 @@ from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype
-from chairlift.errors import ConfigError, Reason, RequestError
+from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
 from chairlift.server.config import ServerConfig
 from chairlift.server.convert import check_model, seconds
-from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
 from chairlift.server.requests import Desk
 from chairlift.server.shares import Shares, holders_of
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
 
 _STATES: Final = {
-    Phase.STARTING: pb.SERVER_STATE_STARTING,
-    Phase.SERVING: pb.SERVER_STATE_SERVING,
-    Phase.RESTARTING: pb.SERVER_STATE_STARTING,
-    Phase.DRAINING: pb.SERVER_STATE_DRAINING,
-    Phase.DEAD: pb.SERVER_STATE_DEAD,
+    EngineState.STARTING: pb.SERVER_STATE_STARTING,
+    EngineState.SERVING: pb.SERVER_STATE_SERVING,
+    EngineState.RESTARTING: pb.SERVER_STATE_STARTING,
+    EngineState.DRAINING: pb.SERVER_STATE_DRAINING,
+    EngineState.DEAD: pb.SERVER_STATE_DEAD,
 }
 
 _SHORTEST_INTERVAL_S: Final = 0.1
@@ -108,13 +107,13 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             name=self._desk.model_names[0],
             aliases=self._desk.model_names[1:],
             architecture=model.architecture,
-            vocab_size=model.vocab_size,
+            vocab_size=model.spec.vocab_size,
             max_model_len=engine.max_model_len,
             max_context_len=engine.max_context_len,
             eos_token_ids=model.eos_token_ids,
             dtype=dtype,
-            num_layers=model.num_layers,
-            hidden_size=model.hidden_size,
+            num_layers=model.spec.num_layers,
+            hidden_size=model.spec.hidden_size,
             sampling_defaults=pb.SamplingDefaults(
                 temperature=1.0 if defaults.temperature is None else defaults.temperature,
                 top_k=defaults.top_k or 0,

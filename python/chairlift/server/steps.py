@@ -17,7 +17,7 @@ from chairlift.server.status import duration
 from chairlift.v1 import server_pb2 as pb
 
 if TYPE_CHECKING:
-    from chairlift.engine.step_record import StepRecord, StepTimes
+    from chairlift.engine.step import StepRecord, StepTimes
 
 CAPACITY_BYTES: Final = 2**20
 """Of a tenant's ring, and hence of a message; clients of gRPC take four times as much."""

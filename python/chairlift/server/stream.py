@@ -8,9 +8,8 @@ import asyncio
 import logging
 from typing import Final
 
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import EngineState, Reason, RequestError
 from chairlift.server.convert import unsupported
-from chairlift.server.gate import Phase
 from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
 from chairlift.server.receiving import Messages
@@ -70,7 +69,9 @@ class GenerateCall:
             # Only synchronous work here: this also runs when the call is being cancelled.
             reader.cancel()
             self._requests.abandon()
-        if self._desk.gate.phase is Phase.DEAD or not (self._writer.has_begun or _ended(reader)):
+        if self._desk.gate.phase is EngineState.DEAD or not (
+            self._writer.has_begun or _ended(reader)
+        ):
             raise self._desk.gate.refusal()
 
     def _is_over(self, reader: asyncio.Task[None]) -> bool:

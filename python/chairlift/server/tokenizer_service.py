@@ -44,7 +44,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         """Token ids to text."""
         engine = self._engine(request.model)
         at_most(request.token_ids, "token_ids", engine.engine.text_limits.max_ids)
-        vocab_size = engine.engine.model_config.vocab_size
+        vocab_size = engine.engine.model_config.spec.vocab_size
         tokenizer, ids = engine.engine.tokenizer, list(request.token_ids)
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
 

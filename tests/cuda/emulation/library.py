@@ -46,7 +46,7 @@ class Library:
         shared_bytes: int,
         args: Sequence[Argument],
     ) -> None:
-        """Runs a kernel to its end.
+        """Run a kernel to its end.
 
         Args:
             name: Of the instantiation, such as `chairlift::silu_mul<float>`.
@@ -117,7 +117,7 @@ def compiler() -> str | None:
 
 
 def build(names: Iterable[str], folder: Path = CUDA) -> Library:
-    """Compiles instantiations of the kernels in a folder, several at a time, and links them.
+    """Compile instantiations of the kernels in a folder, several at a time, and link them.
 
     Raises:
         RuntimeError: There is no compiler, or it refused.
@@ -179,7 +179,7 @@ def _link(objects: list[Path]) -> Path:
 
 
 def _run(arguments: Sequence[str | Path], out: Path, stdin: str = "") -> None:
-    """Runs the compiler; `out` appears whole or not at all."""
+    """Run the compiler; `out` appears whole or not at all."""
     command = compiler()
     if command is None:
         message = "emulation needs g++"
@@ -201,7 +201,7 @@ _built: dict[str, Library] = {}
 
 
 def preload(names: Iterable[str]) -> None:
-    """Builds the library of several instantiations that `launch` will be asked for."""
+    """Build the library of several instantiations that `launch` will be asked for."""
     missing = [name for name in names if name not in _built]
     if missing:
         _built.update(dict.fromkeys(missing, build(missing)))

@@ -16,7 +16,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def guarded(tensor: Tensor) -> Tensor:
-    """Copies a tensor to memory that ends at most 15 bytes before a page without access.
+    """Copy a tensor to memory that ends at most 15 bytes before a page without access.
 
     The page before the first one is without access, too. A kernel that touches one of them fails
     with a message; so would Python, but as a crash.

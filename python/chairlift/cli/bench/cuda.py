@@ -35,7 +35,7 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
     config = ModelConfig.load(resolve_model(model), settings.dtype)
     gpu = choose_place(settings, config).accelerator
     assert gpu is not None, "the settings ask for one"
-    gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.head_dim))
+    gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.spec.shape.head_dim))
     with torch.inference_mode():
         bandwidth = copy_bytes_per_s(gpu, repeat)
         rate = product_operations_per_s(gpu, repeat)
@@ -58,7 +58,7 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
 def _batches(config: "ModelConfig") -> list["Batch"]:
     from chairlift.attention.measure import Batch
 
-    heads = (config.num_heads, config.num_kv_heads, config.head_dim)
+    heads = config.spec.shape[2:]
     return [
         Batch("decode 1 x 1k", [1024], [1], *heads),
         Batch("decode 32 x 4k", [4096] * 32, [1] * 32, *heads),

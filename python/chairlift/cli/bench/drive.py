@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from chairlift.cli.bench.workload import Item
 from chairlift.engine.engine import Engine
-from chairlift.engine.stepper import StepOutput
+from chairlift.engine.step import StepOutput
 from chairlift.errors import ChairliftError
 from chairlift.figures import Run, unwritten_share
 from chairlift.types import (

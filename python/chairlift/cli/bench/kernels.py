@@ -168,8 +168,8 @@ def _measurements(
 
 def _shapes(config: "ModelConfig") -> list[tuple[int, int]]:
     """Outputs and inputs of the layers."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden, inner, num_heads, num_kv_heads, head_dim = config.spec.shape
+    heads, kv_heads = num_heads * head_dim, num_kv_heads * head_dim
     pairs = [(heads + 2 * kv_heads, hidden), (hidden, heads), (2 * inner, hidden), (hidden, inner)]
     return list(dict.fromkeys(pairs))
 
@@ -205,14 +205,15 @@ def _elementwise(roofline: Roofline, config: "ModelConfig", rows: list[int]) -> 
     import torch
 
     from chairlift import kernels as ops
-    from chairlift.model.transformer import cos_sin_table
+    from chairlift.model.rope import cos_sin_table
 
-    hidden, inner, dtype = config.hidden_size, config.intermediate_size, torch.bfloat16
-    norm, cos_sin = torch.ones(hidden, dtype=dtype), cos_sin_table(config)
+    hidden, inner, num_heads, _, head_dim = config.spec.shape
+    norm, dtype = torch.ones(hidden, dtype=torch.bfloat16), torch.bfloat16
+    cos_sin = cos_sin_table(config.spec.ropes[0], head_dim, config.max_model_len)
     for num_rows in rows:
         x = torch.randn(num_rows, hidden).to(dtype)
         gate_up = torch.randn(num_rows, 2 * inner).to(dtype)
-        heads = torch.randn(num_rows, config.num_heads, config.head_dim).to(dtype)
+        heads = torch.randn(num_rows, num_heads, head_dim).to(dtype)
         positions = torch.arange(num_rows, dtype=torch.int32)
         normed, gated = torch.empty_like(x), torch.empty(num_rows, inner, dtype=dtype)
 
@@ -228,7 +229,7 @@ def _elementwise(roofline: Roofline, config: "ModelConfig", rows: list[int]) -> 
         yield roofline.measure("rms_norm", f"{num_rows} x {hidden}", normalize, 2 * x.nbytes, 0)
         moved = gate_up.nbytes + gated.nbytes
         yield roofline.measure("silu_mul", f"{num_rows} x {inner}", gate, moved, 0)
-        shape = f"{num_rows} x {config.num_heads} x {config.head_dim}"
+        shape = f"{num_rows} x {num_heads} x {head_dim}"
         yield roofline.measure("rope", shape, rotate, 2 * heads.nbytes, 0)
 
 
@@ -239,7 +240,7 @@ def _decode_attention(roofline: Roofline, config: "ModelConfig") -> Iterator[Res
     from chairlift.attention.metadata import AttentionMetadata
 
     num_rows, blocks = 8, CONTEXT // BLOCK_SIZE
-    kv_heads, head_dim = config.num_kv_heads, config.head_dim
+    num_heads, kv_heads, head_dim = config.spec.shape[2:]
     dtype, backend = torch.bfloat16, CpuBackend()
     num_blocks = 1 + num_rows * blocks
     caches = backend.allocate(2, num_blocks, kv_heads, BLOCK_SIZE, head_dim, dtype).fill_(0.5)
@@ -253,13 +254,13 @@ def _decode_attention(roofline: Roofline, config: "ModelConfig") -> Iterator[Res
         block_tables=torch.arange(1, num_blocks, dtype=torch.int32).view(1, num_rows, blocks),
         block_size=BLOCK_SIZE,
     )
-    query = torch.randn(num_rows, config.num_heads, head_dim).to(dtype)
+    query = torch.randn(num_rows, num_heads, head_dim).to(dtype)
     out, scale = torch.empty_like(query), head_dim**-0.5
 
     def attend(number: int) -> None:
         cache = caches[number % 2]
         backend.attend(query, cache, metadata, group=0, scale=scale, window=None, out=out)
 
-    shape = f"{num_rows} x {config.num_heads} x {head_dim}, {CONTEXT} tokens"
-    operations = 4 * num_rows * config.num_heads * head_dim * CONTEXT
+    shape = f"{num_rows} x {num_heads} x {head_dim}, {CONTEXT} tokens"
+    operations = 4 * num_rows * num_heads * head_dim * CONTEXT
     yield roofline.measure("decode_attention", shape, attend, caches[0].nbytes, operations)

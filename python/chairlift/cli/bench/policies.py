@@ -55,7 +55,7 @@ def _runs(
 
     for policy in POLICIES:
         engine = Engine(model, batching=policy, prefix_cache=False, **settings)
-        items = chat_workload(vocab_size=engine.model_config.vocab_size, **work)  # type: ignore[arg-type]
+        items = chat_workload(vocab_size=engine.model_config.spec.vocab_size, **work)  # type: ignore[arg-type]
         warm_up(engine)
         yield summarize(
             policy,

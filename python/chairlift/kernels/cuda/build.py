@@ -22,7 +22,7 @@ from chairlift.kernels.cuda import sources
 from chairlift.machine import available_cores
 
 ARCHITECTURES: Final = ("sm_80", "sm_90a", "sm_100", "sm_120")
-"""What the kernels are compiled for where nobody says otherwise."""
+"""The architectures that kernels are compiled for by default."""
 
 OPTIONS: Final = {"std": "c++17", "ptxas_options": ["-v"]}
 """Of the compiler, beside the architecture and the folder of headers."""
@@ -52,7 +52,7 @@ class Compiled(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Gives the folder of compiled kernels."""
+    """Return the folder of compiled kernels."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "chairlift" / "kernels"
 
@@ -63,7 +63,7 @@ def build(
     on_progress: Progress | None = None,
     folder: Path | None = None,
 ) -> dict[str, Binary]:
-    """Gives the machine code of kernels, compiled now where it is not on disk.
+    """Return the machine code of kernels, compiled now where it is not on disk.
 
     Args:
         names: Name expressions.
@@ -92,12 +92,12 @@ def build(
 
 
 def architecture_of(major: int, minor: int) -> str:
-    """Gives the architecture that a GPU of a compute capability runs fastest."""
+    """Return the architecture that a GPU of a compute capability runs fastest."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 
 def local_architectures() -> list[str]:
-    """Gives the architectures of this machine's GPUs."""
+    """Return the architectures of this machine's GPUs."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = (architecture_of(*torch.cuda.get_device_capability(i)) for i in range(count))
     return sorted(set(found))
@@ -121,7 +121,7 @@ def _binary(name: str, architecture: str, common: str, folder: Path) -> Binary:
 
 
 def _kept_symbol(cubin: Path, about: Path) -> str | None:
-    """Gives the symbol of machine code that is on disk, whole; None where it is to be compiled."""
+    """Return the symbol of machine code that is on disk, whole; None where it is to be compiled."""
     try:
         note, code = json.loads(about.read_bytes()), cubin.read_bytes()
     except (FileNotFoundError, ValueError, RecursionError):
@@ -137,7 +137,7 @@ def _sum(code: bytes) -> str:
 
 
 def compile_kernel(name: str, architecture: str) -> Compiled:
-    """Compiles a kernel, whatever is on disk.
+    """Compile a kernel, whatever is on disk.
 
     Raises:
         ConfigError: It does not compile; the message is the compiler's.
@@ -162,7 +162,7 @@ def compile_kernel(name: str, architecture: str) -> Compiled:
 
 
 def compiler_version() -> tuple[int, int]:
-    """Gives the version of CUDA that NVRTC compiles for.
+    """Return the version of CUDA that NVRTC compiles for.
 
     Raises:
         ConfigError: It is not installed.
@@ -182,7 +182,7 @@ def compiler_version() -> tuple[int, int]:
 
 
 def unknown_architecture(major: int, minor: int) -> str | None:
-    """Gives why NVRTC cannot compile for a GPU of a compute capability; None if it can."""
+    """Return why NVRTC cannot compile for a GPU of a compute capability; None if it can."""
     from cuda.bindings import nvrtc
 
     _, known = nvrtc.nvrtcGetSupportedArchs()
@@ -202,7 +202,7 @@ def _compiler_name() -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Puts a whole file in its place: others may compile the same at the same time."""
+    """Put a whole file in its place: others may compile the same at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         unfinished = Path(file.name)

@@ -16,23 +16,23 @@ class Event(Protocol):
     """A point in the work that was given to a device."""
 
     def synchronize(self) -> None:
-        """Waits until the device has come to it."""
+        """Wait until the device has come to it."""
 
 
 class Recorder(Protocol):
     """Records launches over memory that all its recordings share: one of them runs at a time."""
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """Records launches; gives what does all of them again, on the same memory, at once."""
+        """Record launches; return what does all of them again, on the same memory, at once."""
 
 
 class Accelerator(Protocol):
-    """A device that works beside the thread that feeds it, in the order in which it is fed.
+    """A device that runs launches beside the thread that makes them, in their order.
 
-    What it is given `aside` it does in an order of its own; events tie the two together:
+    Launches on the `side_stream` run in an order of their own; events tie the two together:
 
-        in order   | a ··· | record | b ···················· | wait_for | c ···
-        aside              | wait_for | copies ····· | record |
+        in order      | a ··· | record | b ···················· | wait_for | c ···
+        side stream           | wait_for | copies ····· | record |
     """
 
     @property
@@ -40,36 +40,36 @@ class Accelerator(Protocol):
         """Where its tensors are."""
 
     def load(self, kernels: ModelKernels, on_progress: Progress | None = None) -> None:
-        """Makes the kernels of a model ready to launch."""
+        """Make the kernels of a model ready to launch."""
 
     def free_bytes(self) -> int:
-        """Gives how much memory a model may take."""
+        """Return how much memory a model may take."""
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Allocates zeros on the host that are copied to and from the device beside its work."""
+        """Allocate zeros on the host that are copied to and from the device beside its work."""
 
     def record(self) -> Event:
-        """Marks the end of what was given to the device so far; inside `aside`, of that alone."""
+        """Mark the end of the launches so far; inside `side_stream`, of those there alone."""
 
-    def aside(self) -> AbstractContextManager[object]:
-        """What is given inside is done beside what is given outside, before or after."""
+    def side_stream(self) -> AbstractContextManager[object]:
+        """Run the launches inside beside those outside, before or after."""
 
     def wait_for(self, event: Event) -> None:
-        """What is given from now on is done after an event; inside `aside`, of that alone.
+        """Let later launches wait for an event; inside `side_stream`, those there alone.
 
         The device waits, not its caller.
         """
 
     def recorder(self) -> Recorder:
-        """Begins to record launches anew; what was recorded before is forgotten, and must not run.
+        """Begin to record launches anew; earlier recordings are dropped, and must not run.
 
         Raises:
-            RuntimeError: Work that was given to the device has failed.
+            RuntimeError: An earlier launch has failed.
         """
 
 
 def pinned_bytes(num_bytes: int) -> int:
-    """Gives what PyTorch allocates for so many bytes of pinned memory: the next power of two."""
+    """Return what PyTorch allocates for so many bytes of pinned memory: the next power of two."""
     return 1 << (num_bytes - 1).bit_length() if num_bytes else 0
 
 
@@ -83,7 +83,7 @@ class CudaDevice:
         self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def load(self, kernels: ModelKernels, on_progress: Progress | None = None) -> None:
-        """Compiles what is not on disk, and loads it.
+        """Compile what is not on disk, and load it.
 
         Raises:
             ConfigError: The compiler is not installed, or a kernel does not compile.
@@ -97,20 +97,20 @@ class CudaDevice:
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Allocates pinned memory; it takes `pinned_bytes`."""
+        """Allocate pinned memory; it takes `pinned_bytes`."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
     def record(self) -> Event:
-        """Records an event on the current stream."""
+        """Record an event on the current stream."""
         event: Event = torch.cuda.current_stream(self.device).record_event()
         return event
 
-    def aside(self) -> AbstractContextManager[object]:
-        """Makes a second stream the current one."""
+    def side_stream(self) -> AbstractContextManager[object]:
+        """Make a second stream the current one."""
         return torch.cuda.stream(self._side)
 
     def wait_for(self, event: Event) -> None:
-        """Lets the current stream wait for an event."""
+        """Let the current stream wait for an event."""
         stream: Any = torch.cuda.current_stream(self.device)
         stream.wait_event(event)
 
@@ -140,7 +140,7 @@ class CudaRecorder:
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """Captures a CUDA graph; runs the launches once before, for what they do the first time."""
+        """Capture a CUDA graph; run the launches once before, for what they do the first time."""
         launches()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
@@ -157,7 +157,7 @@ class CudaRecorder:
         return replay
 
     def close(self) -> None:
-        """Ends the graphs; nothing of them may be at work."""
+        """End the graphs; nothing of them may be at work."""
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()

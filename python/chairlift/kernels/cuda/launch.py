@@ -1,4 +1,4 @@
-"""How a compiled kernel is started: on a GPU, or by whoever was put in its place.
+"""How a compiled kernel is started: on a GPU, or by a launcher that replaces it in tests.
 
 There is one interface with two launchers, so that all code above it runs in tests on a machine
 without a GPU: `CudaLauncher` here, and the emulation of `tests/cuda`, which executes the same
@@ -27,7 +27,7 @@ class Launcher(Protocol):
     def launch(
         self, name: str, grid: Grid, num_threads: int, shared_bytes: int, *arguments: Argument
     ) -> None:
-        """Starts a kernel after what was started before; does not wait for it.
+        """Start a kernel after those started before, without waiting for it.
 
         Args:
             name: Its name expression.
@@ -38,7 +38,7 @@ class Launcher(Protocol):
         """
 
     def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
-        """Gives how many blocks of a kernel the device runs at once."""
+        """Return how many blocks of a kernel the device runs at once."""
 
 
 SHARED_BYTES: Final = 48 << 10
@@ -49,12 +49,12 @@ _lock: Final = threading.Lock()
 
 
 def install(device: torch.device, launcher: Launcher) -> None:
-    """Makes a launcher that of the tensors of a device, from now on."""
+    """Make a launcher that of the tensors of a device, from now on."""
     _launchers[str(device)] = launcher
 
 
 def launcher_of(tensor: Tensor) -> Launcher:
-    """Gives the launcher of a tensor's device.
+    """Return the launcher of a tensor's device.
 
     Raises:
         RuntimeError: It has none.
@@ -72,7 +72,7 @@ class _Stream(NamedTuple):
     handle: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Gives the version of this protocol, and the stream."""
+        """Return the version of this protocol, and the stream."""
         return 0, self.handle
 
 
@@ -84,10 +84,10 @@ class LoadedKernels:
     """
 
     def __init__(self, load: Callable[[Binary], Any], allow: Callable[[Any, int], None]) -> None:
-        """Starts with no kernels.
+        """Start with no kernels.
 
         Args:
-            load: Gives the kernel of a binary.
+            load: Returns the kernel of a binary.
             allow: Lets a kernel use so many bytes of shared memory; a later call replaces it.
         """
         self._load = load
@@ -97,14 +97,14 @@ class LoadedKernels:
         self._allowed: dict[str, int] = {}
 
     def add(self, binaries: Iterable[Binary]) -> None:
-        """Loads the kernels that are not loaded yet."""
+        """Load the kernels that are not loaded yet."""
         with self._lock:
             for binary in binaries:
                 if binary.name not in self._kernels:
                     self._kernels[binary.name] = self._load(binary)
 
     def get(self, name: str, shared_bytes: int) -> Any:  # noqa: ANN401, cuda.core is optional
-        """Gives a kernel that may use so many bytes of shared memory, or more.
+        """Return a kernel that may use so many bytes of shared memory, or more.
 
         The limit belongs to the kernel, which launches of several sizes share: it only rises.
         """
@@ -121,7 +121,7 @@ class CudaLauncher:
     """Starts kernels on a GPU, on the current stream of PyTorch."""
 
     def __init__(self, device: torch.device) -> None:
-        """Makes a launcher that has no kernels yet.
+        """Make a launcher that has no kernels yet.
 
         Args:
             device: Of type `cuda`, with an index.
@@ -138,7 +138,7 @@ class CudaLauncher:
         self._num_processors: int = torch.cuda.get_device_properties(device).multi_processor_count
 
     def add(self, binaries: Iterable[Binary]) -> None:
-        """Loads the machine code that is not loaded yet."""
+        """Load the machine code that is not loaded yet."""
         self._enter()
         self._kernels.add(binaries)
 
@@ -196,7 +196,7 @@ class CudaLauncher:
 
 
 def cuda_launcher(device: torch.device) -> CudaLauncher:
-    """Gives the launcher of a GPU, which all models of the process share."""
+    """Return the launcher of a GPU, which all models of the process share."""
     with _lock:
         launcher = _launchers.get(str(device))
         if not isinstance(launcher, CudaLauncher):

@@ -1,7 +1,7 @@
 """Each kernel as an operation on tensors, and the `Kernels` of a GPU that a model is given.
 
 An operation checks nothing that its kernel's header promises; it knows grid, block and shared
-memory, and goes to the launcher of its tensors' device. All write to tensors that the caller gives,
+memory, and goes to the launcher of its tensors' device. All write to tensors of the caller,
 so that what PyTorch traces (`torch.library`) needs no more than to know which.
 """
 
@@ -43,7 +43,7 @@ class Linear:
     def __call__(
         self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """Gives `x W^T + b`; see `LinearLayer`."""
+        """Return `x W^T + b`; see `LinearLayer`."""
         if out_dtype in (None, x.dtype):
             if self._bias is None:
                 return torch.mm(x, self._weight, out=out)
@@ -55,7 +55,7 @@ class Linear:
 
 
 def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:
-    """Makes a layer.
+    """Make a layer.
 
     Raises:
         ConfigError: The weights are to be quantized.
@@ -72,17 +72,17 @@ def linear_bytes(
     dtype: torch.dtype,
     quantize: str | None,  # noqa: ARG001, none is
 ) -> int:
-    """Gives what the weights of a layer take."""
+    """Return what the weights of a layer take."""
     return out_features * in_features * dtype.itemsize
 
 
 def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
-    """Writes `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+    """Write `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
     torch.index_select(x, 0, rows, out=out)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-    """Gives `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+    """Return `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
     out = torch.empty_like(x) if out is None else out
     rms_norm_out(out, x, None, weight, eps)
     return out
@@ -91,14 +91,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
 def add_rms_norm(
     x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
 ) -> Tensor:
-    """Adds `update` `[T, H]` to `x` in place, then gives the norm of the sum."""
+    """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
     out = torch.empty_like(x) if out is None else out
     rms_norm_out(out, x, update, weight, eps)
     return out
 
 
 def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Gives `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
+    """Return `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
     if out is None:
         out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
     silu_mul_out(out, gate_up)
@@ -107,7 +107,7 @@ def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
 
 @torch.library.custom_op("chairlift::rms_norm", mutates_args=("out", "x"), device_types=_Device)
 def rms_norm_out(out: Tensor, x: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> None:
-    """Adds `update` to `x` in place if given, and writes the norm; all `[T, H]`."""
+    """Add `update` to `x` in place if given, and write the norm; all `[T, H]`."""
     num_tokens, hidden = x.shape
     launcher_of(x).launch(
         kernel_name("rms_norm", x.dtype),
@@ -144,7 +144,7 @@ def kv_write(
     num_heads: int,
     eps: float,
 ) -> None:
-    """Norms and turns queries in place, and writes normed and turned keys, and values.
+    """Norm and turn queries in place, and write normed and turned keys, and values.
 
     Args:
         qkv: `[T, (num_heads + 2 * num_kv_heads) * head_dim]`; its keys stay as they were.
@@ -286,7 +286,7 @@ def sample(
     index: Tensor,
     position: Tensor,
 ) -> None:
-    """Draws one token per row of `logits` float32 `[S, vocab_size]`; as `_core.sample`."""
+    """Draw one token per row of `logits` float32 `[S, vocab_size]`; as `_core.sample`."""
     num_samples, vocab_size = logits.shape
     launcher_of(logits).launch(
         kernel_name("sample", logits.dtype),
@@ -304,7 +304,7 @@ def sample(
 def gather_tokens(
     input_ids: Tensor, last_token: Tensor, rows: Tensor, query_start_loc: Tensor
 ) -> None:
-    """Puts the row's last sampled token in the place of each input id of -1.
+    """Put the row's last sampled token in the place of each input id of -1.
 
     Args:
         input_ids: int32 `[T]`.
@@ -326,7 +326,7 @@ def gather_tokens(
     "chairlift::scatter_tokens", mutates_args=("last_token",), device_types=_Device
 )
 def scatter_tokens(last_token: Tensor, tokens: Tensor, counts: Tensor, rows: Tensor) -> None:
-    """Notes what was drawn, `[S]`, as the last token of its row; -1 is nobody's row."""
+    """Store the drawn tokens `[S]` as the last tokens of their rows; row -1 is skipped."""
     num_samples = tokens.shape[0]
     launcher_of(tokens).launch(
         kernel_name("scatter_tokens"),
@@ -341,7 +341,7 @@ def scatter_tokens(last_token: Tensor, tokens: Tensor, counts: Tensor, rows: Ten
     "chairlift::copy_blocks", mutates_args=("destination",), device_types=_Device
 )
 def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
-    """Copies blocks of all layers from one pool to another, or within one.
+    """Copy blocks of all layers from one pool to another, or within one.
 
     Args:
         destination: `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]`.
@@ -364,19 +364,19 @@ def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
 
 
 def decode_block(head_dim: int) -> tuple[int, int]:
-    """Gives threads and bytes of shared memory of `paged_decode` (`DecodeShape`)."""
+    """Return threads and bytes of shared memory of `paged_decode` (`DecodeShape`)."""
     warps, stages = {64: (4, 4), 96: (4, 3), 128: (4, 3), 256: (2, 2)}[head_dim]
     queries = 32 * head_dim if head_dim > 128 else 0
     return 32 * warps, warps * stages * 64 * head_dim + queries + 128 * warps + 16
 
 
 def partial_width(head_dim: int) -> int:
-    """Gives the numbers that `paged_decode` keeps of a row of a split: o, m, d and padding."""
+    """Return the numbers that `paged_decode` keeps of a row of a split: o, m, d and padding."""
     return head_dim + 4
 
 
 def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
-    """Gives the shared memory of `paged_prefill` for keys of so many bytes a number."""
+    """Return the shared memory of `paged_prefill` for keys of so many bytes a number."""
     tokens = 32 if head_dim > 128 else 64
     return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
 

@@ -28,7 +28,7 @@ class Gpu(NamedTuple):
 
 
 def installed_gpu() -> Gpu | None:
-    """Gives the first GPU of this machine; None where PyTorch finds none."""
+    """Return the first GPU of this machine; None where PyTorch finds none."""
     if not torch.cuda.is_available():
         return None
     capability = torch.cuda.get_device_capability(0)
@@ -40,7 +40,7 @@ def installed_gpu() -> Gpu | None:
 
 
 def machine_obstacle(gpu: Gpu | None) -> str | None:
-    """Gives why kernels cannot run on a GPU, in one line that says what to do; None if they can."""
+    """Return why kernels cannot run on a GPU and what to do, in one line; None if they can."""
     if gpu is None:
         return "device: expected cpu or auto on a machine without a GPU for PyTorch, got cuda"
     if gpu.capability < CAPABILITY:

@@ -28,12 +28,12 @@ _FILES: Final = {"gather_tokens": "tokens.cu", "scatter_tokens": "tokens.cu"}
 
 
 def source_folder() -> Path:
-    """Gives the folder of the `.cu` files; headers are in its `include/`."""
+    """Return the folder of the `.cu` files; headers are in its `include/`."""
     return Path(str(files("chairlift"))) / "cuda"
 
 
 def kernel_name(kernel: str, *arguments: torch.dtype | int) -> str:
-    """Gives the name expression of an instantiation."""
+    """Return the name expression of an instantiation."""
     if not arguments:
         return f"chairlift::{kernel}"
     parts = (ELEMENTS[a] if isinstance(a, torch.dtype) else str(a) for a in arguments)
@@ -41,7 +41,7 @@ def kernel_name(kernel: str, *arguments: torch.dtype | int) -> str:
 
 
 def source_of(name: str) -> Path:
-    """Gives the file that defines a kernel."""
+    """Return the file that defines a kernel."""
     kernel = name.removeprefix("chairlift::").partition("<")[0]
     return source_folder() / _FILES.get(kernel, f"{kernel}.cu")
 
@@ -56,7 +56,7 @@ class ModelKernels(NamedTuple):
     head_dim: int
 
     def names(self) -> list[str]:
-        """Gives the name of every kernel that a step of the model may launch."""
+        """Return the name of every kernel that a step of the model may launch."""
         dtype, kv_dtype, head_dim = self
         tiles = (64,) if head_dim == max(HEAD_DIMS) else (64, 128)
         return [
@@ -73,19 +73,19 @@ class ModelKernels(NamedTuple):
 
 
 def all_kernels() -> list[str]:
-    """Gives the name of every instantiation that some model needs."""
+    """Return the name of every instantiation that some model needs."""
     kinds = [(dtype, dim) for dtype in (torch.bfloat16, torch.float16) for dim in HEAD_DIMS]
     return list(dict.fromkeys(name for kind in kinds for name in kernels_of(*kind)))
 
 
 def kernels_of(dtype: torch.dtype, head_dim: int) -> list[str]:
-    """Gives the name of every instantiation that a model may need, whatever keeps its keys."""
+    """Return the name of every instantiation that a model may need, whatever keeps its keys."""
     both = (ModelKernels(dtype, kept, head_dim) for kept in (dtype, torch.float8_e4m3fn))
     return list(dict.fromkeys(name for model in both for name in model.names()))
 
 
 def digest() -> str:
-    """Gives a hash of all device code: a change of a header may change every kernel."""
+    """Return a hash of all device code: a change of a header may change every kernel."""
     folder, whole = source_folder(), sha256()
     for path in sorted(folder.rglob("*.cu*")):
         whole.update(path.relative_to(folder).as_posix().encode() + b"\0")

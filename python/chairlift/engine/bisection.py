@@ -1,13 +1,13 @@
-"""Who is to blame for a step that failed, found by running its rows apart.
+"""Which rows of a step fail, found by running halves of it.
 
     8 rows fail ─▶ 4 fail ─▶ 2 pass
                           └▶ 2 fail ─▶ 1 passes
-                │                    └▶ 1 fails, and the model works without it: guilty
+                │                    └▶ 1 fails, while the model works without it
                 └▶ 4 pass
 
 Rows may be run apart and again: within a step no row reads what another one writes, a row writes to
 blocks that are its own, and its draw depends on nothing but its seed, index and position. One
-guilty row among R costs at most 2 log2(R) + 1 passes, and no step more than 2 R.
+failing row among R costs at most 2 log2(R) + 1 passes, and no step more than 2 R.
 """
 
 import logging
@@ -16,37 +16,36 @@ from typing import NamedTuple
 
 import torch
 
-from chairlift.engine.model_runner import StepInputs
-from chairlift.engine.sampler import Sampled
+from chairlift.engine.model_runner import Sampled, StepInputs
 from chairlift.errors import EngineDownError
 
 logger = logging.getLogger(__name__)
 
 
-class Verdict(NamedTuple):
-    """What came of the parts of a step."""
+class Bisected(NamedTuple):
+    """The result of running a step in parts."""
 
-    guilty: list[int]
+    failing: list[int]
     """Rows that fail alone while the model works, as indices into the step's rows."""
     sampled: Sampled
-    """Of the rows that passed, in order; the whole step if nobody is guilty."""
+    """Of the rows that passed, in order; of the whole step if none fails."""
 
 
-def judge(
+def bisect(
     inputs: StepInputs, run: Callable[[StepInputs], Sampled], probe: Callable[[], None]
-) -> Verdict:
-    """Runs a step that failed again, in parts.
+) -> Bisected:
+    """Run a step that failed again, in parts.
 
     Args:
         inputs: Of the step.
-        run: Computes a part of it; a panic in a kernel is no Exception, so all that it raises is
-            taken as the fault of the part, interrupts excepted.
+        run: Computes a part of it; a panic in a kernel is no Exception, so every
+            exception but an interrupt counts as a failure of the part.
         probe: Computes a token that belongs to no request; raises if the model does not work.
 
     Raises:
         EngineDownError: The model does not work, whatever the request.
     """
-    guilty: list[int] = []
+    failing: list[int] = []
     passed: list[Sampled] = []
     num_rows = len(inputs.metadata.rows)
     parts = _halves(0, num_rows)
@@ -60,15 +59,15 @@ def judge(
             if end - start > 1:
                 parts += _halves(start, end)
                 continue
-            if not guilty:
+            if not failing:
                 _check_model(probe)
-            guilty.append(start)
+            failing.append(start)
             logger.exception("row %d of %d fails alone", start, num_rows)
-    return Verdict(guilty, _joined(passed))
+    return Bisected(failing, _joined(passed))
 
 
 def _halves(start: int, end: int) -> list[tuple[int, int]]:
-    """The parts to run next, the first one last; a single row is its only part."""
+    """Return the parts to run next, the first one last; a single row is its only part."""
     if end - start == 1:
         return [(start, end)]
     middle = (start + end) // 2
