@@ -17,7 +17,7 @@ from chairlift.server.listen import TcpAddress, parse_address
 from chairlift.server.server import Server, ServerConfig
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
-from tests.server.talk import start
+from tests.server.connection import start
 
 
 @pytest.fixture

@@ -129,19 +129,19 @@ def test_a_mode_that_is_mended_is_noticed(file, clock, caplog):
 
 
 def test_a_cause_beside_the_file_that_is_mended_is_noticed(file, clock):
-    trouble = []
+    error = []
 
     def load():
-        if trouble:
+        if error:
             message = "option: too many open files"
             raise ConfigError(message)
         return file.read_text()
 
     value = Reloaded((file,), load, clock=clock)
     replace(file, "second")
-    trouble.append(True)
+    error.append(True)
     assert value.current() == "first"
-    trouble.clear()
+    error.clear()
     clock.passed = 2
     assert value.current() == "second"
 

@@ -10,7 +10,7 @@ from chairlift.server.server_service import MAX_WATCHES
 from chairlift.types import Sampling, Stopping
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
-from tests.server.talk import Status, start
+from tests.server.connection import Status, start
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def decoded(data):
     return server_pb2.WatchStepsResponse.FromString(data)
 
 
-async def test_a_step_is_encoded_once_for_all_who_have_no_row_in_it(
+async def test_a_step_is_encoded_once_for_all_tenants_without_a_row_in_it(
     feeds, watch, records, monkeypatch
 ):
     made = []

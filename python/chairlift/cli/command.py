@@ -12,9 +12,9 @@ from chairlift.cli.errors import (
     FAILED,
     WRONG_USE,
     UsageError,
-    complain,
     exit_code_of,
     message_of,
+    print_error,
     with_source,
 )
 from chairlift.errors import ChairliftError, ConfigError
@@ -83,10 +83,10 @@ class Commands(TyperGroup):
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except (ChairliftError, UsageError) as error:
-            complain(message_of(error))
+            print_error(message_of(error))
             code = exit_code_of(error)
         except typer.Abort:
-            complain("the input has ended")
+            print_error("the input has ended")
             code = FAILED
         sys.exit(code)
 

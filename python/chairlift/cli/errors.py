@@ -25,7 +25,7 @@ UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 """Base of the parser's errors, which typer does not export."""
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Prints one line for people to stderr."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
 

@@ -132,18 +132,18 @@ async def answer_all(
     """
     generations = await client.generate_all(starts)
 
-    tell = on_piece or (lambda _number, _text: None)
+    notify = on_piece or (lambda _number, _text: None)
 
     async def one(first: int, lines: list[Line], generation: "AsyncGeneration") -> None:
         def grow(index: int, text: str, num_tokens: int) -> None:
             lines[index].text += text
             lines[index].num_tokens += num_tokens
-            tell(first + index, text)
+            notify(first + index, text)
 
         error = await follow(generation, grow)
         for line, answer in zip(lines, generation.answers, strict=True):
             line.outcome, line.has_failed = error or outcome(answer), bool(error)
-            tell(first + answer.index, "")
+            notify(first + answer.index, "")
 
     num_answers = len(board.lines) // len(starts)
     firsts = range(0, len(board.lines), num_answers)

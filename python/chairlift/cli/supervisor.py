@@ -101,7 +101,7 @@ class _Supervisor:
         self._has_served = False
 
     async def run(self) -> int:
-        with self._signals_handed_on():
+        with self._forwarded_signals():
             while True:
                 is_serving, code = await self._run_child()
                 self._has_served |= is_serving
@@ -148,17 +148,17 @@ class _Supervisor:
         return self._stopping.is_set()
 
     @contextmanager
-    def _signals_handed_on(self) -> Iterator[None]:
+    def _forwarded_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._hand_on, number)
+            loop.add_signal_handler(number, self._forward_signal, number)
         try:
             yield
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
 
-    def _hand_on(self, number: int) -> None:
+    def _forward_signal(self, number: int) -> None:
         self._stopping.set()
         if self._child is not None and self._child.returncode is None:
             self._child.send_signal(number)

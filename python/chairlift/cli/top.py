@@ -61,7 +61,7 @@ async def _print(
 ) -> None:
     async for number in frames:
         # The first frame has no rates yet.
-        if once and number == 0 and not state.trouble:
+        if once and number == 0 and not state.error:
             continue
         if json_lines:
             print(json.dumps(as_json(state)), flush=True)

@@ -178,7 +178,7 @@ class _Stream:
         try:
             async for response in self._call:
                 for event in response.events:
-                    self._hand_over(event)
+                    self._dispatch(event)
         except grpc.RpcError as failure:
             error = from_call(failure)
         finally:
@@ -187,7 +187,7 @@ class _Stream:
             for generation in lost:
                 generation._put(error)
 
-    def _hand_over(self, event: pb.Event) -> None:
+    def _dispatch(self, event: pb.Event) -> None:
         generation = self._live.get(event.request_id)
         if generation is None:
             return

@@ -144,7 +144,7 @@ class _Stream:
         try:
             for response in self._call:
                 for event in response.events:
-                    self._hand_over(event)
+                    self._dispatch(event)
         except grpc.RpcError as failure:
             error = from_call(failure)
         with self._lock:
@@ -154,7 +154,7 @@ class _Stream:
             generation._put(error)
         self.half_close()
 
-    def _hand_over(self, event: pb.Event) -> None:
+    def _dispatch(self, event: pb.Event) -> None:
         generation = self._live.get(event.request_id)
         if generation is None:
             return

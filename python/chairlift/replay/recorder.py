@@ -25,15 +25,15 @@ from chairlift import _core
 from chairlift.errors import ConfigError
 from chairlift.plan import plan_len
 from chairlift.replay.format import Header
-from chairlift.replay.scribe import (
+from chairlift.replay.trace_writer import (
     Added,
     Cancelled,
     Entry,
     Flushed,
-    Happened,
+    OtherEvents,
     Restarted,
-    Scribe,
     Stepped,
+    TraceWriter,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ MAX_PENDING = 65_536
 _WRITE_EVERY_S = 0.25
 
 
-class Recorder:
+class TraceRecorder:
     """Owns a trace file and the thread that writes it."""
 
     def __init__(self, path: Path) -> None:
@@ -82,9 +82,9 @@ class Recorder:
             What to call instead of the scheduler.
         """
         if self._thread is None:
-            scribe = Scribe(header, clock())
+            writer = TraceWriter(header, clock())
             self._thread = threading.Thread(
-                target=self._main, args=(scribe,), name="chairlift-record", daemon=True
+                target=self._main, args=(writer,), name="chairlift-record", daemon=True
             )
             self._thread.start()
         else:
@@ -108,24 +108,24 @@ class Recorder:
             self._thread.join()
         self._file.close()
 
-    def _main(self, scribe: Scribe) -> None:
+    def _main(self, writer: TraceWriter) -> None:
         try:
-            self._append(scribe.header())
+            self._append(writer.header())
             while not self._closing.wait(_WRITE_EVERY_S):
-                self._write(scribe)
-            self._write(scribe)
+                self._write(writer)
+            self._write(writer)
         except OSError as error:
             self._stop((error.strerror or "unknown error").lower())
         except Exception:
             logger.exception("a fault of the recorder")
             self._stop("a fault of the recorder")
 
-    def _write(self, scribe: Scribe) -> None:
+    def _write(self, writer: TraceWriter) -> None:
         entries = []
         with suppress(queue.Empty):
             while True:
                 entries.append(self._pending.get_nowait())
-        self._append("".join(line for entry in entries for line in scribe.lines(entry)))
+        self._append("".join(line for entry in entries for line in writer.lines(entry)))
 
     def _append(self, text: str) -> None:
         if self._stopped:
@@ -205,7 +205,7 @@ class RecordedScheduler:
         """As `Scheduler.take_events`."""
         events = self._scheduler.take_events()
         if len(events):
-            self._put(Happened(events))
+            self._put(OtherEvents(events))
         return events
 
     def _note_step(self, step: int, now: int, events: _core.Events, *, failed: bool) -> None:

@@ -7,9 +7,9 @@ from typing import Any, Final
 import grpc
 
 from chairlift.errors import Reason, RequestError
+from chairlift.server.bearer_tokens import BearerTokens
 from chairlift.server.certificate_names import certificate_tenant
-from chairlift.server.guard import Context, Handler
-from chairlift.server.tokens import Tokens
+from chairlift.server.status_interceptor import Handler, ServicerContext
 
 OPEN_METHODS: Final = frozenset({"/grpc.health.v1.Health/Check"})
 """What needs no token: the probes of Kubernetes cannot send one, and learn one word."""
@@ -17,7 +17,7 @@ OPEN_METHODS: Final = frozenset({"/grpc.health.v1.Health/Check"})
 TENANT_KEY: Final = "chairlift-tenant"
 """Metadata in which a trusted gateway names the tenant."""
 
-NOBODY: Final = ""
+ANONYMOUS: Final = ""
 """The tenant of all callers where nobody has to prove who they are."""
 
 _TENANT: Final = re.compile(r"[!-~]{1,128}")
@@ -25,10 +25,10 @@ _TENANT: Final = re.compile(r"[!-~]{1,128}")
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
-class Callers:
+class Authenticator:
     """Knows callers by their token, their certificate or, where it is trusted, their word."""
 
-    def __init__(self, tokens: Tokens | None, *, trust_metadata: bool) -> None:
+    def __init__(self, tokens: BearerTokens | None, *, trust_metadata: bool) -> None:
         """Takes the rules.
 
         Args:
@@ -57,7 +57,7 @@ class Callers:
             raise RequestError(Reason.UNAUTHENTICATED, message)
         return tenant
 
-    def tenant(self, context: Context) -> str:
+    def tenant(self, context: ServicerContext) -> str:
         """Whose call this is.
 
         Named by metadata where that is trusted, else by the token, else by the client's certificate
@@ -76,15 +76,15 @@ class Callers:
                 raise RequestError(Reason.BAD_PARAMETER, message, field=TENANT_KEY)
             return name
         if tenant is None:
-            tenant = certificate_tenant(context.auth_context() or {}) or NOBODY
+            tenant = certificate_tenant(context.auth_context() or {}) or ANONYMOUS
         return tenant
 
 
-class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Turns away callers that are not known, before anything of their message is decoded."""
 
-    def __init__(self, callers: Callers) -> None:
-        self._callers = callers
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
 
     async def intercept_service(
         self,
@@ -94,7 +94,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Gives the handler, or one that refuses; a stranger does not learn which methods exist."""
         if handler_call_details.method not in OPEN_METHODS:
             try:
-                self._callers.check(handler_call_details.invocation_metadata or ())
+                self._authenticator.check(handler_call_details.invocation_metadata or ())
             except RequestError as error:
                 return _refusing(error)
         return await continuation(handler_call_details)
@@ -103,7 +103,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 def _refusing(error: RequestError) -> Handler:
     """A handler for methods of every kind: it ends the call and looks into no message."""
 
-    async def refuse(_messages: AsyncIterator[bytes], _context: Context) -> None:
+    async def refuse(_messages: AsyncIterator[bytes], _context: ServicerContext) -> None:
         raise error
 
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -16,10 +16,10 @@ _MEMORY: Final = 0.95
 _NUM_TRUSTED: Final = 8
 """Starts that must have been seen before anybody is refused for them."""
 _MARGIN: Final = 1.25
-"""Under overload everybody who is let in stands at the limit: half of them would miss it."""
+"""Under overload everybody who is let in waiting at the limit: half of them would miss it."""
 
 
-class Turn:
+class AdmissionSlot:
     """A request's place in the backlog."""
 
     def __init__(self, backlog: "Backlog", tenant: str) -> None:
@@ -65,11 +65,13 @@ class Backlog:
         """Requests without a first token."""
         return self._waiting.total()
 
-    def enter(self, tenant: str, within_s: float | None, *, suspended: bool = False) -> Turn:
+    def admit(
+        self, tenant: str, within_s: float | None, *, suspended: bool = False
+    ) -> AdmissionSlot:
         """Takes a request.
 
         Args:
-            tenant: Whose it is; tenants take turns.
+            tenant: Whose it is; tenants take slots.
             within_s: How long it may wait; None is for ever.
             suspended: It has no credit, and none waits behind it until it has.
 
@@ -81,10 +83,10 @@ class Backlog:
         if within_s is not None and most_s > within_s:
             message = f"it may wait for {most_s:.2g} s, and has to start within {within_s:.2g} s"
             raise RequestError(Reason.DEADLINE_UNREACHABLE, message, retry_after_s=wait_s)
-        turn = Turn(self, tenant)
+        slot = AdmissionSlot(self, tenant)
         if not suspended:
-            turn.begin()
-        return turn
+            slot.begin()
+        return slot
 
     def wait_s(self, tenant: str) -> float:
         """Seconds until a request of this tenant would start; 0 where a row is free or unknown."""

@@ -106,7 +106,7 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
         # Without it a ping is waited for 60 s, whatever the line above says.
         ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Well-meant pings of clients are no attack.
+        # Well-found pings of clients are no attack.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         # Handshakes that never end hold a file descriptor each.
         ("grpc.server_handshake_timeout_ms", 10_000),

@@ -45,7 +45,7 @@ _WAIT_CAUSES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class OutputOptions:
     """The part of `Output` that the server itself carries out."""
 
     text: bool
@@ -96,7 +96,7 @@ def check_model(name: str, served: Sequence[str]) -> None:
 
 def to_request(
     start: pb.Start, *, served: Sequence[str], tenant: str, limits: TextLimits
-) -> tuple[types.Request, Delivery]:
+) -> tuple[types.Request, OutputOptions]:
     """Converts a request.
 
     Args:
@@ -272,8 +272,8 @@ def _schedule(schedule: pb.Schedule, path: str = "") -> types.Schedule:
     )
 
 
-def _delivery(output: pb.Output) -> Delivery:
-    return Delivery(
+def _delivery(output: pb.Output) -> OutputOptions:
+    return OutputOptions(
         text=_optional(output, "text", True),
         token_ids=output.token_ids,
         logprobs=output.HasField("logprobs"),
@@ -318,12 +318,12 @@ def from_accepted(event: types.Accepted, handle: str) -> pb.Accepted:
     )
 
 
-def from_finished(event: types.Finished, delivery: Delivery) -> pb.Finished:
+def from_finished(event: types.Finished, output: OutputOptions) -> pb.Finished:
     """Converts the event."""
     finished = pb.Finished(
         reason=_FINISH_REASONS[event.reason],
         usage=_usage(event.usage),
-        timeline=_timeline(event.timeline) if delivery.timeline else None,
+        timeline=_timeline(event.timeline) if output.timeline else None,
     )
     if event.stop is not None:
         finished.stop = event.stop
@@ -332,9 +332,9 @@ def from_finished(event: types.Finished, delivery: Delivery) -> pb.Finished:
     return finished
 
 
-def from_failed(event: types.Failed, error: pb.Error, delivery: Delivery) -> pb.Failed:
+def from_failed(event: types.Failed, error: pb.Error, output: OutputOptions) -> pb.Failed:
     """Converts the event; `error` is its reason as `status` words it."""
-    with_timeline = delivery.timeline and event.timeline is not None
+    with_timeline = output.timeline and event.timeline is not None
     return pb.Failed(
         error=error,
         usage=None if event.usage is None else _usage(event.usage),

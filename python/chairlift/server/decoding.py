@@ -19,7 +19,7 @@ class DecodingQueue:
         self._lock = asyncio.Lock()
 
     async def decode(self, decode: Callable[[bytes], Any], data: bytes) -> Any:
-        """Decode a message when it is its turn; raises what `decode` raises."""
+        """Decode a message when it is its slot; raises what `decode` raises."""
         if len(data) <= SHORT_BYTES:
             return decode(data)
         async with self._lock:

@@ -3,9 +3,9 @@
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
+from chairlift.server.context import ServerContext
 from chairlift.server.convert import wait_cause
 from chairlift.server.live import LiveRequest
-from chairlift.server.requests import Desk
 from chairlift.server.status import duration
 from chairlift.types import RequestState, Waiting
 from chairlift.v1 import generation_pb2 as pb
@@ -17,19 +17,21 @@ _STATES: Final = {
 }
 
 
-async def explain(desk: Desk, tenant: str, request: pb.ExplainRequest) -> pb.ExplainResponse:
+async def explain(
+    server: ServerContext, tenant: str, request: pb.ExplainRequest
+) -> pb.ExplainResponse:
     """Tells how requests of a tenant stand.
 
     Raises:
-        RequestError: None that is meant is live, or the engine does not answer in time.
+        RequestError: None that is found is live, or the engine does not answer in time.
     """
-    engine = desk.gate.engine()
-    meant = desk.live.meant(tenant, request)
-    standings = await engine.explain([live.handle for live in meant]) if meant else []
+    engine = server.gate.engine()
+    found = server.live.find(tenant, request)
+    waits = await engine.explain([live.handle for live in found]) if found else []
     explanations = [
-        _explanation(desk, live, stands)
-        for live, stands in zip(meant, standings, strict=True)
-        if stands is not None
+        _explanation(server, live, waiting)
+        for live, waiting in zip(found, waits, strict=True)
+        if waiting is not None
     ]
     if not explanations:
         target = request.WhichOneof("target")
@@ -38,9 +40,9 @@ async def explain(desk: Desk, tenant: str, request: pb.ExplainRequest) -> pb.Exp
     return pb.ExplainResponse(explanations=explanations)
 
 
-def _explanation(desk: Desk, live: LiveRequest, waiting: Waiting) -> pb.Explanation:
+def _explanation(server: ServerContext, live: LiveRequest, waiting: Waiting) -> pb.Explanation:
     is_queued = waiting.state is RequestState.WAITING
-    wait_s = desk.backlog.starts_in_s(waiting.num_before) if is_queued else None
+    wait_s = server.backlog.starts_in_s(waiting.num_before) if is_queued else None
     return pb.Explanation(
         handle=live.handle.name,
         request_id=live.request_id,

@@ -77,7 +77,7 @@ class Health:
 
 
 def _silence(engine: "AsyncEngine") -> float:
-    """Seconds since a sign of life: a turn of the thread, or a step if any request could run."""
+    """Return the seconds since the thread was alive, or since a step if a request could run."""
     progress = engine.progress
     load = engine.load()
     runs = load.num_running > load.num_running_suspended

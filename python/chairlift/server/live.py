@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from chairlift import types
 from chairlift.errors import Reason, RequestError
-from chairlift.server.backlog import Turn
-from chairlift.server.convert import Delivery
-from chairlift.server.quotas import Seat
+from chairlift.server.backlog import AdmissionSlot
+from chairlift.server.convert import OutputOptions
+from chairlift.server.quotas import QuotaLease
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ class LiveRequest:
     handle: "Handle"
     request_id: str
     """The client's label."""
-    delivery: Delivery
+    output: OutputOptions
     tenant: str
-    seat: Seat
+    lease: QuotaLease
     """In the tenant's quotas."""
-    turn: Turn
+    slot: AdmissionSlot
     """Among those who wait."""
     arrived_at: float
     """Monotonic seconds."""
@@ -64,7 +64,7 @@ class LiveRequests:
 
     def __init__(self) -> None:
         self._by_name: dict[str, LiveRequest] = {}
-        self._seated: dict[int, Names] = {}
+        self._names_by_id: dict[int, Names] = {}
         self._ended: deque[Names] = deque()
 
     def __len__(self) -> int:
@@ -79,20 +79,20 @@ class LiveRequests:
         engine_id = request.handle.request_id
         if engine_id is not None:
             handle, label = request.handle.name, request.request_id
-            self._seated[engine_id] = Names(engine_id, handle, label, request.tenant)
+            self._names_by_id[engine_id] = Names(engine_id, handle, label, request.tenant)
 
     def remove(self, request: LiveRequest) -> None:
         """Forgets a request that ended; its names not at once, for its last step comes later."""
         self._by_name.pop(request.handle.name, None)
         engine_id = request.handle.request_id
-        names = None if engine_id is None else self._seated.get(engine_id)
+        names = None if engine_id is None else self._names_by_id.get(engine_id)
         if names is not None and names.handle == request.handle.name:
             self._ended.append(names)
         while len(self._ended) > _REMEMBERED:
             oldest = self._ended.popleft()
             # After a restart of the engine the id may be another's.
-            if self._seated.get(oldest.engine_id) is oldest:
-                del self._seated[oldest.engine_id]
+            if self._names_by_id.get(oldest.engine_id) is oldest:
+                del self._names_by_id[oldest.engine_id]
 
     def get(self, name: str) -> LiveRequest | None:
         """The request of this handle, if it is live."""
@@ -102,7 +102,7 @@ class LiveRequests:
         """The live requests of a tenant."""
         return (request for request in list(self._by_name.values()) if request.tenant == tenant)
 
-    def meant(self, tenant: str, request: pb.AbortRequest | pb.ExplainRequest) -> list[LiveRequest]:
+    def find(self, tenant: str, request: pb.AbortRequest | pb.ExplainRequest) -> list[LiveRequest]:
         """The live requests of a tenant that the target of a request names.
 
         Raises:
@@ -123,4 +123,4 @@ class LiveRequests:
 
     def names(self, engine_id: int) -> Names | None:
         """Those of a request that a step names, live or just ended."""
-        return self._seated.get(engine_id)
+        return self._names_by_id.get(engine_id)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from chairlift import _core
 from chairlift.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Figures
-from chairlift.server.convert import Delivery
+from chairlift.server.convert import OutputOptions
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Outbox:
         request: int,
         request_id: str,
         accepted: pb.Accepted,
-        delivery: Delivery,
+        output: OutputOptions,
         *,
         tenant_label: str,
         arrived_at: float,
@@ -153,7 +153,7 @@ class Outbox:
             request: Of the engine.
             request_id: Of the client.
             accepted: Tells the client.
-            delivery: What it asked for.
+            output: What it asked for.
             tenant_label: Tokens are counted by it.
             arrived_at: Monotonic seconds.
             on_start: Called with the first tokens.
@@ -167,10 +167,10 @@ class Outbox:
             event.SerializeToString(),
             group=self._outboxes.group(tenant_label),
             arrived_at=round(arrived_at * 1e9),
-            text=delivery.text,
-            token_ids=delivery.token_ids,
-            logprobs=delivery.logprobs,
-            interval=delivery.interval,
+            text=output.text,
+            token_ids=output.token_ids,
+            logprobs=output.logprobs,
+            interval=output.interval,
             num_answers=num_answers,
         )
         self._outboxes.starts[request] = on_start

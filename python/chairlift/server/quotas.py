@@ -17,7 +17,7 @@ _SWEEP_FROM: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QuotaLimits:
     """The quotas of every tenant, and what all have together; None is no limit."""
 
     max_requests: int | None = None
@@ -30,7 +30,7 @@ class Limits:
     """Most prompt tokens of all tenants' requests that wait for their first token."""
 
     @classmethod
-    def of(cls, config: ServerConfig) -> "Limits":
+    def of(cls, config: ServerConfig) -> "QuotaLimits":
         """Those of a server's settings."""
         return cls(
             config.tenant_max_requests,
@@ -48,7 +48,7 @@ class _Total:
 
 
 @dataclass(slots=True, eq=False)
-class _Account:
+class _TenantUsage:
     bucket: float
     """Requests that may come now; filled up to the burst at `rate` per second."""
     filled_at: float
@@ -56,21 +56,21 @@ class _Account:
     num_queued_tokens: int = 0
 
 
-class Seat:
-    """A request's place in its tenant's account; every method may be called again."""
+class QuotaLease:
+    """A request's place in its tenant's usage; every method may be called again."""
 
     def __init__(
-        self, account: _Account, total: _Total, limits: Limits, take: Callable[[int], Share]
+        self, usage: _TenantUsage, total: _Total, limits: QuotaLimits, take: Callable[[int], Share]
     ) -> None:
         self._take = take
         self._share: Share | None = None
-        self._account = account
+        self._usage = usage
         self._total = total
         self._limits = limits
         self._num_tokens = 0
         self._is_taken = True
 
-    def queue(self, num_tokens: int, num_answers: int = 1) -> None:
+    def reserve(self, num_tokens: int, num_answers: int = 1) -> None:
         """Counts the answers as live and the prompt as waiting.
 
         Raises:
@@ -78,28 +78,28 @@ class Seat:
                 many tokens of this tenant, or of all, wait already, or this prompt is too long
                 even for an empty queue.
         """
-        limits, account, total = self._limits, self._account, self._total
+        limits, usage, total = self._limits, self._usage, self._total
         name, most = "tenant_max_queued_tokens", limits.max_queued_tokens
-        _check(name, most, account.num_queued_tokens, num_tokens, Reason.QUOTA_EXCEEDED)
+        _check(name, most, usage.num_queued_tokens, num_tokens, Reason.QUOTA_EXCEEDED)
         name, most = "max_queued_tokens", limits.total_queued_tokens
         _check(name, most, total.num_queued_tokens, num_tokens, Reason.QUEUE_FULL)
         self._share = self._take(num_answers)
         self._num_tokens = num_tokens
-        self._account.num_queued_tokens += num_tokens
+        self._usage.num_queued_tokens += num_tokens
         self._total.num_queued_tokens += num_tokens
 
     def start(self) -> None:
         """The request no longer waits."""
-        self._account.num_queued_tokens -= self._num_tokens
+        self._usage.num_queued_tokens -= self._num_tokens
         self._total.num_queued_tokens -= self._num_tokens
         self._num_tokens = 0
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """The request has ended."""
         self.start()
         if self._share is not None:
             self._share.release()
-        self._account.num_live -= self._is_taken
+        self._usage.num_live -= self._is_taken
         self._is_taken = False
 
 
@@ -117,11 +117,11 @@ def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: R
 
 
 class Quotas:
-    """The accounts of all tenants; for one event loop."""
+    """The usages of all tenants; for one event loop."""
 
     def __init__(
         self,
-        limits: Limits,
+        limits: QuotaLimits,
         clock: Callable[[], float] = time.monotonic,
         room: Callable[[int], Room] = lambda _num: Room(sys.maxsize, sys.maxsize),
     ) -> None:
@@ -137,15 +137,15 @@ class Quotas:
         self._clock = clock
         self._shares = Shares("live requests", 0, room)
         self._burst = max(limits.rate or 0.0, 1.0)
-        self._accounts: dict[str, _Account] = {}
+        self._usages: dict[str, _TenantUsage] = {}
         self._total = _Total()
         self._sweep_from = _SWEEP_FROM
 
     def __len__(self) -> int:
-        return len(self._accounts)
+        return len(self._usages)
 
-    def enter(self, tenant: str, connection: str = "") -> Seat:
-        """Takes a request; its seat must be left whatever becomes of it.
+    def acquire(self, tenant: str, connection: str = "") -> QuotaLease:
+        """Takes a request; its lease must be left whatever becomes of it.
 
         Args:
             tenant: Whose request it is.
@@ -154,39 +154,39 @@ class Quotas:
         Raises:
             RequestError: The tenant has too many live requests, or they come too fast.
         """
-        limits, account = self._limits, self._account(tenant)
-        if limits.max_requests is not None and account.num_live >= limits.max_requests:
-            message = f"quota tenant_max_requests: {account.num_live} requests are live already"
+        limits, usage = self._limits, self._usage_of(tenant)
+        if limits.max_requests is not None and usage.num_live >= limits.max_requests:
+            message = f"quota tenant_max_requests: {usage.num_live} requests are live already"
             raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         if limits.rate is not None:
-            if account.bucket < 1.0:
+            if usage.bucket < 1.0:
                 message = f"quota tenant_rate: more than {limits.rate:g} requests per second"
-                wait_s = (1.0 - account.bucket) / limits.rate
+                wait_s = (1.0 - usage.bucket) / limits.rate
                 raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=wait_s)
-            account.bucket -= 1.0
-        account.num_live += 1
+            usage.bucket -= 1.0
+        usage.num_live += 1
         take = functools.partial(self._shares.take, holders_of(connection, tenant))
-        return Seat(account, self._total, limits, take)
+        return QuotaLease(usage, self._total, limits, take)
 
-    def _account(self, tenant: str) -> _Account:
+    def _usage_of(self, tenant: str) -> _TenantUsage:
         now = self._clock()
-        account = self._accounts.get(tenant)
-        if account is None:
-            if len(self._accounts) >= self._sweep_from:
+        usage = self._usages.get(tenant)
+        if usage is None:
+            if len(self._usages) >= self._sweep_from:
                 self._sweep(now)
-            account = self._accounts[tenant] = _Account(self._burst, now)
-        self._fill(account, now)
-        return account
+            usage = self._usages[tenant] = _TenantUsage(self._burst, now)
+        self._fill(usage, now)
+        return usage
 
-    def _fill(self, account: _Account, now: float) -> None:
-        gained = (now - account.filled_at) * (self._limits.rate or 0.0)
-        account.bucket = min(self._burst, account.bucket + gained)
-        account.filled_at = now
+    def _fill(self, usage: _TenantUsage, now: float) -> None:
+        gained = (now - usage.filled_at) * (self._limits.rate or 0.0)
+        usage.bucket = min(self._burst, usage.bucket + gained)
+        usage.filled_at = now
 
     def _sweep(self, now: float) -> None:
-        """Forgets tenants that a new account would treat no better: names come from outside."""
-        for tenant, account in list(self._accounts.items()):
-            self._fill(account, now)
-            if account.num_live == 0 and account.bucket >= self._burst:
-                del self._accounts[tenant]
-        self._sweep_from = max(_SWEEP_FROM, 2 * len(self._accounts))
+        """Forgets tenants that a new usage would treat no better: names come from outside."""
+        for tenant, usage in list(self._usages.items()):
+            self._fill(usage, now)
+            if usage.num_live == 0 and usage.bucket >= self._burst:
+                del self._usages[tenant]
+        self._sweep_from = max(_SWEEP_FROM, 2 * len(self._usages))

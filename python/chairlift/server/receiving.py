@@ -28,7 +28,7 @@ _LEAST: Final = 16
 
 _QUIET_S: Final = 0.05
 """A client that has sent nothing for so long is not writing."""
-_HEAR_OUT_S: Final = 0.5
+_DRAIN_S: Final = 0.5
 """A client that never stops writing learns its status nevertheless, or INTERNAL."""
 
 
@@ -225,9 +225,9 @@ class Messages:
         if self._share is not None:
             self._share.release()
 
-    async def hear_out(self) -> None:
+    async def drain(self) -> None:
         """Takes what the client still sends and drops it, for a moment and unless it is read."""
         with suppress(TimeoutError, StopAsyncIteration, RequestError):
-            async with asyncio.timeout(_HEAR_OUT_S):
+            async with asyncio.timeout(_DRAIN_S):
                 while not self._is_reading and not self._is_closed:
                     await self._next(_QUIET_S)

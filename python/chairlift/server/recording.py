@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from chairlift.replay.format import Header
-from chairlift.replay.recorder import Recorder
+from chairlift.replay.recorder import TraceRecorder
 
 if TYPE_CHECKING:
     from chairlift.engine.engine import Engine
 
 
-def record(engine: "Engine", recorder: Recorder) -> None:
+def record(engine: "Engine", recorder: TraceRecorder) -> None:
     """Records what an engine does from now on, restarts included.
 
     The engine may have a thread already, if there is nothing for it to do: each of its calls goes

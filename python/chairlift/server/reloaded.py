@@ -65,7 +65,7 @@ class Reloaded(Generic[Value]):
         self._if_gone = if_gone
         self._clock = clock
         self._lock = threading.Lock()
-        self._trouble: ConfigError | None = None
+        self._error: ConfigError | None = None
         self._gone_since = self._retry_at = self._remind_at = 0.0
         self._versions = self._look()
         self._value = load()
@@ -76,10 +76,10 @@ class Reloaded(Generic[Value]):
             # Looked at before they are read: a change during the reading is seen the next time.
             versions = self._look()
             now = self._clock()
-            if versions != self._versions or (self._trouble and now >= self._retry_at):
+            if versions != self._versions or (self._error and now >= self._retry_at):
                 self._versions = versions
                 self._reload(now)
-            is_gone = isinstance(self._trouble, Gone)
+            is_gone = isinstance(self._error, Gone)
             # A clock that was set back does not know how much time has passed.
             if is_gone and not 0 <= now - self._gone_since < GRACE_S:
                 self._withdraw()
@@ -91,12 +91,12 @@ class Reloaded(Generic[Value]):
         except ConfigError as error:
             self._note(error, now)
         else:
-            if self._trouble is not None:
+            if self._error is not None:
                 _log.info("%s: read again", self._paths[0])
-            self._trouble = None
+            self._error = None
 
     def _note(self, error: ConfigError, now: float) -> None:
-        before, self._trouble = self._trouble, error
+        before, self._error = self._error, error
         self._retry_at = now + _RETRY_S
         if isinstance(error, Gone) and not isinstance(before, Gone):
             self._gone_since = min(now, *(_changed_at(path) for path in self._paths))
@@ -111,9 +111,9 @@ class Reloaded(Generic[Value]):
 
     def _warn(self) -> None:
         if self._value == self._if_gone:
-            _log.warning("nothing of the old file is valid any more: %s", self._trouble)
+            _log.warning("nothing of the old file is valid any more: %s", self._error)
         else:
-            _log.warning("the old files stay in use: %s", self._trouble)
+            _log.warning("the old files stay in use: %s", self._error)
 
     def _look(self) -> _Versions:
         return tuple(_version(path) for path in self._paths)

@@ -6,21 +6,16 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 from chairlift import types
 from chairlift.errors import Reason, RequestError
 from chairlift.logs import fields
-from chairlift.metrics import Metrics
 from chairlift.server import convert
-from chairlift.server.auth import Callers
-from chairlift.server.backlog import Backlog
-from chairlift.server.batch_end import BatchEnd
-from chairlift.server.gate import Gate
-from chairlift.server.live import LiveRequest, LiveRequests
-from chairlift.server.outbox import Outbox, Outboxes
-from chairlift.server.quotas import Quotas
+from chairlift.server.context import ServerContext
+from chairlift.server.live import LiveRequest
+from chairlift.server.outbox import Outbox
 from chairlift.server.status import CODES, to_error
 from chairlift.v1 import generation_pb2 as pb
 
@@ -34,24 +29,6 @@ _SHORTEST_S: Final = 0.001
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What every call of a server shares."""
-
-    gate: Gate
-    model_names: tuple[str, ...]
-    """What requests may call the model."""
-    callers: Callers
-    quotas: Quotas
-    outboxes: Outboxes
-    backlog: Backlog
-    live: LiveRequests
-    metrics: Metrics
-    batch_end: BatchEnd
-    write_timeout_s: float
-    """A call whose client reads nothing for so long ends."""
-
-
 class Requests:
     """The sink of one call's requests.
 
@@ -61,7 +38,7 @@ class Requests:
 
     def __init__(
         self,
-        desk: Desk,
+        server: ServerContext,
         outbox: Outbox,
         *,
         tenant: str,
@@ -72,7 +49,7 @@ class Requests:
         """Starts with no request.
 
         Args:
-            desk: Of the server.
+            server: Of the server.
             outbox: Takes the events.
             tenant: Whose requests these are.
             connection: By which the call came.
@@ -82,7 +59,7 @@ class Requests:
         """
         self.error: RequestError | None = None
         self.has_tokens = False
-        self._desk = desk
+        self._server = server
         self._outbox = outbox
         self._tenant = tenant
         self._connection = connection
@@ -109,39 +86,39 @@ class Requests:
         if start.request_id in self._labels:
             message = "request_id: a live request of this stream has the same"
             raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
-        engine = self._desk.gate.admit()
-        request, delivery = convert.to_request(
+        engine = self._server.gate.admit()
+        request, output = convert.to_request(
             start,
-            served=self._desk.model_names,
+            served=self._server.model_names,
             tenant=self._tenant,
             limits=engine.engine.text_limits,
         )
         request = before_deadline(request, self._time_remaining())
         with ExitStack() as undo:
-            seat = self._desk.quotas.enter(self._tenant, self._connection)
-            undo.callback(seat.leave)
+            lease = self._server.quotas.acquire(self._tenant, self._connection)
+            undo.callback(lease.release)
             prepared = await engine.prepare(request)
-            seat.queue(len(prepared.prompt), prepared.num_answers)
-            turn = self._desk.backlog.enter(
+            lease.reserve(len(prepared.prompt), prepared.num_answers)
+            slot = self._server.backlog.admit(
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0
             )
-            undo.callback(turn.end, started=False)
+            undo.callback(slot.end, started=False)
             handle = engine.submit(prepared, self)
             undo.pop_all()
         request_id = start.request_id or handle.name
         live = LiveRequest(
             handle,
             request_id,
-            delivery,
+            output,
             self._tenant,
-            seat,
-            turn,
+            lease,
+            slot,
             arrived_at,
         )
         self._labels[live.request_id] = live
-        self._desk.live.add(live)
+        self._server.live.add(live)
         self._num_waiting += 1
-        self._desk.batch_end.joined(half_closed=self._half_closed)
+        self._server.batch_end.joined(half_closed=self._half_closed)
         if _TRACEPARENT.fullmatch(start.traceparent):
             trace = fields(handle=handle.name, traceparent=start.traceparent)
             _log.info("request has a trace", extra=trace)
@@ -150,7 +127,7 @@ class Requests:
         """Ends a request early; no effect on one that is not live."""
         live = self._labels.get(request_id)
         if live is not None:
-            self._desk.gate.engine().abort(live.handle)
+            self._server.gate.engine().abort(live.handle)
 
     def update(self, update: pb.Update) -> None:
         """Changes a request from its next step on.
@@ -159,7 +136,7 @@ class Requests:
             RequestError: It is not live, or a field is wrong; then it is untouched.
         """
         live = self._live(update.request_id)
-        self._desk.gate.engine().change(live.handle, convert.to_change(update))
+        self._server.gate.engine().change(live.handle, convert.to_change(update))
 
     def credit(self, credit: pb.Credit) -> None:
         """Gives a request more tokens.
@@ -168,9 +145,9 @@ class Requests:
             RequestError: It is not live.
         """
         live = self._live(credit.request_id)
-        self._desk.gate.engine().change(live.handle, types.Change(credit=credit.tokens))
+        self._server.gate.engine().change(live.handle, types.Change(credit=credit.tokens))
         if credit.tokens:
-            live.turn.begin()
+            live.slot.begin()
 
     def _live(self, request_id: str) -> LiveRequest:
         convert.check_request_id(request_id)
@@ -182,13 +159,13 @@ class Requests:
 
     def _pause(self) -> None:
         """Lets the requests stand still: their client does not read."""
-        self._desk.metrics.stream_paused()
-        engine = self._desk.gate.engine()
+        self._server.metrics.stream_paused()
+        engine = self._server.gate.engine()
         for live in self._labels.values():
             engine.pause(live.handle)
 
     def _resume(self) -> None:
-        engine = self._desk.gate.engine()
+        engine = self._server.gate.engine()
         for live in self._labels.values():
             engine.resume(live.handle)
 
@@ -196,15 +173,15 @@ class Requests:
         """No request follows, and no credit."""
         if not self._half_closed:
             self._half_closed = True
-            self._desk.batch_end.half_closed(self._num_waiting)
+            self._server.batch_end.half_closed(self._num_waiting)
             for live in self._labels.values():
                 if live.handle.prepared.credit is not None:
-                    self._desk.gate.engine().change(live.handle, _LAST_CREDIT)
+                    self._server.gate.engine().change(live.handle, _LAST_CREDIT)
 
     def abandon(self) -> None:
         """Ends all requests, because nobody listens; synchronous, so that `finally` may call it."""
         for live in list(self._labels.values()):
-            self._desk.gate.engine().abort(live.handle)
+            self._server.gate.engine().abort(live.handle)
             if live.is_accepted:
                 self._note_end(live, types.FinishReason.CANCELLED, "CANCELLED")
             if live.handle.request_id is not None:
@@ -214,7 +191,7 @@ class Requests:
     def deliver(self, events: list[tuple["Handle", types.Event]]) -> None:
         """Takes the events of one step."""
         for handle, event in events:
-            live = self._desk.live.get(handle.name)
+            live = self._server.live.get(handle.name)
             if live is None:
                 continue  # Abandoned; the engine did not know yet.
             match event:
@@ -229,14 +206,14 @@ class Requests:
 
     def _on_accepted(self, live: LiveRequest, event: types.Accepted) -> None:
         live.is_accepted = True
-        self._desk.live.accepted(live)
-        self._desk.metrics.accepted(self._tenant, event.num_prompt_tokens)
+        self._server.live.accepted(live)
+        self._server.metrics.accepted(self._tenant, event.num_prompt_tokens)
         self._outbox.accept(
             event.request_id,
             live.request_id,
             convert.from_accepted(event, live.handle.name),
-            live.delivery,
-            tenant_label=self._desk.metrics.tenant_label(self._tenant),
+            live.output,
+            tenant_label=self._server.metrics.tenant_label(self._tenant),
             arrived_at=live.arrived_at,
             on_start=functools.partial(self._on_start, live),
             num_answers=live.handle.prepared.num_answers,
@@ -244,14 +221,14 @@ class Requests:
 
     def _on_start(self, live: LiveRequest) -> None:
         self.has_tokens = True
-        self._desk.metrics.started(self._tenant, time.monotonic() - live.arrived_at)
+        self._server.metrics.started(self._tenant, time.monotonic() - live.arrived_at)
         self._started(live, has_token=True)
         # `Accepted` may lie there unwritten, and an outbox that is not empty wakes nobody.
         self._outbox.wake()
 
     def _on_finished(self, live: LiveRequest, event: types.Finished) -> None:
         live.use(event.usage)
-        finished = convert.from_finished(event, live.delivery)
+        finished = convert.from_finished(event, live.output)
         if event.last:
             self._note_end(live, event.reason, "OK", event)
             self._on_end(live, index=event.index, finished=finished)
@@ -267,7 +244,7 @@ class Requests:
 
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
         if event.reason is Reason.ENGINE_DOWN:
-            self._desk.gate.close()
+            self._server.gate.close()
         error = RequestError(
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
@@ -279,7 +256,7 @@ class Requests:
                 self.error = error
                 self._on_end(live)
                 return
-            failed = convert.from_failed(event, to_error(error), live.delivery)
+            failed = convert.from_failed(event, to_error(error), live.output)
             self._on_end(live, failed=failed)
         else:
             self._forget(live)
@@ -306,7 +283,7 @@ class Requests:
     def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
         """Answers a command that is refused; a live request of this label is untouched."""
         if command == pb.COMMAND_KIND_START:
-            self._desk.metrics.refused(self._tenant, error.reason)
+            self._server.metrics.refused(self._tenant, error.reason)
             # The label and the message may be as wrong as the request: neither is written.
             why = fields(
                 tenant=self._tenant or None, reason=error.reason.value, field=error.field or None
@@ -329,10 +306,10 @@ class Requests:
         """Counts and logs the end of a queued request; there is no event where nobody listens."""
         seconds = time.monotonic() - live.arrived_at
         timeline = None if end is None else end.timeline
-        self._desk.metrics.ended(self._tenant, reason, seconds, timeline)
+        self._server.metrics.ended(self._tenant, reason, seconds, timeline)
         account = {} if live.usage is None else asdict(live.usage)
         times = {} if timeline is None else _fields_of(timeline)
-        told = fields(
+        details = fields(
             handle=live.handle.name,
             request_id=live.request_id,
             tenant=live.tenant or None,
@@ -342,22 +319,22 @@ class Requests:
             **account,
             **times,
         )
-        _log.info("request ended", extra=told)
+        _log.info("request ended", extra=details)
 
     def _started(self, live: LiveRequest, *, has_token: bool) -> None:
         """The request no longer waits."""
         live.has_started = True
-        live.turn.end(started=has_token)
+        live.slot.end(started=has_token)
         self._num_waiting -= 1
-        live.seat.start()
-        self._desk.batch_end.left(half_closed=self._half_closed)
+        live.lease.start()
+        self._server.batch_end.left(half_closed=self._half_closed)
 
     def _forget(self, live: LiveRequest) -> None:
         if not live.has_started:
             self._started(live, has_token=False)
-        live.seat.leave()
+        live.lease.release()
         del self._labels[live.request_id]
-        self._desk.live.remove(live)
+        self._server.live.remove(live)
 
 
 def _fields_of(timeline: types.Timeline) -> dict[str, float | int | None]:

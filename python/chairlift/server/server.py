@@ -17,14 +17,16 @@ from chairlift import _core
 from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError, Reason
 from chairlift.logs import fields
-from chairlift.replay.recorder import Recorder
-from chairlift.server.auth import Callers, Doorkeeper
+from chairlift.replay.recorder import TraceRecorder
+from chairlift.server.auth import Authenticator, AuthInterceptor
 from chairlift.server.backlog import Backlog
 from chairlift.server.batch_end import BatchEnd
+from chairlift.server.bearer_tokens import BearerTokens
 from chairlift.server.config import ServerConfig, grpc_options
+from chairlift.server.context import ServerContext
 from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
-from chairlift.server.guard import Guard
+from chairlift.server.generation_service import GenerationServicer
 from chairlift.server.health import Health
 from chairlift.server.listen import (
     TcpAddress,
@@ -40,17 +42,15 @@ from chairlift.server.loading import load_engine, probe
 from chairlift.server.memory import watch_memory
 from chairlift.server.metrics_endpoint import metrics_address, new_metrics, serve_metrics
 from chairlift.server.outbox import Outboxes
-from chairlift.server.quotas import Limits, Quotas
+from chairlift.server.quotas import QuotaLimits, Quotas
 from chairlift.server.receiving import Receiving
 from chairlift.server.recording import record
-from chairlift.server.requests import Desk
 from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
-from chairlift.server.servicer import GenerationServicer
 from chairlift.server.shares import Room
+from chairlift.server.status_interceptor import StatusInterceptor
 from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
-from chairlift.server.tokens import Tokens
 from chairlift.server.watchdog import INTERPRETER_SILENCE_S, Watchdog
 from chairlift.v1 import (
     embedding_pb2,
@@ -103,12 +103,12 @@ class Server:
         self._config = config
         self._address = parse_address(config.listen, "listen")
         self._credentials = server_credentials(config)
-        tokens = None if config.auth_tokens is None else Tokens(Path(config.auth_tokens))
-        self._callers = Callers(tokens, trust_metadata=config.trust_tenant_metadata)
+        tokens = None if config.auth_tokens is None else BearerTokens(Path(config.auth_tokens))
+        self._authenticator = Authenticator(tokens, trust_metadata=config.trust_tenant_metadata)
         if self._credentials is None or (tokens is None and config.tls_client_ca is None):
             check_private(self._address, "listen", _REMEDY)
         self._metrics_address = metrics_address(config.metrics_listen)
-        self._recorder = None if config.record is None else Recorder(Path(config.record))
+        self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._health = Health(
             engine=_names(generation_pb2, embedding_pb2), model=_names(tokenizer_pb2, server_pb2)
         )
@@ -120,11 +120,11 @@ class Server:
         self._outboxes = Outboxes()
         self._receiving = Receiving(config.max_receive_bytes, config.receive_memory_bytes)
         self.metrics = new_metrics(engine_config, config, self._load_snapshot, self._outboxes)
-        self._desk = Desk(
+        self._context = ServerContext(
             gate=self.gate,
             model_names=config.model_names,
-            callers=self._callers,
-            quotas=Quotas(Limits.of(config), room=self._queue_room),
+            authenticator=self._authenticator,
+            quotas=Quotas(QuotaLimits.of(config), room=self._queue_room),
             outboxes=self._outboxes,
             backlog=Backlog(self._num_without_row),
             live=LiveRequests(),
@@ -170,8 +170,11 @@ class Server:
         Raises:
             ConfigError: An address cannot be used.
         """
-        # In this order: the guard also turns the refusals of the doorkeeper into statuses.
-        interceptors = (Guard(self._on_failed_call, self._receiving), Doorkeeper(self._callers))
+        # In this order: the status interceptor also makes statuses of the refusals of the other.
+        interceptors = (
+            StatusInterceptor(self._on_failed_call, self._receiving),
+            AuthInterceptor(self._authenticator),
+        )
         self._grpc = grpc_server(interceptors, grpc_options(self._config), self._on_lost_port)
         await self._add_services()
         try:
@@ -200,11 +203,13 @@ class Server:
             self._outboxes.wake()
 
     async def _add_services(self) -> None:
-        server, desk = self._grpc, self._desk
-        info = ServerServicer(desk, self._engine_config, self._config)
-        GenerationServicer(desk).add_to(server)
+        server, context = self._grpc, self._context
+        info = ServerServicer(context, self._engine_config, self._config)
+        GenerationServicer(context).add_to(server)
         embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server(EmbeddingServicer(), server)
-        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(TokenizerServicer(desk), server)
+        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
+            TokenizerServicer(context), server
+        )
         info.add_to(server)
         await self._health.add_to(server)
         files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
@@ -296,7 +301,7 @@ class Server:
             hurry: Cuts the grace short when it is set.
         """
         if self.gate.loaded is not None:
-            _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._desk.live)))
+            _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._context.live)))
         self.gate.drain()
         await self._health.shut_down()
         self._outboxes.wake()

@@ -1,9 +1,10 @@
 """One `GenerateOne` call: a request whose refusal or failure is the status of the call."""
 
 from chairlift.errors import Reason, RequestError
-from chairlift.server.guard import Context
+from chairlift.server.context import ServerContext
 from chairlift.server.outbox import Outbox
-from chairlift.server.requests import Desk, Requests
+from chairlift.server.requests import Requests
+from chairlift.server.status_interceptor import ServicerContext
 from chairlift.server.writer import Writer
 from chairlift.v1 import generation_pb2 as pb
 
@@ -15,14 +16,16 @@ class GenerateOneCall:
     client libraries as one that may be retried.
     """
 
-    def __init__(self, desk: Desk, outbox: Outbox, start: pb.Start, context: Context) -> None:
+    def __init__(
+        self, server: ServerContext, outbox: Outbox, start: pb.Start, context: ServicerContext
+    ) -> None:
         self._outbox = outbox
         self._start = start
-        self._writer = Writer(context, desk.write_timeout_s)
+        self._writer = Writer(context, server.write_timeout_s)
         self._requests = Requests(
-            desk,
+            server,
             outbox,
-            tenant=desk.callers.tenant(context),
+            tenant=server.authenticator.tenant(context),
             connection=context.peer(),
             time_remaining=context.time_remaining,
             only_one=True,

@@ -9,13 +9,14 @@ import logging
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
+from chairlift.server.context import ServerContext
 from chairlift.server.convert import unsupported
 from chairlift.server.gate import Phase
-from chairlift.server.guard import Context
 from chairlift.server.outbox import Outbox
 from chairlift.server.receiving import Messages
-from chairlift.server.requests import Desk, Requests
+from chairlift.server.requests import Requests
 from chairlift.server.status import INTERNAL_MESSAGE
+from chairlift.server.status_interceptor import ServicerContext
 from chairlift.server.writer import Writer
 from chairlift.v1 import generation_pb2 as pb
 
@@ -35,23 +36,23 @@ class GenerateCall:
 
     def __init__(
         self,
-        desk: Desk,
+        server: ServerContext,
         outbox: Outbox,
         commands: Messages,
-        context: Context,
+        context: ServicerContext,
     ) -> None:
-        self._desk = desk
+        self._server = server
         self._outbox = outbox
         self._commands = commands
         self._requests = Requests(
-            desk,
+            server,
             outbox,
-            tenant=desk.callers.tenant(context),
+            tenant=server.authenticator.tenant(context),
             connection=context.peer(),
             time_remaining=context.time_remaining,
         )
         commands.in_use = lambda: bool(self._requests) or self._is_starting
-        self._writer = Writer(context, desk.write_timeout_s)
+        self._writer = Writer(context, server.write_timeout_s)
         self._is_starting = False
 
     async def run(self) -> None:
@@ -70,15 +71,15 @@ class GenerateCall:
             # Only synchronous work here: this also runs when the call is being cancelled.
             reader.cancel()
             self._requests.abandon()
-        if self._desk.gate.phase is Phase.DEAD or not (self._writer.has_begun or _ended(reader)):
-            raise self._desk.gate.refusal()
+        if self._server.gate.phase is Phase.DEAD or not (self._writer.has_begun or _ended(reader)):
+            raise self._server.gate.refusal()
 
     def _is_over(self, reader: asyncio.Task[None]) -> bool:
         """Whether nothing can follow. A command that could not be decoded ends the call here."""
         if reader.done() and not reader.cancelled():
             reader.result()
         is_idle = not self._requests and not self._outbox and not self._is_starting
-        return is_idle and (reader.done() or self._desk.gate.draining.is_set())
+        return is_idle and (reader.done() or self._server.gate.draining.is_set())
 
     def _on_read(self, reader: asyncio.Task[None]) -> None:
         if not reader.cancelled():
@@ -91,12 +92,12 @@ class GenerateCall:
 
     async def _read(self) -> None:
         async for message in self._commands:
-            await self._obey(message)
+            await self._execute(message)
             await self._outbox.wait_for_room()
         # A broken call looks like a half-close from here; its handler is cancelled besides.
         self._requests.half_close()
 
-    async def _obey(self, message: pb.GenerateRequest) -> None:
+    async def _execute(self, message: pb.GenerateRequest) -> None:
         """Carries a command out; whatever is wrong with it stays its own trouble."""
         kind = message.WhichOneof("command")
         command = getattr(message, kind) if kind else None

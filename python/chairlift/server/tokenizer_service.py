@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from chairlift.checks import at_most
+from chairlift.server.context import ServerContext
 from chairlift.server.convert import bad, check_model, to_chat
-from chairlift.server.guard import Context
-from chairlift.server.requests import Desk
+from chairlift.server.status_interceptor import ServicerContext
 from chairlift.v1 import tokenizer_pb2 as pb
 from chairlift.v1 import tokenizer_pb2_grpc
 
@@ -23,10 +23,12 @@ Result = TypeVar("Result")
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     """Every message is made on a thread, too: a text may be a megabyte long."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+    async def Tokenize(
+        self, request: pb.TokenizeRequest, context: ServicerContext
+    ) -> pb.TokenizeResponse:
         """Text to token ids, as Generate does it."""
         engine = self._engine(request.model)
         text, tokenizer = request.text, engine.engine.tokenizer
@@ -39,7 +41,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._run(engine, work, size, context)
 
     async def Detokenize(
-        self, request: pb.DetokenizeRequest, context: Context
+        self, request: pb.DetokenizeRequest, context: ServicerContext
     ) -> pb.DetokenizeResponse:
         """Token ids to text."""
         engine = self._engine(request.model)
@@ -56,7 +58,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._run(engine, work, len(ids), context)
 
     async def ApplyChatTemplate(
-        self, request: pb.ApplyChatTemplateRequest, context: Context
+        self, request: pb.ApplyChatTemplateRequest, context: ServicerContext
     ) -> pb.ApplyChatTemplateResponse:
         """A conversation to the prompt that Generate would use."""
         engine = self._engine(request.model)
@@ -73,17 +75,17 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._run(engine, work, request.ByteSize(), context)
 
     def _engine(self, model: str) -> "AsyncEngine":
-        engine = self._desk.gate.engine()
-        check_model(model, self._desk.model_names)
+        engine = self._server.gate.engine()
+        check_model(model, self._server.model_names)
         return engine
 
     async def _run(
-        self, engine: "AsyncEngine", work: Callable[[], Result], size: int, context: Context
+        self, engine: "AsyncEngine", work: Callable[[], Result], size: int, context: ServicerContext
     ) -> Result:
-        tenant = self._desk.callers.tenant(context)
-        seat = self._desk.quotas.enter(tenant, context.peer())
+        tenant = self._server.authenticator.tenant(context)
+        lease = self._server.quotas.acquire(tenant, context.peer())
         try:
             within_s = context.time_remaining()
             return await engine.texts.run(work, tenant=tenant, size=size, within_s=within_s)
         finally:
-            seat.leave()
+            lease.release()

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
-from chairlift.server.guard import Context
+from chairlift.server.status_interceptor import ServicerContext
 
 
 class Writer:
@@ -15,7 +15,7 @@ class Writer:
             library may try again.
     """
 
-    def __init__(self, context: Context, timeout_s: float) -> None:
+    def __init__(self, context: ServicerContext, timeout_s: float) -> None:
         """Takes the call.
 
         Args:

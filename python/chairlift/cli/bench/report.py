@@ -32,12 +32,12 @@ def report(
         progress: Shown while the results come, which count in it what is done.
     """
     with progress or nullcontext():
-        rows = [_told(result, as_json=as_json) for result in results]
+        rows = [_written(result, as_json=as_json) for result in results]
     if not as_json:
         _print_table(rows, title, by_row=by_row)
 
 
-def _told(result: Result, *, as_json: bool) -> Result:
+def _written(result: Result, *, as_json: bool) -> Result:
     """The result, which is written as it comes where it is JSON."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")

@@ -18,7 +18,7 @@ _Entries = tuple[tuple[bytes, str], ...]
 """Digests, and the tenants of their tokens."""
 
 
-class Tokens:
+class BearerTokens:
     """The tenants of a file; the tokens themselves are not kept, only their digests.
 
     One `TENANT:TOKEN` or `TENANT:sha256:HEX` per line; `#` begins a comment line. A tenant may have

@@ -25,14 +25,14 @@ from chairlift.server.status import INTERNAL_MESSAGE, to_status
 
 _log = logging.getLogger(__name__)
 
-Context = Any
+ServicerContext = Any
 """A `grpc.aio.ServicerContext`; grpcio ships no types."""
 
 Handler = Any
 """A `grpc.RpcMethodHandler`."""
 
 
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps the deserialiser and the behaviour of every handler."""
 
     def __init__(
@@ -62,12 +62,12 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        run = self._guarded(handler, handler_call_details.method)
+        run = self._wrapped(handler, handler_call_details.method)
         return grpc.stream_stream_rpc_method_handler(run, None, handler.response_serializer)
 
-    def _guarded(
+    def _wrapped(
         self, handler: Handler, method: str
-    ) -> Callable[[AsyncIterator[bytes], Context], Awaitable[None]]:
+    ) -> Callable[[AsyncIterator[bytes], ServicerContext], Awaitable[None]]:
         behavior = (
             handler.unary_unary
             or handler.unary_stream
@@ -75,7 +75,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             or handler.stream_stream
         )
 
-        async def run(messages: AsyncIterator[bytes], context: Context) -> None:
+        async def run(messages: AsyncIterator[bytes], context: ServicerContext) -> None:
             received = Messages(
                 self._receiving,
                 messages,
@@ -97,7 +97,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return run
 
     async def _end(
-        self, method: str, context: Context, error: BaseException, received: Messages
+        self, method: str, context: ServicerContext, error: BaseException, received: Messages
     ) -> None:
         """Ends the call with a status, unless it has one already or its client is gone."""
         if isinstance(error, grpc.aio.AbortError) or _is_real_cancellation(error):
@@ -110,11 +110,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             _log.error("a handler failed", exc_info=error, extra=fields(method=method))
             error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
         self._on_failure(method, error.reason)
-        await received.hear_out()
+        await received.drain()
         await context.abort_with_status(to_status(error))
 
 
-async def _write_all(responses: Any, context: Context) -> None:
+async def _write_all(responses: Any, context: ServicerContext) -> None:
     """Writes what a behaviour yields, or lets it write by itself."""
     if inspect.isawaitable(responses):
         await responses

@@ -50,7 +50,7 @@ class Flushed(NamedTuple):
     now: int
 
 
-class Happened(NamedTuple):
+class OtherEvents(NamedTuple):
     """Events that no step carried."""
 
     events: _core.Events
@@ -76,7 +76,7 @@ class Restarted(NamedTuple):
     now: int
 
 
-Entry = Added | Cancelled | Flushed | Happened | Restarted | Stepped
+Entry = Added | Cancelled | Flushed | OtherEvents | Restarted | Stepped
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class _Chain:
         self.tail = tokens[num_full:]
 
 
-class Scribe:
+class TraceWriter:
     """Writes one trace."""
 
     def __init__(self, header: Header, start: int) -> None:
@@ -143,7 +143,7 @@ class Scribe:
                     yield dump(Cancel(t=t, request=live.number, tokens=live.num_output))
             case Flushed(now):
                 yield dump(Flush(t=now - self._start))
-            case Happened(events):
+            case OtherEvents(events):
                 yield from self._ends(events)
             case Restarted(now):
                 yield from self._lost(now - self._start)

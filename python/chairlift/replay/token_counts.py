@@ -10,7 +10,7 @@ NEVER: Final = -1
 Int64Array = NDArray[np.int64]
 
 
-class Progress:
+class TokenCounts:
     """Tokens and times of every request, by index, `[num_requests]`; times in nanoseconds.
 
     Steps in which the same requests decode again are counted together, when something changes:
