@@ -6,7 +6,7 @@ import gc
 import grpc
 import pytest
 from chairlift.engine.handle import Handle
-from chairlift.server.live import LiveRequest
+from chairlift.server.registry import LiveRequest
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import duration_pb2

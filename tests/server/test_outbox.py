@@ -56,16 +56,10 @@ class Engine:
         return SimpleNamespace(events=events, sampled=sampled)
 
 
-def ignore():
-    pass
-
-
-def accept(outbox, engine, output=ALL, on_start=ignore):
+def accept(outbox, engine, output=ALL):
     for i, request in enumerate(engine.requests):
         accepted = pb.Accepted(handle=f"h{i}")
-        outbox.accept(
-            request, f"r{i}", accepted, output, tenant_label="", arrived_at=0.0, on_start=on_start
-        )
+        outbox.accept(request, f"r{i}", accepted, output, tenant_label="", arrived_at=0.0)
 
 
 def read(outbox):
@@ -129,24 +123,19 @@ async def test_kept_tokens_of_an_interval_are_no_reason_to_write():
 
 
 async def test_tokens_go_to_the_stream_of_their_request_and_wake_it_once():
-    outboxes, engine = Outboxes(), Engine(2)
     starts = []
+    outboxes, engine = Outboxes(starts.append), Engine(2)
     with outboxes.open() as first, outboxes.open() as second:
-        first.accept(
-            engine.requests[0], "a", pb.Accepted(), ALL, tenant_label="", arrived_at=0.0,
-            on_start=lambda: starts.append("a"),
-        )  # fmt: skip
-        second.accept(
-            engine.requests[1], "b", pb.Accepted(), ALL, tenant_label="", arrived_at=0.0,
-            on_start=lambda: starts.append("b"),
-        )  # fmt: skip
+        asked = {"tenant_label": "", "arrived_at": 0.0}
+        first.accept(engine.requests[0], "a", pb.Accepted(), ALL, **asked)
+        second.accept(engine.requests[1], "b", pb.Accepted(), ALL, **asked)
         assert [read(first)[0].request_id, read(second)[0].request_id] == ["a", "b"]
         await first.wait()
         waiting = asyncio.create_task(first.wait())
         outboxes.post(engine.step(5))
         await waiting
         outboxes.post(engine.step(6))
-        assert starts == ["a", "b"]
+        assert starts == engine.requests
         assert [(e.request_id, e.tokens.num_tokens) for e in read(first)] == [("a", 2)]
         assert [(e.request_id, e.tokens.num_tokens) for e in read(second)] == [("b", 2)]
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from chairlift.server.batch_end import BatchEnd
+from chairlift.server.registry import BatchEnd
 
 from tests.server.connection import next_event, receive, start
 
@@ -68,8 +68,8 @@ def batch_end(flushes):
 
 
 def test_flush_comes_when_the_last_open_stream_half_closes(batch_end, flushes):
-    batch_end.joined(half_closed=False)
-    batch_end.joined(half_closed=False)
+    batch_end.add(half_closed=False)
+    batch_end.add(half_closed=False)
     batch_end.half_closed(1)
     assert not flushes
     batch_end.half_closed(1)
@@ -77,15 +77,15 @@ def test_flush_comes_when_the_last_open_stream_half_closes(batch_end, flushes):
 
 
 def test_flush_comes_when_the_request_of_an_open_stream_ends(batch_end, flushes):
-    batch_end.joined(half_closed=False)
-    batch_end.joined(half_closed=True)
+    batch_end.add(half_closed=False)
+    batch_end.add(half_closed=True)
     assert not flushes
-    batch_end.left(half_closed=False)
+    batch_end.remove(half_closed=False)
     assert flushes
 
 
 def test_nothing_is_flushed_without_a_waiting_request(batch_end, flushes):
     batch_end.half_closed(0)
-    batch_end.joined(half_closed=False)
-    batch_end.left(half_closed=False)
+    batch_end.add(half_closed=False)
+    batch_end.remove(half_closed=False)
     assert not flushes

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 from chairlift.server import steps
-from chairlift.server.live import LiveRequests
+from chairlift.server.registry import Registry
 from chairlift.server.server_service import MAX_WATCHES
 from chairlift.types import Sampling, Stopping
 from chairlift.v1 import server_pb2, server_pb2_grpc
@@ -15,7 +15,7 @@ from tests.server.connection import Status, start
 
 @pytest.fixture
 def feeds():
-    return steps.StepFeeds(LiveRequests(), started_ns=0)
+    return steps.StepFeeds(Registry(), started_ns=0)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ server too. Nothing is ever ignored in silence.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf import duration_pb2
@@ -24,6 +24,7 @@ from chairlift.v1 import generation_pb2 as pb
 MAX_REQUEST_ID_BYTES: Final = 128
 
 _YEAR_S: Final = 31_536_000.0
+_SHORTEST_S: Final = 0.001
 
 _FINISH_REASONS: Final = {
     types.FinishReason.STOP: pb.FINISH_REASON_STOP,
@@ -95,15 +96,21 @@ def check_model(name: str, served: Sequence[str]) -> None:
 
 
 def to_request(
-    start: pb.Start, *, served: Sequence[str], tenant: str, limits: TextLimits
+    start: pb.Start,
+    *,
+    served: Sequence[str],
+    tenant: str,
+    limits: TextLimits,
+    remaining_s: float | None,
 ) -> tuple[types.Request, OutputOptions]:
-    """Converts a request.
+    """Convert a request.
 
     Args:
-        start: As it came.
+        start: The message.
         served: Names of the served model.
-        tenant: Whose request it is.
+        tenant: Owner of the request.
         limits: A prompt of too many token ids is refused before it is converted.
+        remaining_s: Seconds until the call's deadline: a first token after it reaches no client.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -123,7 +130,7 @@ def to_request(
             logprobs=start.output.HasField("logprobs"),
             skip_special_tokens=_optional(start.output, "skip_special_tokens", True),
         ),
-        schedule=_schedule(start.schedule),
+        schedule=_before(remaining_s, _schedule(start.schedule)),
         prefix_cache=types.PrefixCache(
             read=_optional(start.prefix_cache, "read", True),
             write=_optional(start.prefix_cache, "write", True),
@@ -280,6 +287,14 @@ def _delivery(output: pb.Output) -> OutputOptions:
         timeline=output.timeline,
         interval=_optional(output, "interval", 1),
     )
+
+
+def _before(remaining_s: float | None, schedule: types.Schedule) -> types.Schedule:
+    """Return a schedule whose first token comes before the call's deadline."""
+    if remaining_s is None:
+        return schedule
+    within_s, asked_s = max(remaining_s, _SHORTEST_S), schedule.time_to_first_token_s
+    return replace(schedule, time_to_first_token_s=min(within_s, asked_s or within_s))
 
 
 def _optional(message: Any, name: str, default: Any) -> Any:

@@ -37,14 +37,18 @@ def _nothing() -> None:
 class Outboxes:
     """The outboxes of all open calls; takes each step's tokens to theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_start: Callable[[int], None] = lambda _engine_id: None) -> None:
+        """Start without calls.
+
+        Args:
+            on_start: Called with the engine's id of a request when its first tokens come.
+        """
         self.core = _core.Outboxes(
             max_token_bytes=MAX_TOKEN_BYTES,
             first_token_bounds=FIRST_TOKEN_S,
             inter_token_bounds=TOKEN_S,
         )
-        self.starts: dict[int, Callable[[], None]] = {}
-        """What to call with the first tokens of a request, by the engine's id."""
+        self._on_start = on_start
         self._open: dict[int, Outbox] = {}
         self._groups: dict[str, int] = {}
         self._all_closed = asyncio.Event()
@@ -89,7 +93,7 @@ class Outboxes:
         now = time.monotonic_ns()
         posted = self.core.post(now, output.events, sampled.logprobs, sampled.ranks)
         for request in posted.started:
-            self.starts.pop(request)()
+            self._on_start(request)
         for stream in posted.woken:
             self._open[stream].wake()
         for stream in posted.filled:
@@ -144,7 +148,6 @@ class Outbox:
         *,
         tenant_label: str,
         arrived_at: float,
-        on_start: Callable[[], None],
         num_answers: int = 1,
     ) -> None:
         """Takes a request's first event, and its tokens from now on.
@@ -156,7 +159,6 @@ class Outbox:
             output: What it asked for.
             tenant_label: Tokens are counted by it.
             arrived_at: Monotonic seconds.
-            on_start: Called with the first tokens.
             num_answers: Each has tokens and an end of its own.
         """
         event = pb.Event(request_id=request_id, accepted=accepted)
@@ -173,7 +175,6 @@ class Outbox:
             interval=output.interval,
             num_answers=num_answers,
         )
-        self._outboxes.starts[request] = on_start
         self._count()
 
     def end(
@@ -195,14 +196,11 @@ class Outbox:
         )
         has_event = finished is not None or failed is not None
         encoded = event.SerializeToString() if has_event else None
-        if last:
-            self._outboxes.starts.pop(request, None)
         self._core.end(request, encoded, index=index, last=last)
         self._count()
 
     def forget(self, request: int) -> None:
         """Drops a request and what it has not sent."""
-        self._outboxes.starts.pop(request, None)
         self._core.forget(request)
 
     def take(self) -> list[bytes]:

@@ -20,7 +20,6 @@ from chairlift.logs import fields
 from chairlift.replay.recorder import TraceRecorder
 from chairlift.server.auth import Authenticator, AuthInterceptor
 from chairlift.server.backlog import Backlog
-from chairlift.server.batch_end import BatchEnd
 from chairlift.server.bearer_tokens import BearerTokens
 from chairlift.server.config import ServerConfig, grpc_options
 from chairlift.server.context import ServerContext
@@ -37,7 +36,6 @@ from chairlift.server.listen import (
     unbind,
 )
 from chairlift.server.listener import grpc_server, until_lost
-from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
 from chairlift.server.memory import watch_memory
 from chairlift.server.metrics_endpoint import metrics_address, new_metrics, serve_metrics
@@ -45,6 +43,7 @@ from chairlift.server.outbox import Outboxes
 from chairlift.server.quotas import QuotaLimits, Quotas
 from chairlift.server.receiving import Receiving
 from chairlift.server.recording import record
+from chairlift.server.registry import Registry
 from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.shares import Room
@@ -117,7 +116,8 @@ class Server:
         self._engine: AsyncEngine | None = None
         self.has_lost_port = False
         self.gate = Gate()
-        self._outboxes = Outboxes()
+        live = Registry(self._end_batch)
+        self._outboxes = Outboxes(live.first_token)
         self._receiving = Receiving(config.max_receive_bytes, config.receive_memory_bytes)
         self.metrics = new_metrics(engine_config, config, self._load_snapshot, self._outboxes)
         self._context = ServerContext(
@@ -127,9 +127,8 @@ class Server:
             quotas=Quotas(QuotaLimits.of(config), room=self._queue_room),
             outboxes=self._outboxes,
             backlog=Backlog(self._num_without_row),
-            live=LiveRequests(),
+            live=live,
             metrics=self.metrics,
-            batch_end=BatchEnd(self._end_batch),
             write_timeout_s=config.write_timeout_s,
         )
 

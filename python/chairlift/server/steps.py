@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from chairlift.server.live import LiveRequests, Names
+from chairlift.server.registry import Registry, RequestNames
 from chairlift.server.status import duration
 from chairlift.v1 import server_pb2 as pb
 
@@ -85,7 +85,7 @@ class StepFeed:
 class StepFeeds:
     """The feeds of all watchers; for one event loop."""
 
-    def __init__(self, live: LiveRequests, started_ns: int) -> None:
+    def __init__(self, live: Registry, started_ns: int) -> None:
         """Starts with none.
 
         Args:
@@ -141,7 +141,7 @@ class StepFeeds:
             ring.add(nameless)
 
     def _encoded(
-        self, record: "StepRecord", names: list[Names | None], tenant: str | None
+        self, record: "StepRecord", names: list[RequestNames | None], tenant: str | None
     ) -> bytes:
         step = pb.Step(
             step=record.step,

@@ -1,7 +1,8 @@
-"""One `Generate` call: a task that reads commands, and the handler itself, which writes events.
+"""The two calls that generate: `Generate` carries many requests, `GenerateOne` carries one.
 
-The two never wait for each other, except that commands are read only while the outbox has room; a
-call that read and wrote in one loop would stand still once both windows are full.
+A `Generate` call has a task that reads commands; its handler writes events. The two never wait for
+each other, except that commands are read only while the outbox has room: a call that read and wrote
+in one loop would deadlock once both flow-control windows are full.
 """
 
 import asyncio
@@ -31,32 +32,35 @@ _KINDS: Final = {
 }
 
 
+def _requests_of(
+    server: ServerContext, outbox: Outbox, context: ServicerContext, *, only_one: bool = False
+) -> Requests:
+    return Requests(
+        server,
+        outbox,
+        tenant=server.authenticator.tenant(context),
+        connection=context.peer(),
+        time_remaining=context.time_remaining,
+        only_one=only_one,
+    )
+
+
 class GenerateCall:
     """Many requests on one stream."""
 
     def __init__(
-        self,
-        server: ServerContext,
-        outbox: Outbox,
-        commands: Messages,
-        context: ServicerContext,
+        self, server: ServerContext, outbox: Outbox, commands: Messages, context: ServicerContext
     ) -> None:
         self._server = server
         self._outbox = outbox
         self._commands = commands
-        self._requests = Requests(
-            server,
-            outbox,
-            tenant=server.authenticator.tenant(context),
-            connection=context.peer(),
-            time_remaining=context.time_remaining,
-        )
-        commands.in_use = lambda: bool(self._requests) or self._is_starting
+        self._requests = _requests_of(server, outbox, context)
         self._writer = Writer(context, server.write_timeout_s)
         self._is_starting = False
+        commands.in_use = lambda: bool(self._requests) or self._is_starting
 
     async def run(self) -> None:
-        """Until the client has half-closed and its requests have ended, or the server drains.
+        """Run until the client has half-closed and its requests have ended, or the server drains.
 
         Raises:
             RequestError: The call fails as a whole.
@@ -66,16 +70,18 @@ class GenerateCall:
         try:
             while not self._is_over(reader):
                 await self._outbox.wait()
-                await self._write()
+                for message in self._outbox.take():
+                    await self._writer.write(message)
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
             reader.cancel()
             self._requests.abandon()
-        if self._server.gate.phase is Phase.DEAD or not (self._writer.has_begun or _ended(reader)):
+        has_ended = reader.done() and not reader.cancelled()
+        if self._server.gate.phase is Phase.DEAD or not (self._writer.has_begun or has_ended):
             raise self._server.gate.refusal()
 
     def _is_over(self, reader: asyncio.Task[None]) -> bool:
-        """Whether nothing can follow. A command that could not be decoded ends the call here."""
+        """Return whether nothing can follow; raise the error of a command that is no protobuf."""
         if reader.done() and not reader.cancelled():
             reader.result()
         is_idle = not self._requests and not self._outbox and not self._is_starting
@@ -83,12 +89,8 @@ class GenerateCall:
 
     def _on_read(self, reader: asyncio.Task[None]) -> None:
         if not reader.cancelled():
-            reader.exception()  # Retrieved here, for a call that breaks before it looks.
+            reader.exception()  # Retrieved here, for a call that breaks before `_is_over`.
         self._outbox.wake()
-
-    async def _write(self) -> None:
-        for message in self._outbox.take():
-            await self._writer.write(message)
 
     async def _read(self) -> None:
         async for message in self._commands:
@@ -98,7 +100,7 @@ class GenerateCall:
         self._requests.half_close()
 
     async def _execute(self, message: pb.GenerateRequest) -> None:
-        """Carries a command out; whatever is wrong with it stays its own trouble."""
+        """Execute a command; an error of it reaches no other request of the stream."""
         kind = message.WhichOneof("command")
         command = getattr(message, kind) if kind else None
         request_id: str = getattr(command, "request_id", "")
@@ -126,7 +128,7 @@ class GenerateCall:
 
 
 def _refusal(kind: str | None) -> RequestError:
-    """Names what is wrong with a command that this version does not carry out."""
+    """Return the error for a command that this version does not execute."""
     if kind is None:
         message = "command: expected start, cancel, update or credit, got none"
         return RequestError(Reason.BAD_PARAMETER, message, field="command")
@@ -137,5 +139,44 @@ def _kind(kind: str | None) -> pb.CommandKind:
     return _KINDS[kind] if kind else pb.COMMAND_KIND_UNSPECIFIED
 
 
-def _ended(reader: asyncio.Task[None]) -> bool:
-    return reader.done() and not reader.cancelled()
+class GenerateOneCall:
+    """One request, whose refusal or failure is the status of the call.
+
+    `Accepted` is sent with the first tokens: until headers are sent, client libraries know that a
+    call that fails may be retried.
+    """
+
+    def __init__(
+        self, server: ServerContext, outbox: Outbox, start: pb.Start, context: ServicerContext
+    ) -> None:
+        self._outbox = outbox
+        self._start = start
+        self._requests = _requests_of(server, outbox, context, only_one=True)
+        self._writer = Writer(context, server.write_timeout_s)
+
+    async def run(self) -> None:
+        """Run until the request has ended.
+
+        Raises:
+            RequestError: It was refused, or it failed.
+        """
+        if self._start.HasField("credit"):
+            message = "credit: this call takes no Credit, so there is no way to allow more"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="credit")
+        try:
+            await self._requests.start(self._start)
+            while self._requests:
+                await self._outbox.wait()
+                if self._requests.has_tokens:
+                    await self._write()
+            if self._requests.has_tokens or self._requests.error is None:
+                await self._write()
+        finally:
+            # Only synchronous work here: this also runs when the call is being cancelled.
+            self._requests.abandon()
+        if self._requests.error is not None:
+            raise self._requests.error
+
+    async def _write(self) -> None:
+        for message in self._outbox.take():
+            await self._writer.write(message)
