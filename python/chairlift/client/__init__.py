@@ -15,8 +15,8 @@ from pathlib import Path
 
 from chairlift.client.aio import AsyncClient, AsyncGeneration
 from chairlift.client.options import RequestOptions
-from chairlift.client.progress import Answer
 from chairlift.client.security import Security
+from chairlift.client.shared import Answer
 from chairlift.client.start import new_start
 from chairlift.client.sync import Client, Generation
 
