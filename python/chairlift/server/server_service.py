@@ -1,4 +1,4 @@
-"""`ServerService`: what runs here and how busy it is."""
+"""`ServerService`: what the server is and how busy it is."""
 
 import asyncio
 import functools
@@ -12,12 +12,14 @@ from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype
+from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.text_limits import MAX_MESSAGES
 from chairlift.errors import ConfigError, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
 from chairlift.server.config import ServerConfig
 from chairlift.server.context import ServerContext
-from chairlift.server.convert import check_model, seconds
+from chairlift.server.convert import MAX_REQUEST_ID_BYTES, check_model, seconds
 from chairlift.server.gate import Phase
 from chairlift.server.shares import Shares, holders_of
 from chairlift.server.status import duration
@@ -38,9 +40,25 @@ _STATES: Final = {
     Phase.DEAD: pb.SERVER_STATE_DEAD,
 }
 
+FEATURES: Final = (
+    "abort",
+    "chat",
+    "credit",
+    "explain",
+    "logprobs",
+    "multiple_answers",
+    "plan_memory",
+    "priority",
+    "tokenize",
+    "update",
+    "watch_load",
+    "watch_steps",
+)
+"""Names in `GetServerInfo`: what a client may use beyond plain generation."""
+
 _SHORTEST_INTERVAL_S: Final = 0.1
 _STEPS_INTERVAL_S: Final = 0.05
-"""Between two messages to a watcher of steps: people see no more, and each takes some 0.1 ms."""
+"""Interval between two messages to a watcher of steps: each takes about 0.1 ms."""
 
 MAX_WATCHES: Final = 64
 """Calls of `WatchLoad` and `WatchSteps` at a time; each connection and tenant has a share."""
@@ -52,7 +70,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     def __init__(self, server: ServerContext, config: EngineConfig, settings: ServerConfig) -> None:
         self._server = server
         self._config = config
-        self._max_receive_bytes = settings.max_receive_bytes
+        self._settings = settings
         self._is_open = settings.auth_tokens is None and settings.tls_client_ca is None
         self._started_at = timestamp_pb2.Timestamp()
         self._started_at.GetCurrentTime()
@@ -60,7 +78,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self._feeds = StepFeeds(server.live, started_ns=time.monotonic_ns())
 
     def add_to(self, server: Any) -> None:
-        """Registers the methods; `WatchSteps` gives encoded messages."""
+        """Register the methods; `WatchSteps` gives encoded messages."""
         name = pb.DESCRIPTOR.services_by_name["ServerService"].full_name
         watch_steps = grpc.unary_stream_rpc_method_handler(
             self.WatchSteps, pb.WatchStepsRequest.FromString
@@ -72,7 +90,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: ServicerContext
     ) -> pb.GetServerInfoResponse:
-        """The process and its settings; answers while the model still loads."""
+        """Return the process and its settings; answer while the model is loading, too."""
         engine = self._server.gate.loaded
         config = self._config if engine is None else engine.config
         return pb.GetServerInfoResponse(
@@ -92,14 +110,21 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             default_max_tokens=config.default_max_tokens,
             queue_timeout=duration(config.queue_timeout_s),
             time_limit=duration(config.time_limit_s),
-            max_receive_bytes=self._max_receive_bytes,
+            max_receive_bytes=self._settings.max_receive_bytes,
             step_budget=None if config.step_budget_s is None else duration(config.step_budget_s),
+            features=FEATURES,
+            max_text_bytes=config.max_text_bytes,
+            max_concurrent_streams=self._settings.max_concurrent_streams,
+            max_stop_strings=MAX_STOP_STRINGS,
+            max_stop_token_ids=MAX_STOP_TOKEN_IDS,
+            max_chat_messages=MAX_MESSAGES,
+            max_request_id_bytes=MAX_REQUEST_ID_BYTES,
         )
 
     async def GetModelInfo(
         self, request: pb.GetModelInfoRequest, context: ServicerContext
     ) -> pb.GetModelInfoResponse:
-        """The served model."""
+        """Return the served model."""
         engine = self._server.gate.engine().engine
         check_model(request.model, self._server.model_names)
         model, defaults = engine.model_config, engine.model_config.generation
@@ -129,12 +154,12 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     async def GetLoad(
         self, request: pb.GetLoadRequest, context: ServicerContext
     ) -> pb.GetLoadResponse:
-        """One snapshot of the load."""
+        """Return a snapshot of the load."""
         engine = self._server.gate.engine()
         return pb.GetLoadResponse(load=_load(engine, self._activity(context)()))
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: ServicerContext) -> None:
-        """A snapshot now and then one per interval, until the server drains."""
+        """Write a snapshot now and then one per interval, until the server drains."""
         gate = self._server.gate
         engine = gate.engine()
         interval_s = 1.0
@@ -149,17 +174,17 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
                 await _first(gate.draining, interval_s)
 
     def _activity(self, context: ServicerContext) -> Callable[[], Iterator[TenantFigures]]:
-        """Gives what the caller may see of tenants: itself, or all where none proves its name.
+        """Return the tenants that the caller may see: itself, or all without authentication.
 
         Raises:
-            RequestError: The token was withdrawn meanwhile, or the name is none.
+            RequestError: The token was withdrawn meanwhile, or the name is malformed.
         """
         activity = self._server.metrics.activity
         tenant = self._server.authenticator.tenant(context)
         return activity.all if self._is_open else functools.partial(activity.of, tenant)
 
     async def WatchSteps(self, request: pb.WatchStepsRequest, context: ServicerContext) -> None:
-        """Every step of the engine from now on, until the server drains."""
+        """Write every step of the engine from now on, until the server drains."""
         gate = self._server.gate
         engine = gate.engine()
         tenant = self._server.authenticator.tenant(context)
@@ -176,10 +201,10 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
 
     @contextmanager
     def _watching(self, context: ServicerContext) -> Iterator[None]:
-        """Counts a call that never ends by itself.
+        """Count a call that never ends by itself.
 
         Raises:
-            RequestError: There are too many, of this connection or tenant or of all.
+            RequestError: The connection, the tenant or the server has too many.
         """
         holders = holders_of(context.peer(), self._server.authenticator.tenant(context))
         watch = self._watches.take(holders)
@@ -191,7 +216,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     async def PlanMemory(
         self, request: pb.PlanMemoryRequest, context: ServicerContext
     ) -> pb.PlanMemoryResponse:
-        """The served model's memory, as it is or under other settings."""
+        """Return the memory plan of the served model, under its own or other settings."""
         from chairlift.engine.loading import replan_memory
 
         engine = self._server.gate.engine().engine
@@ -216,7 +241,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
 
 
 async def _first(event: asyncio.Event, timeout_s: float) -> None:
-    """Until the event or the time."""
+    """Wait for the event, at most for the time."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()
