@@ -1,9 +1,9 @@
-"""Checks of single values in a request: each gives the value, or raises `RequestError`.
+"""Checks of single values in a request: each returns the value, or raises `RequestError`.
 
 The engine and the clients share them: a value means the same with and without a server.
 
-A message says what was expected and what was got: numbers as they are, of everything else only its
-type or its length, so that no part of a prompt reaches an error or a log.
+A message says what was expected and what was got: numbers as they are, of other values only their
+type or length, so that no part of a prompt reaches an error or a log.
 """
 
 import operator
@@ -15,17 +15,17 @@ from chairlift.errors import Reason, RequestError, echo
 from chairlift.types import Chat, ChatMessage
 
 _FOREVER_S = 1e9
-"""Longer times are cut to this: thirty years, which fit the core's 64-bit nanoseconds."""
+"""Longer times are reduced to this: thirty years, which fit the core's 64-bit nanoseconds."""
 
 _MAX_SHOWN = 10**40
-"""Larger numbers are not written out: Python refuses to, from 4,300 digits on."""
+"""Larger numbers are not printed: Python refuses to from 4,300 digits on."""
 
 _NO_LIST = (bytes, bytearray, memoryview, Mapping)
-"""Collections whose items are not those of a list."""
+"""Collections that are no lists."""
 
 
 def bad(field: str, expected: str, got: object) -> RequestError:
-    """Gives the error for a value that is wrong."""
+    """Return the error for a value that is wrong."""
     message = f"{field}: expected {expected}, got {_shown(got)}"
     return RequestError(Reason.BAD_PARAMETER, message, field=field)
 
@@ -39,7 +39,7 @@ def _shown(got: object) -> str:
 
 
 def real(value: object, field: str, low: float, high: float, expected: str) -> float:
-    """Checks a number in `[low, high]`; NaN is in no range."""
+    """Check a number in `[low, high]`; NaN is in no range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise bad(field, expected, value)
     # A whole number may be beyond what a float holds.
@@ -47,7 +47,7 @@ def real(value: object, field: str, low: float, high: float, expected: str) -> f
 
 
 def integer(value: object, field: str, low: int, high: int) -> int:
-    """Checks a whole number in `[low, high]`."""
+    """Check a whole number in `[low, high]`."""
     expected = f"a whole number from {low} to {high}"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def integer(value: object, field: str, low: int, high: int) -> int:
 
 
 def seconds(value: float | None, field: str) -> float | None:
-    """Checks a positive time; infinity is no limit, and so is None."""
+    """Check a positive time; infinity is no limit, and so is None."""
     if value is None:
         return None
     time_s = real(value, field, 1e-9, float("inf"), "a positive number of seconds")
@@ -67,7 +67,7 @@ def seconds(value: float | None, field: str) -> float | None:
 
 
 def utf8_len(text: object, field: str) -> int:
-    """Gives the length of a text in bytes; a lone surrogate has no encoding."""
+    """Return the length of a text in bytes; a lone surrogate has no encoding."""
     if not isinstance(text, str):
         raise bad(field, "text", text)
     try:
@@ -78,7 +78,7 @@ def utf8_len(text: object, field: str) -> int:
 
 
 def short_text(text: str, field: str, most_bytes: int) -> None:
-    """Checks a text that a request carries along."""
+    """Check the length of a short text."""
     size = utf8_len(text, field)
     if size > most_bytes:
         message = f"{field}: expected at most {most_bytes} bytes, got {size}"
@@ -86,7 +86,7 @@ def short_text(text: str, field: str, most_bytes: int) -> None:
 
 
 def flag(value: object, field: str) -> bool:
-    """Check a truth value; a number or a text is none."""
+    """Check a boolean; numbers and texts are refused."""
     if not isinstance(value, bool):
         raise bad(field, "True or False", value)
     return value
@@ -104,7 +104,7 @@ def is_list(value: object) -> TypeGuard[Collection[Any]]:
 
 
 def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
-    """Give the items of a list of texts; one text stands for itself, not for its letters."""
+    """Return the items of a list of texts; a single text is a list of one, not of its letters."""
     if isinstance(values, str):
         return (values,)
     if not is_list(values):
@@ -128,8 +128,8 @@ def strings(values: object, field: str, *, most: int, most_bytes: int) -> tuple[
 def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
     """Check ids against the width of the logits.
 
-    The tokenizer's length is not the measure: an id that it knows but the logits do not have would
-    read and write beside the row.
+    The tokenizer's length is not the bound: an id that it knows but the logits lack would read and
+    write beside the row.
     """
     if not is_list(values):
         raise bad(field, "a list of whole numbers", values)
@@ -166,7 +166,7 @@ def chat(value: Chat) -> None:
 
 
 def at_most(values: Sequence[object], field: str, most: int) -> None:
-    """Checks the length of a list."""
+    """Check the length of a list."""
     if len(values) > most:
         message = f"{field}: expected at most {most}, got {len(values)}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)

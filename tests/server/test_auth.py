@@ -257,7 +257,7 @@ def test_a_line_that_is_none_is_refused_without_telling_it(token_file, line):
 def test_a_file_that_is_world_readable_or_empty_is_refused(token_file):
     config = ServerConfig(auth_tokens=str(token_file))
     token_file.chmod(0o604)
-    with pytest.raises(ConfigError, match="everybody on this machine"):
+    with pytest.raises(ConfigError, match="is open to every user"):
         Server(engine_config(), config)
     token_file.chmod(0o600)
     token_file.write_text("# nobody\n")

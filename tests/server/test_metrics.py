@@ -208,7 +208,7 @@ async def test_calls_that_fail_are_counted_by_reason(serve, settings, scrape, tm
                 await asyncio.sleep(0.05)
             sending.cancel()
         values = await scrape()
-    assert values["chairlift_calls_failed_total{reason=AUTH}"] == 1
+    assert values["chairlift_calls_failed_total{reason=UNAUTHENTICATED}"] == 1
     assert values["chairlift_calls_failed_total{reason=SLOW_READER}"] == 1
     assert values["chairlift_prompt_tokens_total{tenant=ann}"] == 3
     assert values["chairlift_generated_tokens_total{tenant=bob}"] == 16

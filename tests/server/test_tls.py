@@ -212,7 +212,7 @@ def test_the_key_of_another_certificate_is_refused(certificates, tmp_path):
 
 def test_a_key_that_is_world_readable_is_refused(certificates):
     certificates.key.chmod(0o644)
-    assert "everybody on this machine may open" in refused(**certificates.tls)
+    assert "is open to every user" in refused(**certificates.tls)
     certificates.key.chmod(0o640)
     Server(engine_config(), ServerConfig(**certificates.tls))
 

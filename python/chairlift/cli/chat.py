@@ -112,7 +112,7 @@ class _Conversation:
                 typer.secho(HINT, dim=True)
 
     def _take(self, line: str) -> bool:
-        """Obey a command or answer a line; return whether the conversation goes on."""
+        """Execute a command or answer a line; return whether the conversation goes on."""
         command = _COMMAND.fullmatch(line)
         match command["name"] if command is not None else "":
             case "":

@@ -105,7 +105,7 @@ def _server(
 async def _stream_prompts(
     console: Console, target: str, process: subprocess.Popen[bytes], board: Board
 ) -> list[Cell]:
-    """Sends the prompts, shows the answers as they come, and gives the recorded cells."""
+    """Send the prompts, shows the answers as they come, and return the recorded cells."""
     from chairlift.client import connect_async, new_start
 
     starts = [
@@ -127,7 +127,7 @@ async def _stream_prompts(
 async def _show(
     console: Console, client: "AsyncClient", board: Board, starts: "list[generation_pb2.Start]"
 ) -> None:
-    """Answers all prompts at full speed and shows them in slow motion, in the same order."""
+    """Answer all prompts at full speed and shows them in slow motion, in the same order."""
     film = SlowMotion([line.prompt for line in board.lines])
     with Live(film.board, console=console, transient=True, refresh_per_second=25):
         showing = asyncio.create_task(film.play())
@@ -153,7 +153,7 @@ class SlowMotion:
         self._takes: asyncio.Queue[tuple[int, Line] | None] = asyncio.Queue()
 
     def take(self, number: int, line: Line) -> None:
-        """Notes how a line looks now."""
+        """Note how a line looks now."""
         self._takes.put_nowait((number, copy(line)))
 
     def end(self) -> None:
@@ -161,7 +161,7 @@ class SlowMotion:
         self._takes.put_nowait(None)
 
     async def play(self) -> None:
-        """Brings the board up to one take after the other."""
+        """Bring the board up to one take after the other."""
         grown: set[int] = set()
         while (take := await self._takes.get()) is not None:
             number, line = take
@@ -193,7 +193,7 @@ class StepRecorder:
         self._grown = asyncio.Event()
 
     async def record(self, steps: "AsyncIterator[server_pb2.Step]") -> None:
-        """Takes steps until the watch ends."""
+        """Take steps until the watch ends."""
         async for step in steps:
             self.cells += [
                 Cell(step.step, row.row, row.request_id, row.num_tokens, row.sampled)
@@ -203,7 +203,7 @@ class StepRecorder:
             self._grown.set()
 
     async def until(self, step: int) -> None:
-        """Waits for a step: the watch is a call of its own and may lag behind the answers."""
+        """Wait for a step: the watch is a call of its own and may lag behind the answers."""
         async with asyncio.timeout(WATCH_TIMEOUT_S):
             while self._last < step:
                 self._grown.clear()

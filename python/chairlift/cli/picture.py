@@ -87,7 +87,7 @@ def draw(
     begun: Collection[str] = (),
     numbers: Mapping[str, int] | None = None,
 ) -> Picture:
-    """Arranges recorded steps.
+    """Arrange recorded steps.
 
     Args:
         cells: In any order. Cells of requests without a label are left out.

@@ -87,7 +87,7 @@ def no_connection(target: str, error: ServerError) -> str:
 
 
 async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int], None]) -> str:
-    """Hands on answers as they come: which one, text and how many tokens it is.
+    """Hand on answers as they come: which one, text and how many tokens it is.
 
     Returns:
         The error, for people, if it was one.
@@ -102,7 +102,7 @@ async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int
 
 
 def for_people(error: RequestError) -> str:
-    """Give the message of an error, with the field that it is about."""
+    """Return the message of an error, with the field that it is about."""
     names_field = error.message.startswith(error.field)
     return error.message if names_field else f"{error.field}: {error.message}"
 
@@ -122,7 +122,7 @@ async def answer_all(
     starts: "list[generation_pb2.Start]",
     on_piece: Callable[[int, str], None] | None = None,
 ) -> None:
-    """Sends requests over one stream of their own and writes what comes on the board.
+    """Send requests over one stream of their own and writes what comes on the board.
 
     Args:
         client: From `connected`.

@@ -16,7 +16,7 @@ class FirstSteps:
     """Notes the first steps of a replay; what to call its `on_step`."""
 
     def __init__(self, tenants: Sequence[int]) -> None:
-        """Starts with no step.
+        """Start with no step.
 
         Args:
             tenants: Of each request of the trace; where they are several, they have the colours.
@@ -26,7 +26,7 @@ class FirstSteps:
         self._cells: list[Cell] = []
 
     def note(self, plan: PlanView, indices: NDArray[np.int64]) -> None:
-        """Takes a step: whose rows they are, as indices in the trace."""
+        """Take a step: whose rows they are, as indices in the trace."""
         if self._num_steps == _MOST_STEPS:
             return
         self._num_steps += 1
@@ -35,7 +35,7 @@ class FirstSteps:
             self._cells.append(Cell(self._num_steps, row, str(index), num_tokens, sampled))
 
     def picture(self, num_steps: int, width: int) -> RenderableType:
-        """Draws so many steps on so many columns; rows that were never used are left out."""
+        """Draw so many steps on so many columns; rows that were never used are left out."""
         cells = [cell for cell in self._cells if cell.step <= num_steps]
         later = {cell.request_id for cell in self._cells if cell.step > num_steps}
         seen = sorted({int(cell.request_id) for cell in cells})

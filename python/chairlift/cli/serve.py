@@ -154,7 +154,7 @@ class Startup:
         self._last: float | None = None
 
     def progress(self, done: int, total: int) -> None:  # noqa: ARG002, one of the two is enough
-        """Notes when bytes of the weights have been read."""
+        """Note when bytes of the weights have been read."""
         self._last = time.monotonic()
         self._first = self._first or self._last
 

@@ -41,7 +41,7 @@ class Parent:
     """The child's side of the supervision; without a supervisor it does nothing."""
 
     def __init__(self) -> None:
-        """Ties this process to its supervisor, if it has one."""
+        """Tie this process to its supervisor, if it has one."""
         number = os.environ.pop(_SOCKET, None)
         self._socket = None if number is None else socket.socket(fileno=int(number))
         if self._socket is None:
@@ -55,7 +55,7 @@ class Parent:
         return self._socket is not None
 
     def serving(self) -> None:
-        """Tells that requests are accepted."""
+        """Tell that requests are accepted."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(b"1")
@@ -77,7 +77,7 @@ def _die_with_parent() -> None:
 
 
 def run_supervised(command: list[str]) -> int:
-    """Runs a server as a child, and again when it falls, until a signal or its own end.
+    """Run a server as a child, and again when it falls, until a signal or its own end.
 
     SIGTERM and SIGINT are handed on, each of them: the second one hurries the child.
 

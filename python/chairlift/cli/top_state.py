@@ -83,7 +83,7 @@ class TopState:
         clock: Callable[[], float] = time.monotonic,
         interval_s: float = 0.5,
     ) -> None:
-        """Starts unconnected.
+        """Start unconnected.
 
         Args:
             target: Of the server.
@@ -121,7 +121,7 @@ class TopState:
         self.error = why or "the server ended"
 
     def take(self, load: "pb.Load") -> None:
-        """Takes a load, which comes once per frame."""
+        """Take a load, which comes once per frame."""
         self.load, now = load, self._clock()
         self._load_at = now
         self._totals.append((now, {t.tenant: t.num_generated_tokens for t in load.tenants}))
@@ -149,7 +149,7 @@ class TopState:
         return Latency(percentile(counts, 50), percentile(counts, 99)) if counts else None
 
     def add(self, step: "pb.Step") -> None:
-        """Takes a step."""
+        """Take a step."""
         if step.step != self._last_step + 1:
             # Steps are missing: a token may have been in one of them.
             self._unbroken_from = step.step

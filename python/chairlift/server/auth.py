@@ -1,4 +1,4 @@
-"""Who calls: one interceptor over every method of every service, and the tenant of a call."""
+"""Authentication: one interceptor for every method of every service, and the tenant of a call."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -12,13 +12,13 @@ from chairlift.server.certificate_names import certificate_tenant
 from chairlift.server.status_interceptor import Handler, ServicerContext
 
 OPEN_METHODS: Final = frozenset({"/grpc.health.v1.Health/Check"})
-"""What needs no token: the probes of Kubernetes cannot send one, and learn one word."""
+"""Methods without a token: the probes of Kubernetes cannot send one, and read one word."""
 
 TENANT_KEY: Final = "chairlift-tenant"
 """Metadata in which a trusted gateway names the tenant."""
 
 ANONYMOUS: Final = ""
-"""The tenant of all callers where nobody has to prove who they are."""
+"""The tenant of all callers where no authentication is configured."""
 
 _TENANT: Final = re.compile(r"[!-~]{1,128}")
 
@@ -26,23 +26,23 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class Authenticator:
-    """Knows callers by their token, their certificate or, where it is trusted, their word."""
+    """Finds the tenant of a call: by token, by certificate or by metadata that is trusted."""
 
     def __init__(self, tokens: BearerTokens | None, *, trust_metadata: bool) -> None:
-        """Takes the rules.
+        """Set the rules.
 
         Args:
-            tokens: None asks for none.
-            trust_metadata: Whether a caller may name the tenant it calls for.
+            tokens: None accepts calls without a token.
+            trust_metadata: Whether a caller may name the tenant of its call.
         """
         self._tokens = tokens
         self._trust_metadata = trust_metadata
 
     def check(self, metadata: Metadata) -> str | None:
-        """The tenant of the token; None where none is asked for.
+        """Return the tenant of the token; None if no token is required.
 
         Raises:
-            RequestError: There is no token, or it is not known.
+            RequestError: The token is missing or unknown.
         """
         if self._tokens is None:
             return None
@@ -58,13 +58,13 @@ class Authenticator:
         return tenant
 
     def tenant(self, context: ServicerContext) -> str:
-        """Whose call this is.
+        """Return the tenant of a call.
 
-        Named by metadata where that is trusted, else by the token, else by the client's certificate
+        The metadata names it if it is trusted, else the token, else the client's certificate
         (`certificate_tenant`).
 
         Raises:
-            RequestError: The token was withdrawn meanwhile, or the name is none.
+            RequestError: The token was withdrawn meanwhile, or the name is malformed.
         """
         metadata = tuple(context.invocation_metadata() or ())
         tenant = self.check(metadata)
@@ -81,7 +81,7 @@ class Authenticator:
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Turns away callers that are not known, before anything of their message is decoded."""
+    """Refuses unauthenticated calls before anything of their messages is decoded."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
@@ -91,7 +91,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         continuation: Callable[[Any], Awaitable[Handler | None]],
         handler_call_details: Any,
     ) -> Handler | None:
-        """Gives the handler, or one that refuses; a stranger does not learn which methods exist."""
+        """Return the handler, or one that refuses: an unknown caller cannot list the methods."""
         if handler_call_details.method not in OPEN_METHODS:
             try:
                 self._authenticator.check(handler_call_details.invocation_metadata or ())
@@ -101,7 +101,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def _refusing(error: RequestError) -> Handler:
-    """A handler for methods of every kind: it ends the call and looks into no message."""
+    """Return a handler for methods of every kind that ends the call and reads no message."""
 
     async def refuse(_messages: AsyncIterator[bytes], _context: ServicerContext) -> None:
         raise error

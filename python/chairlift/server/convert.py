@@ -1,8 +1,8 @@
 """Proto messages to `chairlift.types` and back; no other module knows both.
 
-`to_request` checks what only the proto can get wrong: a oneof that is not set, a duration that is
-none, a field of a later version. All other checks are the engine's, so that they hold without a
-server too. Nothing is ever ignored in silence.
+`to_request` checks what only the proto can get wrong: a oneof that is not set, a malformed
+duration, a field of a later version. All other checks are the engine's, so that they hold without a
+server too. No field is ignored in silence.
 """
 
 import math
@@ -47,7 +47,7 @@ _WAIT_CAUSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """The part of `Output` that the server itself carries out."""
+    """The part of `Output` that the server itself implements."""
 
     text: bool
     token_ids: bool
@@ -58,12 +58,12 @@ class OutputOptions:
 
 
 def bad(field: str, message: str) -> RequestError:
-    """The error for a value that is wrong."""
+    """Return the error for a value that is wrong."""
     return RequestError(Reason.BAD_PARAMETER, f"{field}: {message}", field=field)
 
 
 def unsupported(field: str) -> RequestError:
-    """The error for a field that this version does not carry out."""
+    """Return the error for a field that this version does not implement."""
     message = f"{field}: not supported by this version of the server"
     return RequestError(Reason.UNSUPPORTED, message, field=field)
 
@@ -72,7 +72,7 @@ def unsupported(field: str) -> RequestError:
 
 
 def check_request_id(request_id: str) -> None:
-    """Checks a client's label.
+    """Check a client's label.
 
     Raises:
         RequestError: Longer than 128 bytes, or not printable ASCII.
@@ -85,10 +85,10 @@ def check_request_id(request_id: str) -> None:
 
 
 def check_model(name: str, served: Sequence[str]) -> None:
-    """Checks a model's name; empty is the served one, which may have several.
+    """Check a model's name; empty is the served model, which may have several names.
 
     Raises:
-        RequestError: It is another.
+        RequestError: It names another model.
     """
     if name and name not in served:
         message = f"model: this server serves {' and '.join(map(repr, served))} alone"
@@ -145,7 +145,7 @@ def to_request(
 
 
 def to_change(update: pb.Update) -> types.Change:
-    """Converts what changes about a live request.
+    """Convert what changes about a live request.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -160,7 +160,7 @@ def to_change(update: pb.Update) -> types.Change:
 
 
 def _refuse_later_fields(start: pb.Start) -> None:
-    """Names the first field that asks for something which this version does not do."""
+    """Raise RequestError for the first field that this version does not implement."""
     sampling, output = start.sampling, start.output
     asked = {
         "sampling.repetition_penalty": _differs(sampling, "repetition_penalty", 1.0),
@@ -179,7 +179,7 @@ def _refuse_later_fields(start: pb.Start) -> None:
 
 
 def _differs(sampling: pb.Sampling, name: str, off: float) -> bool:
-    """Whether a penalty is on."""
+    """Return whether a penalty is on."""
     if not sampling.HasField(name):
         return False
     value = getattr(sampling, name)
@@ -193,7 +193,7 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
     if kind == "text":
         return start.text
     if kind == "token_ids":
-        # What is cut off is not converted, however much it is.
+        # Tokens that are cut off are not converted, however many they are.
         if start.truncate_prompt:
             kept: list[int] = start.token_ids.ids[-start.truncate_prompt :]
             return kept
@@ -205,7 +205,7 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
 
 
 def to_chat(chat: pb.Chat) -> types.Chat:
-    """Converts a conversation.
+    """Convert a conversation.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -308,7 +308,7 @@ def _seconds(message: Any, name: str, field: str) -> float | None:
 
 
 def seconds(value: duration_pb2.Duration, field: str) -> float:
-    """Converts a duration.
+    """Convert a duration.
 
     Raises:
         RequestError: Not a positive time of at most a year.
@@ -324,7 +324,7 @@ def seconds(value: duration_pb2.Duration, field: str) -> float:
 
 
 def from_accepted(event: types.Accepted, handle: str) -> pb.Accepted:
-    """Converts the event; `handle` is the server's name of the request."""
+    """Convert the event; `handle` is the server's name of the request."""
     return pb.Accepted(
         handle=handle,
         num_prompt_tokens=event.num_prompt_tokens,
@@ -334,7 +334,7 @@ def from_accepted(event: types.Accepted, handle: str) -> pb.Accepted:
 
 
 def from_finished(event: types.Finished, output: OutputOptions) -> pb.Finished:
-    """Converts the event."""
+    """Convert the event."""
     finished = pb.Finished(
         reason=_FINISH_REASONS[event.reason],
         usage=_usage(event.usage),
@@ -348,7 +348,7 @@ def from_finished(event: types.Finished, output: OutputOptions) -> pb.Finished:
 
 
 def from_failed(event: types.Failed, error: pb.Error, output: OutputOptions) -> pb.Failed:
-    """Converts the event; `error` is its reason as `status` words it."""
+    """Convert the event; `error` is its reason as `status.to_error` renders it."""
     with_timeline = output.timeline and event.timeline is not None
     return pb.Failed(
         error=error,
@@ -358,7 +358,7 @@ def from_failed(event: types.Failed, error: pb.Error, output: OutputOptions) -> 
 
 
 def wait_cause(cause: types.WaitCause | None) -> pb.WaitCause:
-    """Converts what a request waits for; None is nothing."""
+    """Convert the cause of a wait; None is no wait."""
     return _WAIT_CAUSES[cause]
 
 

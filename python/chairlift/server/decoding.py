@@ -1,4 +1,4 @@
-"""Long messages are decoded one at a time, and what else the event loop has to do comes between.
+"""Long messages are decoded one at a time, with other work of the event loop in between.
 
 Protobuf decodes a message of 1 MiB in up to 25 ms, with the interpreter's lock held. Many that
 arrive at once would delay the tokens of all streams by the sum of their times.
@@ -23,6 +23,6 @@ class DecodingQueue:
         if len(data) <= SHORT_BYTES:
             return decode(data)
         async with self._lock:
-            # The events of the step that has ended meanwhile are taken first.
+            # Events of a step that has ended meanwhile are delivered first.
             await asyncio.sleep(0)
             return decode(data)

@@ -1,4 +1,4 @@
-"""`EmbeddingService`: part of the contract, not of this version."""
+"""`EmbeddingService`: part of the proto, not of this version."""
 
 from chairlift.errors import Reason, RequestError
 from chairlift.server.status_interceptor import ServicerContext
@@ -10,6 +10,6 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
     """Vectors of texts."""
 
     async def Embed(self, request: pb.EmbedRequest, context: ServicerContext) -> pb.EmbedResponse:
-        """Refuses: embeddings come with a later version."""
+        """Refuse: embeddings come with a later version."""
         message = "Embed: not supported by this version of the server"
         raise RequestError(Reason.UNSUPPORTED, message, field="Embed")

@@ -1,4 +1,4 @@
-"""Whether requests may enter: the phases of a server, from start to last answer."""
+"""Whether requests are admitted: the phases of a server, from start to shutdown."""
 
 import asyncio
 from enum import StrEnum
@@ -18,7 +18,7 @@ _REFUSALS = {
 
 
 class Phase(StrEnum):
-    """What the server is doing."""
+    """The phase of the server."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -28,30 +28,30 @@ class Phase(StrEnum):
 
 
 class Gate:
-    """Holds the engine once it is loaded, and lets requests through while it serves.
+    """Holds the engine once it is loaded, and admits requests while it serves.
 
-    The port is bound before the model is loaded, so that a client learns UNAVAILABLE with a reason
-    instead of a refused connection. Phases only move forward, but for a restart of the engine.
+    The port is bound before the model is loaded, so that a client gets UNAVAILABLE with a reason
+    instead of a refused connection. Phases only move forward, except for a restart of the engine.
     """
 
     def __init__(self) -> None:
         self._engine: AsyncEngine | None = None
         self._phase = Phase.STARTING
         self.draining = asyncio.Event()
-        """Set when the server no longer serves: by a signal or by the engine's death."""
+        """Set when the server no longer serves: after a signal, or when the engine is dead."""
 
     @property
     def phase(self) -> Phase:
-        """What the server is doing."""
+        """The phase of the server."""
         return self._phase
 
     @property
     def loaded(self) -> "AsyncEngine | None":
-        """The engine in any phase, for those that only look."""
+        """Return the engine in any phase; None while the model is loading."""
         return self._engine
 
     def engine(self) -> "AsyncEngine":
-        """The engine in any phase.
+        """Return the engine in any phase.
 
         Raises:
             RequestError: The model is still loading.
@@ -61,7 +61,7 @@ class Gate:
         return self._engine
 
     def admit(self) -> "AsyncEngine":
-        """The engine, for a new request.
+        """Return the engine for a new request.
 
         Raises:
             RequestError: STARTING, DRAINING or ENGINE_DOWN.
@@ -71,36 +71,36 @@ class Gate:
         return self.engine()
 
     def refusal(self) -> RequestError:
-        """Why nothing enters now."""
+        """Return the error for a request that is not admitted now."""
         reason, message = _REFUSALS.get(self._phase.value, _REFUSALS["starting"])
         return RequestError(reason, message, retry_after_s=1.0)
 
     def load(self, engine: "AsyncEngine") -> None:
-        """Takes the engine; requests still wait outside."""
+        """Set the engine; requests are not admitted yet."""
         self._engine = engine
 
     def open(self) -> None:
-        """Starts to serve, unless a signal came first."""
+        """Start to serve, unless a signal came first."""
         if self._phase is Phase.STARTING:
             self._phase = Phase.SERVING
 
     def close(self) -> None:
-        """Refuses requests until `reopen`: the engine was lost and is to come back."""
+        """Refuse requests until `reopen`: the engine was lost and restarts."""
         if self._phase is Phase.SERVING:
             self._phase = Phase.RESTARTING
 
     def reopen(self) -> None:
-        """Serves again, unless a signal came first."""
+        """Serve again, unless a signal came first."""
         if self._phase is Phase.RESTARTING:
             self._phase = Phase.SERVING
 
     def drain(self) -> None:
-        """Refuses new requests from now on."""
+        """Refuse new requests from now on."""
         if self._phase is not Phase.DEAD:
             self._phase = Phase.DRAINING
         self.draining.set()
 
     def die(self) -> None:
-        """The engine has died: nothing enters any more."""
+        """Refuse requests for good: the engine is dead."""
         self._phase = Phase.DEAD
         self.draining.set()

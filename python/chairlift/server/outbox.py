@@ -1,11 +1,10 @@
-"""What the open calls still have to send: bounded however slowly their clients read.
+"""The outbox of each open call: its unsent events, bounded however slowly the client reads.
 
-gRPC does not slow a server down before megabytes of small messages are buffered, so the bound is
-here. Tokens go from a step's events into messages inside the core (`rust/chairlift-delivery`):
-those of an answer that wait to be sent become one event. An event of any other kind comes at most
-once per answer and once more per request, and commands are read only while there is room. A slow
-client hence gets fewer and larger events; where too many tokens wait, its requests stand still
-until it reads. Nobody else notices.
+gRPC slows a server down only after megabytes of small messages are buffered, so the bound is here.
+The core makes messages of a step's tokens (`rust/chairlift-delivery`): the unsent tokens of an
+answer become one event. Other events come at most once per answer and once more per request, and
+commands are read only while there is room. A slow client therefore gets fewer and larger events; if
+too many tokens are unsent, its requests are suspended until it reads. Other clients are unaffected.
 """
 
 import asyncio
@@ -24,18 +23,18 @@ if TYPE_CHECKING:
     from chairlift.engine.stepper import StepOutput
 
 CAPACITY: Final = 256
-"""Finished events that may wait before commands are no longer read."""
+"""Unsent events beyond which no further command is read."""
 
 MAX_TOKEN_BYTES: Final = 64 * 2**10
 """Unsent tokens, as text and ids, that make an outbox full."""
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 class Outboxes:
-    """The outboxes of all open calls; takes each step's tokens to theirs."""
+    """The outboxes of all open calls; routes the tokens of each step to them."""
 
     def __init__(self, on_start: Callable[[int], None] = lambda _engine_id: None) -> None:
         """Start without calls.
@@ -56,7 +55,7 @@ class Outboxes:
 
     @contextmanager
     def open(self) -> "Iterator[Outbox]":
-        """An outbox while its call is open."""
+        """Open an outbox for as long as its call is open."""
         outbox = Outbox(self, self.core.open())
         self._open[outbox.stream] = outbox
         self._all_closed.clear()
@@ -69,26 +68,26 @@ class Outboxes:
                 self._all_closed.set()
 
     def group(self, label: str) -> int:
-        """The number by which the core counts the tokens of a label."""
+        """Return the number by which the core counts the tokens of a label."""
         return self._groups.setdefault(label, len(self._groups))
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Delivered so far, by label."""
+        """Return the tokens delivered so far, by label."""
         return dict(zip(tuple(self._groups), self.core.num_tokens, strict=False))
 
     @property
     def first_token(self) -> Figures:
-        """Seconds from arrival to the first tokens."""
+        """Return the histogram of the seconds from arrival to the first tokens."""
         return self.core.first_token
 
     @property
     def inter_token(self) -> Figures:
-        """Seconds between tokens of a request."""
+        """Return the histogram of the seconds between tokens of a request."""
         return self.core.inter_token
 
     def post(self, output: "StepOutput") -> "list[CoreEvent]":
-        """Takes the tokens of a step; gives the events that are something else or another's."""
+        """Route the tokens of a step; return all other events."""
         sampled = output.sampled
         now = time.monotonic_ns()
         posted = self.core.post(now, output.events, sampled.logprobs, sampled.ranks)
@@ -101,17 +100,17 @@ class Outboxes:
         return posted.rest
 
     def wake(self) -> None:
-        """Lets every call look at the gate."""
+        """Wake every call, so that it sees a change of the gate."""
         for outbox in self._open.values():
             outbox.wake()
 
     async def wait_closed(self) -> None:
-        """Until no call is open."""
+        """Wait until no call is open."""
         await self._all_closed.wait()
 
 
 class Outbox:
-    """The events of one call, from the engine's steps to the writer; requests by the engine's id.
+    """The events of one call, from the engine's steps to the writer; requests have the engine's id.
 
     Attributes:
         stream: Its number while it is open.
@@ -122,9 +121,9 @@ class Outbox:
         self._outboxes = outboxes
         self._core = outboxes.core
         self.on_full = _nothing
-        """Called when too much waits."""
+        """Called when too many tokens are unsent."""
         self.on_room = _nothing
-        """Called when that has been taken."""
+        """Called when they have been taken."""
         self._num_events = 0
         self._is_full = False
         self._wake = asyncio.Event()
@@ -135,7 +134,7 @@ class Outbox:
         return not self._core.is_empty(self.stream)
 
     def add(self, event: pb.Event) -> None:
-        """Takes an event that belongs to no live request."""
+        """Add an event that belongs to no live request."""
         self._core.put(self.stream, event.SerializeToString())
         self._count()
 
@@ -150,14 +149,14 @@ class Outbox:
         arrived_at: float,
         num_answers: int = 1,
     ) -> None:
-        """Takes a request's first event, and its tokens from now on.
+        """Add a request's first event, and route its tokens here from now on.
 
         Args:
-            request: Of the engine.
-            request_id: Of the client.
-            accepted: Tells the client.
-            output: What it asked for.
-            tenant_label: Tokens are counted by it.
+            request: The engine's id.
+            request_id: The client's label.
+            accepted: The event.
+            output: The output that the request asks for.
+            tenant_label: Label by which its tokens are counted.
             arrived_at: Monotonic seconds.
             num_answers: Each has tokens and an end of its own.
         """
@@ -187,9 +186,9 @@ class Outbox:
         finished: pb.Finished | None = None,
         failed: pb.Failed | None = None,
     ) -> None:
-        """Takes the last event of an answer, if any, after its tokens that still wait.
+        """Add the last event of an answer, if any, after the unsent tokens of the answer.
 
-        Where it is the last of the request, all that waits of the request goes before.
+        If it is the last event of the request, all unsent tokens of the request go before it.
         """
         event = pb.Event(
             request_id=request_id, index=index, last=last, finished=finished, failed=failed
@@ -200,11 +199,11 @@ class Outbox:
         self._count()
 
     def forget(self, request: int) -> None:
-        """Drops a request and what it has not sent."""
+        """Drop a request and its unsent events."""
         self._core.forget(request)
 
     def take(self) -> list[bytes]:
-        """Gives everything that waits, as encoded messages."""
+        """Return everything that is unsent, as encoded messages."""
         self._num_events = 0
         self._room.set()
         if self._is_full:
@@ -213,22 +212,22 @@ class Outbox:
         return self._core.take(self.stream)
 
     def fill(self) -> None:
-        """Too many tokens wait: no command is read until they are taken."""
+        """Stop reading commands until the unsent tokens are taken."""
         self._is_full = True
         self._room.clear()
         self.on_full()
 
     def wake(self) -> None:
-        """Lets the writer look again although there may be no event."""
+        """Wake the writer, although there may be no event."""
         self._wake.set()
 
     async def wait(self) -> None:
-        """Until there is something to look at."""
+        """Wait for an event, or for `wake`."""
         await self._wake.wait()
         self._wake.clear()
 
     async def wait_for_room(self) -> None:
-        """Until another command may be read."""
+        """Wait until another command may be read."""
         await self._room.wait()
 
     def _count(self) -> None:

@@ -1,4 +1,4 @@
-"""What one tenant may take of the server, so that none takes it from the others."""
+"""Quotas: how much of the server one tenant may use."""
 
 import functools
 import sys
@@ -13,25 +13,25 @@ from chairlift.server.shares import Room, Share, Shares, holders_of
 
 _RETRY_S: Final = 1.0
 _SWEEP_FROM: Final = 1024
-"""Fewer tenants than this are all remembered."""
+"""Number of tenants from which on idle ones are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimits:
-    """The quotas of every tenant, and what all have together; None is no limit."""
+    """The quotas of each tenant, and those of all tenants together; None is no limit."""
 
     max_requests: int | None = None
     """Most live requests."""
     max_queued_tokens: int | None = None
     """Most prompt tokens of requests that wait for their first token."""
     rate: float | None = None
-    """Requests per second, on average; as many may come at once, and at least one."""
+    """Requests per second, on average; a burst may have as many, and at least one."""
     total_queued_tokens: int | None = None
     """Most prompt tokens of all tenants' requests that wait for their first token."""
 
     @classmethod
     def of(cls, config: ServerConfig) -> "QuotaLimits":
-        """Those of a server's settings."""
+        """Return the limits in a server's settings."""
         return cls(
             config.tenant_max_requests,
             config.tenant_max_queued_tokens,
@@ -42,7 +42,7 @@ class QuotaLimits:
 
 @dataclass(slots=True, eq=False)
 class _Total:
-    """Of all tenants."""
+    """The usage of all tenants."""
 
     num_queued_tokens: int = 0
 
@@ -50,14 +50,14 @@ class _Total:
 @dataclass(slots=True, eq=False)
 class _TenantUsage:
     bucket: float
-    """Requests that may come now; filled up to the burst at `rate` per second."""
+    """Tokens of the bucket, one per request; filled up to the burst at `rate` per second."""
     filled_at: float
     num_live: int = 0
     num_queued_tokens: int = 0
 
 
 class QuotaLease:
-    """A request's place in its tenant's usage; every method may be called again."""
+    """The part of a tenant's quotas that one request holds; every method may be called again."""
 
     def __init__(
         self, usage: _TenantUsage, total: _Total, limits: QuotaLimits, take: Callable[[int], Share]
@@ -71,11 +71,11 @@ class QuotaLease:
         self._is_taken = True
 
     def reserve(self, num_tokens: int, num_answers: int = 1) -> None:
-        """Counts the answers as live and the prompt as waiting.
+        """Count the answers as live and the prompt as waiting.
 
         Raises:
-            RequestError: The tenant or the connection has its share of all that may be live, too
-                many tokens of this tenant, or of all, wait already, or this prompt is too long
+            RequestError: The tenant or the connection has its share of all live requests, too many
+                tokens of this tenant, or of all tenants, wait already, or the prompt is too long
                 even for an empty queue.
         """
         limits, usage, total = self._limits, self._usage, self._total
@@ -89,13 +89,13 @@ class QuotaLease:
         self._total.num_queued_tokens += num_tokens
 
     def start(self) -> None:
-        """The request no longer waits."""
+        """Discount the prompt: the request no longer waits."""
         self._usage.num_queued_tokens -= self._num_tokens
         self._total.num_queued_tokens -= self._num_tokens
         self._num_tokens = 0
 
     def release(self) -> None:
-        """The request has ended."""
+        """Discount the request: it has ended."""
         self.start()
         if self._share is not None:
             self._share.release()
@@ -104,7 +104,7 @@ class QuotaLease:
 
 
 def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: Reason) -> None:
-    """Raises RequestError if more than `most` tokens would wait."""
+    """Raise RequestError if more than `most` tokens would wait."""
     if most is None:
         return
     if num_tokens > most:
@@ -117,7 +117,7 @@ def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: R
 
 
 class Quotas:
-    """The usages of all tenants; for one event loop."""
+    """The usage of every tenant; for one event loop."""
 
     def __init__(
         self,
@@ -125,13 +125,13 @@ class Quotas:
         clock: Callable[[], float] = time.monotonic,
         room: Callable[[int], Room] = lambda _num: Room(sys.maxsize, sys.maxsize),
     ) -> None:
-        """Starts with no tenant.
+        """Start without tenants.
 
         Args:
-            limits: Of each tenant.
-            clock: Gives seconds.
-            room: Gives the places of the queue while so many answers are live, and how many of
-                them may have a row instead.
+            limits: The quotas.
+            clock: Returns seconds.
+            room: Returns the capacity of the queue while a number of answers are live, and how
+                many of them may have a row instead.
         """
         self._limits = limits
         self._clock = clock
@@ -145,14 +145,14 @@ class Quotas:
         return len(self._usages)
 
     def acquire(self, tenant: str, connection: str = "") -> QuotaLease:
-        """Takes a request; its lease must be left whatever becomes of it.
+        """Acquire a lease for a request; the caller must release it.
 
         Args:
-            tenant: Whose request it is.
-            connection: By which it came.
+            tenant: Tenant of the request.
+            connection: Connection of its call.
 
         Raises:
-            RequestError: The tenant has too many live requests, or they come too fast.
+            RequestError: The tenant has too many live requests, or sends them too fast.
         """
         limits, usage = self._limits, self._usage_of(tenant)
         if limits.max_requests is not None and usage.num_live >= limits.max_requests:
@@ -184,7 +184,7 @@ class Quotas:
         usage.filled_at = now
 
     def _sweep(self, now: float) -> None:
-        """Forgets tenants that a new usage would treat no better: names come from outside."""
+        """Forget tenants with a full bucket and no live request: clients choose the names."""
         for tenant, usage in list(self._usages.items()):
             self._fill(usage, now)
             if usage.num_live == 0 and usage.bucket >= self._burst:

@@ -1,4 +1,4 @@
-"""Puts a recorder between an engine and its scheduler."""
+"""Records what an engine's scheduler does, by a recorder between the two."""
 
 from typing import TYPE_CHECKING
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 
 def record(engine: "Engine", recorder: TraceRecorder) -> None:
-    """Records what an engine does from now on, restarts included.
+    """Record what an engine does from now on, restarts included.
 
-    The engine may have a thread already, if there is nothing for it to do: each of its calls goes
-    to the same scheduler, noted or not.
+    The engine may have a thread already, if it is idle: its calls reach the same scheduler,
+    recorded or not.
 
     Args:
-        engine: Without requests.
-        recorder: New.
+        engine: An engine without requests.
+        recorder: A new recorder.
     """
     header = header_of(engine)
     engine.intercept(lambda scheduler: recorder.record(scheduler, header, engine.clock))
 
 
 def header_of(engine: "Engine") -> Header:
-    """The first line of an engine's trace."""
+    """Return the first line of an engine's trace."""
     config = engine.config
     return Header(
         model=engine.model_name,

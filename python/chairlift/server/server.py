@@ -69,9 +69,9 @@ _log = logging.getLogger(__name__)
 
 
 _LAST_WRITES_S: Final = 5.0
-"""After all requests have ended: for the events that slow clients have not read."""
+"""Time after all requests have ended, for the events that slow clients have not read."""
 _STOP_S: Final = 0.5
-"""For the calls that never end by themselves, such as a health watch."""
+"""Time for calls that never end by themselves, such as a health watch."""
 _REMEDY: Final = (
     "that needs --tls-cert and --tls-key, and --auth-tokens or --tls-client-ca; "
     "or use 127.0.0.1, ::1 or unix:PATH"
@@ -87,16 +87,16 @@ class Server:
         config: ServerConfig,
         guard: _core.ProcessGuard | None = None,
     ) -> None:
-        """Builds everything that needs no model.
+        """Build everything that needs no model.
 
         Args:
-            engine_config: Of the engine.
-            config: Of the server.
-            guard: Learns that the interpreter runs, and ends the process when it does not.
+            engine_config: Settings of the engine.
+            config: Settings of the server.
+            guard: Ends the process when the interpreter does not run.
 
         Raises:
-            ConfigError: An address, a certificate or a token file is wrong, strangers could reach
-                the server, or the file of the recording cannot be written.
+            ConfigError: An address, a certificate or a token file is malformed, the server would
+                be open to other machines without protection, or the trace cannot be written.
         """
         self._engine_config = engine_config
         self._config = config
@@ -156,12 +156,12 @@ class Server:
         return max(0, engine.num_waiting - load.num_waiting_suspended - num_free_rows)
 
     def _end_batch(self) -> None:
-        # Continuous batching waits for nobody, and a recording of it can be replayed as static.
+        # Continuous batching waits for no request, and a trace of it can be replayed as static.
         if self._engine_config.batching is not Batching.DYNAMIC:
             self.gate.engine().flush()
 
     async def bind(self) -> str:
-        """Listens; everything is answered from now on, if only with STARTING.
+        """Listen; every call is answered from now on, if only with STARTING.
 
         Returns:
             The address, with the port that the system chose.
@@ -194,7 +194,7 @@ class Server:
         self._on_lost_port(ConnectionError("it does not answer"))
 
     def _on_lost_port(self, error: BaseException) -> None:
-        """No call is accepted any more: the server ends, and another process may begin."""
+        """End the server: no call is accepted any more, and a supervisor may start another."""
         if not self.gate.draining.is_set():
             _log.critical("the port is lost, the process ends", exc_info=error)
             self.has_lost_port = True
@@ -216,14 +216,14 @@ class Server:
         reflection.enable_server_reflection(names, server)
 
     async def load(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Loads the model, generates one token to see that it works, and opens the gate.
+        """Load the model, generate a token to see that it works, and open the gate.
 
         Args:
-            on_progress: Told, on another thread, how many bytes of weights are read of how many.
+            on_progress: Called on another thread with the bytes of the weights read and in total.
 
         Raises:
             ConfigError: A setting does not fit the model.
-            ModelError: The model cannot be loaded, or cannot answer.
+            ModelError: The model cannot be loaded, or the first request fails.
         """
         config = self._config
         engine = await load_engine(
@@ -236,13 +236,13 @@ class Server:
         await self.serve(engine)
 
     async def serve(self, engine: "AsyncEngine") -> None:
-        """Opens the gate for an engine that is loaded but not started.
+        """Open the gate for an engine that is loaded but not started.
 
         Raises:
-            ModelError: It cannot answer.
+            ModelError: The first request fails.
         """
         await engine.start()
-        # From here on there are steps, and the first of them may be the one that hangs.
+        # From here on there are steps, and the first of them may hang.
         self._engine = engine
         self._watchdog.watch(
             "a step has taken",
@@ -265,14 +265,14 @@ class Server:
         self._in_background(watch_memory(self._receiving))
 
     def _on_hang(self, engine: "AsyncEngine") -> None:
-        """A step does not return: everybody is told before the process ends."""
+        """Fail all requests, because a step does not return; the process ends afterwards."""
         self._in_background(self._health.set(is_serving=False))
         self.gate.die()
         engine.give_up()
         self._outboxes.wake()
 
     async def _watch(self, engine: "AsyncEngine") -> None:
-        """Keeps health true, and brings a lost engine back while its budget lasts."""
+        """Update the health status, and restart a lost engine while its budget lasts."""
         restarts = RestartBudget()
         while not self.gate.draining.is_set():
             await self._health.follow(engine, self.gate.draining)
@@ -280,7 +280,7 @@ class Server:
                 return
             self.gate.close()
             if not restarts.take():
-                _log.critical("the engine is dead: no request is taken any more")
+                _log.critical("the engine is dead: no request is accepted any more")
                 self.gate.die()
                 self._outboxes.wake()
             elif await restart(engine):
@@ -293,10 +293,10 @@ class Server:
         task.add_done_callback(self._background.discard)
 
     async def stop(self, grace_s: float, hurry: asyncio.Event | None = None) -> None:
-        """Refuses what is new, lets live requests end, then closes the port.
+        """Refuse new requests, let live ones end, then close the port.
 
         Args:
-            grace_s: How long running requests may go on; waiting ones fail at once.
+            grace_s: How long running requests may continue; waiting ones fail at once.
             hurry: Cuts the grace short when it is set.
         """
         if self.gate.loaded is not None:
@@ -322,7 +322,7 @@ class Server:
 
     @property
     def has_leaked(self) -> bool:
-        """After `stop`: whether KV blocks were still taken though all requests had ended."""
+        """Return, after `stop`, whether KV blocks were in use though all requests had ended."""
         return self._engine is not None and self._engine.has_leaked
 
     async def _drain(self, grace_s: float) -> None:
@@ -334,7 +334,7 @@ class Server:
 
 
 def _names(*files: Any) -> tuple[str, ...]:
-    """Full names of the services of generated modules."""
+    """Return the full names of the services of generated modules."""
     return tuple(
         service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()
     )

@@ -1,7 +1,7 @@
 """`TokenizerService`: the served model's tokenizer and chat template.
 
-The work is done where that of long prompts is (`engine/text_queue.py`), counts in the quotas of its
-tenant, and is bounded like it (`engine/text_limits.py`).
+The work runs in the queue of long prompts (`engine/text_queue.py`), counts in the quotas of its
+tenant, and has the same bounds (`engine/text_limits.py`).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
-    """Every message is made on a thread, too: a text may be a megabyte long."""
+    """Responses are built on a thread, too: a text may be a megabyte long."""
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
@@ -29,7 +29,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def Tokenize(
         self, request: pb.TokenizeRequest, context: ServicerContext
     ) -> pb.TokenizeResponse:
-        """Text to token ids, as Generate does it."""
+        """Convert a text to token ids, as Generate does."""
         engine = self._engine(request.model)
         text, tokenizer = request.text, engine.engine.tokenizer
         size = engine.engine.text_limits.check_text(text, "text")
@@ -43,7 +43,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: ServicerContext
     ) -> pb.DetokenizeResponse:
-        """Token ids to text."""
+        """Convert token ids to text."""
         engine = self._engine(request.model)
         at_most(request.token_ids, "token_ids", engine.engine.text_limits.max_ids)
         vocab_size = engine.engine.model_config.vocab_size
@@ -60,7 +60,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def ApplyChatTemplate(
         self, request: pb.ApplyChatTemplateRequest, context: ServicerContext
     ) -> pb.ApplyChatTemplateResponse:
-        """A conversation to the prompt that Generate would use."""
+        """Render a conversation to the prompt that Generate would use."""
         engine = self._engine(request.model)
         tokenizer, limits = engine.engine.tokenizer, engine.engine.text_limits
         chat = to_chat(request.chat)

@@ -68,7 +68,7 @@ class Log:
 
 
 def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lambda: None) -> Run:
-    """Runs all of the work; requests join when they arrive, partial batches go after the last one.
+    """Run all of the work; requests join when they arrive, partial batches go after the last one.
 
     Args:
         engine: Without requests.
@@ -120,7 +120,7 @@ def _request(item: Item) -> Request:
 def _note_events(
     engine: Engine, output: StepOutput, requests: dict[int, DrivenRequest], now: float
 ) -> int:
-    """Gives how many requests ended."""
+    """Return how many requests ended."""
     num_ended = 0
     for event in engine.events(output):
         match event:

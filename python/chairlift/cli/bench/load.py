@@ -51,7 +51,7 @@ async def send_load(
     num_streams: int,
     on_end: Callable[[], None] = lambda: None,
 ) -> LoadResult:
-    """Sends all of the work over some streams of one connection and waits for every end.
+    """Send all of the work over some streams of one connection and waits for every end.
 
     Args:
         client: Connected.

@@ -22,7 +22,7 @@ def report(
     by_row: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Prints results as they come (JSON), or all of them in a table.
+    """Print results as they come (JSON), or all of them in a table.
 
     Args:
         results: All with the same keys; names end in their unit: `_s` seconds, `_per_s` rates.
