@@ -1,9 +1,9 @@
-"""Checks of single values in a request: each gives the value, or raises `RequestError`.
+"""Checks of single values in a request: each returns the value, or raises `RequestError`.
 
 The engine and the clients share them: a value means the same with and without a server.
 
-A message says what was expected and what was got: numbers as they are, of everything else only its
-type or its length, so that no part of a prompt reaches an error or a log.
+A message says what was expected and what was got: numbers as they are, of other values only their
+type or length, so that no part of a prompt reaches an error or a log.
 """
 
 import operator
@@ -27,13 +27,13 @@ from chairlift.types import (
 )
 
 _FOREVER_S = 1e9
-"""Longer times are cut to this: thirty years, which fit the core's 64-bit nanoseconds."""
+"""Longer times are reduced to this: thirty years, which fit the core's 64-bit nanoseconds."""
 
 _MAX_SHOWN = 10**40
-"""Larger numbers are not written out: Python refuses to, from 4,300 digits on."""
+"""Larger numbers are not printed: Python refuses to from 4,300 digits on."""
 
 _NO_LIST = (bytes, bytearray, memoryview, Mapping)
-"""Collections whose items are not those of a list."""
+"""Collections that are no lists."""
 
 
 def bad(field: str, expected: str, got: object) -> RequestError:
@@ -90,7 +90,7 @@ def utf8_len(text: object, field: str) -> int:
 
 
 def short_text(text: str, field: str, most_bytes: int) -> None:
-    """Check a text that a request carries along."""
+    """Check the length of a short text."""
     size = utf8_len(text, field)
     if size > most_bytes:
         message = f"{field}: expected at most {most_bytes} bytes, got {size}"
@@ -98,7 +98,7 @@ def short_text(text: str, field: str, most_bytes: int) -> None:
 
 
 def flag(value: object, field: str) -> bool:
-    """Check a truth value; a number or a text is none."""
+    """Check a boolean; numbers and texts are refused."""
     if not isinstance(value, bool):
         raise bad(field, "True or False", value)
     return value
@@ -116,7 +116,7 @@ def is_list(value: object) -> TypeGuard[Collection[Any]]:
 
 
 def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
-    """Return the items of a list of texts; one text stands for itself, not for its letters."""
+    """Return the items of a list of texts; a single text is a list of one, not of its letters."""
     if isinstance(values, str):
         return (values,)
     if not is_list(values):
@@ -140,8 +140,8 @@ def strings(values: object, field: str, *, most: int, most_bytes: int) -> tuple[
 def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
     """Check ids against the width of the logits.
 
-    The tokenizer's length is not the measure: an id that it knows but the logits do not have would
-    read and write beside the row.
+    The tokenizer's length is not the bound: an id that it knows but the logits lack would read and
+    write beside the row.
     """
     if not is_list(values):
         raise bad(field, "a list of whole numbers", values)

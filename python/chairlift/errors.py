@@ -1,10 +1,10 @@
-"""Every error that Chairlift raises on purpose."""
+"""The exceptions of Chairlift, and the reasons of refusals."""
 
 from enum import StrEnum
 from typing import Final
 
 MAX_ECHO_CHARACTERS: Final = 100
-"""Most characters of a request that an error text quotes."""
+"""Most characters of a request that an error quotes."""
 
 
 class Reason(StrEnum):
@@ -62,9 +62,9 @@ class RequestError(ChairliftError):
 
     Attributes:
         reason: From the catalogue.
-        message: For people; holds no prompt text and no token ids.
+        message: Without prompt text and token ids.
         field: Path of the offending field in `Start`, or empty.
-        retry_after_s: Set where a retry may succeed.
+        retry_after_s: Set if a retry may succeed.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ _REFUSALS = {
 
 
 class EngineDownError(ChairliftError):
-    """The engine stopped after an internal fault; every request has ended and none is taken."""
+    """The engine stopped after an internal fault; every request has ended and none is accepted."""
 
 
 class ServerError(ChairliftError):

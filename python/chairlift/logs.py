@@ -1,10 +1,10 @@
-"""Log lines with fields, for people or for machines: one line per record, whatever a client sends.
+"""Log lines with fields, as text or as JSON: one line per record, whatever a client sends.
 
     2026-01-31T09:30:00.250Z INFO chairlift.server.requests: request ended handle=Xk3 tenant=ann ..
     {"time": "2026-01-31T09:30:00.250Z", "level": "info", "message": "request ended", ..}
 
-Prompts, answers and tokens are in no record. What clients name (labels of requests, methods) is a
-field, quoted and escaped; only the lines of a traceback begin with a space.
+Prompts, answers and tokens are in no record. Names from clients (labels of requests, methods) are
+fields, quoted and escaped; only the lines of a traceback begin with a space.
 """
 
 import json
@@ -24,14 +24,14 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
 class LogFormat(StrEnum):
-    """For whom."""
+    """Format of the log."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """The least that is written."""
+    """Lowest level that is written."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -47,16 +47,16 @@ class LogConfig(BaseModel):
     log_format: LogFormat = LogFormat.TEXT
     """One line of text, or one JSON object, per record."""
     log_level: LogLevel = LogLevel.INFO
-    """Less is left out."""
+    """Lowest level that is written."""
 
 
 def fields(**values: Value) -> dict[str, Mapping[str, Value]]:
-    """The `extra` of a log call: what a machine wants to read. None is left out."""
+    """Return the `extra` of a log call: fields for machines. None is left out."""
     return {"fields": {name: value for name, value in values.items() if value is not None}}
 
 
 def configure(config: LogConfig) -> None:
-    """Writes records to standard error, unless the process has decided otherwise before."""
+    """Write records to standard error, unless logging is configured already."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[config.log_format]())
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())
@@ -66,7 +66,7 @@ class TextFormatter(logging.Formatter):
     """`TIME LEVEL LOGGER: MESSAGE key=value ...`; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Gives the line."""
+        """Return the line."""
         message = record.getMessage()
         if not message.isprintable():
             message = json.dumps(message)
@@ -79,7 +79,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object: time, level, logger, message, the fields, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Gives the object."""
+        """Return the object."""
         traceback = _traceback(record)
         return json.dumps(
             {
@@ -102,7 +102,7 @@ def _fields(record: logging.LogRecord) -> Mapping[str, Value]:
 
 
 def _shown(value: Value) -> str:
-    """As it is where that is unmistakable, else in quotes with everything odd escaped."""
+    """Return a value as it is if that is unambiguous, else quoted and escaped."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if _BARE.fullmatch(text) else json.dumps(text)
 

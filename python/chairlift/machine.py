@@ -1,11 +1,11 @@
-"""What of this machine the process may use."""
+"""The memory and the cores that this process may use."""
 
 import os
 from pathlib import Path
 
 
 def memory_limit() -> int:
-    """Bytes this process may use: the cgroup's limit where there is one, else the machine's."""
+    """Return the bytes this process may use: the cgroup's limit, else the machine's memory."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -18,7 +18,7 @@ def memory_limit() -> int:
 
 
 def available_cores() -> int:
-    """Cores this process may use: its affinity, cut by the cgroup's quota where there is one."""
+    """Return the cores this process may use: its affinity, bounded by the cgroup's quota."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )

@@ -1,4 +1,4 @@
-"""What happened in the last minute, counted in bounded memory."""
+"""Counts of the last minute, in bounded memory."""
 
 import math
 import time
@@ -19,7 +19,7 @@ class Recent(Generic[Key]):
     """Counts by key, in slots of ten seconds; a count is forgotten after 50 to 60 seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Starts empty.
+        """Start empty.
 
         Args:
             clock: Gives seconds.
@@ -28,14 +28,14 @@ class Recent(Generic[Key]):
         self._slots: deque[tuple[int, Counter[Key]]] = deque(maxlen=_NUM_SLOTS)
 
     def add(self, key: Key, count: int = 1) -> None:
-        """Counts an event, or several."""
+        """Count an event, or several."""
         number = int(self._clock() // _SLOT_S)
         if not self._slots or self._slots[-1][0] != number:
             self._slots.append((number, Counter()))
         self._slots[-1][1][key] += count
 
     def counts(self) -> Counter[Key]:
-        """Gives the counts of the last minute."""
+        """Return the counts of the last minute."""
         first = int(self._clock() // _SLOT_S) - _NUM_SLOTS + 1
         total: Counter[Key] = Counter()
         for number, counts in self._slots:
@@ -45,13 +45,13 @@ class Recent(Generic[Key]):
 
 
 def size_class(seconds: float) -> int:
-    """Gives the class of a duration; the durations of one class differ by at most a tenth."""
+    """Return the class of a duration; durations of one class differ by at most a tenth."""
     bounded = min(max(seconds, _SHORTEST_S), _LONGEST_S)
     return math.floor(math.log(bounded, _RATIO))
 
 
 def percentile(counts: Mapping[int, int], percent: float) -> float:
-    """Gives a percentile of durations that were counted by `size_class`, in seconds.
+    """Return a percentile of durations that were counted by `size_class`, in seconds.
 
     Args:
         counts: At least one.

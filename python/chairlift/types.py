@@ -75,7 +75,7 @@ class Stopping:
     max_tokens: int | None = None
     min_tokens: int = 0
     stop: str | Sequence[str] = ()
-    """Texts that end the answer; a text alone is one of them."""
+    """Texts that end the answer; a single text is a list of one."""
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     include_stop: bool = False

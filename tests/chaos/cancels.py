@@ -5,7 +5,7 @@ import random
 
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.history import History
-from tests.chaos.traffic import Ask, cancel_all
+from tests.chaos.traffic import Spec, cancel_all
 
 REQUESTS = {Scale.QUICK: 1_000, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
 CALLERS = 20
@@ -47,9 +47,9 @@ async def caller(lab, stub, history, draw, scale):
     """Makes calls until its share of the requests is done."""
     ways = [by_command, by_breaking, by_breaking_early, by_deadline]
     while history.num_requests < REQUESTS[scale]:
-        asks = [lab.traffic.draw(draw, f"r{i}") for i in range(draw.randrange(1, 9))]
-        history.note(*await draw.choice(ways)(lab.traffic, stub, asks, draw))
-        lab.tell(f"cancels: {history.num_requests:,} requests")
+        specs = [lab.traffic.draw(draw, f"r{i}") for i in range(draw.randrange(1, 9))]
+        history.note(*await draw.choice(ways)(lab.traffic, stub, specs, draw))
+        lab.progress(f"cancels: {history.num_requests:,} requests")
 
 
 async def after_tokens(records, num):
@@ -60,40 +60,40 @@ async def after_tokens(records, num):
         await asyncio.sleep(0.001)
 
 
-async def by_command(traffic, stub, asks, draw):
+async def by_command(traffic, stub, specs, draw):
     """One by one, by id; the call ends in order."""
 
     async def disturb(call, records):
-        labels = [ask.label for ask in asks]
+        labels = [spec.label for spec in specs]
         for label in draw.sample(labels, len(labels)):
             await after_tokens(records, draw.choice([0, 0, 1, 5, 20]))
             await cancel_all(call, records, [label])
 
-    return await traffic.converse(stub, asks, disturb=disturb)
+    return await traffic.converse(stub, specs, disturb=disturb)
 
 
-async def by_breaking(traffic, stub, asks, draw):
+async def by_breaking(traffic, stub, specs, draw):
     """By breaking the call at some token."""
 
     async def disturb(call, records):
         await after_tokens(records, draw.choice([0, 1, 5, 20, 80]))
         call.cancel()
 
-    return await traffic.converse(stub, asks, disturb=disturb)
+    return await traffic.converse(stub, specs, disturb=disturb)
 
 
-async def by_breaking_early(traffic, stub, asks, draw):
+async def by_breaking_early(traffic, stub, specs, draw):
     """By breaking the call while its commands are under way."""
 
     async def disturb(call, records):
         call.cancel()
 
-    return await traffic.converse(stub, asks, disturb=disturb)
+    return await traffic.converse(stub, specs, disturb=disturb)
 
 
-async def by_deadline(traffic, stub, asks, draw):
+async def by_deadline(traffic, stub, specs, draw):
     """By the deadline of the call."""
-    return await traffic.converse(stub, asks, timeout=draw.choice([0.001, 0.01, 0.05]))
+    return await traffic.converse(stub, specs, timeout=draw.choice([0.001, 0.01, 0.05]))
 
 
 async def cancelled_alone(lab, stub, history, i):
@@ -103,5 +103,5 @@ async def cancelled_alone(lab, stub, history, i):
         await after_tokens(records, i % 5)
         await cancel_all(call, records, ["alone"])
 
-    ask = Ask("alone", i % len(lab.traffic.prompts), 100)
-    history.note(*await lab.traffic.converse(stub, [ask], disturb=disturb))
+    spec = Spec("alone", i % len(lab.traffic.prompts), 100)
+    history.note(*await lab.traffic.converse(stub, [spec], disturb=disturb))

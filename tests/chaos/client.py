@@ -5,7 +5,7 @@ import asyncio
 import grpc
 from chairlift.v1 import generation_pb2_grpc
 
-from tests.server.talk import next_event, start
+from tests.server.connection import next_event, start
 
 
 def stream(address, num_requests, pipe):

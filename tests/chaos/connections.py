@@ -8,7 +8,7 @@ import grpc
 
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import PACED, beside_one
-from tests.server.talk import start
+from tests.server.connection import start
 
 CONNECTIONS = {Scale.QUICK: 500, Scale.MEDIUM: 5_000, Scale.LONG: 100_000}
 AT_ONCE = 50
@@ -24,7 +24,7 @@ async def run(scale, lab):
     async def storm():
         for done in range(0, CONNECTIONS[scale], AT_ONCE):
             await asyncio.gather(*(connect(server, draw) for _ in range(AT_ONCE)))
-            lab.tell(f"connections: {done:,}")
+            lab.progress(f"connections: {done:,}")
 
     good = await beside_one(lab, server, storm())
     await server.until_idle()

@@ -52,10 +52,10 @@ async def run(scale, lab):
 
 async def caller(lab, stub, history, num_requests, draw, hurry):
     while history.num_requests < num_requests:
-        ask = lab.traffic.draw(draw, "r")
+        spec = lab.traffic.draw(draw, "r")
         timeout = draw.uniform(0.001, 0.05) if hurry else None
         if draw.random() < 0.5:
-            history.note(await lab.traffic.one(stub, ask, timeout=timeout))
+            history.note(await lab.traffic.one(stub, spec, timeout=timeout))
         else:
-            history.note(*await lab.traffic.converse(stub, [ask], timeout=timeout))
-        lab.tell(f"deadlines: {history.num_requests:,} requests")
+            history.note(*await lab.traffic.converse(stub, [spec], timeout=timeout))
+        lab.progress(f"deadlines: {history.num_requests:,} requests")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.history import History
 from tests.chaos.served import Setup
-from tests.chaos.traffic import ENDED, Ask
+from tests.chaos.traffic import ENDED, Spec
 
 CYCLES = {Scale.QUICK: 5, Scale.MEDIUM: 10, Scale.LONG: 200}
 STREAMS = 6
@@ -23,19 +23,19 @@ async def run(scale, lab):
     drained_s = []
     for cycle in range(CYCLES[scale]):
         drained_s.append(await drain(lab, history, cycle))
-        lab.tell(f"drain: {cycle + 1} servers")
+        lab.progress(f"drain: {cycle + 1} servers")
     records = history.check(lab.traffic.answers, may_fail=MAY_FAIL, may_end=MAY_END)
     whole = sum(record.end == "LENGTH" for record in records)
-    told = sum(record.end == "DRAINING" for record in records)
+    num_refused = sum(record.end == "DRAINING" for record in records)
     # Every request that was accepted has its end.
     assert not [r for r in records if "accepted" in r.kinds and not r.lasts]
     assert whole > 0
-    assert told > 0
+    assert num_refused > 0
     return Figures(
         "drain under load",
         f"{CYCLES[scale]} servers, {len(records):,} requests",
         [
-            f"0 lost: {whole:,} answered whole, {told:,} told DRAINING",
+            f"0 lost: {whole:,} answered whole, {num_refused:,} refused as DRAINING",
             f"exit code 0 after {max(drained_s):.1f} s at most",
         ],
     )
@@ -53,16 +53,16 @@ async def drain(lab, history, cycle):
                 await asyncio.sleep(0.001)
             running.set()
 
-        asks = [Ask(f"r{i}", (number + i) % 16, 40 + 20 * i) for i in range(REQUESTS)]
+        specs = [Spec(f"r{i}", (number + i) % 16, 40 + 20 * i) for i in range(REQUESTS)]
         async with server.stub() as stub:
-            history.note(*await lab.traffic.converse(stub, asks, disturb=disturb))
+            history.note(*await lab.traffic.converse(stub, specs, disturb=disturb))
 
     async def late():
         await running.wait()
         async with server.stub() as stub:
             for _ in range(20):
                 with suppress(*ENDED):
-                    history.note(await lab.traffic.one(stub, Ask("late", cycle % 16, 5)))
+                    history.note(await lab.traffic.one(stub, Spec("late", cycle % 16, 5)))
 
     work = asyncio.gather(late(), *(stream(i) for i in range(STREAMS)))
     await running.wait()

@@ -10,8 +10,8 @@ from tests.chaos.faults import POISON
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.history import History, Record
 from tests.chaos.served import Setup
-from tests.chaos.traffic import Ask, status_of
-from tests.server.talk import start
+from tests.chaos.traffic import Spec, status_of
+from tests.server.connection import start
 
 ROUNDS = {Scale.QUICK: 1, Scale.MEDIUM: 2, Scale.LONG: 100}
 TOKENS = 60
@@ -55,10 +55,10 @@ MAY_END = {("UNAVAILABLE", "ENGINE_DOWN"), ("UNAVAILABLE", ""), ("CANCELLED", ""
 async def run(scale, lab):
     await lab.server()
     num_requests = 0
-    for turn in range(ROUNDS[scale]):
+    for number in range(ROUNDS[scale]):
         for case in CASES:
             num_requests += await strike(lab, case)
-            lab.tell(f"engine faults: round {turn + 1}, {case.fault}")
+            lab.progress(f"engine faults: round {number + 1}, {case.fault}")
         await run_out_of_files(lab)
     return Figures(
         "faults of the engine",
@@ -76,9 +76,9 @@ async def strike(lab, case):
         # The model may well write the poisonous token by itself.
         clean = [i for i, a in enumerate(lab.traffic.answers) if POISON not in a[:TOKENS]]
         places = [clean[i % len(clean)] for i in range(12)]
-        asks = [[Ask(f"r{i}{j}", places[4 * i + j], TOKENS) for j in range(4)] for i in range(3)]
+        specs = [[Spec(f"r{i}{j}", places[4 * i + j], TOKENS) for j in range(4)] for i in range(3)]
         *others, guilty = await asyncio.gather(
-            *(lab.traffic.converse(stub, some) for some in asks), meet(stub, case)
+            *(lab.traffic.converse(stub, some) for some in specs), meet(stub, case)
         )
         for records in others:
             history.note(*records)
@@ -86,7 +86,7 @@ async def strike(lab, case):
         if case.exit_code:
             # It ends by itself, in its time; until then everybody is told.
             while server.process.exitcode is None:
-                record = await lab.traffic.one(stub, Ask("late", clean[0], 5))
+                record = await lab.traffic.one(stub, Spec("late", clean[0], 5))
                 history.note(record)
                 assert record.status != "OK"
         else:
@@ -120,7 +120,7 @@ async def meet(stub, case):
 async def again(lab, stub, history, case, prompt):
     """The server serves, at once or after a restart."""
     while True:
-        record = await lab.traffic.one(stub, Ask("again", prompt, 30))
+        record = await lab.traffic.one(stub, Spec("again", prompt, 30))
         history.note(record)
         if record.status == "OK":
             return
@@ -132,18 +132,18 @@ async def run_out_of_files(lab):
     """More connections than file descriptors; those that are open go on, and then all is well."""
     server = await lab.start(Setup(max_files=64))
     async with server.stub() as stub:
-        await lab.traffic.one(stub, Ask("before", 1, 5))
+        await lab.traffic.one(stub, Spec("before", 1, 5))
         host, _, port = server.address.rpartition(":")
         opened = await asyncio.gather(
             *(asyncio.open_connection(host, int(port)) for _ in range(150))
         )
         for i in range(5):
-            record = await lab.traffic.one(stub, Ask("amid", i, 20))
+            record = await lab.traffic.one(stub, Spec("amid", i, 20))
             assert record.status == "OK", record
         for _, writer in opened:
             writer.close()
     async with server.stub() as stub, asyncio.timeout(HANG_S):
-        record = await lab.traffic.one(stub, Ask("after", 2, 20), timeout=HANG_S)
+        record = await lab.traffic.one(stub, Spec("after", 2, 20), timeout=HANG_S)
         assert record.status == "OK", record
     server.signal()
     assert await server.exit_code() == 0

@@ -12,8 +12,8 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 
 from tests.chaos.figures import percentile
-from tests.chaos.pipes import end, hear
-from tests.server.talk import start
+from tests.chaos.pipes import end, next_message
+from tests.server.connection import start
 
 TOKENS = 25
 ALONE = 5
@@ -47,24 +47,24 @@ class Waits(NamedTuple):
         )
 
 
-def ask_on(address, prompts, answers, pipe):
-    """The process: asks a few times, says so, asks on until it is told to stop, and reports."""
-    asyncio.run(_ask_on(address, prompts, answers, pipe))
+def send_until_stopped(address, prompts, answers, pipe):
+    """Run as a process: send a few requests and report, then send more until a message comes."""
+    asyncio.run(_send_until_stopped(address, prompts, answers, pipe))
 
 
-async def _ask_on(address, prompts, answers, pipe):
+async def _send_until_stopped(address, prompts, answers, pipe):
     async with grpc.aio.insecure_channel(address) as channel:
         stub = generation_pb2_grpc.GenerationServiceStub(channel)
-        alone = [await _ask(stub, prompts[i], answers[i]) for i in range(ALONE)]
+        alone = [await _send(stub, prompts[i], answers[i]) for i in range(ALONE)]
         pipe.send(Waits.of(alone))
-        heard = []
-        while not pipe.poll() or not heard:
-            i = len(heard) % len(prompts)
-            heard.append(await _ask(stub, prompts[i], answers[i]))
-        pipe.send(Waits.of(heard))
+        received = []
+        while not pipe.poll() or not received:
+            i = len(received) % len(prompts)
+            received.append(await _send(stub, prompts[i], answers[i]))
+        pipe.send(Waits.of(received))
 
 
-async def _ask(stub, prompt, answer):
+async def _send(stub, prompt, answer):
     """One request, answered rightly; seconds to each message of tokens, the first and the next."""
     command = start("good", prompt=prompt, max_tokens=TOKENS)
     tokens, gaps_s, last = [], [], time.monotonic()
@@ -85,14 +85,15 @@ async def beside(lab, server, work, *, num=1):
     """
     traffic = lab.traffic
     clients = [
-        lab.client(ask_on, server.address, traffic.prompts, traffic.answers) for _ in range(num)
+        lab.client(send_until_stopped, server.address, traffic.prompts, traffic.answers)
+        for _ in range(num)
     ]
-    alone = [await hear(pipe) for _, pipe in clients]
+    alone = [await next_message(pipe) for _, pipe in clients]
     with _out_of_the_way():
         await work
     for _, pipe in clients:
         pipe.send("stop")
-    during = [await hear(pipe) for _, pipe in clients]
+    during = [await next_message(pipe) for _, pipe in clients]
     for process, _ in clients:
         await end(process)
     return alone, during

@@ -6,8 +6,8 @@ import time
 
 from tests.chaos.figures import Figures, Scale, milliseconds
 from tests.chaos.good_client import PACED, beside_one
+from tests.server.connection import receive
 from tests.server.credits import Draw
-from tests.server.talk import listen
 
 REQUESTS = {Scale.QUICK: 200, Scale.MEDIUM: 2_000, Scale.LONG: 20_000}
 CALLERS = 4
@@ -52,8 +52,8 @@ async def caller(lab, stub, ends_s, draws, dice, scale):
         await call.done_writing()
         began = time.monotonic()
         async with asyncio.timeout(MOST_S):
-            heard = await listen(call)
+            received = await receive(call)
         ends_s.append(time.monotonic() - began)
         for draw in drawn:
-            draw.check(heard)
-        lab.tell(f"half_closes: {len(draws):,} requests")
+            draw.check(received)
+        lab.progress(f"half_closes: {len(draws):,} requests")

@@ -36,7 +36,7 @@ STATUSES = {("OK", ""), ("broken", "")} | LIBRARY | CATALOGUE
 
 @dataclass
 class Record:
-    """One request and all that its client heard."""
+    """One request and all that its client received."""
 
     label: str
     prompt: int
@@ -115,8 +115,8 @@ def troubles(record, answers, *, may_fail=frozenset(), may_end=frozenset()):
         may_fail: Reasons with which requests may fail or be refused.
         may_end: Statuses of calls besides OK, as (code, reason).
     """
-    heard = record.numbers
-    if any(after <= before for before, after in itertools.pairwise(heard)):
+    received = record.numbers
+    if any(after <= before for before, after in itertools.pairwise(received)):
         yield "the numbers of its events do not rise"
     if record.tokens != answers[record.prompt][: len(record.tokens)]:
         yield "the tokens are not those of the prompt alone"

@@ -20,7 +20,7 @@ async def run(scale, lab):
     async def storm():
         for done in range(0, CALLS[scale], PER_CONNECTION):
             await connection(server, draw)
-            lab.tell(f"hostile paths: {done:,}")
+            lab.progress(f"hostile paths: {done:,}")
 
     good = await beside_one(lab, server, storm())
     await server.until_idle()

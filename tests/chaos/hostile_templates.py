@@ -8,7 +8,7 @@ from chairlift.v1 import generation_pb2 as pb
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.malformed import GENERATE_ONE, end_of
-from tests.server.talk import start
+from tests.server.connection import start
 
 ROUNDS = {Scale.QUICK: 1, Scale.MEDIUM: 10, Scale.LONG: 100}
 
@@ -44,9 +44,9 @@ async def run(scale, lab):
                 arguments = [{"attack": name} for name in ATTACKS]
                 # Once the name of a special token, of which a template writes one for each turn.
                 arguments.append({"eos_token": "a" * 500_000})
-                await asyncio.gather(*(ask(channel, one, REFUSED) for one in arguments))
-                await ask(channel, {}, {("OK", "")})
-                lab.tell(f"hostile templates: {i} rounds")
+                await asyncio.gather(*(render(channel, one, REFUSED) for one in arguments))
+                await render(channel, {}, {("OK", "")})
+                lab.progress(f"hostile templates: {i} rounds")
 
     good = await beside_one(lab, server, attack())
     await server.until_idle()
@@ -62,7 +62,7 @@ async def run(scale, lab):
     )
 
 
-async def ask(channel, arguments, expected):
+async def render(channel, arguments, expected):
     chat = pb.Chat(messages=[pb.ChatMessage(role="user", text="a lift")])
     chat.template_arguments.update(arguments)
     command = start("chat", prompt=chat, max_tokens=3)

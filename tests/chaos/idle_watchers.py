@@ -30,7 +30,7 @@ async def run(scale, lab):
                     stream = client.begin(WATCH_STEPS)
                     await client.send(stream, REQUEST)
                     client.half_close(stream)
-            lab.tell(f"idle watchers: {CONNECTIONS * STREAMS} streams")
+            lab.progress(f"idle watchers: {CONNECTIONS * STREAMS} streams")
             await asyncio.sleep(SECONDS[scale])
 
     good = await beside_one(lab, server, storm())

@@ -48,7 +48,7 @@ def compare(lab, num, rounds, dtype, temperature):
             token_ids(answer) != expected[j] for j, answer in zip(order, answers, strict=True)
         )
         assert_empty(engine)
-        lab.tell(f"invariance: {dtype}, context {i + 1}")
+        lab.progress(f"invariance: {dtype}, context {i + 1}")
     return wrong
 
 

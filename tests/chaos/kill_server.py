@@ -11,7 +11,7 @@ from chairlift.v1 import generation_pb2_grpc
 
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.history import History
-from tests.chaos.traffic import Ask
+from tests.chaos.traffic import Spec
 
 CYCLES = {Scale.QUICK: 3, Scale.MEDIUM: 8, Scale.LONG: 100}
 CLIENTS = 6
@@ -34,13 +34,13 @@ async def run(scale, lab):
         ]
         for cycle in range(CYCLES[scale]):
             async with server.stub() as stub:
-                await lab.traffic.one(stub, Ask("first", 0, 5))
+                await lab.traffic.one(stub, Spec("first", 0, 5))
             server.signal(9)
             assert await server.exit_code() == 137
             began = time.monotonic()
             server = await lab.start(address=address)
             restart_s.append(time.monotonic() - began)
-            lab.tell(f"kill -9: {cycle + 1} times on {address}")
+            lab.progress(f"kill -9: {cycle + 1} times on {address}")
         stop.set()
         num_retries += sum(await asyncio.gather(*clients))
         await server.until_idle()
@@ -60,7 +60,7 @@ async def run(scale, lab):
 
 
 async def client(lab, address, history, draw, stop):
-    """Asks until each of its requests is answered; gives how often it had to ask again."""
+    """Send each request until it is answered; return how often it had to be sent again."""
     num_retries = 0
     async with grpc.aio.insecure_channel(
         address,
@@ -72,9 +72,9 @@ async def client(lab, address, history, draw, stop):
     ) as channel:
         stub = generation_pb2_grpc.GenerationServiceStub(channel)
         while not stop.is_set():
-            ask = lab.traffic.draw(draw, "r")
+            spec = lab.traffic.draw(draw, "r")
             while True:
-                record = await lab.traffic.one(stub, ask)
+                record = await lab.traffic.one(stub, spec)
                 history.note(record)
                 if record.status == "OK":
                     break

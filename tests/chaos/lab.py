@@ -11,7 +11,7 @@ import grpc
 from chairlift.v1 import generation_pb2_grpc, server_pb2, server_pb2_grpc
 
 from tests.chaos import served
-from tests.chaos.pipes import END_S, end, hear
+from tests.chaos.pipes import END_S, end, next_message
 from tests.chaos.served import Setup
 from tests.chaos.traffic import Traffic
 
@@ -34,7 +34,7 @@ class ServerProcess:
     async def inside(self, *question):
         """Asks the process: see `served.Inside`."""
         self._pipe.send(question)
-        answer = await hear(self._pipe)
+        answer = await next_message(self._pipe)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -87,15 +87,15 @@ class Lab:
         self.scratch = scratch
         self.traffic = Traffic()
         self._is_talking = is_talking
-        self._told_at = 0.0
+        self._printed_at = 0.0
         self._processes = []
         self._servers = []
         self._kept = {}
 
-    def tell(self, text):
+    def progress(self, text):
         """Progress, once a second at most."""
-        if self._is_talking and time.monotonic() - self._told_at > 1:
-            self._told_at = time.monotonic()
+        if self._is_talking and time.monotonic() - self._printed_at > 1:
+            self._printed_at = time.monotonic()
             print(f"\r\033[K{text}", end="", flush=True)
 
     async def start(self, setup=None, address="127.0.0.1:0"):
@@ -112,7 +112,7 @@ class Lab:
         self._processes.append(process)
         theirs.close()
         try:
-            server = ServerProcess(process, ours, await hear(ours), log)
+            server = ServerProcess(process, ours, await next_message(ours), log)
         except EOFError:
             raise AssertionError(log.read_text()[-4000:]) from None
         self._servers.append(server)
@@ -126,7 +126,7 @@ class Lab:
         server = self._kept[key]
         if not self.traffic.answers:
             async with server.stub() as stub:
-                await self.traffic.ask_alone(stub)
+                await self.traffic.learn_answers(stub)
         return server
 
     async def autopsy(self):

@@ -8,7 +8,7 @@ from chairlift.v1 import tokenizer_pb2
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.malformed import GENERATE_ONE, end_of
-from tests.server.talk import start
+from tests.server.connection import start
 
 ROUNDS = {Scale.QUICK: 2, Scale.MEDIUM: 50, Scale.LONG: 2_000}
 AT_ONCE = 4
@@ -27,7 +27,7 @@ async def run(scale, lab):
         async with server.channel(max_receive_message_length=-1) as channel:
             for i in range(ROUNDS[scale]):
                 await asyncio.gather(*(send(channel, *case) for case in cases * AT_ONCE))
-                lab.tell(f"large messages: {i} rounds")
+                lab.progress(f"large messages: {i} rounds")
 
     good = await beside_one(lab, server, storm())
     await server.until_idle()
@@ -43,7 +43,7 @@ async def send(channel, method, message, expected):
 def messages():
     """Every kind: method, message and the status that it gets."""
     for command, expected in (
-        (repeated(lambda start, num: start.chat.messages.extend(num * [turn()]), 9), BAD),
+        (repeated(lambda start, num: start.chat.messages.extend(num * [number()]), 9), BAD),
         (repeated(lambda start, num: parts(start).extend(num * [pb.ContentPart()]), 2), BAD),
         (repeated(arguments, 20), BAD),
         (repeated(nulls, 4), BAD),
@@ -62,7 +62,7 @@ def messages():
     yield DETOKENIZE, many.SerializeToString(), BAD
 
 
-def turn():
+def number():
     return pb.ChatMessage(role="u", text="a")
 
 
@@ -71,13 +71,13 @@ def parts(command):
 
 
 def arguments(command, num):
-    command.chat.messages.append(turn())
+    command.chat.messages.append(number())
     for i in range(num):
         command.chat.template_arguments.fields[f"{i:06x}"].null_value = 0
 
 
 def nulls(command, num):
-    command.chat.messages.append(turn())
+    command.chat.messages.append(number())
     values = command.chat.template_arguments.fields["x"].list_value.values
     for _ in range(num):
         values.add().null_value = 0

@@ -11,7 +11,7 @@ from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.history import STATUSES
 from tests.chaos.traffic import ENDED, status_of
-from tests.server.talk import start
+from tests.server.connection import start
 
 INPUTS = {Scale.QUICK: 200, Scale.MEDIUM: 5_000, Scale.LONG: 1_000_000}
 CALLERS = {Scale.QUICK: 8, Scale.MEDIUM: 8, Scale.LONG: 64}
@@ -58,7 +58,7 @@ async def fuzzer(lab, server, channel, seed, num):
             kind = (huge, headers, bomb, noise)[seed % 4]
         await kind(server, channel, draw)
         if seed == 0:
-            lab.tell(f"malformed: {i:,} of {num:,} inputs of each caller")
+            lab.progress(f"malformed: {i:,} of {num:,} inputs of each caller")
 
 
 async def end_of(call):

@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2
 
 from tests.chaos.figures import COMPARED_S, Figures, Scale, milliseconds, percentile
 from tests.chaos.history import History
-from tests.chaos.traffic import Ask
+from tests.chaos.traffic import Spec
 
 SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
 ROWS, TOKENS, STEP_S = 8, 20, 0.02
@@ -40,15 +40,15 @@ async def run(scale, lab):
     async with server.stub() as stub:
         peak = await at_peak(lab, stub, history, brief)
         flood = await flooded(lab, stub, history, SECONDS[scale], 10 * peak)
-        untold = await flooded(lab, stub, history, brief, 2 * peak)
+        without_target = await flooded(lab, stub, history, brief, 2 * peak)
         target = pb.Schedule(time_to_first_token=duration_pb2.Duration(nanos=int(TARGET_S * 1e9)))
-        told = await flooded(lab, stub, history, brief, 2 * peak, schedule=target)
+        with_target = await flooded(lab, stub, history, brief, 2 * peak, schedule=target)
     await server.until_idle()
     records = history.check(lab.traffic.answers, may_fail=MAY_FAIL, may_end=MAY_END)
     assert flood.refused_s
     assert flood.goodput > 0
     p99 = milliseconds(percentile(flood.refused_s, 99))
-    in_time = [run.in_time / peak for run in (told, untold)]
+    in_time = [run.in_time / peak for run in (with_target, without_target)]
     return Figures(
         "overload, ten times what it can do",
         f"{SECONDS[scale]} s, {len(records):,} requests",
@@ -56,7 +56,7 @@ async def run(scale, lab):
             f"goodput {flood.goodput / peak:.0%} of the peak",
             f"{len(flood.refused_s):,} refused, p99 {p99}",
             f"at twice what it can do, answers that begin within {TARGET_S} s: {in_time[0]:.0%} of"
-            f" the peak where the server is told so, {in_time[1]:.0%} where not",
+            f" the peak where the server knows it, {in_time[1]:.0%} where not",
         ],
     )
 
@@ -69,7 +69,7 @@ async def at_peak(lab, stub, history, seconds):
     async def caller(draw):
         nonlocal num
         while time.monotonic() < until:
-            history.note(await lab.traffic.one(stub, ask(draw)))
+            history.note(await lab.traffic.one(stub, draw_spec(draw)))
             num += time.monotonic() < until
 
     await asyncio.gather(*(caller(random.Random(i)) for i in range(2 * ROWS)))
@@ -90,9 +90,9 @@ async def flooded(lab, stub, history, seconds, rate, **fields):
     began = time.monotonic()
     ended_at, in_time, refused_s, calls = [], [], [], []
 
-    async def call(ask):
+    async def call(spec):
         sent = time.monotonic()
-        record = await lab.traffic.one(stub, ask, **fields)
+        record = await lab.traffic.one(stub, spec, **fields)
         history.note(record)
         if record.status == "OK":
             ended_at.append(time.monotonic() - began)
@@ -104,12 +104,12 @@ async def flooded(lab, stub, history, seconds, rate, **fields):
     while due < began + seconds:
         due += draw.expovariate(rate)
         await asyncio.sleep(max(0.0, due - time.monotonic()))
-        calls.append(asyncio.create_task(call(ask(draw))))
-        lab.tell(f"overload: {len(calls):,} requests")
+        calls.append(asyncio.create_task(call(draw_spec(draw))))
+        lab.progress(f"overload: {len(calls):,} requests")
     await asyncio.gather(*calls)
     ended, timely = (sum(at < seconds for at in times) / seconds for times in (ended_at, in_time))
     return Flood(ended, timely, refused_s)
 
 
-def ask(draw):
-    return Ask("r", draw.randrange(16), TOKENS)
+def draw_spec(draw):
+    return Spec("r", draw.randrange(16), TOKENS)

@@ -6,9 +6,9 @@ END_S = 60.0
 """Longer is a hang."""
 
 
-async def hear(pipe):
+async def next_message(pipe):
     """What the process at the other end says next."""
-    assert await asyncio.to_thread(pipe.poll, END_S), f"nothing was heard for {END_S} s"
+    assert await asyncio.to_thread(pipe.poll, END_S), f"nothing was received for {END_S} s"
     return pipe.recv()
 
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.traffic import ENDED
-from tests.server.talk import start
+from tests.server.connection import start
 
 SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 300}
 CONNECTIONS = 2
@@ -24,7 +24,7 @@ async def run(scale, lab):
             for _ in range(CONNECTIONS):
                 call = (await stack.enter_async_context(server.stub())).Generate()
                 kinds.update(await filled(call))
-                lab.tell(f"queue hog: {dict(kinds)}")
+                lab.progress(f"queue hog: {dict(kinds)}")
             # The good client is served all the while, or fails.
             await asyncio.sleep(SECONDS[scale])
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.traffic import ENDED
-from tests.server.talk import start
+from tests.server.connection import start
 
 STREAMS = {Scale.QUICK: 500, Scale.MEDIUM: 10_000, Scale.LONG: 100_000}
 AT_ONCE = 50
@@ -27,7 +27,7 @@ async def run(scale, lab):
                 await asyncio.gather(*(reset(stub, i) for i in range(AT_ONCE)))
                 due += AT_ONCE / PER_S
                 await asyncio.sleep(due - time.monotonic())
-                lab.tell(f"rapid reset: {done:,} streams")
+                lab.progress(f"rapid reset: {done:,} streams")
 
     good = await beside_one(lab, server, storm())
     await server.until_idle()

@@ -31,7 +31,7 @@ from tests.chaos.stacks import stacks
 
 @dataclass(frozen=True)
 class Setup:
-    """What a scenario asks of its server."""
+    """What a scenario needs of its server."""
 
     engine: dict = field(default_factory=dict)
     server: dict = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Inside:
             "tasks": len(asyncio.all_tasks(self.loop)),
             "objects": len(gc.get_objects()),
             "frozen": gc.get_freeze_count(),
-            "requests": len(self.server._desk.live),
-            "waiting": len(self.server._desk.backlog),
+            "requests": len(self.server._context.live),
+            "waiting": len(self.server._context.backlog),
             "cancels": self.num_cancels,
             "release_steps": max(self.release_steps, default=0),
         }
@@ -109,12 +109,12 @@ def main(folder, address, setup, pipe, log):
 def pipe_ready(inside, pipe):
     def on_ready(address):
         pipe.send(address)
-        threading.Thread(target=obey, args=(inside, pipe), daemon=True).start()
+        threading.Thread(target=answer_questions, args=(inside, pipe), daemon=True).start()
 
     return on_ready
 
 
-def obey(inside, pipe):
+def answer_questions(inside, pipe):
     while True:
         try:
             name, *arguments = pipe.recv()

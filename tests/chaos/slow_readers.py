@@ -6,7 +6,7 @@ import time
 
 from tests.chaos.figures import COMPARED_S, Figures, Scale
 from tests.chaos.good_client import USUAL, beside
-from tests.chaos.traffic import Ask
+from tests.chaos.traffic import Spec
 
 READERS = {Scale.QUICK: 20, Scale.MEDIUM: 50, Scale.LONG: 200}
 SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
@@ -23,7 +23,7 @@ async def run(scale, lab):
     num, seconds = READERS[scale], SECONDS[scale]
     p99_s, memory = [], []
     for is_reading in (True, False):
-        lab.tell(f"slow readers: {num} others, reading: {is_reading}")
+        lab.progress(f"slow readers: {num} others, reading: {is_reading}")
         for_s = min(COMPARED_S, seconds) if is_reading else seconds
         work = others(lab, server, num, for_s, is_reading)
         _, fast = await beside(lab, server, work, num=FAST)
@@ -64,7 +64,7 @@ async def other(lab, server, due, until, is_reading):
             call = stub.Generate()
             # More than the window holds, were all of it sent.
             for i in range(16):
-                await call.write(lab.traffic.command(Ask(f"r{i}", i, 120)))
+                await call.write(lab.traffic.command(Spec(f"r{i}", i, 120)))
             await call.done_writing()
             if is_reading:
                 async for _ in call:

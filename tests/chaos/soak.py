@@ -6,7 +6,7 @@ import time
 
 from tests.chaos.figures import Figures, Scale, slope
 from tests.chaos.history import History
-from tests.chaos.traffic import Ask, cancel_all
+from tests.chaos.traffic import Spec, cancel_all
 
 SECONDS = {Scale.QUICK: 5, Scale.MEDIUM: 60, Scale.LONG: 3_600}
 MOST_BYTES = {Scale.QUICK: 8_192, Scale.MEDIUM: 256, Scale.LONG: 10}
@@ -56,13 +56,13 @@ async def soak(scale, lab, seconds, planted):
         # The server remembers the names of so many that have ended.
         while scale is not Scale.QUICK and history.num_requests < REMEMBERED:
             await asyncio.sleep(1.0)
-            lab.tell(f"soak: {history.num_requests:,} requests to warm up")
+            lab.progress(f"soak: {history.num_requests:,} requests to warm up")
         points = []
         until = time.monotonic() + seconds
         while time.monotonic() < until or history.num_requests < LEAST:
             await asyncio.sleep(min(1.0, seconds / 40))
             points.append((history.num_requests, await server.inside("figures")))
-            lab.tell(f"soak: {history.num_requests:,} requests")
+            lab.progress(f"soak: {history.num_requests:,} requests")
         is_over.set()
         await asyncio.gather(*callers)
     await server.until_idle()
@@ -79,8 +79,8 @@ async def caller(lab, stub, history, draw, is_over):
         await cancel_all(call, records, ["r"])
 
     while not is_over.is_set():
-        ask = Ask("r", draw.randrange(16), draw.randrange(1, 17))
+        spec = Spec("r", draw.randrange(16), draw.randrange(1, 17))
         is_cancelled = draw.random() < 0.1
         history.note(
-            *await lab.traffic.converse(stub, [ask], disturb=disturb if is_cancelled else None)
+            *await lab.traffic.converse(stub, [spec], disturb=disturb if is_cancelled else None)
         )

@@ -8,7 +8,7 @@ from chairlift.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.good_client import PACED, beside_one
 from tests.chaos.malformed import GENERATE_ONE, TOO_LARGE, end_of
-from tests.server.talk import start, status_of
+from tests.server.connection import start, status_of
 
 ROUNDS = {Scale.QUICK: 1, Scale.MEDIUM: 10, Scale.LONG: 200}
 AT_ONCE = 16
@@ -33,7 +33,7 @@ async def run(scale, lab):
                     *(refused(channel, truncated=i % 2 == 0) for i in range(4)),
                     too_large(channel),
                 )
-                lab.tell(f"tokenize flood: {i} rounds")
+                lab.progress(f"tokenize flood: {i} rounds")
 
     good = await beside_one(lab, server, flood())
     await server.until_idle()

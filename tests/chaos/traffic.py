@@ -12,7 +12,7 @@ from grpc_status import rpc_status
 
 from tests.chaos.history import Record
 from tests.chaos.stacks import stacks
-from tests.server.talk import cancel, start
+from tests.server.connection import cancel, start
 
 NUM_PROMPTS = 16
 MOST_TOKENS = 120
@@ -33,7 +33,7 @@ ENDED = (
 
 
 @dataclass(frozen=True)
-class Ask:
+class Spec:
     """One request of a call."""
 
     label: str
@@ -56,39 +56,39 @@ class Traffic:
 
     def draw(self, random, label, *, most=MOST_TOKENS):
         """A request."""
-        return Ask(label, random.randrange(NUM_PROMPTS), random.randrange(1, most + 1))
+        return Spec(label, random.randrange(NUM_PROMPTS), random.randrange(1, most + 1))
 
-    def command(self, ask, **fields):
+    def command(self, spec, **fields):
         """Its message."""
         return start(
-            ask.label, prompt=self.prompts[ask.prompt], max_tokens=ask.max_tokens, **fields
+            spec.label, prompt=self.prompts[spec.prompt], max_tokens=spec.max_tokens, **fields
         )
 
-    async def ask_alone(self, stub):
+    async def learn_answers(self, stub):
         """Learns the answers, from a server that has nothing else to do."""
         answers = []
         for i in range(NUM_PROMPTS):
-            (record,) = await self.converse(stub, [Ask("alone", i, MOST_TOKENS)])
+            (record,) = await self.converse(stub, [Spec("alone", i, MOST_TOKENS)])
             assert len(record.tokens) == MOST_TOKENS
             answers.append(record.tokens)
         self.answers = answers
 
-    async def converse(self, stub, asks, *, timeout=None, disturb=None, **fields):
-        """One call with these requests, heard to its end.
+    async def converse(self, stub, specs, *, timeout=None, disturb=None, **fields):
+        """One call with these requests, received to its end.
 
         Args:
             stub: Of the service.
-            asks: The requests.
+            specs: The requests.
             timeout: Deadline of the call in seconds.
             disturb: Coroutine function over (call, records) that runs beside it.
             fields: Of every `Start`.
         """
         call = stub.Generate(timeout=timeout)
-        records = {ask.label: Record(**vars(ask)) for ask in asks}
-        writing = asyncio.create_task(self._write(call, asks, records, disturb, fields))
-        hearing = asyncio.create_task(self._hear(call, records))
-        await asyncio.wait({hearing}, timeout=HANG_S)
-        if not hearing.done():
+        records = {spec.label: Record(**vars(spec)) for spec in specs}
+        writing = asyncio.create_task(self._write(call, specs, records, disturb, fields))
+        reading = asyncio.create_task(self._read(call, records))
+        await asyncio.wait({reading}, timeout=HANG_S)
+        if not reading.done():
             tasks = stacks(asyncio.get_running_loop())
             message = f"no end in {HANG_S:g} s: {records}, {call}, {writing}\n{tasks}"
             raise AssertionError(message)
@@ -96,10 +96,10 @@ class Traffic:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         for record in records.values():
-            record.status, record.reason = hearing.result()
+            record.status, record.reason = reading.result()
         return list(records.values())
 
-    async def _hear(self, call, records):
+    async def _read(self, call, records):
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
                 for event in response.events:
@@ -111,10 +111,10 @@ class Traffic:
             return status_of(error)
         return ("OK", "")
 
-    async def _write(self, call, asks, records, disturb, fields):
+    async def _write(self, call, specs, records, disturb, fields):
         try:
-            for ask in asks:
-                await call.write(self.command(ask, **fields))
+            for spec in specs:
+                await call.write(self.command(spec, **fields))
             if disturb is not None:
                 await disturb(call, records)
             await call.done_writing()
@@ -123,10 +123,10 @@ class Traffic:
             # The reader learns how; a call that hangs shows it.
             return error
 
-    async def one(self, stub, ask, *, timeout=None, **fields):
+    async def one(self, stub, spec, *, timeout=None, **fields):
         """The same by `GenerateOne`."""
-        record = Record(**vars(ask))
-        start = self.command(ask, **fields).start
+        record = Record(**vars(spec))
+        start = self.command(spec, **fields).start
         call = stub.GenerateOne(pb.GenerateOneRequest(start=start), timeout=timeout)
         sent = time.monotonic()
         try:

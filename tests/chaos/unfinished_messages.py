@@ -27,7 +27,7 @@ async def run(scale, lab):
     async def storm():
         nonlocal most
         for i in range(ROUNDS[scale]):
-            lab.tell(f"unfinished messages: {i} rounds")
+            lab.progress(f"unfinished messages: {i} rounds")
             most = max(most, await round_of(server, CONNECTIONS[scale]))
 
     good = await beside_one(lab, server, storm())

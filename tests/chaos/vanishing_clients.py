@@ -9,8 +9,8 @@ from chairlift.v1 import generation_pb2_grpc
 from tests.chaos import client
 from tests.chaos.black_hole import BlackHole
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.pipes import end, hear
-from tests.server.talk import next_event, start
+from tests.chaos.pipes import end, next_message
+from tests.server.connection import next_event, start
 
 KILLED = {Scale.QUICK: 50, Scale.MEDIUM: 100, Scale.LONG: 1_000}
 DARK = {Scale.QUICK: 5, Scale.MEDIUM: 10, Scale.LONG: 50}
@@ -32,7 +32,7 @@ async def run(scale, lab):
         num = min(AT_ONCE, KILLED[scale] - num_killed)
         freed_s.append(await kill(lab, server, num))
         num_killed += num
-        lab.tell(f"vanishing clients: {num_killed} killed")
+        lab.progress(f"vanishing clients: {num_killed} killed")
     dark_s = await go_dark(server, DARK[scale])
     return Figures(
         "clients that vanish",
@@ -49,7 +49,7 @@ async def kill(lab, server, num):
     before = (await server.inside("figures"))["cancels"]
     clients = [lab.client(client.stream, server.address, REQUESTS) for _ in range(num)]
     for _, pipe in clients:
-        assert await hear(pipe) == "streaming"
+        assert await next_message(pipe) == "streaming"
     began = time.monotonic()
     for process, pipe in clients:
         process.kill()

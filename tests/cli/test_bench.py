@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chairlift.cli.bench.load import Course, Heard
+from chairlift.cli.bench.load import LoadResult, SentRequest
 from chairlift.cli.bench.serve import figures
 from chairlift.errors import ChairliftError
 
@@ -124,6 +124,6 @@ def test_serve_without_a_model_delivers_every_token(chairlift: Run) -> None:
 
 
 def test_serve_says_when_every_request_failed() -> None:
-    heard = Heard([Course(failure="QUEUE_FULL"), Course(failure="DRAINING")])
+    load = LoadResult([SentRequest(failure="QUEUE_FULL"), SentRequest(failure="DRAINING")])
     with pytest.raises(ChairliftError, match="every request failed, the first with QUEUE_FULL"):
-        figures(heard)
+        figures(load)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
-from tests.server.talk import Serving
+from tests.server.connection import Serving
 
 STEP_S = 0.05
 """So long that no answer ends before it is cancelled."""

@@ -62,14 +62,14 @@ def test_names_of_the_model_come_from_the_file_the_environment_or_a_flag(
     names = '["a", "b"]'
     assert printed(chairlift, "--config", file)["served-model-name"] == (names, f"{file}:1")
     monkeypatch.setenv("CHAIRLIFT_SERVED_MODEL_NAME", "c,d")
-    told = printed(chairlift, "--config", file)["served-model-name"]
-    assert told == ('["c", "d"]', "CHAIRLIFT_SERVED_MODEL_NAME")
+    lines = printed(chairlift, "--config", file)["served-model-name"]
+    assert lines == ('["c", "d"]', "CHAIRLIFT_SERVED_MODEL_NAME")
     flags = ("--served-model-name", "e,f", "--served-model-name", "g")
-    told = printed(chairlift, *flags)["served-model-name"]
-    assert told == ('["e", "f", "g"]', "--served-model-name")
+    lines = printed(chairlift, *flags)["served-model-name"]
+    assert lines == ('["e", "f", "g"]', "--served-model-name")
 
 
-def test_what_is_printed_is_a_file_that_gives_the_same(chairlift: Run, file: Path) -> None:
+def test_what_is_printed_is_a_file_of_the_same_settings(chairlift: Run, file: Path) -> None:
     given = ("--max-num-seqs", "7", "--batch-window", "20ms", "--kv-cache-memory", "16MiB")
     given += ("--no-prefix-cache", "--log-format", "json", "--listen", "[::1]:0")
     first = chairlift("serve", "model", *given, "--print-config").stdout
@@ -147,7 +147,7 @@ def test_every_variable_of_every_command_is_known() -> None:
     assert variables(typer.main.get_command(app)) <= known_variables()
 
 
-def test_the_log_tells_at_the_start_what_is_not_default(tiny_folder: Path, file: Path) -> None:
+def test_the_log_lists_at_the_start_what_is_not_default(tiny_folder: Path, file: Path) -> None:
     secret = file.with_name("tokens")
     secret.touch(0o600)
     secret.write_text("ann:ann-0123456789abcdef\n")
@@ -164,11 +164,11 @@ def test_the_log_tells_at_the_start_what_is_not_default(tiny_folder: Path, file:
     assert run.returncode == 2
     *records, error = run.stderr.splitlines()
     assert error.startswith("error: --listen: ")
-    told = {}
+    lines = {}
     for record in map(json.loads, records):
         assert (record["message"], record["level"]) == ("setting", "info")
-        told[record["name"]] = (record["value"], record["source"])
-    assert told == {
+        lines[record["name"]] = (record["value"], record["source"])
+    assert lines == {
         "model": (str(tiny_folder), "argument"),
         "listen": ("nonsense", "--listen"),
         "auth-tokens": (str(secret), "--auth-tokens"),

@@ -12,7 +12,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.mark.parametrize("batching", ["continuous", "static"])
-def test_seven_prompts_ride_four_rows(chairlift: Run, tmp_path: Path, batching: str) -> None:
+def test_seven_prompts_share_four_rows(chairlift: Run, tmp_path: Path, batching: str) -> None:
     picture = tmp_path / "demo.svg"
     run = chairlift("demo", "--picture", picture, "--batching", batching)
     assert run.returncode == 0, run

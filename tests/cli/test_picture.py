@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from chairlift.cli.picture import Picture, Run, Seat, Work, draw, render_terminal
+from chairlift.cli.picture import Cell, Picture, RowSpan, Work, draw, render_terminal
 from chairlift.cli.picture_svg import render_svg
 from rich.console import Console
 
@@ -12,40 +12,40 @@ LABELS = {"a": "a long prompt", "b": "short & <sweet>", "c": "late"}
 PREFILL, DECODE, FINISH = Work.PREFILL, Work.DECODE, Work.FINISH
 
 
-def seats() -> list[Seat]:
+def cells() -> list[Cell]:
     """Step 12 did not run; the requests of others have no label."""
     return [
-        Seat(10, 0, "a", 16, sampled=False),
-        Seat(10, 1, "b", 3, sampled=True),
-        Seat(11, 0, "a", 5, sampled=True),
-        Seat(11, 1, "b", 1, sampled=True),
-        Seat(13, 0, "a", 1, sampled=True),
-        Seat(13, 1, "c", 2, sampled=True),
-        Seat(14, 1, "c", 1, sampled=True),
-        Seat(15, 1, "c", 1, sampled=True),
-        Seat(15, 0, "stranger", 1, sampled=True),
+        Cell(10, 0, "a", 16, sampled=False),
+        Cell(10, 1, "b", 3, sampled=True),
+        Cell(11, 0, "a", 5, sampled=True),
+        Cell(11, 1, "b", 1, sampled=True),
+        Cell(13, 0, "a", 1, sampled=True),
+        Cell(13, 1, "c", 2, sampled=True),
+        Cell(14, 1, "c", 1, sampled=True),
+        Cell(15, 1, "c", 1, sampled=True),
+        Cell(15, 0, "stranger", 1, sampled=True),
         # Computed again after it lost its row.
-        Seat(16, 0, "a", 23, sampled=True),
-        Seat(17, 0, "a", 1, sampled=True),
+        Cell(16, 0, "a", 23, sampled=True),
+        Cell(17, 0, "a", 1, sampled=True),
     ]
 
 
 @pytest.fixture
 def picture() -> Picture:
-    return draw(reversed(seats()), LABELS, num_rows=2)
+    return draw(reversed(cells()), LABELS, num_rows=2)
 
 
 def test_runs_are_stretches_of_one_request_in_one_row(picture: Picture) -> None:
     assert picture.num_steps == 7
     assert picture.runs == (
-        Run(0, "a", 0, (PREFILL, PREFILL, DECODE)),
-        Run(0, "a", 5, (PREFILL, FINISH)),
-        Run(1, "b", 0, (PREFILL, FINISH)),
-        Run(1, "c", 2, (PREFILL, DECODE, FINISH)),
+        RowSpan(0, "a", 0, (PREFILL, PREFILL, DECODE)),
+        RowSpan(0, "a", 5, (PREFILL, FINISH)),
+        RowSpan(1, "b", 0, (PREFILL, FINISH)),
+        RowSpan(1, "c", 2, (PREFILL, DECODE, FINISH)),
     )
 
 
-def test_utilization_is_taken_seats_over_seats(picture: Picture) -> None:
+def test_utilization_is_used_cells_over_cells(picture: Picture) -> None:
     assert picture.utilization == pytest.approx(10 / 14)
 
 
@@ -70,15 +70,15 @@ def test_terminal_shows_rows_numbers_and_ends(picture: Picture) -> None:
 
 @pytest.mark.parametrize("num_steps", [5, 60, 1000])
 def test_terminal_picture_fits_and_keeps_the_end(num_steps: int) -> None:
-    long = [Seat(step, 0, "a", 1, sampled=True) for step in range(num_steps)]
+    long = [Cell(step, 0, "a", 1, sampled=True) for step in range(num_steps)]
     row = text_of(draw(long, LABELS, num_rows=1), 60).splitlines()[0]
     assert len(row) <= 60
     assert row.endswith("●")
 
 
-def test_svg_has_one_seat_per_row_and_step(picture: Picture) -> None:
+def test_svg_has_one_rectangle_per_row_and_step(picture: Picture) -> None:
     root = ElementTree.fromstring(render_svg(picture, "three & more"))
-    seats_of = [len(group.findall(f"{SVG}rect")) for group in root.iter(f"{SVG}g")]
-    assert seats_of == [3, 2, 2, 3]
+    cells_of = [len(group.findall(f"{SVG}rect")) for group in root.iter(f"{SVG}g")]
+    assert cells_of == [3, 2, 2, 3]
     words = [text.text for text in root.iter(f"{SVG}text")]
     assert {"three & more", "short & <sweet>", "row 0", "row 1"} <= set(words)

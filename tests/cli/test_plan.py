@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_said_and_ends_with_1(
     for word in words:
         assert word in run.stderr
     assert "fits" not in run.stdout
-    told = chairlift("plan", "demo", *option, "--json")
-    plan = json.loads(told.stdout)
-    assert (told.returncode, plan["fits"]) == (1, False)
+    output = chairlift("plan", "demo", *option, "--json")
+    plan = json.loads(output.stdout)
+    assert (output.returncode, plan["fits"]) == (1, False)
     assert plan["total_bytes"] > plan["limit_bytes"]

@@ -39,7 +39,7 @@ def test_a_server_records_what_it_served(trace: Path) -> None:
     assert "Once" not in trace.read_text()
 
 
-def test_the_recorded_run_stands_beside_the_policies(chairlift: Run, trace: Path) -> None:
+def test_the_recorded_run_is_shown_beside_the_policies(chairlift: Run, trace: Path) -> None:
     run = chairlift("replay", trace, "--json", "--batching", "static", "--batching", "continuous")
     rows = results(run)
     assert [row["policy"] for row in rows] == ["recorded", "static", "continuous"]
@@ -49,7 +49,7 @@ def test_the_recorded_run_stands_beside_the_policies(chairlift: Run, trace: Path
         assert row["ttft_p50_s"] <= row["latency_p50_s"] <= row["seconds"]
 
 
-def test_the_same_trace_twice_gives_the_same_bytes_and_needs_no_torch(trace: Path) -> None:
+def test_the_same_trace_twice_prints_the_same_bytes_and_needs_no_torch(trace: Path) -> None:
     code = (
         "import sys\n"
         "from chairlift.cli import app\n"
@@ -107,7 +107,7 @@ def test_the_prefix_cache_can_be_taken_away(chairlift: Run) -> None:
     assert on["ttft_p50_s"] < off["ttft_p50_s"]
 
 
-def test_who_is_not_answered_is_told(chairlift: Run) -> None:
+def test_requests_without_an_answer_are_listed(chairlift: Run) -> None:
     run = chairlift("replay", "nano", "--max-queued-requests", 200, "--json")
     assert results(run)[0]["requests"] == 200
     assert run.stderr == "continuous: not answered: 56 QUEUE_FULL\n"

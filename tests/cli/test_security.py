@@ -52,7 +52,7 @@ def test_clients_with_a_token_are_answered(
 
 
 @pytest.mark.parametrize("token", ["", "eve-0123456789abcdef"])
-def test_a_wrong_token_is_one_line_that_does_not_tell_it(
+def test_a_wrong_token_is_one_line_without_the_token(
     chairlift: Run,
     guarded: str,
     certificates: Certificates,
@@ -96,7 +96,7 @@ def test_each_broken_connection_is_one_line_that_says_what_is_wrong(
         assert cause in run.stderr
 
 
-def test_an_open_door_is_refused_with_the_options_that_are_missing(chairlift: Run) -> None:
+def test_an_open_listener_is_refused_with_the_options_that_are_missing(chairlift: Run) -> None:
     run = chairlift("serve", "--listen", "0.0.0.0:50051")
     assert (run.returncode, run.stderr.count("\n")) == (2, 1)
     for option in ("--tls-cert", "--tls-key", "--auth-tokens", "--tls-client-ca"):

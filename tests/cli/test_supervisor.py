@@ -14,7 +14,7 @@ import pytest
 from chairlift.v1 import generation_pb2_grpc
 
 from tests.cli.conftest import environment
-from tests.server.talk import listen, start
+from tests.server.connection import receive, start
 
 
 class Supervised:
@@ -71,8 +71,8 @@ async def gone(pid: int) -> None:
 async def finishes(address: str) -> bool:
     async with grpc.aio.insecure_channel(address) as channel:
         stub = generation_pb2_grpc.GenerationServiceStub(channel)
-        heard = await listen(stub.Generate(iter([start("a")]), wait_for_ready=True))
-        return bool(heard.end("a").HasField("finished"))
+        received = await receive(stub.Generate(iter([start("a")]), wait_for_ready=True))
+        return bool(received.end("a").HasField("finished"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -148,7 +148,7 @@ async def test_only_faults_start_a_server_again(end: str, num_starts: int, code:
         (("--no-such-option",), "no such option", 2),
     ],
 )
-async def test_a_mistake_is_told_once(
+async def test_a_wrong_setting_is_reported_once(
     tiny_folder: Path, arguments: tuple[str, ...], words: str, code: int
 ) -> None:
     async with supervised(tiny_folder, *arguments) as run:
@@ -192,8 +192,8 @@ async def test_a_server_whose_interpreter_is_stuck_is_replaced(
     assert await run.serving() == address
     async with grpc.aio.insecure_channel(address) as channel:
         stub = generation_pb2_grpc.GenerationServiceStub(channel)
-        heard = await listen(stub.Generate(iter([start("a", max_tokens=100)])))
-    assert heard.status.code is grpc.StatusCode.UNAVAILABLE
+        received = await receive(stub.Generate(iter([start("a", max_tokens=100)])))
+    assert received.status.code is grpc.StatusCode.UNAVAILABLE
     assert await run.serving() == address
     assert await finishes(address)
     run.process.terminate()

@@ -181,7 +181,7 @@ def test_old_figures_are_marked_until_new_ones_come(width: int) -> None:
 
 def test_requests_of_other_tenants_have_rows_and_no_names() -> None:
     state = filled(num_rows=2, strangers=True)
-    assert [rider["request_id"] for rider in as_json(state)["rows"]] == ["", ""]
+    assert [request["request_id"] for request in as_json(state)["rows"]] == ["", ""]
     assert text_of(state, 80, 24).count("of another tenant") == 2
 
 
@@ -228,14 +228,14 @@ def frames(process: subprocess.Popen[str]) -> Iterator[dict[str, object]]:
     return (json.loads(line) for line in process.stdout)
 
 
-def test_json_tells_who_is_in_which_row(target: str) -> None:
+def test_json_names_the_request_of_each_row(target: str) -> None:
     command = [*TOP, "--target", target, "--json", "--interval", "100ms"]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process,
         connect(target) as client,
     ):
-        told = frames(process)
-        first = next(told)
+        printed = frames(process)
+        first = next(printed)
         assert (first["state"], first["num_running"]) == ("serving", 0)
         is_seen = threading.Event()
 
@@ -248,7 +248,7 @@ def test_json_tells_who_is_in_which_row(target: str) -> None:
         with ThreadPoolExecutor() as threads:
             asked = threads.submit(keep_asking)
             try:
-                frame = next(frame for frame in told if frame["rows"] or asked.done())
+                frame = next(frame for frame in printed if frame["rows"] or asked.done())
             finally:
                 is_seen.set()
         asked.result()
@@ -273,13 +273,13 @@ def test_it_outlives_a_restart_of_the_server(tiny_folder: Path, tmp_path: Path) 
     with server() as first:
         command = [*TOP, "--target", target, "--json", "--interval", "100ms"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
-            told = frames(top)
-            assert next(told)["state"] == "serving"
+            printed = frames(top)
+            assert next(printed)["state"] == "serving"
             first.terminate()
             first.wait()
-            assert any(frame["state"] == "reconnecting" for frame in told)
+            assert any(frame["state"] == "reconnecting" for frame in printed)
             with server() as second:
-                assert any(frame["state"] == "serving" for frame in told)
+                assert any(frame["state"] == "serving" for frame in printed)
                 top.terminate()
                 second.terminate()
 

@@ -133,9 +133,9 @@ async def test_a_stream_answers_two_requests_refuses_a_third_and_ends_ok(run, se
             server, line("GenerationService/Generate", a, b, a, wrong, update)
         )
         assert status == 0
-        heard = events(output)
-        assert sorted(e["request_id"] for e in heard if e.get("last")) == ["a", "b"]
-        rejected = [e for e in heard if "rejected" in e]
+        received = events(output)
+        assert sorted(e["request_id"] for e in received if e.get("last")) == ["a", "b"]
+        rejected = [e for e in received if "rejected" in e]
         assert {(e["request_id"], e["rejected"]["error"]["code"]) for e in rejected} == {
             ("a", "STATUS_CODE_ALREADY_EXISTS"),
             ("c", "STATUS_CODE_INVALID_ARGUMENT"),

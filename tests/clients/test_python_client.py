@@ -29,7 +29,7 @@ async def test_many_callers_share_one_stream_and_get_their_own_answers(serve):
         assert len(set(alone)) > 1
 
 
-async def test_text_comes_in_pieces_and_the_end_tells_why(serve):
+async def test_text_comes_in_pieces_and_the_end_has_a_reason(serve):
     async with serve() as server, connect_async(server.address) as client:
         options = {"max_tokens": 8, "timeline": True, **GREEDY}
         whole = await client.generate([1, 2, 3], **options).text()
@@ -56,7 +56,7 @@ async def test_prompts_may_be_text_ids_or_chat(serve):
         assert by_chat == await client.generate(ids, max_tokens=8, **GREEDY).text()
 
 
-async def test_several_answers_are_told_apart(serve):
+async def test_several_answers_are_kept_apart(serve):
     drawn = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "ignore_eos": True}
     async with serve() as server, connect_async(server.address) as client:
         one = await client.generate([1, 2, 3], token_ids=True, **drawn).all()
@@ -72,12 +72,12 @@ async def test_several_answers_are_told_apart(serve):
 async def test_several_answers_for_threads(serve):
     drawn = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "ignore_eos": True, "n": 2}
 
-    def ask(address):
+    def request(address):
         with connect(address) as client:
             return client.generate([1, 2, 3], **drawn).all()
 
     async with serve() as server:
-        answers = await asyncio.to_thread(ask, server.address)
+        answers = await asyncio.to_thread(request, server.address)
         assert [answer.num_tokens for answer in answers] == [8, 8]
         assert answers[0].text != answers[1].text
 
@@ -104,7 +104,7 @@ async def test_cancel_ends_one_and_leaves_the_others(serve):
         assert await other
 
 
-async def test_credit_lets_a_request_go_on(serve):
+async def test_credit_resumes_a_request(serve):
     async with serve() as server, connect_async(server.address) as client:
         alone = await client.generate([1, 2, 3], max_tokens=6, **GREEDY).text()
         generation = client.generate([1, 2, 3], max_tokens=6, credit=1, **GREEDY)
@@ -134,7 +134,7 @@ async def test_an_update_changes_a_live_request_and_a_wrong_one_does_not(serve):
         assert generation.finished.usage.output_tokens == 3
 
 
-async def test_the_blocking_client_updates_and_gives_credit(serve):
+async def test_the_blocking_client_sends_updates_and_credit(serve):
     async with serve() as server:
 
         def work():
@@ -173,7 +173,7 @@ async def test_a_lost_connection_is_an_error_for_every_caller_and_the_next_call_
         assert await client.generate([1], max_tokens=2, **GREEDY).text()
 
 
-async def test_nobody_there_is_a_server_error(tmp_path):
+async def test_no_server_is_a_server_error(tmp_path):
     async with connect_async(f"unix:{tmp_path}/nobody.sock") as client:
         with pytest.raises(ServerError, match="UNAVAILABLE"):
             await client.generate([1]).text()
@@ -239,7 +239,7 @@ async def test_the_blocking_client_does_the_same(serve):
         await server.until_idle()
 
 
-async def test_the_blocking_client_tells_that_nobody_is_there(tmp_path):
+async def test_the_blocking_client_raises_without_a_server(tmp_path):
     def work():
         with connect(f"unix:{tmp_path}/nobody.sock") as client:
             with pytest.raises(ServerError, match="UNAVAILABLE"):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from chairlift.engine.engine import Engine
 from chairlift.replay.recipes import draw_trace
-from chairlift.replay.recorder import Recorder
+from chairlift.replay.recorder import TraceRecorder
 from chairlift.replay.trace import read_trace
 from chairlift.server.recording import record
 
@@ -25,7 +25,7 @@ def recorded(tiny_folder, tmp_path):
         settings = {"max_num_seqs": 4, "max_num_batched_tokens": 32, **settings}
         engine = Engine(tiny_folder, clock=TickingClock(), **settings)
         path = tmp_path / "trace.jsonl"
-        recorder = Recorder(path)
+        recorder = TraceRecorder(path)
         record(engine, recorder)
         steps = []
         engine.watch_steps(lambda r: steps.append((len(r.num_tokens), int(r.num_tokens.sum()))))

@@ -107,7 +107,7 @@ def test_scaling_down_keeps_the_shape(lengths_of):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_seed_gives_one_trace(name):
+def test_a_seed_determines_the_trace(name):
     def key(seed):
         requests = draw_trace(name, num_requests=50, seed=seed).requests
         return [(r.arrival, r.num_prompt, r.num_output, r.blocks.tolist()) for r in requests]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from chairlift.engine.engine import Engine
 from chairlift.errors import ConfigError
-from chairlift.replay.recorder import Recorder
+from chairlift.replay.recorder import TraceRecorder
 from chairlift.replay.trace import read_trace
 from chairlift.server.recording import record
 from chairlift.types import PrefixCache, Request, Schedule, Stopping
@@ -20,7 +20,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_header_tells_what_the_scheduler_was_built_with(recorded):
+def test_the_header_has_the_settings_of_the_scheduler(recorded):
     trace, path, _, engine = recorded(requests=[greedy([1, 2, 3])], batch_size=3)
     assert lines(path)[0]["event"] == "header"
     header = trace.header
@@ -29,7 +29,7 @@ def test_the_header_tells_what_the_scheduler_was_built_with(recorded):
     assert header.num_kv_blocks * header.kv_bytes_per_block == engine.runner.kv_cache.nbytes
 
 
-def test_a_request_is_told_by_lengths_and_times(recorded):
+def test_a_request_is_recorded_by_lengths_and_times(recorded):
     _, path, _, _ = recorded(requests=[greedy([7] * 40, 5, ignore_eos=True)])
     arrival, ended = (
         next(line for line in lines(path) if line["event"] == event) for event in ("arrival", "end")
@@ -81,7 +81,7 @@ def test_equal_beginnings_have_equal_names_within_a_tenant_and_salt(recorded):
     assert [r.tenant for r in trace.requests] == [0, 0, 1, 0]
 
 
-def test_a_cancel_tells_what_the_client_had_got(recorded):
+def test_a_cancel_records_what_the_client_had_got(recorded):
     def course(engine):
         early, late = (engine.add(greedy([i] * 8, 50, ignore_eos=True)).request_id for i in (1, 2))
         engine.cancel(early)
@@ -98,7 +98,7 @@ def test_a_cancel_tells_what_the_client_had_got(recorded):
     assert (late.num_output, late.cancelled) == (3, None)
 
 
-def test_a_failed_step_is_told_and_the_engine_goes_on(recorded):
+def test_a_failed_step_is_recorded_and_the_engine_goes_on(recorded):
     def course(engine):
         forward = engine.runner.model.forward
 
@@ -155,7 +155,7 @@ def test_a_queue_timeout_ends_a_request_of_unknown_length(recorded):
 
 def test_a_full_disk_stops_the_recording_and_nothing_else(tiny_folder, caplog):
     engine = Engine(tiny_folder, max_num_seqs=4, max_num_batched_tokens=32)
-    recorder = Recorder(Path("/dev/full"))
+    recorder = TraceRecorder(Path("/dev/full"))
     with caplog.at_level(logging.WARNING):
         record(engine, recorder)
         for _ in range(2):
@@ -168,7 +168,7 @@ def test_a_full_disk_stops_the_recording_and_nothing_else(tiny_folder, caplog):
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"^record: cannot write .*: no such file or directory$"):
-        Recorder(tmp_path / "nowhere" / "trace.jsonl")
+        TraceRecorder(tmp_path / "nowhere" / "trace.jsonl")
 
 
 def test_a_recording_without_requests_says_so(recorded, tmp_path):
@@ -179,7 +179,7 @@ def test_a_recording_without_requests_says_so(recorded, tmp_path):
         read_trace(tmp_path / "missing.jsonl")
 
 
-def test_of_two_steps_in_flight_both_are_told_to_have_failed(recorded):
+def test_of_two_steps_in_flight_both_are_recorded_as_failed(recorded):
     def course(engine):
         fail_on_the_device(engine, lambda call: call == 2)
         engine.add(greedy([1, 2, 3], 4, ignore_eos=True))

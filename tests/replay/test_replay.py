@@ -113,7 +113,7 @@ def test_the_last_credit_ends_a_request_where_it_did(recorded):
     assert shape(replay(trace, trace.header, STEP)) == steps
 
 
-def test_who_is_cancelled_early_is_cancelled_in_the_replay():
+def test_a_request_cancelled_early_is_cancelled_in_the_replay():
     trace = draw_trace("nano", num_requests=8)
     trace.requests[3].cancelled = 1
     trace.requests[3].num_output = None
@@ -144,7 +144,7 @@ def test_timeouts_and_refusals_are_counted_not_hidden(recorded):
     assert replayed.run.num_requests + sum(replayed.unanswered.values()) == 20
 
 
-def test_the_same_trace_gives_the_same_figures(tmp_path):
+def test_the_same_trace_has_the_same_figures(tmp_path):
     one, two = (draw_trace("prefix", num_requests=200, scale=8, seed=4) for _ in range(2))
     figures = [
         summarize("x", replay(t, t.header, STEP).run, max_num_seqs=256, max_num_batched_tokens=2048)

@@ -11,11 +11,11 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block
 from chairlift.server.server import Server, ServerConfig
 
-from tests.server.talk import Serving
+from tests.server.connection import Serving
 
 STEP_S = 0.001
 """Of a step at least, as of a small real model: an answer of 250 tokens still runs when its client,
-on the same two cores, has heard of it and says something."""
+on the same two cores, has received of it and says something."""
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import duration_pb2
 
-from tests.server.talk import start
+from tests.server.connection import start
 
 # A request that waits for more ends as TIME_LIMIT, which is no end that a test here expects.
 FAR = pb.Schedule(time_limit=duration_pb2.Duration(seconds=60))
@@ -26,11 +26,11 @@ def answers(request_id, num_answers, *, max_tokens=12, credit, **fields):
     return start(request_id, max_tokens=max_tokens, credit=credit, schedule=FAR, **fields)
 
 
-def ends_of(heard, request_id):
+def ends_of(received, request_id):
     """How each answer ended, and with how many tokens, in the order of the answers."""
     counts: dict[int, int] = {}
     reasons: dict[int, str] = {}
-    for event in heard.of(request_id):
+    for event in received.of(request_id):
         if event.HasField("tokens"):
             counts[event.index] = counts.get(event.index, 0) + event.tokens.num_tokens
         elif event.HasField("finished"):
@@ -59,8 +59,8 @@ class Draw:
                 self.credits.append(dice.randint(0, 6))
                 self.commands.append(credit(request_id, self.credits[-1]))
 
-    def check(self, heard):
-        ends, paid = ends_of(heard, self.request_id), sum(self.credits)
+    def check(self, received):
+        ends, paid = ends_of(received, self.request_id), sum(self.credits)
         assert len(ends) == self.num_answers, self.commands
         assert {(reason, count > 0) for reason, count in ends} <= {
             ("LENGTH", True),

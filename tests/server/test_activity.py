@@ -5,7 +5,7 @@ from chairlift.metrics import MOST_NAMES, OTHER
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 
-from tests.server.talk import listen, start
+from tests.server.connection import receive, start
 from tests.server.test_auth import ANN, BOB, bearer, guarded, named, token_file
 
 __all__ = ["guarded", "token_file"]
@@ -21,7 +21,7 @@ async def load_of(server, metadata=()):
 
 
 async def say(server, metadata, *commands):
-    await listen(server.generation.Generate(iter(commands), metadata=metadata))
+    await receive(server.generation.Generate(iter(commands), metadata=metadata))
 
 
 def reasons(activity):
@@ -78,9 +78,9 @@ async def test_a_request_that_fails_is_an_error(serve):
     async with serve(queue_timeout_s=0.05, **slow) as server:
         call = server.generation.Generate()
         await call.write(start("a"))
-        while not (heard := await call.read()).events[-1].last:
+        while not (received := await call.read()).events[-1].last:
             pass
-        assert heard.events[-1].failed.error.reason == "QUEUE_TIMEOUT"
+        assert received.events[-1].failed.error.reason == "QUEUE_TIMEOUT"
         (activity,) = (await load_of(server)).values()
         call.cancel()
     assert reasons(activity) == {("QUEUE_TIMEOUT", True): 1}

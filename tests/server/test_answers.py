@@ -3,7 +3,7 @@
 import grpc
 from chairlift.v1 import generation_pb2 as pb
 
-from tests.server.talk import next_event, start
+from tests.server.connection import next_event, start
 
 N = 3
 
@@ -13,36 +13,36 @@ def asking(request_id, n=N, *, max_tokens=12, **fields):
     return start(request_id, sampling=sampling, max_tokens=max_tokens, **fields)
 
 
-def by_index(heard, request_id):
+def by_index(received, request_id):
     tokens = {}
-    for event in heard.of(request_id):
+    for event in received.of(request_id):
         tokens.setdefault(event.index, []).extend(event.tokens.token_ids)
     return tokens
 
 
-def assert_whole(heard, request_id, num_tokens=12):
+def assert_whole(received, request_id, num_tokens=12):
     """Each answer has its tokens, then its end; the numbers rise, and one event is the last."""
-    events = heard.of(request_id)
+    events = received.of(request_id)
     numbers = [event.number for event in events]
     assert numbers == sorted(set(numbers))
-    heard.end(request_id)
+    received.end(request_id)
     for index in range(N):
         kinds = [e.WhichOneof("event") for e in events if e.index == index]
         assert kinds.count("finished") == 1
         assert kinds[-1] == "finished"
-    assert [len(tokens) for _, tokens in sorted(by_index(heard, request_id).items())] == [
+    assert [len(tokens) for _, tokens in sorted(by_index(received, request_id).items())] == [
         num_tokens
     ] * N
 
 
 async def test_each_answer_has_events_of_its_own_and_the_request_one_last(serve):
     async with serve() as server:
-        heard = await server.say(asking("a"), start("b"), asking("c"))
+        received = await server.say(asking("a"), start("b"), asking("c"))
         for request_id in "ac":
-            assert_whole(heard, request_id)
-        assert len({tuple(tokens) for tokens in by_index(heard, "a").values()}) == N
-        assert by_index(heard, "a") == by_index(heard, "c")
-        usages = [e.finished.usage for e in heard.of("a") if e.HasField("finished")]
+            assert_whole(received, request_id)
+        assert len({tuple(tokens) for tokens in by_index(received, "a").values()}) == N
+        assert by_index(received, "a") == by_index(received, "c")
+        usages = [e.finished.usage for e in received.of("a") if e.HasField("finished")]
         assert sum(usage.prompt_tokens for usage in usages) == 3
         await server.until_idle()
 
@@ -50,12 +50,12 @@ async def test_each_answer_has_events_of_its_own_and_the_request_one_last(serve)
 async def test_an_answer_at_once_is_one_event_each(serve):
     async with serve() as server:
         output = pb.Output(token_ids=True, interval=0)
-        heard = await server.say(asking("a", output=output))
-        assert_whole(heard, "a")
-        assert heard.kinds("a").count("tokens") == N
+        received = await server.say(asking("a", output=output))
+        assert_whole(received, "a")
+        assert received.kinds("a").count("tokens") == N
 
 
-async def test_generate_one_gives_all_answers(serve):
+async def test_generate_one_returns_all_answers(serve):
     async with serve() as server:
         one, many = await server.one(asking("a")), await server.say(asking("a"))
         assert one.status.code is grpc.StatusCode.OK
@@ -87,7 +87,7 @@ async def test_the_log_has_one_line_for_all_answers(serve, caplog):
     assert [(line["prompt_tokens"], line["output_tokens"]) for line in lines] == [(3, 12 * N)]
 
 
-async def test_a_client_that_reads_late_gets_all_answers_whole(serve):
+async def test_a_client_that_reads_late_gets_all_answers_complete(serve):
     async with serve() as server:
         call = server.generation.Generate()
         await call.write(asking("a", max_tokens=200))

@@ -14,7 +14,7 @@ from chairlift.v1 import server_pb2
 from google.protobuf import descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.server.talk import Serving, Status, listen, next_event, start, status_of
+from tests.server.connection import Serving, Status, next_event, receive, start, status_of
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 
@@ -82,7 +82,7 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("metadata", STRANGERS.values(), ids=STRANGERS)
-async def test_no_method_but_the_health_check_answers_a_stranger(serve, guarded, metadata):
+async def test_no_method_but_the_health_check_answers_without_a_token(serve, guarded, metadata):
     async with serve(server=guarded) as server:
         services = await services_of(server.channel, bearer(ANN))
         methods = list(methods_of(services))
@@ -183,7 +183,7 @@ class Caller:
         """How much of a prompt the prefix cache knew."""
         request = start("a", prompt=prompt, max_tokens=1)
         call = self.server.generation.Generate(iter([request]), metadata=self.metadata)
-        return (await listen(call)).end("a").finished.usage.cached_tokens
+        return (await receive(call)).end("a").finished.usage.cached_tokens
 
     async def abort(self, **target):
         request = pb.AbortRequest(**target)
@@ -211,7 +211,7 @@ async def test_tenants_do_not_abort_each_other(serve, guarded):
         assert await bob.abort(all=pb.AllRequests()) == 0
         assert await ann.abort(handle=accepted.handle) == 1
         await call.done_writing()
-        assert (await listen(call)).end("a").finished.reason == pb.FINISH_REASON_CANCELLED
+        assert (await receive(call)).end("a").finished.reason == pb.FINISH_REASON_CANCELLED
 
 
 def named(tenant):
@@ -235,7 +235,7 @@ async def test_the_word_of_a_caller_counts_only_where_it_is_trusted(serve, guard
 async def test_a_tenant_that_is_no_name_is_refused(serve, metadata):
     async with serve(server={"trust_tenant_metadata": True}) as server:
         call = server.generation.Generate(iter([start("a")]), metadata=metadata)
-        status = (await listen(call)).status
+        status = (await receive(call)).status
         assert status.code is grpc.StatusCode.INVALID_ARGUMENT
         assert status.fields == ["chairlift-tenant"]
 
@@ -254,10 +254,10 @@ def test_a_line_that_is_none_is_refused_without_telling_it(token_file, line):
     assert "secret" not in str(error.value)
 
 
-def test_a_file_that_everybody_may_read_or_that_holds_nothing_is_refused(token_file):
+def test_a_file_that_is_world_readable_or_empty_is_refused(token_file):
     config = ServerConfig(auth_tokens=str(token_file))
     token_file.chmod(0o604)
-    with pytest.raises(ConfigError, match="everybody on this machine"):
+    with pytest.raises(ConfigError, match="is open to every user"):
         Server(engine_config(), config)
     token_file.chmod(0o600)
     token_file.write_text("# nobody\n")

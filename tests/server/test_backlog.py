@@ -7,7 +7,7 @@ from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import duration_pb2
 from grpc import StatusCode as Code
 
-from tests.server.talk import next_event, start
+from tests.server.connection import next_event, start
 
 
 class Queue:
@@ -15,16 +15,16 @@ class Queue:
 
     def __init__(self):
         self.now = 0.0
-        self.turns = []
-        self.backlog = Backlog(lambda: len(self.turns), lambda: self.now)
+        self.slots = []
+        self.backlog = Backlog(lambda: len(self.slots), lambda: self.now)
 
     def enter(self, tenant="", within_s=None):
-        self.turns.append(self.backlog.enter(tenant, within_s))
+        self.slots.append(self.backlog.admit(tenant, within_s))
 
     def start(self, num):
         for _ in range(num):
             self.now += 2.0
-            self.turns.pop(0).end(started=True)
+            self.slots.pop(0).end(started=True)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_request_waits_for_all_before_it(queue):
     assert queue.backlog.wait_s("") == pytest.approx(22.0)
 
 
-def test_who_would_wait_too_long_is_refused_with_the_wait(queue):
+def test_a_request_that_would_wait_too_long_is_refused_with_the_wait(queue):
     with pytest.raises(RequestError) as refused:
         queue.enter(within_s=27.0)
     assert refused.value.reason is Reason.DEADLINE_UNREACHABLE
@@ -49,11 +49,11 @@ def test_who_would_wait_too_long_is_refused_with_the_wait(queue):
     queue.enter(within_s=28.0)
 
 
-def test_a_tenant_waits_for_its_turn_and_not_for_the_flood_of_another(queue):
+def test_a_tenant_does_not_wait_for_the_flood_of_another(queue):
     assert queue.backlog.wait_s("quiet") == pytest.approx(4.0)
 
 
-def test_nobody_is_refused_before_the_pace_is_known():
+def test_no_request_is_refused_before_the_start_rate_is_known():
     queue = Queue()
     for _ in range(20):
         queue.enter(within_s=1e-6)
@@ -61,7 +61,7 @@ def test_nobody_is_refused_before_the_pace_is_known():
     assert queue.backlog.wait_s("") == 0.0
 
 
-def test_an_idle_server_makes_nobody_wait(queue):
+def test_on_an_idle_server_no_request_waits(queue):
     queue.start(10)
     queue.now += 3600.0
     assert queue.backlog.wait_s("") == 0.0
@@ -69,21 +69,21 @@ def test_an_idle_server_makes_nobody_wait(queue):
     assert queue.backlog.wait_s("") == pytest.approx(4.0), "the pause is not counted"
 
 
-def test_who_leaves_without_a_token_does_not_count_as_a_start(queue):
-    for turn in queue.turns[5:]:
-        turn.end(started=False)
-        turn.end(started=False)
-    del queue.turns[5:]
+def test_a_request_that_ends_without_a_token_does_not_count_as_a_start(queue):
+    for slot in queue.slots[5:]:
+        slot.end(started=False)
+        slot.end(started=False)
+    del queue.slots[5:]
     assert queue.backlog.wait_s("") == pytest.approx(12.0)
 
 
 def test_a_request_does_not_wait_for_the_suspended_until_they_have_credit(queue):
-    suspended = [queue.backlog.enter("", None, suspended=True) for _ in range(5)]
+    suspended = [queue.backlog.admit("", None, suspended=True) for _ in range(5)]
     assert queue.backlog.wait_s("") == pytest.approx(22.0)
-    queue.turns += suspended
-    for turn in suspended:
-        turn.begin()
-        turn.begin()
+    queue.slots += suspended
+    for slot in suspended:
+        slot.begin()
+        slot.begin()
     assert queue.backlog.wait_s("") == pytest.approx(32.0)
     suspended[0].end(started=False)
     suspended[0].begin()
@@ -92,8 +92,8 @@ def test_a_request_does_not_wait_for_the_suspended_until_they_have_credit(queue)
 
 async def test_suspended_requests_make_none_miss_its_target(serve):
     async with serve(max_num_seqs=1) as server:
-        heard = await server.say(*(start(f"short{i}", max_tokens=20) for i in range(12)))
-        assert len({event.request_id for event in heard.events}) == 12
+        received = await server.say(*(start(f"short{i}", max_tokens=20) for i in range(12)))
+        assert len({event.request_id for event in received.events}) == 12
         call = server.generation.Generate()
         for i in range(500):
             await call.write(start(f"r{i}", credit=0))
@@ -145,28 +145,28 @@ async def test_a_target_that_would_be_missed_is_refused_on_a_stream(serve):
 async def test_a_target_that_would_be_missed_is_the_status_of_generate_one(serve):
     async with serve(max_num_seqs=1) as server:
         call = await busy(server)
-        heard = await server.one(urgent("urgent"))
-        assert heard.status.code is Code.DEADLINE_EXCEEDED
-        assert heard.status.reason == "DEADLINE_UNREACHABLE"
+        received = await server.one(urgent("urgent"))
+        assert received.status.code is Code.DEADLINE_EXCEEDED
+        assert received.status.reason == "DEADLINE_UNREACHABLE"
         call.cancel()
         await server.until_idle()
 
 
-@pytest.mark.parametrize("place", ["engine.prepare", "engine.submit", "backlog.enter"])
-async def test_a_start_that_fails_leaves_nobody_waiting(serve, monkeypatch, place):
+@pytest.mark.parametrize("place", ["engine.prepare", "engine.submit", "backlog.admit"])
+async def test_a_start_that_fails_leaves_no_request_waiting(serve, monkeypatch, place):
     async with serve() as server:
-        desk = server.server._desk
+        context = server.server._context
 
         def fail(*_, **__):
             raise MemoryError
 
-        owner = desk.backlog if place == "backlog.enter" else desk.gate.engine()
+        owner = context.backlog if place == "backlog.admit" else context.gate.engine()
         with monkeypatch.context() as broken:
             broken.setattr(owner, place.partition(".")[2], fail)
-            heard = await server.say(start("a"))
-        (rejected,) = (e.rejected for e in heard.events if e.HasField("rejected"))
+            received = await server.say(start("a"))
+        (rejected,) = (e.rejected for e in received.events if e.HasField("rejected"))
         assert rejected.error.reason == "INTERNAL"
-        assert (len(desk.backlog), len(desk.live)) == (0, 0)
-        heard = await server.say(start("a", max_tokens=1))
-        assert heard.end("a").HasField("finished")
-        assert len(desk.backlog) == 0
+        assert (len(context.backlog), len(context.live)) == (0, 0)
+        received = await server.say(start("a", max_tokens=1))
+        assert received.end("a").HasField("finished")
+        assert len(context.backlog) == 0

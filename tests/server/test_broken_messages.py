@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from tests.server.talk import Status, listen, next_event, start, status_of
+from tests.server.connection import Status, next_event, receive, start, status_of
 
 GENERATE = "/chairlift.v1.GenerationService/Generate"
 GENERATE_ONE = "/chairlift.v1.GenerationService/GenerateOne"
@@ -27,12 +27,14 @@ async def test_a_broken_message_ends_its_stream_with_invalid_argument(serve, dat
         await next_event(other, "tokens")
 
         raw = server.channel.stream_stream(GENERATE)
-        heard = await listen_raw(raw(iter([start("a", max_tokens=250).SerializeToString(), data])))
-        assert heard.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert heard.reason == "BAD_PARAMETER"
+        received = await listen_raw(
+            raw(iter([start("a", max_tokens=250).SerializeToString(), data]))
+        )
+        assert received.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert received.reason == "BAD_PARAMETER"
 
         await other.done_writing()
-        assert (await listen(other)).end("other").HasField("finished")
+        assert (await receive(other)).end("other").HasField("finished")
         await server.until_idle()
 
 
@@ -46,8 +48,8 @@ async def test_a_broken_request_of_one_message_is_invalid_argument(serve):
 
 async def test_a_message_over_the_limit_is_resource_exhausted(serve):
     async with serve(server={"max_receive_bytes": 4096}) as server:
-        heard = await server.say(start("a", prompt="x" * 5000))
-        assert heard.status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        received = await server.say(start("a", prompt="x" * 5000))
+        assert received.status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await server.say(start("b"))).end("b").HasField("finished")
 
 

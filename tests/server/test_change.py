@@ -4,8 +4,8 @@ import pytest
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import duration_pb2
 
+from tests.server.connection import cancel, next_event, receive, start
 from tests.server.credits import credit, stopping, update
-from tests.server.talk import cancel, listen, next_event, start
 
 SOON = duration_pb2.Duration(nanos=30_000_000)
 
@@ -41,7 +41,7 @@ async def test_a_request_gets_the_tokens_that_its_credit_pays_for_and_then_none(
         assert tokens_of(events, "a") == alone[:9]
         await call.write(credit("a", 2**32 - 1))
         await call.done_writing()
-        events += (await listen(call)).events
+        events += (await receive(call)).events
         assert tokens_of(events, "a") == alone
         await server.until_idle()
 
@@ -56,13 +56,13 @@ async def test_without_credit_a_request_is_accepted_and_not_begun(serve):
         assert kinds == ["accepted"]
         await call.write(credit("a", 8))
         await call.done_writing()
-        assert len((await listen(call)).tokens("a")) == 8
+        assert len((await receive(call)).tokens("a")) == 8
 
 
 async def test_after_half_close_an_answer_ends_with_the_last_token_that_is_paid_for(serve):
     async with serve() as server:
         alone = (await server.say(start("a", max_tokens=12))).tokens("a")
-        heard = await server.say(
+        received = await server.say(
             start("some", max_tokens=12, credit=3),
             credit("some", 2),
             start("enough", max_tokens=12, credit=99),
@@ -70,14 +70,16 @@ async def test_after_half_close_an_answer_ends_with_the_last_token_that_is_paid_
             start("default", credit=4, stopping=pb.Stopping(ignore_eos=True)),
             start("shared", max_tokens=12, credit=7, sampling=pb.Sampling(temperature=0, n=2)),
         )
-        ends = [heard.end(name).finished.reason for name in ("some", "enough", "default", "shared")]
+        ends = [
+            received.end(name).finished.reason for name in ("some", "enough", "default", "shared")
+        ]
         assert ends == [pb.FINISH_REASON_LENGTH] * 4
-        assert heard.tokens("some") == alone[:5]
-        assert heard.tokens("enough") == alone
-        assert heard.tokens("default") == alone[:4]
-        assert sorted(heard.tokens("shared")) == sorted(alone[:4] + alone[:3])
-        assert heard.end("none").finished.reason == pb.FINISH_REASON_CANCELLED
-        assert heard.tokens("none") == []
+        assert received.tokens("some") == alone[:5]
+        assert received.tokens("enough") == alone
+        assert received.tokens("default") == alone[:4]
+        assert sorted(received.tokens("shared")) == sorted(alone[:4] + alone[:3])
+        assert received.end("none").finished.reason == pb.FINISH_REASON_CANCELLED
+        assert received.tokens("none") == []
         await server.until_idle()
 
 
@@ -91,9 +93,9 @@ async def test_a_new_stop_ends_the_answer_where_it_comes(serve):
         await call.write(stopping("a", max_tokens=30, stop_token_ids=[stop]))
         await call.write(credit("a", 25))
         await call.done_writing()
-        heard = await listen(call)
-        assert heard.end("a").finished.stop_token_id == stop
-        assert heard.tokens("a") == alone[5 : alone.index(stop) + 1]
+        received = await receive(call)
+        assert received.end("a").finished.stop_token_id == stop
+        assert received.tokens("a") == alone[5 : alone.index(stop) + 1]
 
 
 async def test_a_limit_below_what_there_is_ends_the_answer_and_a_higher_one_prolongs_it(serve):
@@ -106,14 +108,14 @@ async def test_a_limit_below_what_there_is_ends_the_answer_and_a_higher_one_prol
         await call.write(stopping("long", max_tokens=9))
         await call.write(credit("long", 100))
         await call.done_writing()
-        heard = await listen(call)
+        received = await receive(call)
         for request_id, count in (("short", 5), ("long", 9)):
-            finished = heard.end(request_id).finished
+            finished = received.end(request_id).finished
             assert finished.reason == pb.FINISH_REASON_LENGTH
             assert finished.usage.output_tokens == count
 
 
-async def test_priority_overtakes_those_who_wait(serve):
+async def test_priority_overtakes_waiting_requests(serve):
     async with serve(max_num_seqs=1) as server:
         call = server.generation.Generate()
         # The row is taken until this one is cancelled.
@@ -125,12 +127,12 @@ async def test_priority_overtakes_those_who_wait(serve):
         await call.write(update("raised", schedule=pb.Schedule(priority=5)))
         await call.write(cancel("first"))
         await call.done_writing()
-        heard = await listen(call)
-        order = [event.request_id for event in heard.events if event.last]
+        received = await receive(call)
+        order = [event.request_id for event in received.events if event.last]
         assert order == ["first", "urgent", "raised", "usual", "late"]
 
 
-async def test_a_request_that_stands_still_ends_by_its_time_limit(serve):
+async def test_a_suspended_request_ends_by_its_time_limit(serve):
     async with serve() as server:
         limit = pb.Schedule(time_limit=SOON)
         call = server.generation.Generate()
@@ -145,21 +147,21 @@ async def test_a_request_that_stands_still_ends_by_its_time_limit(serve):
         await server.until_idle()
 
 
-async def test_those_who_stand_still_give_way_and_a_cancel_frees_all_they_have(serve, kv_blocks):
+async def test_suspended_requests_are_preempted_and_a_cancel_frees_all_they_have(serve, kv_blocks):
     async with serve(max_num_seqs=2, kv_cache_memory=kv_blocks(16)) as server:
         call = server.generation.Generate()
         for i in range(4):
             await call.write(start(f"suspended{i}", prompt=[i + 1] * 60, max_tokens=9, credit=1))
         # All four have had their token, in two rows.
         await read_until(call, lambda events: sum(e.tokens.num_tokens for e in events) == 4)
-        heard = await server.say(start("all", prompt=[7] * 200, max_tokens=20))
-        assert len(heard.tokens("all")) == 20
+        received = await server.say(start("all", prompt=[7] * 200, max_tokens=20))
+        assert len(received.tokens("all")) == 20
         for i in range(4):
             await call.write(cancel(f"suspended{i}"))
         await call.done_writing()
-        heard = await listen(call)
+        received = await receive(call)
         for i in range(4):
-            assert heard.end(f"suspended{i}").finished.reason == pb.FINISH_REASON_CANCELLED
+            assert received.end(f"suspended{i}").finished.reason == pb.FINISH_REASON_CANCELLED
         await server.until_idle()
 
 
@@ -196,7 +198,7 @@ async def test_a_wrong_update_leaves_the_request_as_it_was(serve, case):
         assert (rejected.error.reason, rejected.error.field) == ("BAD_PARAMETER", field)
         await call.write(credit("a", 99))
         await call.done_writing()
-        assert (await listen(call)).end("a").finished.usage.output_tokens == 8
+        assert (await receive(call)).end("a").finished.usage.output_tokens == 8
 
 
 async def test_requests_that_are_not_live_cannot_be_changed(serve):
@@ -208,9 +210,9 @@ async def test_requests_that_are_not_live_cannot_be_changed(serve):
             await call.write(credit(name, 1))
             await call.write(stopping(name, max_tokens=1))
         await call.done_writing()
-        heard = await listen(call)
-        assert [e.rejected.error.reason for e in heard.events] == ["UNKNOWN_REQUEST"] * 4
-        assert [e.rejected.command for e in heard.of("never")] == [
+        received = await receive(call)
+        assert [e.rejected.error.reason for e in received.events] == ["UNKNOWN_REQUEST"] * 4
+        assert [e.rejected.command for e in received.of("never")] == [
             pb.COMMAND_KIND_CREDIT,
             pb.COMMAND_KIND_UPDATE,
         ]
@@ -218,7 +220,7 @@ async def test_requests_that_are_not_live_cannot_be_changed(serve):
 
 async def test_a_call_for_one_request_refuses_a_credit_that_nothing_could_raise(serve):
     async with serve() as server:
-        heard = await server.one(start(credit=3))
-        assert (heard.status.reason, heard.status.fields) == ("BAD_PARAMETER", ["credit"])
-        heard = await server.one(start(schedule=pb.Schedule(priority=3)))
-        assert len(heard.tokens("a")) == 8
+        received = await server.one(start(credit=3))
+        assert (received.status.reason, received.status.fields) == ("BAD_PARAMETER", ["credit"])
+        received = await server.one(start(schedule=pb.Schedule(priority=3)))
+        assert len(received.tokens("a")) == 8

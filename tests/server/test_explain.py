@@ -4,7 +4,7 @@ import pytest
 from chairlift.v1 import generation_pb2 as pb
 from grpc import StatusCode as Code
 
-from tests.server.talk import listen, next_event, start, status_of
+from tests.server.connection import next_event, receive, start, status_of
 
 HALF_A_BATCH = {"batching": "static", "batch_size": 2, "batch_timeout_s": 60}
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
@@ -22,16 +22,20 @@ async def test_a_request_learns_what_it_waits_for(serve):
         await call.write(start("a", prompt=(1, 2, 3)))
         handle = (await next_event(call, "accepted"))[0].accepted.handle
         # The first answer may come before the first step was looked for.
-        (told,) = await explain(server, handle=handle)
-        (told,) = await explain(server, handle=handle)
-        assert (told.handle, told.request_id) == (handle, "a")
-        assert told.state == pb.REQUEST_STATE_WAITING
-        assert told.cause == pb.WAIT_CAUSE_POLICY
-        assert (told.num_before, told.num_computed_tokens, told.num_tokens) == (0, 0, 3)
-        assert not told.HasField("estimated_wait"), "nothing has started yet"
-        assert await explain(server, request_id="a") == [told]
+        (explanation,) = await explain(server, handle=handle)
+        (explanation,) = await explain(server, handle=handle)
+        assert (explanation.handle, explanation.request_id) == (handle, "a")
+        assert explanation.state == pb.REQUEST_STATE_WAITING
+        assert explanation.cause == pb.WAIT_CAUSE_POLICY
+        assert (
+            explanation.num_before,
+            explanation.num_computed_tokens,
+            explanation.num_tokens,
+        ) == (0, 0, 3)
+        assert not explanation.HasField("estimated_wait"), "nothing has started yet"
+        assert await explain(server, request_id="a") == [explanation]
         await call.done_writing()
-        await listen(call)
+        await receive(call)
 
 
 async def test_one_without_credit_is_suspended_and_one_that_runs_waits_for_nothing(serve):
@@ -55,9 +59,9 @@ async def test_a_wait_is_estimated_once_the_pace_is_known(serve):
         # The first one has the row until all others wait.
         for i in range(20):
             await call.write(start(f"{i}", max_tokens=20 if 0 < i < 12 else 250))
-        heard = []
-        while not any(event.request_id == "12" and event.HasField("tokens") for event in heard):
-            heard += (await call.read()).events
+        received = []
+        while not any(event.request_id == "12" and event.HasField("tokens") for event in received):
+            received += (await call.read()).events
         next_one, after = [(await explain(server, request_id=i))[0] for i in ("13", "14")]
         assert (next_one.cause, next_one.num_before) == (pb.WAIT_CAUSE_ROW, 0)
         assert after.num_before == 1
@@ -97,11 +101,11 @@ async def test_tenants_learn_nothing_of_each_other(serve, tmp_path):
         call.cancel()
 
 
-async def test_a_timeline_tells_the_queued_time_by_cause(serve):
+async def test_a_timeline_has_the_queued_time_by_cause(serve):
     async with serve(max_num_seqs=1) as server:
         output = pb.Output(timeline=True)
-        heard = await server.say(start("a", max_tokens=50), start("b", output=output))
-        timeline = heard.end("b").finished.timeline
+        received = await server.say(start("a", max_tokens=50), start("b", output=output))
+        timeline = received.end("b").finished.timeline
         times = {part.cause: part.time.ToNanoseconds() for part in timeline.queued_by_cause}
         assert times[pb.WAIT_CAUSE_ROW] > 0
         assert sum(times.values()) == pytest.approx(timeline.queued.ToNanoseconds(), abs=1000)

@@ -6,22 +6,22 @@ import grpc
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.engine import tiny_model
-from tests.server.talk import cancel, listen, next_event, start
+from tests.server.connection import cancel, next_event, receive, start
 
 
 async def test_a_prompt_is_streamed_token_by_token(serve):
     async with serve() as server:
-        heard = await server.say(start("a", max_tokens=8))
-        assert heard.status.code is grpc.StatusCode.OK
-        kinds = heard.kinds("a")
+        received = await server.say(start("a", max_tokens=8))
+        assert received.status.code is grpc.StatusCode.OK
+        kinds = received.kinds("a")
         assert kinds[0] == "accepted"
         assert kinds[-1] == "finished"
         assert set(kinds[1:-1]) == {"tokens"}
-        assert len(heard.tokens("a")) == 8
-        accepted = heard.of("a")[0].accepted
+        assert len(received.tokens("a")) == 8
+        accepted = received.of("a")[0].accepted
         assert accepted.num_prompt_tokens == 3
         assert len(accepted.handle) >= 16
-        finished = heard.end("a").finished
+        finished = received.end("a").finished
         assert finished.reason == pb.FINISH_REASON_LENGTH
         assert (finished.usage.prompt_tokens, finished.usage.output_tokens) == (3, 8)
         assert not finished.HasField("timeline")
@@ -29,12 +29,12 @@ async def test_a_prompt_is_streamed_token_by_token(serve):
 
 async def test_sequence_numbers_rise_and_only_the_last_event_is_last(serve):
     async with serve() as server:
-        heard = await server.say(start("a"), start("b", prompt=[5] * 40))
+        received = await server.say(start("a"), start("b", prompt=[5] * 40))
         for request_id in ("a", "b"):
-            numbers = [event.number for event in heard.of(request_id)]
+            numbers = [event.number for event in received.of(request_id)]
             assert numbers == sorted(set(numbers))
             assert numbers[0] == 1
-            assert heard.end(request_id).HasField("finished")
+            assert received.end(request_id).HasField("finished")
 
 
 async def test_many_requests_of_one_stream_get_the_answers_they_get_alone(serve):
@@ -51,15 +51,15 @@ async def test_many_requests_of_one_stream_get_the_answers_they_get_alone(serve)
 async def test_one_message_carries_the_events_of_all_requests_of_a_step(serve):
     async with serve() as server:
         commands = [start(f"r{i}", max_tokens=16) for i in range(8)]
-        heard = await server.say(*commands)
+        received = await server.say(*commands)
         # Eight rows, at least sixteen steps; one message per request and step would be 128.
-        assert heard.num_messages < 64
+        assert received.num_messages < 64
 
 
 async def test_half_close_without_a_command_is_ok_and_empty(serve):
     async with serve() as server:
-        heard = await server.say()
-        assert (heard.events, heard.status.code) == ([], grpc.StatusCode.OK)
+        received = await server.say()
+        assert (received.events, received.status.code) == ([], grpc.StatusCode.OK)
 
 
 async def test_half_close_does_not_cancel(serve):
@@ -68,17 +68,17 @@ async def test_half_close_does_not_cancel(serve):
         await call.write(start("a", max_tokens=100))
         await next_event(call, "accepted")
         await call.done_writing()
-        heard = await listen(call)
-        assert heard.end("a").finished.reason == pb.FINISH_REASON_LENGTH
+        received = await receive(call)
+        assert received.end("a").finished.reason == pb.FINISH_REASON_LENGTH
 
 
 async def test_an_empty_request_id_is_filled(serve):
     async with serve() as server:
-        heard = await server.say(start(""), start("a"), start(""))
-        ids = {event.request_id for event in heard.events}
+        received = await server.say(start(""), start("a"), start(""))
+        ids = {event.request_id for event in received.events}
         assert len(ids) == 3
         assert "" not in ids
-        assert all(heard.end(request_id).HasField("finished") for request_id in ids)
+        assert all(received.end(request_id).HasField("finished") for request_id in ids)
 
 
 async def test_an_id_can_be_used_again_once_its_request_has_ended(serve):
@@ -89,7 +89,7 @@ async def test_an_id_can_be_used_again_once_its_request_has_ended(serve):
             events = await next_event(call, "finished")
             assert events[-1].last
         await call.done_writing()
-        assert (await listen(call)).events == []
+        assert (await receive(call)).events == []
 
 
 async def test_cancel_ends_the_request_with_what_there_is(serve):
@@ -100,20 +100,20 @@ async def test_cancel_ends_the_request_with_what_there_is(serve):
         await next_event(call, "tokens")
         await call.write(cancel("a"))
         await call.done_writing()
-        heard = await listen(call)
-        assert heard.status.code is grpc.StatusCode.OK
-        finished = heard.end("a").finished
+        received = await receive(call)
+        assert received.status.code is grpc.StatusCode.OK
+        finished = received.end("a").finished
         assert finished.reason == pb.FINISH_REASON_CANCELLED
         assert 0 < finished.usage.output_tokens < 200
-        assert heard.end("b").finished.reason == pb.FINISH_REASON_LENGTH
+        assert received.end("b").finished.reason == pb.FINISH_REASON_LENGTH
         await server.until_idle()
 
 
 async def test_cancel_right_after_start_ends_the_request(serve):
     async with serve() as server:
-        heard = await server.say(start("a", max_tokens=200), cancel("a"))
-        assert heard.kinds("a")[0] == "accepted"
-        assert heard.end("a").finished.reason == pb.FINISH_REASON_CANCELLED
+        received = await server.say(start("a", max_tokens=200), cancel("a"))
+        assert received.kinds("a")[0] == "accepted"
+        assert received.end("a").finished.reason == pb.FINISH_REASON_CANCELLED
 
 
 async def test_cancel_of_an_unknown_or_ended_id_is_nothing(serve):
@@ -124,8 +124,8 @@ async def test_cancel_of_an_unknown_or_ended_id_is_nothing(serve):
         await next_event(call, "finished")
         await call.write(cancel("a"))
         await call.done_writing()
-        heard = await listen(call)
-        assert (heard.events, heard.status.code) == ([], grpc.StatusCode.OK)
+        received = await receive(call)
+        assert (received.events, received.status.code) == ([], grpc.StatusCode.OK)
 
 
 async def test_breaking_the_call_cancels_its_requests(serve):
@@ -143,16 +143,16 @@ async def test_the_deadline_of_the_call_cancels_its_requests(serve):
         call = server.generation.Generate(timeout=0.5)
         # However fast the model is: it waits for more credit.
         await call.write(start("a", max_tokens=253, credit=5))
-        heard = await listen(call)
-        assert heard.status.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        received = await receive(call)
+        assert received.status.code is grpc.StatusCode.DEADLINE_EXCEEDED
         await server.until_idle()
 
 
 async def test_interval_groups_tokens(serve):
     async with serve() as server:
         output = pb.Output(token_ids=True, interval=4)
-        heard = await server.say(start("a", max_tokens=10, output=output))
-        counts = [e.tokens.num_tokens for e in heard.of("a") if e.HasField("tokens")]
+        received = await server.say(start("a", max_tokens=10, output=output))
+        counts = [e.tokens.num_tokens for e in received.of("a") if e.HasField("tokens")]
         # 1, 4, 4, 1; larger where the writer was behind.
         assert sum(counts) == 10
         assert len(counts) <= 4
@@ -162,27 +162,27 @@ async def test_interval_groups_tokens(serve):
 async def test_interval_0_is_one_event_at_the_end(serve):
     async with serve() as server:
         output = pb.Output(token_ids=True, interval=0)
-        heard = await server.say(start("a", max_tokens=10, output=output))
-        assert heard.kinds("a") == ["accepted", "tokens", "finished"]
-        assert heard.of("a")[1].tokens.num_tokens == 10
+        received = await server.say(start("a", max_tokens=10, output=output))
+        assert received.kinds("a") == ["accepted", "tokens", "finished"]
+        assert received.of("a")[1].tokens.num_tokens == 10
 
 
 async def test_output_says_what_comes_back(serve):
     async with serve() as server:
         ids_only = pb.Output(text=False, token_ids=True, timeline=True)
-        heard = await server.say(
+        received = await server.say(
             start("text", output=pb.Output()),
             start("ids", output=ids_only),
             start("logprobs", output=pb.Output(logprobs=0)),
         )
-        assert heard.text("text")
-        assert not heard.tokens("text")
-        assert not heard.text("ids")
-        assert len(heard.tokens("ids")) == 8
-        timeline = heard.end("ids").finished.timeline
+        assert received.text("text")
+        assert not received.tokens("text")
+        assert not received.text("ids")
+        assert len(received.tokens("ids")) == 8
+        timeline = received.end("ids").finished.timeline
         assert timeline.queued.ToNanoseconds() >= 0
         assert timeline.decode.ToNanoseconds() > 0
-        logprobs = [e.tokens for e in heard.of("logprobs") if e.HasField("tokens")]
+        logprobs = [e.tokens for e in received.of("logprobs") if e.HasField("tokens")]
         assert all(len(t.logprobs.logprobs) == t.num_tokens for t in logprobs)
         # A greedy token is the likeliest.
         assert all(set(t.logprobs.ranks) == {1} for t in logprobs)
@@ -197,12 +197,12 @@ async def test_text_and_chat_prompts_are_tokenized(serve):
         )
         in_parts = pb.Chat(messages=[pb.ChatMessage(role="user", parts=parts)])
         same = "<user>ride the lift\n<assistant>"
-        heard = await server.say(
+        received = await server.say(
             start("chat", prompt=chat),
             start("parts", prompt=in_parts),
             start("text", prompt=same, add_special_tokens=False),
         )
-        assert heard.tokens("chat") == heard.tokens("text") == heard.tokens("parts")
+        assert received.tokens("chat") == received.tokens("text") == received.tokens("parts")
 
 
 async def test_a_seed_draws_the_same_again(serve):
@@ -221,11 +221,11 @@ async def test_a_stop_string_is_named_and_cut(serve):
         text = (await server.say(start("a", max_tokens=40))).text("a")
         stop = next(c for c in text[4:] if c.isascii() and c.isprintable())
         stopping = pb.Stopping(max_tokens=40, ignore_eos=True, stop=[stop])
-        heard = await server.say(start("a", stopping=stopping))
-        finished = heard.end("a").finished
+        received = await server.say(start("a", stopping=stopping))
+        finished = received.end("a").finished
         assert finished.reason == pb.FINISH_REASON_STOP
         assert finished.stop == stop
-        assert heard.text("a") == text[: text.index(stop)]
+        assert received.text("a") == text[: text.index(stop)]
 
 
 async def test_two_streams_may_use_the_same_id(serve):

@@ -3,10 +3,10 @@
 import grpc
 from chairlift.v1 import generation_pb2 as pb
 
-from tests.server.talk import next_event, start
+from tests.server.connection import next_event, start
 
 
-async def test_it_gives_the_answer_that_generate_gives(serve):
+async def test_it_returns_the_answer_of_generate(serve):
     async with serve() as server:
         many, one = await server.say(start("a")), await server.one(start("a"))
         assert one.status.code is grpc.StatusCode.OK

@@ -9,8 +9,8 @@ from chairlift.server import outbox
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 
+from tests.server.connection import next_event, receive, start
 from tests.server.credits import FAR, Draw, answers, credit, ends_of, stopping
-from tests.server.talk import listen, next_event, start
 from tests.server.test_change import read_until, tokens_of
 from tests.server.test_slow_reader import ALL, SMALL_WINDOW
 
@@ -22,10 +22,10 @@ from tests.server.test_slow_reader import ALL, SMALL_WINDOW
 async def test_credit_that_came_in_parts_is_spent_to_the_last_token(serve, num_answers, credits):
     async with serve() as server:
         first, *more = credits
-        heard = await server.say(
+        received = await server.say(
             answers("a", num_answers, credit=first), *(credit("a", more) for more in more)
         )
-        ends = ends_of(heard, "a")
+        ends = ends_of(received, "a")
         assert len(ends) == num_answers
         assert sum(count for _, count in ends) == sum(credits)
         # An answer for which nothing is paid is not begun.
@@ -40,8 +40,8 @@ async def test_stops_without_a_limit_of_tokens_leave_the_credit_as_the_limit(ser
     async with serve() as server:
         # Without credit it has no token yet when its stops change.
         request = start("a", max_tokens=2, credit=0, schedule=FAR)
-        heard = await server.say(request, stopping("a"), credit("a", 7))
-        assert ends_of(heard, "a") == [("LENGTH", 7)]
+        received = await server.say(request, stopping("a"), credit("a", 7))
+        assert ends_of(received, "a") == [("LENGTH", 7)]
         await server.until_idle()
 
 
@@ -52,10 +52,10 @@ async def test_credit_that_was_spent_before_the_half_close_ends_the_request_ther
         await call.write(answers("b", 3, credit=4))
         await read_until(call, lambda events: sum(e.tokens.num_tokens for e in events) == 7)
         await call.done_writing()
-        heard = await listen(call)
-        assert heard.tokens("a") == heard.tokens("b") == []
-        assert ends_of(heard, "a") == [("LENGTH", 0)]
-        assert [reason for reason, _ in ends_of(heard, "b")] == ["LENGTH"] * 3
+        received = await receive(call)
+        assert received.tokens("a") == received.tokens("b") == []
+        assert ends_of(received, "a") == [("LENGTH", 0)]
+        assert [reason for reason, _ in ends_of(received, "b")] == ["LENGTH"] * 3
         await server.until_idle()
 
 
@@ -68,11 +68,11 @@ async def test_a_request_without_credit_behind_a_full_batch_ends_at_once(serve):
             await call.write(start(f"none{i}", credit=0, schedule=FAR))
             await call.write(start(f"some{i}", credit=2, schedule=FAR))
         await call.done_writing()
-        heard = await listen(call)
+        received = await receive(call)
         for i in range(3):
-            assert ends_of(heard, f"none{i}") == [("CANCELLED", 0)]
-            assert ends_of(heard, f"some{i}") == [("LENGTH", 2)]
-        order = [event.request_id for event in heard.events if event.last]
+            assert ends_of(received, f"none{i}") == [("CANCELLED", 0)]
+            assert ends_of(received, f"some{i}") == [("LENGTH", 2)]
+        order = [event.request_id for event in received.events if event.last]
         assert order.index("none2") < order.index("first")
         await server.until_idle()
 
@@ -89,9 +89,9 @@ async def test_requests_that_are_paused_for_a_slow_reader_end_when_it_reads(serv
         await call.done_writing()
         while not (await server.load()).num_running_suspended:
             await asyncio.sleep(0.01)
-        heard = await listen(call)
+        received = await receive(call)
         for label in labels:
-            assert ends_of(heard, label) == [("LENGTH", 71), ("LENGTH", 70)]
+            assert ends_of(received, label) == [("LENGTH", 71), ("LENGTH", 70)]
         await server.until_idle()
         await channel.close()
 
@@ -103,7 +103,7 @@ async def test_a_cancel_before_the_half_close_ends_a_request_that_waits_for_cred
         await read_until(call, lambda events: len(tokens_of(events, "a")) == 2)
         await call.write(pb.GenerateRequest(cancel=pb.Cancel(request_id="a")))
         await call.done_writing()
-        assert {reason for reason, _ in ends_of(await listen(call), "a")} == {"CANCELLED"}
+        assert {reason for reason, _ in ends_of(await receive(call), "a")} == {"CANCELLED"}
         await server.until_idle()
 
 
@@ -115,7 +115,7 @@ async def test_an_abort_ends_a_request_whose_last_credit_is_not_spent(serve):
         accepted = (await next_event(call, "accepted"))[0].accepted
         response = await server.generation.Abort(pb.AbortRequest(handle=accepted.handle))
         assert response.num_aborted == 1
-        assert (await listen(call)).end("a").finished.reason == pb.FINISH_REASON_CANCELLED
+        assert (await receive(call)).end("a").finished.reason == pb.FINISH_REASON_CANCELLED
         await server.until_idle()
 
 
@@ -132,7 +132,7 @@ async def test_each_request_ends_with_as_many_tokens_as_were_paid_for(serve, see
                 # Some commands come before the request has begun, some amid its tokens.
                 await server.load()
         await call.done_writing()
-        heard = await listen(call)
+        received = await receive(call)
         for draw in drawn:
-            draw.check(heard)
+            draw.check(received)
         await server.until_idle()

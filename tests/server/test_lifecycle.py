@@ -8,7 +8,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 from grpc_health.v1 import health_pb2
 
-from tests.server.talk import listen, next_event, start, status_of
+from tests.server.connection import next_event, receive, start, status_of
 
 Code = grpc.StatusCode
 
@@ -51,15 +51,15 @@ async def test_draining_finishes_what_runs_and_refuses_the_rest(serve):
         stopping = asyncio.create_task(server.server.stop(grace_s=60))
         await server.server.gate.draining.wait()
         await running.write(start("late"))
-        heard = await listen(running)
-        assert heard.status.code is Code.OK
+        received = await receive(running)
+        assert received.status.code is Code.OK
         for request_id in ("a", "b"):
-            assert heard.end(request_id).finished.reason == pb.FINISH_REASON_LENGTH
-        assert heard.end("waiting").failed.error.reason == "DRAINING"
-        (late,) = heard.of("late")
+            assert received.end(request_id).finished.reason == pb.FINISH_REASON_LENGTH
+        assert received.end("waiting").failed.error.reason == "DRAINING"
+        (late,) = received.of("late")
         assert late.rejected.error.reason == "DRAINING"
         # A call on which nothing was ever sent fails, so that its client tries elsewhere.
-        assert (await listen(idle)).status.reason == "DRAINING"
+        assert (await receive(idle)).status.reason == "DRAINING"
         await stopping
 
 
@@ -69,11 +69,11 @@ async def test_after_the_grace_running_requests_fail_as_draining(serve):
         await call.write(start("a", max_tokens=250))
         await next_event(call, "tokens")
         stopping = asyncio.create_task(server.server.stop(grace_s=0))
-        heard = await listen(call)
-        failed = heard.end("a").failed
+        received = await receive(call)
+        failed = received.end("a").failed
         assert (failed.error.code, failed.error.reason) == (pb.STATUS_CODE_UNAVAILABLE, "DRAINING")
         assert failed.usage.output_tokens > 0
-        assert heard.status.code is Code.OK
+        assert received.status.code is Code.OK
         await stopping
 
 
@@ -85,7 +85,7 @@ async def test_hurry_cuts_the_grace_short(serve):
         hurry = asyncio.Event()
         hurry.set()
         await server.server.stop(3600, hurry)
-        assert (await listen(call)).end("a").HasField("failed")
+        assert (await receive(call)).end("a").HasField("failed")
 
 
 def break_down(engine, *, times):
@@ -142,9 +142,9 @@ async def test_a_lost_engine_fails_its_requests_and_restarts_in_place(serve):
         # The call is open still, and so is the server.
         await call.write(start("c", prompt=[5, 6, 7]))
         await call.done_writing()
-        heard = await listen(call)
-        assert heard.tokens("c") == expected
-        assert heard.status.code is Code.OK
+        received = await receive(call)
+        assert received.tokens("c") == expected
+        assert received.status.code is Code.OK
         assert (await server.until_idle()).num_steps > num_steps
 
 
@@ -158,10 +158,10 @@ async def test_an_engine_that_keeps_dying_is_dead(serve):
         while not any(e.request_id == "b" and e.HasField("tokens") for e in events):
             events += await next_event(call, "tokens")
         break_down(server.server.gate.engine().engine, times=1_000)
-        heard = await listen(call)
+        received = await receive(call)
         for request_id in ("a", "b"):
-            assert heard.end(request_id).failed.error.reason == "ENGINE_DOWN"
-        assert (await listen(idle)).status.reason == "ENGINE_DOWN"
+            assert received.end(request_id).failed.error.reason == "ENGINE_DOWN"
+        assert (await receive(idle)).status.reason == "ENGINE_DOWN"
         status = (await server.one(start("c"))).status
         assert (status.code, status.reason) == (Code.UNAVAILABLE, "ENGINE_DOWN")
         assert await server.health() == "NOT_SERVING"
@@ -186,7 +186,7 @@ async def test_a_fault_of_a_handler_is_internal_without_its_text(serve, caplog):
 
         server.server.gate.engine().engine.tokenizer.encode = leak
         request = pb.GenerateOneRequest(start=start("a", prompt="text").start)
-        status = (await listen(server.generation.GenerateOne(request))).status
+        status = (await receive(server.generation.GenerateOne(request))).status
         assert (status.code, status.reason) == (Code.INTERNAL, "INTERNAL")
         assert "secret" not in status.message
         caplog.clear()

@@ -17,7 +17,7 @@ from chairlift.server.listen import TcpAddress, parse_address
 from chairlift.server.server import Server, ServerConfig
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
-from tests.server.talk import start
+from tests.server.connection import start
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ async def test_a_folder_where_others_may_replace_the_socket_is_refused(
         server, _ = await bind(listen=f"unix:{tmp_path}/lift.sock")
         await server.stop(0)
     else:
-        with pytest.raises(ConfigError, match=r"^listen: others could replace unix:"):
+        with pytest.raises(ConfigError, match=r"^listen: other users could replace unix:"):
             await bind(listen=f"unix:{tmp_path}/lift.sock")
 
 

@@ -13,7 +13,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 
 from tests.server import raw_http2
-from tests.server.talk import listen, next_event, start
+from tests.server.connection import next_event, receive, start
 
 GENERATE = b"/chairlift.v1.GenerationService/Generate"
 NO_TEXT = {
@@ -52,13 +52,13 @@ async def test_after_a_call_of_any_path_streams_go_on_and_new_ones_begin(serve, 
         await answer_to(path, server.address)
         async with grpc.aio.insecure_channel(server.address) as other:
             stub = generation_pb2_grpc.GenerationServiceStub(other)
-            heard = await listen(stub.Generate(iter([start("b")])))
-        assert heard.end("b").finished.reason == pb.FINISH_REASON_LENGTH
+            received = await receive(stub.Generate(iter([start("b")])))
+        assert received.end("b").finished.reason == pb.FINISH_REASON_LENGTH
         await running.done_writing()
-        heard = await listen(running)
-        heard.events[:0] = events
-        assert heard.end("a").finished.reason == pb.FINISH_REASON_LENGTH
-        assert len(heard.tokens("a")) == 200
+        received = await receive(running)
+        received.events[:0] = events
+        assert received.end("a").finished.reason == pb.FINISH_REASON_LENGTH
+        assert len(received.tokens("a")) == 200
 
 
 async def test_a_path_that_is_not_utf_8_is_an_unknown_method(serve):
@@ -131,5 +131,5 @@ async def test_a_server_that_loses_its_accept_loop_ends_with_70(tiny_folder, tmp
         asyncio.get_running_loop().set_task_factory(fail_to_accept)
         await channel.unary_unary("/chairlift.v1.ServerService/GetServerInfo")(b"")
         assert await running == 70
-        assert (await listen(call)).status.code is grpc.StatusCode.UNAVAILABLE
+        assert (await receive(call)).status.code is grpc.StatusCode.UNAVAILABLE
     assert "the port is lost" in caplog.text

@@ -17,7 +17,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.talk import listen, next_event, start, status_of
+from tests.server.connection import next_event, receive, start, status_of
 
 PARTS_OF_A_REQUEST = [f"request_{part}_seconds" for part in ("queue", "prefill", "decode")]
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
@@ -119,10 +119,10 @@ async def test_a_full_pool_shows_use_waste_and_preemptions(serve, settings, scra
         await next_event(call, "tokens")
         during = await scrape()
         await call.done_writing()
-        heard = await listen(call)
+        received = await receive(call)
         await server.until_idle()
         after = await scrape()
-    assert all(heard.of(f"r{i}")[-1].HasField("finished") for i in range(4))
+    assert all(received.of(f"r{i}")[-1].HasField("finished") for i in range(4))
     held = during["chairlift_kv_blocks"] - during["chairlift_kv_blocks_free"]
     assert during["chairlift_kv_usage_ratio"] == held / 10
     unwritten = during["chairlift_kv_slots_unwritten"]
@@ -130,7 +130,7 @@ async def test_a_full_pool_shows_use_waste_and_preemptions(serve, settings, scra
     assert during["chairlift_kv_waste_ratio"] == unwritten / (16 * held)
     assert after["chairlift_kv_usage_ratio"] == after["chairlift_kv_waste_ratio"] == 0
     assert after["chairlift_preemptions_total"] > 0
-    timelines = [heard.end(f"r{i}").finished.timeline for i in range(4)]
+    timelines = [received.end(f"r{i}").finished.timeline for i in range(4)]
     assert after["chairlift_preemptions_total"] == sum(t.num_preemptions for t in timelines)
     assert after["chairlift_recomputed_tokens_total"] > 0
     assert after["chairlift_recomputed_tokens_total"] == sum(
@@ -138,14 +138,14 @@ async def test_a_full_pool_shows_use_waste_and_preemptions(serve, settings, scra
     )
 
 
-async def test_host_memory_and_what_came_back_from_it_are_told(serve, settings, scrape, kv_blocks):
+async def test_host_memory_and_swapped_tokens_are_counted(serve, settings, scrape, kv_blocks):
     sizes = {"kv_cache_memory": kv_blocks(10), "swap_memory": kv_blocks(30), "max_num_seqs": 4}
     async with serve(server=settings, prefix_cache=False, **sizes) as server:
         call = server.generation.Generate()
         for i in range(4):
             await call.write(start(f"r{i}", max_tokens=100, prompt=[i + 1] * 20))
         await call.done_writing()
-        await listen(call)
+        await receive(call)
         await server.until_idle()
         load = await server.load()
         values = await scrape()
@@ -164,7 +164,7 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
             for i in range(3):
                 await call.write(start(f"r{i}", max_tokens=200))
             assert await asyncio.to_thread(reached.wait, 60)
-            while len(server.server._desk.live) < 3:
+            while len(server.server._context.live) < 3:
                 await asyncio.sleep(0.01)
         while (await server.load()).num_waiting != 1:
             await asyncio.sleep(0)
@@ -198,7 +198,7 @@ async def test_calls_that_fail_are_counted_by_reason(serve, settings, scrape, tm
         assert status.code is grpc.StatusCode.UNAUTHENTICATED
         for token in (ANN, BOB, BOB):
             bearer = (("authorization", f"Bearer {token}"),)
-            await listen(server.generation.Generate(iter([start("a")]), metadata=bearer))
+            await receive(server.generation.Generate(iter([start("a")]), metadata=bearer))
         window = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535))
         async with grpc.aio.insecure_channel(server.address, options=window) as channel:
             call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(metadata=bearer)
@@ -208,7 +208,7 @@ async def test_calls_that_fail_are_counted_by_reason(serve, settings, scrape, tm
                 await asyncio.sleep(0.05)
             sending.cancel()
         values = await scrape()
-    assert values["chairlift_calls_failed_total{reason=AUTH}"] == 1
+    assert values["chairlift_calls_failed_total{reason=UNAUTHENTICATED}"] == 1
     assert values["chairlift_calls_failed_total{reason=SLOW_READER}"] == 1
     assert values["chairlift_prompt_tokens_total{tenant=ann}"] == 3
     assert values["chairlift_generated_tokens_total{tenant=bob}"] == 16
@@ -224,7 +224,7 @@ async def test_names_that_callers_bring_are_bounded(serve, settings, scrape):
         for i in range(MOST_NAMES + 3):
             named = (("chairlift-tenant", f"t{i}"),)
             call = server.generation.Generate(iter([start("a", max_tokens=1)]), metadata=named)
-            await listen(call)
+            await receive(call)
         values = await scrape()
     per_tenant = {k: v for k, v in values.items() if k.startswith("chairlift_generated_tokens_t")}
     assert len(per_tenant) == MOST_NAMES + 1

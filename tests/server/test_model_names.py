@@ -9,7 +9,7 @@ from chairlift.errors import ConfigError
 from chairlift.server.config import ServerConfig
 from chairlift.v1 import server_pb2, tokenizer_pb2
 
-from tests.server.talk import start, status_of
+from tests.server.connection import start, status_of
 
 NAMES = ("main", "chat", "gpt-4o")
 
@@ -21,8 +21,8 @@ async def test_every_name_of_the_model_is_accepted_by_every_service(serve):
             assert (info.name, list(info.aliases)) == ("main", ["chat", "gpt-4o"])
             await server.info.PlanMemory(server_pb2.PlanMemoryRequest(model=name))
             await server.tokenizer.Tokenize(tokenizer_pb2.TokenizeRequest(model=name, text="a"))
-            heard = await server.say(start("a", model=name))
-            assert heard.end("a").HasField("finished")
+            received = await server.say(start("a", model=name))
+            assert received.end("a").HasField("finished")
 
 
 async def test_another_name_is_not_found_and_the_error_has_the_names(serve, tiny_folder):

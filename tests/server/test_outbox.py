@@ -10,14 +10,14 @@ import pytest
 import torch
 from chairlift import _core
 from chairlift.engine.events import SampledLogprobs
-from chairlift.server.convert import Delivery
+from chairlift.server.convert import OutputOptions
 from chairlift.server.outbox import CAPACITY, MAX_TOKEN_BYTES, Outboxes
 from chairlift.v1 import generation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
 VOCAB = 300
-ALL = Delivery(text=True, token_ids=True, logprobs=True, timeline=False, interval=1)
+ALL = OutputOptions(text=True, token_ids=True, logprobs=True, timeline=False, interval=1)
 
 
 class Engine:
@@ -56,16 +56,10 @@ class Engine:
         return SimpleNamespace(events=events, sampled=sampled)
 
 
-def ignore():
-    pass
-
-
-def accept(outbox, engine, delivery=ALL, on_start=ignore):
+def accept(outbox, engine, output=ALL):
     for i, request in enumerate(engine.requests):
         accepted = pb.Accepted(handle=f"h{i}")
-        outbox.accept(
-            request, f"r{i}", accepted, delivery, tenant_label="", arrived_at=0.0, on_start=on_start
-        )
+        outbox.accept(request, f"r{i}", accepted, output, tenant_label="", arrived_at=0.0)
 
 
 def read(outbox):
@@ -116,7 +110,7 @@ async def test_waiting_tokens_come_before_the_end():
 async def test_kept_tokens_of_an_interval_are_no_reason_to_write():
     outboxes, engine = Outboxes(), Engine(1)
     with outboxes.open() as outbox:
-        accept(outbox, engine, Delivery(True, True, False, False, interval=3))
+        accept(outbox, engine, OutputOptions(True, True, False, False, interval=3))
         read(outbox)
         for number in range(6):
             outboxes.post(engine.step(number))
@@ -129,29 +123,24 @@ async def test_kept_tokens_of_an_interval_are_no_reason_to_write():
 
 
 async def test_tokens_go_to_the_stream_of_their_request_and_wake_it_once():
-    outboxes, engine = Outboxes(), Engine(2)
     starts = []
+    outboxes, engine = Outboxes(starts.append), Engine(2)
     with outboxes.open() as first, outboxes.open() as second:
-        first.accept(
-            engine.requests[0], "a", pb.Accepted(), ALL, tenant_label="", arrived_at=0.0,
-            on_start=lambda: starts.append("a"),
-        )  # fmt: skip
-        second.accept(
-            engine.requests[1], "b", pb.Accepted(), ALL, tenant_label="", arrived_at=0.0,
-            on_start=lambda: starts.append("b"),
-        )  # fmt: skip
+        asked = {"tenant_label": "", "arrived_at": 0.0}
+        first.accept(engine.requests[0], "a", pb.Accepted(), ALL, **asked)
+        second.accept(engine.requests[1], "b", pb.Accepted(), ALL, **asked)
         assert [read(first)[0].request_id, read(second)[0].request_id] == ["a", "b"]
         await first.wait()
         waiting = asyncio.create_task(first.wait())
         outboxes.post(engine.step(5))
         await waiting
         outboxes.post(engine.step(6))
-        assert starts == ["a", "b"]
+        assert starts == engine.requests
         assert [(e.request_id, e.tokens.num_tokens) for e in read(first)] == [("a", 2)]
         assert [(e.request_id, e.tokens.num_tokens) for e in read(second)] == [("b", 2)]
 
 
-async def test_tokens_of_a_request_nobody_tracks_are_given_back():
+async def test_tokens_of_a_request_that_is_not_tracked_are_returned():
     outboxes, engine = Outboxes(), Engine(2)
     with outboxes.open() as outbox:
         accept(outbox, engine)
@@ -217,7 +206,7 @@ OPERATIONS = st.lists(
 )
 
 
-class Course:
+class Scenario:
     """One request's side of a random run."""
 
     def __init__(self, outbox, request, name):
@@ -237,7 +226,7 @@ class Course:
         else:
             self.outbox.end(self.request, self.name, finished=pb.Finished())
 
-    def check(self, delivery):
+    def check(self, output):
         numbers = [event.number for event in self.events]
         assert numbers == sorted(set(numbers))
         if self.end == "forget":
@@ -250,33 +239,33 @@ class Course:
         outputs = [event.tokens for event in middle]
         tokens = self.produced
         assert sum(o.num_tokens for o in outputs) == len(tokens)
-        assert "".join(o.text for o in outputs) == "".join(f"<{n}>" for n in tokens) * delivery.text
-        assert [n for o in outputs for n in o.token_ids] == tokens * delivery.token_ids
+        assert "".join(o.text for o in outputs) == "".join(f"<{n}>" for n in tokens) * output.text
+        assert [n for o in outputs for n in o.token_ids] == tokens * output.token_ids
         logprobs = [x for o in outputs for x in o.logprobs.logprobs]
-        assert logprobs == [-float(n) for n in tokens] * delivery.logprobs
+        assert logprobs == [-float(n) for n in tokens] * output.logprobs
         ranks = [x for o in outputs for x in o.logprobs.ranks]
-        assert ranks == [n + 1 for n in tokens] * delivery.logprobs
+        assert ranks == [n + 1 for n in tokens] * output.logprobs
 
 
 @pytest.mark.parametrize("interval", [0, 1, 4])
 @given(operations=OPERATIONS, text=st.booleans(), token_ids=st.booleans(), logprobs=st.booleans())
 async def test_what_is_read_is_what_was_produced(operations, text, token_ids, logprobs, interval):
     outboxes, engine = Outboxes(), Engine(4)
-    delivery = Delivery(text, token_ids, logprobs, timeline=False, interval=interval)
+    output = OutputOptions(text, token_ids, logprobs, timeline=False, interval=interval)
     with outboxes.open() as outbox:
-        accept(outbox, engine, delivery)
-        courses = {f"r{i}": Course(outbox, r, f"r{i}") for i, r in enumerate(engine.requests)}
+        accept(outbox, engine, output)
+        scenarios = {f"r{i}": Scenario(outbox, r, f"r{i}") for i, r in enumerate(engine.requests)}
         ends = [("end", number) for number in range(4)]
         for operation, argument in [*operations, *ends, ("read", 0)]:
             if operation == "step":
                 outboxes.post(engine.step(argument))
-                for course in courses.values():
-                    course.produced += [] if course.end else [argument]
+                for scenario in scenarios.values():
+                    scenario.produced += [] if scenario.end else [argument]
             elif operation == "read":
                 for event in read(outbox):
-                    courses[event.request_id].events.append(event)
+                    scenarios[event.request_id].events.append(event)
             else:
-                courses[f"r{argument}"].do(operation)
+                scenarios[f"r{argument}"].do(operation)
         assert not outbox
-    for course in courses.values():
-        course.check(delivery)
+    for scenario in scenarios.values():
+        scenario.check(output)

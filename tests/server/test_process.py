@@ -19,7 +19,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.server.talk import listen, next_event, start
+from tests.server.connection import next_event, receive, start
 
 PROGRAM = """
 import asyncio, sys
@@ -181,9 +181,9 @@ async def test_sigterm_finishes_running_streams_and_exits_0(spawn):
         await call.write(start("a", max_tokens=250))
         await next_event(call, "tokens")
         process.signal(signal.SIGTERM)
-        heard = await listen(call)
-        assert heard.end("a").finished.reason == pb.FINISH_REASON_LENGTH
-        assert heard.status.code is grpc.StatusCode.OK
+        received = await receive(call)
+        assert received.end("a").finished.reason == pb.FINISH_REASON_LENGTH
+        assert received.status.code is grpc.StatusCode.OK
     assert await process.end() == (0, "")
 
 
@@ -268,15 +268,15 @@ async def test_a_step_that_hangs_fails_every_stream_and_ends_the_process_with_70
         await running.write(start("a", max_tokens=100))
         await next_event(running, "tokens")
         await late.write(start("b", max_tokens=100))
-        heard = [await listen(call) for call in (running, late)]
-        assert heard[0].end("a").failed.error.reason == "ENGINE_DOWN"
+        received = [await receive(call) for call in (running, late)]
+        assert received[0].end("a").failed.error.reason == "ENGINE_DOWN"
         # Refused, or failed if the thread had taken it before it hung.
-        last = heard[1].of("b")[-1]
+        last = received[1].of("b")[-1]
         assert (last.rejected if last.HasField("rejected") else last.failed).error.reason == (
             "ENGINE_DOWN"
         )
-        assert [h.status.code for h in heard] == [grpc.StatusCode.UNAVAILABLE] * 2
-        assert (await listen(idle)).status.code is grpc.StatusCode.UNAVAILABLE
+        assert [h.status.code for h in received] == [grpc.StatusCode.UNAVAILABLE] * 2
+        assert (await receive(idle)).status.code is grpc.StatusCode.UNAVAILABLE
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
     code, _ = await process.end()
     assert code == 70
@@ -301,8 +301,8 @@ async def test_a_second_signal_ends_what_runs(spawn):
         while (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING:
             await asyncio.sleep(0.01)
         process.signal(signal.SIGTERM)
-        heard = await listen(call)
-        assert heard.end("a").failed.error.reason == "DRAINING"
+        received = await receive(call)
+        assert received.end("a").failed.error.reason == "DRAINING"
     assert (await process.end())[0] == 0
 
 
@@ -323,8 +323,8 @@ async def hold_the_lock(process):
     async with grpc.aio.insecure_channel(await process.ready()) as channel:
         call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
         await call.write(start("a", max_tokens=100))
-        heard = await listen(call)
-    assert heard.status.code is grpc.StatusCode.UNAVAILABLE
+        received = await receive(call)
+    assert received.status.code is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_native_code_that_keeps_the_interpreters_lock_ends_the_process_with_70(spawn):
@@ -385,5 +385,5 @@ async def test_a_process_that_was_stopped_for_longer_than_a_step_may_take_goes_o
             process.signal(signal.SIGCONT)
             await next_event(call, "tokens")
         process.signal(signal.SIGTERM)
-        assert (await listen(call)).end("a").failed.error.reason == "DRAINING"
+        assert (await receive(call)).end("a").failed.error.reason == "DRAINING"
     assert (await process.end())[0] == 0

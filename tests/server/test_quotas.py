@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import pytest
 from chairlift.errors import Reason, RequestError
-from chairlift.server.quotas import Limits, Quotas
+from chairlift.server.quotas import QuotaLimits, Quotas
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.server.talk import cancel, listen, next_event, start
+from tests.server.connection import cancel, next_event, receive, start
 
 HALF_A_BATCH = {"batching": "static", "batch_size": 8, "batch_timeout_s": 60}
 """Requests wait as long as their stream is open."""
@@ -27,79 +27,79 @@ class Clock:
 
 def refusal(quotas, tenant="ann"):
     with pytest.raises(RequestError) as error:
-        quotas.enter(tenant)
+        quotas.acquire(tenant)
     assert error.value.reason is Reason.QUOTA_EXCEEDED
     return error.value
 
 
-def test_a_bucket_gives_a_second_at_once_and_then_the_rate():
+def test_a_bucket_allows_a_burst_of_one_second_and_then_the_rate():
     clock = Clock()
-    quotas = Quotas(Limits(rate=4.0), clock)
+    quotas = Quotas(QuotaLimits(rate=4.0), clock)
     for _ in range(4):
-        quotas.enter("ann")
+        quotas.acquire("ann")
     assert refusal(quotas).retry_after_s == 0.25
     clock.now += 0.25
-    quotas.enter("ann")
+    quotas.acquire("ann")
     assert "tenant_rate" in refusal(quotas).message
     clock.now += 1000
     for _ in range(4):
-        quotas.enter("ann")
+        quotas.acquire("ann")
     refusal(quotas)
-    quotas.enter("bob")
+    quotas.acquire("bob")
 
 
-def test_a_rate_below_one_lets_one_request_come():
+def test_a_rate_below_one_allows_one_request():
     clock = Clock()
-    quotas = Quotas(Limits(rate=0.1), clock)
-    quotas.enter("ann")
+    quotas = Quotas(QuotaLimits(rate=0.1), clock)
+    quotas.acquire("ann")
     assert refusal(quotas).retry_after_s == pytest.approx(10)
     clock.now += 10
-    quotas.enter("ann")
+    quotas.acquire("ann")
 
 
 @given(st.lists(st.floats(0, 2), max_size=60), st.floats(0.1, 8))
 def test_no_arrivals_pass_more_than_the_rate_allows(gaps, rate):
     clock = Clock()
-    quotas = Quotas(Limits(rate=rate), clock)
+    quotas = Quotas(QuotaLimits(rate=rate), clock)
     num_passed = 0
     for gap in gaps:
         clock.now += gap
         try:
-            quotas.enter("ann").leave()
+            quotas.acquire("ann").release()
             num_passed += 1
         except RequestError as error:
             # One that waits as told is let in.
             clock.now += error.retry_after_s + 1e-9
-            quotas.enter("ann").leave()
+            quotas.acquire("ann").release()
             num_passed += 1
         assert num_passed <= max(rate, 1) + rate * clock.now + 1e-6
 
 
-def test_a_seat_that_is_left_twice_is_one_seat():
-    quotas = Quotas(Limits(max_requests=1, max_queued_tokens=10))
-    seat = quotas.enter("ann")
-    seat.queue(10)
+def test_a_lease_that_is_released_twice_counts_once():
+    quotas = Quotas(QuotaLimits(max_requests=1, max_queued_tokens=10))
+    lease = quotas.acquire("ann")
+    lease.reserve(10)
     for _ in range(2):
-        seat.start()
-        seat.leave()
-    quotas.enter("ann").queue(10)
+        lease.start()
+        lease.release()
+    quotas.acquire("ann").reserve(10)
     refusal(quotas)
 
 
 def test_tenants_that_come_and_go_are_forgotten():
     clock = Clock()
-    quotas = Quotas(Limits(rate=1.0), clock)
-    staying = quotas.enter("staying")
+    quotas = Quotas(QuotaLimits(rate=1.0), clock)
+    staying = quotas.acquire("staying")
     for number in range(10_000):
         clock.now += 0.01
-        quotas.enter(f"tenant {number}").leave()
+        quotas.acquire(f"tenant {number}").release()
     assert len(quotas) < 2048
-    staying.leave()
+    staying.release()
 
 
 async def events_of(server, commands, tenant):
     metadata = (("chairlift-tenant", tenant),)
-    return await listen(server.generation.Generate(iter(commands), metadata=metadata))
+    return await receive(server.generation.Generate(iter(commands), metadata=metadata))
 
 
 def error_of(event, reason="QUOTA_EXCEEDED"):
@@ -133,9 +133,9 @@ async def test_live_requests_have_a_quota_that_is_given_back(serve):
         ann.cancel()
         bob.cancel()
         await server.until_idle()
-        heard = await events_of(server, [start("a"), start("b")], "ann")
-        assert heard.end("a").HasField("finished")
-        assert heard.end("b").HasField("finished")
+        received = await events_of(server, [start("a"), start("b")], "ann")
+        assert received.end("a").HasField("finished")
+        assert received.end("b").HasField("finished")
 
 
 async def test_waiting_tokens_have_a_quota(serve):
@@ -152,11 +152,11 @@ async def test_waiting_tokens_have_a_quota(serve):
         await call.write(start("c", prompt=range(1, 11)))
         assert (await next_event(call, "accepted"))[-1].request_id == "c"
         await call.done_writing()
-        heard = await listen(call)
-        assert heard.end("a").HasField("finished")
-        assert heard.end("c").HasField("finished")
-        heard = await server.say(start("b", prompt=range(1, 41)))
-        assert heard.end("b").HasField("finished")
+        received = await receive(call)
+        assert received.end("a").HasField("finished")
+        assert received.end("c").HasField("finished")
+        received = await server.say(start("b", prompt=range(1, 41)))
+        assert received.end("b").HasField("finished")
 
 
 async def test_waiting_tokens_of_all_tenants_have_a_cap(serve):
@@ -174,16 +174,16 @@ async def test_waiting_tokens_of_all_tenants_have_a_cap(serve):
         message = error_of(rejected, "QUEUE_FULL")
         assert message == "max_queued_tokens: 30 of 40 tokens wait already"
         await ann.done_writing()
-        assert (await listen(ann)).end("a").HasField("finished")
+        assert (await receive(ann)).end("a").HasField("finished")
         await bob.write(start("b", prompt=range(1, 41)))
         await bob.done_writing()
-        assert (await listen(bob)).end("b").HasField("finished")
+        assert (await receive(bob)).end("b").HasField("finished")
         status = (await server.one(start("a", prompt=range(1, 42)))).status
         assert status.reason == "PROMPT_TOO_LONG"
         assert "max_queued_tokens is 40" in status.message
 
 
-async def test_a_prompt_over_the_quota_of_tokens_is_not_told_to_come_again(serve):
+async def test_a_prompt_over_the_quota_of_tokens_has_no_retry_delay(serve):
     async with serve(server={"tenant_max_queued_tokens": 40}) as server:
         status = (await server.one(start("a", prompt=range(1, 42)))).status
         assert (status.code, status.reason) == (
@@ -193,7 +193,7 @@ async def test_a_prompt_over_the_quota_of_tokens_is_not_told_to_come_again(serve
         assert status.retry_after_s is None
 
 
-async def test_a_wrong_request_keeps_no_seat(serve):
+async def test_a_wrong_request_keeps_no_lease(serve):
     async with serve(server={"tenant_max_requests": 1}) as server:
         for _ in range(3):
             status = (await server.one(start("a", prompt=range(400)))).status
@@ -256,6 +256,6 @@ async def test_a_tenant_has_one_share_of_the_queue_over_all_its_connections(serv
             assert {error.reason for error in refused} == {"QUOTA_EXCEEDED"}
             assert "quota tenant_share: this tenant has" in refused[-1].message
             for _ in range(20):
-                heard = await events_of(server, [start("a")], "bob")
-                assert heard.end("a").HasField("finished")
+                received = await events_of(server, [start("a")], "bob")
+                assert received.end("a").HasField("finished")
         await server.until_idle()

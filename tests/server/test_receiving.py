@@ -9,8 +9,8 @@ from chairlift.server import memory, receiving
 from chairlift.server.memory import resident_bytes
 from chairlift.v1 import generation_pb2 as pb
 
+from tests.server.connection import Status, next_event, start
 from tests.server.raw_http2 import GENERATE, GENERATE_ONE, message, raw_client
-from tests.server.talk import Status, next_event, start
 
 LENGTH = 4096
 FEW = {"max_receive_bytes": LENGTH, "receive_memory_bytes": LENGTH}

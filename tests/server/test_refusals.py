@@ -8,7 +8,7 @@ from chairlift.v1 import embedding_pb2, server_pb2, tokenizer_pb2
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import duration_pb2
 
-from tests.server.talk import next_event, start, status_of
+from tests.server.connection import next_event, start, status_of
 
 Code = grpc.StatusCode
 SHORT = duration_pb2.Duration(nanos=1)
@@ -163,9 +163,9 @@ CASES = {
 }
 
 
-def rejected(heard, request_id="bad"):
+def rejected(received, request_id="bad"):
     """The one rejection of an id: command, code, reason and field."""
-    (event,) = (e for e in heard.of(request_id) if e.HasField("rejected"))
+    (event,) = (e for e in received.of(request_id) if e.HasField("rejected"))
     assert not event.last
     error = event.rejected.error
     assert error.message
@@ -177,12 +177,12 @@ def rejected(heard, request_id="bad"):
 async def test_a_wrong_request_is_rejected_and_its_neighbours_go_on(serve, case):
     command, expected = CASES[case]
     async with serve() as server:
-        heard = await server.say(start("good"), command, start("after"))
-        assert heard.status.code is Code.OK
-        assert rejected(heard) == (pb.COMMAND_KIND_START, expected)
-        assert heard.kinds("bad") == ["rejected"]
+        received = await server.say(start("good"), command, start("after"))
+        assert received.status.code is Code.OK
+        assert rejected(received) == (pb.COMMAND_KIND_START, expected)
+        assert received.kinds("bad") == ["rejected"]
         for request_id in ("good", "after"):
-            assert heard.end(request_id).finished.reason == pb.FINISH_REASON_LENGTH
+            assert received.end(request_id).finished.reason == pb.FINISH_REASON_LENGTH
         alone = await server.one(command)
         code, reason, field = expected
         assert (alone.status.code, alone.status.reason, alone.events) == (code, reason, [])
@@ -195,28 +195,28 @@ async def test_a_wrong_request_is_rejected_and_its_neighbours_go_on(serve, case)
 )
 async def test_an_id_that_is_no_label_is_rejected(serve, request_id):
     async with serve() as server:
-        heard = await server.say(start(request_id))
-        _, status = rejected(heard, request_id)
+        received = await server.say(start(request_id))
+        _, status = rejected(received, request_id)
         assert status == (Code.INVALID_ARGUMENT, "BAD_PARAMETER", "request_id")
 
 
 async def test_a_prompt_that_the_pool_can_never_hold_is_a_failed_precondition(serve, kv_blocks):
     async with serve(kv_cache_memory=kv_blocks(4)) as server:
-        heard = await server.say(start("bad", prompt=[1] * 100), start("good"))
-        _, status = rejected(heard)
+        received = await server.say(start("bad", prompt=[1] * 100), start("good"))
+        _, status = rejected(received)
         assert status == (Code.FAILED_PRECONDITION, "KV_CAPACITY", "prompt")
-        assert heard.end("good").HasField("finished")
+        assert received.end("good").HasField("finished")
         await server.until_idle()
 
 
 async def test_a_duplicate_id_is_rejected_and_the_live_request_untouched(serve):
     async with serve() as server:
         alone = await server.say(start("a", max_tokens=60))
-        heard = await server.say(start("a", max_tokens=60), start("a", prompt=[7]))
-        command, status = rejected(heard, "a")
+        received = await server.say(start("a", max_tokens=60), start("a", prompt=[7]))
+        command, status = rejected(received, "a")
         assert command == pb.COMMAND_KIND_START
         assert status == (Code.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID", "request_id")
-        assert heard.tokens("a") == alone.tokens("a")
+        assert received.tokens("a") == alone.tokens("a")
 
 
 async def test_a_full_queue_is_resource_exhausted_with_a_time_to_retry(serve):
@@ -224,8 +224,8 @@ async def test_a_full_queue_is_resource_exhausted_with_a_time_to_retry(serve):
         call = server.generation.Generate()
         await call.write(start("running", max_tokens=250))
         await next_event(call, "tokens")
-        heard = await server.say(*(start(f"r{i}", max_tokens=1) for i in range(6)))
-        refused = [e for e in heard.events if e.HasField("rejected")]
+        received = await server.say(*(start(f"r{i}", max_tokens=1) for i in range(6)))
+        refused = [e for e in received.events if e.HasField("rejected")]
         assert 3 <= len(refused) <= 4
         for event in refused:
             error = event.rejected.error
@@ -242,10 +242,10 @@ async def test_a_full_queue_is_the_status_of_generate_one(serve):
         await next_event(call, "tokens")
         await call.write(start("waiting", max_tokens=250))
         await next_event(call, "accepted")
-        heard = await server.one(start("a"))
-        assert heard.status.code is Code.RESOURCE_EXHAUSTED
-        assert heard.status.reason == "QUEUE_FULL"
-        assert heard.status.retry_after_s >= 1
+        received = await server.one(start("a"))
+        assert received.status.code is Code.RESOURCE_EXHAUSTED
+        assert received.status.reason == "QUEUE_FULL"
+        assert received.status.retry_after_s >= 1
         call.cancel()
         await server.until_idle()
 
@@ -253,18 +253,18 @@ async def test_a_full_queue_is_the_status_of_generate_one(serve):
 async def test_a_request_that_does_not_start_in_time_fails(serve):
     async with serve(max_num_seqs=1) as server:
         waiting = start("late", schedule=pb.Schedule(queue_timeout=SHORT))
-        heard = await server.say(start("first", max_tokens=50), waiting)
-        failed = heard.end("late").failed
+        received = await server.say(start("first", max_tokens=50), waiting)
+        failed = received.end("late").failed
         assert failed.error.code == pb.STATUS_CODE_DEADLINE_EXCEEDED
         assert failed.error.reason == "QUEUE_TIMEOUT"
-        assert heard.end("first").HasField("finished")
+        assert received.end("first").HasField("finished")
 
 
 async def test_the_time_limit_ends_a_request_with_what_there_is(serve):
     async with serve() as server:
         limit = pb.Schedule(time_limit=duration_pb2.Duration(nanos=30_000_000))
-        heard = await server.say(start("a", max_tokens=253, schedule=limit))
-        assert heard.end("a").finished.reason == pb.FINISH_REASON_TIME_LIMIT
+        received = await server.say(start("a", max_tokens=253, schedule=limit))
+        assert received.end("a").finished.reason == pb.FINISH_REASON_TIME_LIMIT
 
 
 async def test_commands_that_this_version_does_not_carry_out_are_rejected(serve):

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from tests.server.talk import Status, start
+from tests.server.connection import Status, start
 
 Code = grpc.StatusCode
 

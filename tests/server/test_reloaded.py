@@ -66,7 +66,7 @@ def test_what_was_in_a_file_that_is_gone_is_withdrawn_after_a_while(file, clock,
     assert value.current() == "first"
     clock.passed = GRACE_S + 0.1
     assert value.current() == value.current() == "nothing"
-    assert caplog.text.count("nothing of the old file is valid any more: option: ") == 1
+    assert caplog.text.count("the old file is withdrawn: option: ") == 1
     replace(file, "second")
     assert value.current() == "second"
 
@@ -95,7 +95,7 @@ def test_what_was_withdrawn_does_not_come_back_with_a_file_that_is_wrong(file, c
     assert value.current() == "nothing"
     replace(file, "wrong")
     assert value.current() == "nothing"
-    assert "nothing of the old file is valid any more: option: wrong" in caplog.text
+    assert "the old file is withdrawn: option: wrong" in caplog.text
 
 
 @pytest.mark.parametrize("go", GONE.values(), ids=GONE)
@@ -123,25 +123,25 @@ def test_a_mode_that_is_mended_is_noticed(file, clock, caplog):
     replace(file, "second")
     file.chmod(0o604)
     assert value.current() == "first"
-    assert "everybody on this machine" in caplog.text
+    assert "is open to every user" in caplog.text
     file.chmod(0o600)
     assert value.current() == "second"
 
 
 def test_a_cause_beside_the_file_that_is_mended_is_noticed(file, clock):
-    trouble = []
+    error = []
 
     def load():
-        if trouble:
+        if error:
             message = "option: too many open files"
             raise ConfigError(message)
         return file.read_text()
 
     value = Reloaded((file,), load, clock=clock)
     replace(file, "second")
-    trouble.append(True)
+    error.append(True)
     assert value.current() == "first"
-    trouble.clear()
+    error.clear()
     clock.passed = 2
     assert value.current() == "second"
 

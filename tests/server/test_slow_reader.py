@@ -8,7 +8,7 @@ from chairlift.server import outbox
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc, server_pb2
 
-from tests.server.talk import Status, cancel, listen, start
+from tests.server.connection import Status, cancel, receive, start
 
 ALL = pb.Output(token_ids=True, logprobs=0)
 
@@ -72,15 +72,15 @@ async def test_a_client_that_reads_late_gets_everything_in_fewer_events(serve):
         await call.done_writing()
         while (await server.load()).num_running or (await server.load()).num_waiting:
             await asyncio.sleep(0.01)
-        heard = await listen(call)
+        received = await receive(call)
         for i in range(1, 64):
-            assert len(heard.tokens(f"r{i}")) == 150
-            assert heard.end(f"r{i}").HasField("finished")
-        assert len(heard.events) < 64 * 150
+            assert len(received.tokens(f"r{i}")) == 150
+            assert received.end(f"r{i}").HasField("finished")
+        assert len(received.events) < 64 * 150
         await channel.close()
 
 
-async def test_requests_of_a_full_stream_stand_still_until_it_is_read(serve, monkeypatch):
+async def test_requests_of_a_full_stream_are_suspended_until_it_is_read(serve, monkeypatch):
     monkeypatch.setattr(outbox, "MAX_TOKEN_BYTES", 1024)
     async with serve(max_num_seqs=64, max_num_batched_tokens=256) as server:
         channel = grpc.aio.insecure_channel(server.address, options=SMALL_WINDOW)
@@ -95,11 +95,11 @@ async def test_requests_of_a_full_stream_stand_still_until_it_is_read(serve, mon
         # The rows go to whoever wants them meanwhile.
         alone = (await server.say(start("b"))).tokens("b")
         assert len(alone) == 8
-        heard = await listen(call)
+        received = await receive(call)
         for i in range(256):
-            assert len(heard.tokens(f"r{i}")) == 200
-            assert heard.end(f"r{i}").HasField("finished")
-        assert len({tuple(heard.tokens(f"r{i}")) for i in range(256)}) == 1
+            assert len(received.tokens(f"r{i}")) == 200
+            assert received.end(f"r{i}").HasField("finished")
+        assert len({tuple(received.tokens(f"r{i}")) for i in range(256)}) == 1
         await channel.close()
 
 

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from chairlift.server.batch_end import BatchEnd
+from chairlift.server.registry import BatchEnd
 
-from tests.server.talk import listen, next_event, start
+from tests.server.connection import next_event, receive, start
 
 # Nothing here takes so long unless it waits for the timeout; the test would time out then.
 STATIC = {"batching": "static", "batch_timeout_s": 3600, "max_num_seqs": 4}
@@ -13,9 +13,9 @@ STATIC = {"batching": "static", "batch_timeout_s": 3600, "max_num_seqs": 4}
 
 async def test_a_partial_batch_runs_when_its_stream_half_closes(serve):
     async with serve(**STATIC) as server:
-        heard = await server.say(start("a"), start("b"))
-        assert heard.end("a").HasField("finished")
-        assert heard.end("b").HasField("finished")
+        received = await server.say(start("a"), start("b"))
+        assert received.end("a").HasField("finished")
+        assert received.end("b").HasField("finished")
 
 
 async def test_a_call_of_one_request_does_not_wait(serve):
@@ -32,14 +32,16 @@ async def test_a_full_batch_runs_on_an_open_stream_and_the_rest_after_half_close
         while len(ended) < 4:
             ended |= {e.request_id for e in (await next_event(call, "finished")) if e.last}
         await call.done_writing()
-        heard = await listen(call)
-        assert ended | {e.request_id for e in heard.events if e.last} == {f"r{i}" for i in range(6)}
+        received = await receive(call)
+        assert ended | {e.request_id for e in received.events if e.last} == {
+            f"r{i}" for i in range(6)
+        }
 
 
 async def test_more_than_a_batch_of_a_half_closed_stream_runs_to_the_last(serve):
     async with serve(**STATIC) as server:
-        heard = await server.say(*(start(f"r{i}") for i in range(11)))
-        assert all(heard.end(f"r{i}").HasField("finished") for i in range(11))
+        received = await server.say(*(start(f"r{i}") for i in range(11)))
+        assert all(received.end(f"r{i}").HasField("finished") for i in range(11))
 
 
 async def test_an_open_stream_with_waiting_requests_holds_the_batch_until_it_breaks(serve):
@@ -66,24 +68,24 @@ def batch_end(flushes):
 
 
 def test_flush_comes_when_the_last_open_stream_half_closes(batch_end, flushes):
-    batch_end.joined(half_closed=False)
-    batch_end.joined(half_closed=False)
+    batch_end.add(half_closed=False)
+    batch_end.add(half_closed=False)
     batch_end.half_closed(1)
     assert not flushes
     batch_end.half_closed(1)
     assert flushes
 
 
-def test_flush_comes_when_the_request_of_an_open_stream_leaves(batch_end, flushes):
-    batch_end.joined(half_closed=False)
-    batch_end.joined(half_closed=True)
+def test_flush_comes_when_the_request_of_an_open_stream_ends(batch_end, flushes):
+    batch_end.add(half_closed=False)
+    batch_end.add(half_closed=True)
     assert not flushes
-    batch_end.left(half_closed=False)
+    batch_end.remove(half_closed=False)
     assert flushes
 
 
-def test_nothing_is_flushed_for_nobody(batch_end, flushes):
+def test_nothing_is_flushed_without_a_waiting_request(batch_end, flushes):
     batch_end.half_closed(0)
-    batch_end.joined(half_closed=False)
-    batch_end.left(half_closed=False)
+    batch_end.add(half_closed=False)
+    batch_end.remove(half_closed=False)
     assert not flushes

@@ -9,7 +9,7 @@ from chairlift.server.status import to_error, to_status
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import tokenizer_pb2
 
-from tests.server.talk import start, status_of
+from tests.server.connection import start, status_of
 
 Code = grpc.StatusCode
 MAX_METADATA = 8_192
@@ -75,9 +75,9 @@ async def test_an_error_quotes_100_characters_of_a_role(serve, role):
         assert (status.code, status.reason) == (Code.INVALID_ARGUMENT, "BAD_PARAMETER")
         assert status.message.startswith("chat template: unknown role ")
         assert len(status.message) < 150
-        heard = await server.say(command)
-        assert heard.status.code is Code.OK
-        (event,) = heard.events
+        received = await server.say(command)
+        assert received.status.code is Code.OK
+        (event,) = received.events
         assert event.rejected.error.message == status.message
 
 

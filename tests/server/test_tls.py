@@ -36,17 +36,17 @@ async def test_a_client_that_trusts_the_authority_is_answered(serve, certificate
 
 
 async def test_plain_text_and_strange_authorities_reach_nothing(serve, certificates, tmp_path):
-    stranger = Certificates(tmp_path / "stranger")
+    unknown = Certificates(tmp_path / "unknown")
     async with serve(listen="127.0.0.1:0", server=certificates.tls) as server:
-        for trust in ({}, stranger.trust):
+        for trust in ({}, unknown.trust):
             async with connect_async(server.address, **trust) as client:
                 with pytest.raises(ServerError, match="UNAVAILABLE"):
                     await client.is_serving()
 
 
-async def test_mutual_tls_asks_for_a_certificate_of_the_authority(serve, certificates, tmp_path):
-    stranger = Certificates(tmp_path / "stranger")
-    forged = {**stranger.client, **certificates.trust}
+async def test_mutual_tls_requires_a_certificate_of_the_authority(serve, certificates, tmp_path):
+    unknown = Certificates(tmp_path / "unknown")
+    forged = {**unknown.client, **certificates.trust}
     async with serve(listen="127.0.0.1:0", server=certificates.mutual_tls) as server:
         async with connect_async(server.address, **certificates.client) as client:
             assert await client.is_serving()
@@ -210,9 +210,9 @@ def test_the_key_of_another_certificate_is_refused(certificates, tmp_path):
     )
 
 
-def test_a_key_that_everybody_may_read_is_refused(certificates):
+def test_a_key_that_is_world_readable_is_refused(certificates):
     certificates.key.chmod(0o644)
-    assert "everybody on this machine may open" in refused(**certificates.tls)
+    assert "is open to every user" in refused(**certificates.tls)
     certificates.key.chmod(0o640)
     Server(engine_config(), ServerConfig(**certificates.tls))
 
@@ -230,7 +230,7 @@ async def test_the_metrics_stay_on_loopback(certificates):
     assert refused(metrics_listen="0.0.0.0:0", **settings).startswith("metrics_listen: 0.0.0.0:0")
 
 
-def test_an_encrypted_key_is_refused_and_asks_nobody(certificates):
+def test_an_encrypted_key_is_refused_without_a_prompt(certificates):
     key = serialization.load_pem_private_key(certificates.key.read_bytes(), None)
     certificates.key.write_bytes(
         key.private_bytes(

@@ -5,17 +5,17 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 from chairlift.server import steps
-from chairlift.server.live import LiveRequests
+from chairlift.server.registry import Registry
 from chairlift.server.server_service import MAX_WATCHES
 from chairlift.types import Sampling, Stopping
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
-from tests.server.talk import Status, start
+from tests.server.connection import Status, start
 
 
 @pytest.fixture
 def feeds():
-    return steps.StepFeeds(LiveRequests(), started_ns=0)
+    return steps.StepFeeds(Registry(), started_ns=0)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def decoded(data):
     return server_pb2.WatchStepsResponse.FromString(data)
 
 
-async def test_a_step_is_encoded_once_for_all_who_have_no_row_in_it(
+async def test_a_step_is_encoded_once_for_all_tenants_without_a_row_in_it(
     feeds, watch, records, monkeypatch
 ):
     made = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chairlift.cli.errors import complain
+from chairlift.cli.errors import print_error
 from chairlift.cli.remote import (
     DEFAULT_TARGET,
     MaxTokens,
@@ -112,7 +112,7 @@ class _Conversation:
                 typer.secho(HINT, dim=True)
 
     def _take(self, line: str) -> bool:
-        """Obey a command or answer a line; return whether the conversation goes on."""
+        """Execute a command or answer a line; return whether the conversation goes on."""
         command = _COMMAND.fullmatch(line)
         match command["name"] if command is not None else "":
             case "":
@@ -127,7 +127,7 @@ class _Conversation:
             case "system":
                 self._begin_anew(((command and command["rest"]) or "").strip())
             case name:
-                complain(f"no such command: /{name}; /help lists them")
+                print_error(f"no such command: /{name}; /help lists them")
         return True
 
     def _begin_anew(self, system: str) -> None:
@@ -150,7 +150,7 @@ class _Conversation:
             printer.write(" …")
         printer.end()
         if error:
-            complain(error)
+            print_error(error)
         elif printer.text:
             self.turns += [question, ChatMessage("assistant", printer.text)]
 

@@ -12,9 +12,9 @@ from chairlift.cli.errors import (
     FAILED,
     WRONG_USE,
     UsageError,
-    complain,
     exit_code_of,
     message_of,
+    print_error,
     with_source,
 )
 from chairlift.errors import ChairliftError, ConfigError
@@ -29,7 +29,7 @@ class Command(TyperCommand):
     """One command."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, typer's own types
-        """Writes the options by panel; a name too long for its column has a line of its own."""
+        """Write the options by panel; a name too long for its column has a line of its own."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -43,7 +43,7 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401, typer's own signature
-        """Runs the command; an error about a setting names where the setting came from."""
+        """Run the command; an error about a setting names where the setting came from."""
         try:
             return super().invoke(ctx)
         except ConfigError as error:
@@ -54,7 +54,7 @@ class Commands(TyperGroup):
     """A group of commands; that of the whole program ends the process."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002, as typer
-        """Writes the first sentence of each command's help, whole."""
+        """Write the first sentence of each command's help, whole."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [
@@ -64,7 +64,7 @@ class Commands(TyperGroup):
             )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401, typer's own
-        """Prints the help where nothing follows."""
+        """Print the help where nothing follows."""
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(WRONG_USE)
@@ -72,27 +72,27 @@ class Commands(TyperGroup):
         return parsed
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401, typer's own
-        """Finds the command, or fails with the nearest name."""
+        """Find the command, or fails with the nearest name."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
             ctx.fail(f"no such command: {name}{nearest(name, self.commands)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401, typer's own signature
-        """Runs a command and ends the process; an expected error is one line."""
+        """Run a command and ends the process; an expected error is one line."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except (ChairliftError, UsageError) as error:
-            complain(message_of(error))
+            print_error(message_of(error))
             code = exit_code_of(error)
         except typer.Abort:
-            complain("the input has ended")
+            print_error("the input has ended")
             code = FAILED
         sys.exit(code)
 
 
 def new_app(text: str, name: str | None = None) -> typer.Typer:
-    """Gives an empty group of commands.
+    """Return an empty group of commands.
 
     Args:
         text: Its help.
@@ -112,5 +112,5 @@ def new_app(text: str, name: str | None = None) -> typer.Typer:
 
 
 def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> None:
-    """Adds a command to a group."""
+    """Add a command to a group."""
     app.command(name, cls=Command)(command)

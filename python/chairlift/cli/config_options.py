@@ -65,7 +65,7 @@ def engine_options(
     without: frozenset[str] = frozenset(),
     defaults: Mapping[str, object] | None = None,
 ) -> Callable[[Command], Command]:
-    """Decorates a command that takes `settings: dict[str, Any]`, the values for `EngineConfig`.
+    """Decorate a command that takes `settings: dict[str, Any]`, the values for `EngineConfig`.
 
     Args:
         only: Settings that matter to this command.
@@ -85,7 +85,7 @@ def config_options(
     panel: str,
     defaults: Mapping[str, object] | None = None,
 ) -> Callable[[Command], Command]:
-    """Decorates a command that takes a dict of settings.
+    """Decorate a command that takes a dict of settings.
 
     Args:
         config: Where the settings, their types and defaults are defined.

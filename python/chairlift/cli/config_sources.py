@@ -59,7 +59,7 @@ def known_variables() -> set[str]:
 
 
 def check_environment() -> None:
-    """Looks for variables of this program that it does not know.
+    """Look for variables of this program that it does not know.
 
     Raises:
         ConfigError: There is one; the message names the nearest that is known.
@@ -74,7 +74,7 @@ def check_environment() -> None:
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Makes a TOML file's entries the defaults of the options; names are those of the options.
+    """Make a TOML file's entries the defaults of the options; names are those of the options.
 
     Raises:
         ConfigError: The file cannot be read, names an option twice or one that there is not, or
@@ -137,7 +137,7 @@ def _line_of(key: str, text: str) -> int:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Gives the end of an error about a name that nobody knows; empty where none is like it."""
+    """Return the end of an error about a name that nobody knows; empty where none is like it."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; the nearest is {matches[0]}" if matches else ""
 
@@ -174,7 +174,7 @@ def settings_of(context: typer.Context, configs: Iterable[BaseModel]) -> Iterato
 
 
 def place_of(context: typer.Context, parameter: Any) -> str:  # noqa: ANN401, of the parser
-    """Names a setting by where its value came from: its flag, its variable, or file, line and key.
+    """Name a setting by where its value came from: its flag, its variable, or file, line and key.
 
     Args:
         context: Of the command.

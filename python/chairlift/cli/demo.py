@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 
 from chairlift.cli.board import Board, Line
-from chairlift.cli.picture import Seat, draw, render_terminal
+from chairlift.cli.picture import Cell, draw, render_terminal
 from chairlift.cli.picture_svg import render_svg
 from chairlift.cli.remote import answer_all
 from chairlift.config import Batching
@@ -61,12 +61,12 @@ def demo(
     console = Console()
     board = Board([text for text, _ in PROMPTS])
     with _server(rows, tokens, batching) as (target, process):
-        seats = asyncio.run(_ride(console, target, process, board))
+        cells = asyncio.run(_stream_prompts(console, target, process, board))
     console.print(board.answers())
     labels = {
         f"{i}": f"{line.prompt}  ({line.num_tokens} tokens)" for i, line in enumerate(board.lines)
     }
-    figure = draw(seats, labels, rows)
+    figure = draw(cells, labels, rows)
     console.print(render_terminal(figure, console.width), "")
     title = f"{len(PROMPTS)} prompts, {rows} rows, {batching} batching"
     try:
@@ -102,10 +102,10 @@ def _server(
                 process.wait()
 
 
-async def _ride(
+async def _stream_prompts(
     console: Console, target: str, process: subprocess.Popen[bytes], board: Board
-) -> list[Seat]:
-    """Sends the prompts, shows the answers as they come, and gives the recorded seats."""
+) -> list[Cell]:
+    """Send the prompts, shows the answers as they come, and return the recorded cells."""
     from chairlift.client import connect_async, new_start
 
     starts = [
@@ -116,18 +116,18 @@ async def _ride(
     ]
     async with connect_async(target) as client:
         await _until_serving(client, process)
-        recorder = Recorder()
+        recorder = StepRecorder()
         recording = asyncio.create_task(recorder.record(await client.watch_steps()))
         await _show(console, client, board, starts)
         await recorder.until((await client.load()).num_steps)
         recording.cancel()
-    return recorder.seats
+    return recorder.cells
 
 
 async def _show(
     console: Console, client: "AsyncClient", board: Board, starts: "list[generation_pb2.Start]"
 ) -> None:
-    """Answers all prompts at full speed and shows them in slow motion, in the same order."""
+    """Answer all prompts at full speed and shows them in slow motion, in the same order."""
     film = SlowMotion([line.prompt for line in board.lines])
     with Live(film.board, console=console, transient=True, refresh_per_second=25):
         showing = asyncio.create_task(film.play())
@@ -153,7 +153,7 @@ class SlowMotion:
         self._takes: asyncio.Queue[tuple[int, Line] | None] = asyncio.Queue()
 
     def take(self, number: int, line: Line) -> None:
-        """Notes how a line looks now."""
+        """Note how a line looks now."""
         self._takes.put_nowait((number, copy(line)))
 
     def end(self) -> None:
@@ -161,7 +161,7 @@ class SlowMotion:
         self._takes.put_nowait(None)
 
     async def play(self) -> None:
-        """Brings the board up to one take after the other."""
+        """Bring the board up to one take after the other."""
         grown: set[int] = set()
         while (take := await self._takes.get()) is not None:
             number, line = take
@@ -184,26 +184,26 @@ async def _until_serving(client: "AsyncClient", process: subprocess.Popen[bytes]
     raise ChairliftError(message)
 
 
-class Recorder:
+class StepRecorder:
     """Who sat where, from a watch of the engine's steps."""
 
     def __init__(self) -> None:
-        self.seats: list[Seat] = []
+        self.cells: list[Cell] = []
         self._last = 0
         self._grown = asyncio.Event()
 
     async def record(self, steps: "AsyncIterator[server_pb2.Step]") -> None:
-        """Takes steps until the watch ends."""
+        """Take steps until the watch ends."""
         async for step in steps:
-            self.seats += [
-                Seat(step.step, row.row, row.request_id, row.num_tokens, row.sampled)
+            self.cells += [
+                Cell(step.step, row.row, row.request_id, row.num_tokens, row.sampled)
                 for row in step.rows
             ]
             self._last = step.step
             self._grown.set()
 
     async def until(self, step: int) -> None:
-        """Waits for a step: the watch is a call of its own and may lag behind the answers."""
+        """Wait for a step: the watch is a call of its own and may lag behind the answers."""
         async with asyncio.timeout(WATCH_TIMEOUT_S):
             while self._last < step:
                 self._grown.clear()

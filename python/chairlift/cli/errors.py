@@ -25,18 +25,18 @@ UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 """Base of the parser's errors, which typer does not export."""
 
 
-def complain(message: str) -> None:
-    """Prints one line for people to stderr."""
+def print_error(message: str) -> None:
+    """Print one line for people to stderr."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
 
 
 def exit_code_of(error: Exception) -> int:
-    """Gives the exit code of a command that ends with an error."""
+    """Return the exit code of a command that ends with an error."""
     return WRONG_USE if isinstance(error, ConfigError | UsageError) else FAILED
 
 
 def message_of(error: Exception) -> str:
-    """Words an error in the style of this project: lower case, no period, its source first."""
+    """Format an error in the style of this project: lower case, no period, its source first."""
     if not isinstance(error, UsageError):
         return str(error)
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
@@ -50,7 +50,7 @@ def message_of(error: Exception) -> str:
 
 
 def with_source(error: ConfigError, context: typer.Context) -> ConfigError:
-    """Names the flag, the variable or the line of the file in the place of the setting.
+    """Name the flag, the variable or the line of the file in the place of the setting.
 
     Args:
         error: Its message begins with the setting's name, or the names of several.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chairlift.cli.board import Board
-from chairlift.cli.errors import complain
+from chairlift.cli.errors import print_error
 from chairlift.cli.remote import (
     DEFAULT_TARGET,
     MaxTokens,
@@ -87,7 +87,7 @@ def generate(
         # An error is that of all answers to a prompt.
         errors = [line.outcome for line in board.lines[::n] if line.has_failed]
     for error in errors:
-        complain(error)
+        print_error(error)
     raise typer.Exit(1 if errors else 0)
 
 
@@ -155,8 +155,8 @@ async def _print_answers(prompt: int, generation: "AsyncGeneration") -> str:
                 end = {"finish_reason": outcome(answer), "usage": counts}
                 _print_line({**head, "answer": event.index, "text": answer.text, **end})
     except RequestError as error:
-        told = {"reason": error.reason, "field": error.field, "message": error.message}
-        _print_line({**head, "error": told})
+        details = {"reason": error.reason, "field": error.field, "message": error.message}
+        _print_line({**head, "error": details})
         return for_people(error)
     return ""
 

@@ -27,7 +27,7 @@ class Work(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Cell:
     """One row of one recorded step."""
 
     step: int
@@ -40,7 +40,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowSpan:
     """Consecutive steps of one request in one row."""
 
     row: int
@@ -57,7 +57,7 @@ class Picture:
 
     num_rows: int
     num_steps: int
-    runs: tuple[Run, ...]
+    runs: tuple[RowSpan, ...]
     labels: Mapping[str, str]
     """Request id to what to call it, in the order of the legend."""
     numbers: Mapping[str, int]
@@ -65,7 +65,7 @@ class Picture:
 
     @property
     def utilization(self) -> float:
-        """Share of the seats that were taken, 0 to 1."""
+        """Share of the cells that were taken, 0 to 1."""
         taken = sum(len(run.work) for run in self.runs)
         return taken / max(1, self.num_rows * self.num_steps)
 
@@ -79,7 +79,7 @@ class Picture:
 
 
 def draw(
-    seats: Iterable[Seat],
+    cells: Iterable[Cell],
     labels: Mapping[str, str],
     num_rows: int,
     *,
@@ -87,38 +87,38 @@ def draw(
     begun: Collection[str] = (),
     numbers: Mapping[str, int] | None = None,
 ) -> Picture:
-    """Arranges recorded steps.
+    """Arrange recorded steps.
 
     Args:
-        seats: In any order. Seats of requests without a label are left out.
+        cells: In any order. Cells of requests without a label are left out.
         labels: Request id to what to call it; decides order and colours.
         num_rows: Rows of the batch, empty ones included.
-        running: Request ids that have not ended with their last seat.
-        begun: Request ids that drew tokens before their first seat.
+        running: Request ids that have not ended with their last cell.
+        begun: Request ids that drew tokens before their first cell.
         numbers: Of the requests, for their colours; default: their places in `labels`.
     """
-    taken = sorted((s for s in seats if s.request_id in labels), key=lambda s: (s.step, s.row))
-    column = {step: i for i, step in enumerate(sorted({seat.step for seat in taken}))}
-    last = {seat.request_id: seat.step for seat in taken}
+    taken = sorted((s for s in cells if s.request_id in labels), key=lambda s: (s.step, s.row))
+    column = {step: i for i, step in enumerate(sorted({cell.step for cell in taken}))}
+    last = {cell.request_id: cell.step for cell in taken}
     open_runs: dict[int, tuple[str, int, list[Work]]] = {}
-    runs: list[Run] = []
+    runs: list[RowSpan] = []
 
     def close(row: int) -> None:
         request_id, first, work = open_runs.pop(row)
-        runs.append(Run(row, request_id, first, tuple(work)))
+        runs.append(RowSpan(row, request_id, first, tuple(work)))
 
     has_drawn = set(begun)
-    for seat in taken:
-        at = column[seat.step]
-        if seat.row in open_runs:
-            request_id, first, work = open_runs[seat.row]
-            if request_id != seat.request_id or first + len(work) != at:
-                close(seat.row)
-        _, _, work = open_runs.setdefault(seat.row, (seat.request_id, at, []))
-        is_last = seat.step == last[seat.request_id] and seat.request_id not in running
-        work.append(_work(seat, is_last=is_last, has_drawn=seat.request_id in has_drawn))
-        if seat.sampled:
-            has_drawn.add(seat.request_id)
+    for cell in taken:
+        at = column[cell.step]
+        if cell.row in open_runs:
+            request_id, first, work = open_runs[cell.row]
+            if request_id != cell.request_id or first + len(work) != at:
+                close(cell.row)
+        _, _, work = open_runs.setdefault(cell.row, (cell.request_id, at, []))
+        is_last = cell.step == last[cell.request_id] and cell.request_id not in running
+        work.append(_work(cell, is_last=is_last, has_drawn=cell.request_id in has_drawn))
+        if cell.sampled:
+            has_drawn.add(cell.request_id)
     for row in list(open_runs):
         close(row)
     runs.sort(key=lambda run: (run.row, run.first))
@@ -127,11 +127,11 @@ def draw(
     return Picture(num_rows, len(column), tuple(runs), labels, numbers)
 
 
-def _work(seat: Seat, *, is_last: bool, has_drawn: bool) -> Work:
+def _work(cell: Cell, *, is_last: bool, has_drawn: bool) -> Work:
     if is_last:
         return Work.FINISH
     # The step that computes the last chunk of a prompt also draws the first token.
-    is_prefill = not seat.sampled or not has_drawn or seat.num_tokens > 1
+    is_prefill = not cell.sampled or not has_drawn or cell.num_tokens > 1
     return Work.PREFILL if is_prefill else Work.DECODE
 
 
@@ -149,7 +149,7 @@ def render_terminal(picture: Picture, width: int) -> RenderableType:
 
 def terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) -> Text:
     """One row of the figure, its number before it."""
-    cells: list[tuple[str, str]] = [("·", "bright_black")] * num_columns
+    glyphs: list[tuple[str, str]] = [("·", "bright_black")] * num_columns
     for run in (run for run in picture.runs if run.row == row):
         colour = picture.colour(run.request_id)
         for i, work in enumerate(run.work):
@@ -157,15 +157,15 @@ def terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) 
             style = f"white on {shade(colour, 0.6) if work is Work.PREFILL else colour}"
             glyph = _GLYPHS[work]
             # Where several steps share a column, the end of a request must not be hidden.
-            if i > 0 and cells[at][0] == _GLYPHS[Work.FINISH]:
+            if i > 0 and glyphs[at][0] == _GLYPHS[Work.FINISH]:
                 continue
-            cells[at] = (glyph, f"bold {style}" if work is Work.FINISH else style)
+            glyphs[at] = (glyph, f"bold {style}" if work is Work.FINISH else style)
         start = run.first // per_column
         number = str(picture.number(run.request_id) + 1)
         if len(run.work) > per_column and picture.labels[run.request_id]:
-            cells[start] = (number, f"bold white on {shade(colour, 0.6)}")
+            glyphs[start] = (number, f"bold white on {shade(colour, 0.6)}")
     places = len(str(picture.num_rows - 1))
-    return Text(f"row {row:<{places}} ", style="bold").append_text(Text.assemble(*cells))
+    return Text(f"row {row:<{places}} ", style="bold").append_text(Text.assemble(*glyphs))
 
 
 def _terminal_axis(per_column: int, num_columns: int) -> Text:
@@ -186,7 +186,7 @@ def describe_use(picture: Picture) -> str:
     """One line on how full the rows were."""
     return (
         f"{picture.num_steps} steps, {picture.num_rows} rows, "
-        f"{picture.utilization:.0%} of the seats taken"
+        f"{picture.utilization:.0%} of the cells taken"
     )
 
 

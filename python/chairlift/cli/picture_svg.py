@@ -2,7 +2,7 @@
 
 from xml.sax.saxutils import escape
 
-from chairlift.cli.picture import Picture, Run, Work, describe_use, shade
+from chairlift.cli.picture import Picture, RowSpan, Work, describe_use, shade
 
 _LEFT, _TOP, _RIGHT = 64, 64, 24
 _ROW_HEIGHT, _GAP = 34, 6
@@ -23,7 +23,7 @@ def render_svg(picture: Picture, title: str) -> str:
         f'<rect width="{width:.0f}" height="{height:.0f}" rx="8" fill="#ffffff"/>',
         _text(_LEFT, 28, title, size=17, weight=600),
         _text(_LEFT, 47, describe_use(picture), fill="#667085"),
-        *_seats(picture, step_width),
+        *_cells(picture, step_width),
         *_axis(picture, step_width, rows_end),
         *_legend(picture, rows_end + 66),
         "</svg>",
@@ -44,7 +44,7 @@ def _hatches(picture: Picture) -> list[str]:
     return [*parts, "</defs>"]
 
 
-def _seats(picture: Picture, step_width: float) -> list[str]:
+def _cells(picture: Picture, step_width: float) -> list[str]:
     parts = []
     for row in range(picture.num_rows):
         y = _TOP + row * (_ROW_HEIGHT + _GAP)
@@ -59,8 +59,8 @@ def _seats(picture: Picture, step_width: float) -> list[str]:
     return parts
 
 
-def _run(picture: Picture, run: Run, step_width: float) -> list[str]:
-    """A stretch of seats: one rectangle per step, so that steps can be counted."""
+def _run(picture: Picture, run: RowSpan, step_width: float) -> list[str]:
+    """A stretch of cells: one rectangle per step, so that steps can be counted."""
     y = _TOP + run.row * (_ROW_HEIGHT + _GAP)
     number = picture.number(run.request_id)
     colour = picture.colour(run.request_id)

@@ -87,7 +87,7 @@ def no_connection(target: str, error: ServerError) -> str:
 
 
 async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int], None]) -> str:
-    """Hands on answers as they come: which one, text and how many tokens it is.
+    """Hand on answers as they come: which one, text and how many tokens it is.
 
     Returns:
         The error, for people, if it was one.
@@ -102,7 +102,7 @@ async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int
 
 
 def for_people(error: RequestError) -> str:
-    """Give the message of an error, with the field that it is about."""
+    """Return the message of an error, with the field that it is about."""
     names_field = error.message.startswith(error.field)
     return error.message if names_field else f"{error.field}: {error.message}"
 
@@ -122,7 +122,7 @@ async def answer_all(
     starts: "list[generation_pb2.Start]",
     on_piece: Callable[[int, str], None] | None = None,
 ) -> None:
-    """Sends requests over one stream of their own and writes what comes on the board.
+    """Send requests over one stream of their own and writes what comes on the board.
 
     Args:
         client: From `connected`.
@@ -132,18 +132,18 @@ async def answer_all(
     """
     generations = await client.generate_all(starts)
 
-    tell = on_piece or (lambda _number, _text: None)
+    notify = on_piece or (lambda _number, _text: None)
 
     async def one(first: int, lines: list[Line], generation: "AsyncGeneration") -> None:
         def grow(index: int, text: str, num_tokens: int) -> None:
             lines[index].text += text
             lines[index].num_tokens += num_tokens
-            tell(first + index, text)
+            notify(first + index, text)
 
         error = await follow(generation, grow)
         for line, answer in zip(lines, generation.answers, strict=True):
             line.outcome, line.has_failed = error or outcome(answer), bool(error)
-            tell(first + answer.index, "")
+            notify(first + answer.index, "")
 
     num_answers = len(board.lines) // len(starts)
     firsts = range(0, len(board.lines), num_answers)

@@ -10,7 +10,7 @@ from rich.console import Console
 from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import config_options
-from chairlift.cli.replay_picture import Seats
+from chairlift.cli.replay_picture import FirstSteps
 from chairlift.config import Batching, checked
 from chairlift.errors import ConfigError
 from chairlift.figures import summarize
@@ -89,10 +89,10 @@ def replay(
     options = checked(ReplayOptions, **settings)
     step_time = step_time_of(loaded.header, loaded.steps, options)
     notes = _faults(loaded)
-    seats: dict[str, Seats] = {}
+    cells: dict[str, FirstSteps] = {}
     policies: list[Batching] | list[None] = batching or [None]
     progress = Progress("runs", len(policies) + bool(loaded.steps), as_json=as_json)
-    results = _results(loaded, policies, options, step_time, notes, seats if draw else None)
+    results = _results(loaded, policies, options, step_time, notes, cells if draw else None)
     report(
         progress.counting(results),
         title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
@@ -101,7 +101,7 @@ def replay(
     )
     if not as_json:
         console = Console()
-        for policy, taken in seats.items():
+        for policy, taken in cells.items():
             console.print(f"\n[bold]{policy}[/bold]", taken.picture(draw, console.width), sep="\n")
     for note in notes:
         typer.echo(note, err=True)
@@ -128,7 +128,7 @@ def _results(
     options: ReplayOptions,
     step_time: "StepTime",
     notes: list[str],
-    seats: dict[str, Seats] | None,
+    cells: dict[str, FirstSteps] | None,
 ) -> Iterator[Result]:
     from chairlift.replay.run import recorded_run, replay
     from chairlift.replay.settings import settings_of
@@ -137,10 +137,10 @@ def _results(
         yield summarize("recorded", recorded_run(trace), **_sizes(trace.header))
     for batching in policies:
         settings = settings_of(trace.header, options, batching)
-        taken = Seats([request.tenant for request in trace.requests])
-        replayed = replay(trace, settings, step_time, None if seats is None else taken.note)
-        if seats is not None:
-            seats[settings.batching.value] = taken
+        taken = FirstSteps([request.tenant for request in trace.requests])
+        replayed = replay(trace, settings, step_time, None if cells is None else taken.note)
+        if cells is not None:
+            cells[settings.batching.value] = taken
         yield summarize(settings.batching.value, replayed.run, **_sizes(settings))
         if replayed.unanswered:
             reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())

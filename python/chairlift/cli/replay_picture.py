@@ -6,44 +6,44 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
 
-from chairlift.cli.picture import Seat, draw, render_terminal
+from chairlift.cli.picture import Cell, draw, render_terminal
 from chairlift.plan import PlanView
 
 _MOST_STEPS = 10_000
 
 
-class Seats:
+class FirstSteps:
     """Notes the first steps of a replay; what to call its `on_step`."""
 
     def __init__(self, tenants: Sequence[int]) -> None:
-        """Starts with no step.
+        """Start with no step.
 
         Args:
             tenants: Of each request of the trace; where they are several, they have the colours.
         """
         self._tenants = tenants
         self._num_steps = 0
-        self._seats: list[Seat] = []
+        self._cells: list[Cell] = []
 
     def note(self, plan: PlanView, indices: NDArray[np.int64]) -> None:
-        """Takes a step: whose rows they are, as indices in the trace."""
+        """Take a step: whose rows they are, as indices in the trace."""
         if self._num_steps == _MOST_STEPS:
             return
         self._num_steps += 1
         columns = (plan.rows, indices, plan.num_tokens, plan.sampled())
         for row, index, num_tokens, sampled in zip(*(c.tolist() for c in columns), strict=True):
-            self._seats.append(Seat(self._num_steps, row, str(index), num_tokens, sampled))
+            self._cells.append(Cell(self._num_steps, row, str(index), num_tokens, sampled))
 
     def picture(self, num_steps: int, width: int) -> RenderableType:
-        """Draws so many steps on so many columns; rows that were never used are left out."""
-        seats = [seat for seat in self._seats if seat.step <= num_steps]
-        later = {seat.request_id for seat in self._seats if seat.step > num_steps}
-        seen = sorted({int(seat.request_id) for seat in seats})
+        """Draw so many steps on so many columns; rows that were never used are left out."""
+        cells = [cell for cell in self._cells if cell.step <= num_steps]
+        later = {cell.request_id for cell in self._cells if cell.step > num_steps}
+        seen = sorted({int(cell.request_id) for cell in cells})
         is_shared = len(set(self._tenants)) > 1
         picture = draw(
-            seats,
+            cells,
             {str(index): str(index + 1) for index in seen},
-            1 + max((seat.row for seat in seats), default=0),
+            1 + max((cell.row for cell in cells), default=0),
             running=later,
             numbers={str(index): self._tenants[index] if is_shared else index for index in seen},
         )

@@ -115,8 +115,8 @@ def serve(
         raise typer.Exit(run_supervised([sys.executable, "-m", "chairlift", *sys.argv[1:]]))
     for setting in resolved:
         if setting.source:
-            told = fields(name=setting.name, value=setting.value, source=setting.source)
-            _log.info("setting", extra=told)
+            details = fields(name=setting.name, value=setting.value, source=setting.source)
+            _log.info("setting", extra=details)
     check_model(model)
     from chairlift import _core
     from chairlift.server.run import run_server
@@ -154,7 +154,7 @@ class Startup:
         self._last: float | None = None
 
     def progress(self, done: int, total: int) -> None:  # noqa: ARG002, one of the two is enough
-        """Notes when bytes of the weights have been read."""
+        """Note when bytes of the weights have been read."""
         self._last = time.monotonic()
         self._first = self._first or self._last
 

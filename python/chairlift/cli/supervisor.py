@@ -41,7 +41,7 @@ class Parent:
     """The child's side of the supervision; without a supervisor it does nothing."""
 
     def __init__(self) -> None:
-        """Ties this process to its supervisor, if it has one."""
+        """Tie this process to its supervisor, if it has one."""
         number = os.environ.pop(_SOCKET, None)
         self._socket = None if number is None else socket.socket(fileno=int(number))
         if self._socket is None:
@@ -55,7 +55,7 @@ class Parent:
         return self._socket is not None
 
     def serving(self) -> None:
-        """Tells that requests are accepted."""
+        """Tell that requests are accepted."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(b"1")
@@ -77,7 +77,7 @@ def _die_with_parent() -> None:
 
 
 def run_supervised(command: list[str]) -> int:
-    """Runs a server as a child, and again when it falls, until a signal or its own end.
+    """Run a server as a child, and again when it falls, until a signal or its own end.
 
     SIGTERM and SIGINT are handed on, each of them: the second one hurries the child.
 
@@ -101,7 +101,7 @@ class _Supervisor:
         self._has_served = False
 
     async def run(self) -> int:
-        with self._signals_handed_on():
+        with self._forwarded_signals():
             while True:
                 is_serving, code = await self._run_child()
                 self._has_served |= is_serving
@@ -148,17 +148,17 @@ class _Supervisor:
         return self._stopping.is_set()
 
     @contextmanager
-    def _signals_handed_on(self) -> Iterator[None]:
+    def _forwarded_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._hand_on, number)
+            loop.add_signal_handler(number, self._forward_signal, number)
         try:
             yield
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
 
-    def _hand_on(self, number: int) -> None:
+    def _forward_signal(self, number: int) -> None:
         self._stopping.set()
         if self._child is not None and self._child.returncode is None:
             self._child.send_signal(number)

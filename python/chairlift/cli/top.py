@@ -61,7 +61,7 @@ async def _print(
 ) -> None:
     async for number in frames:
         # The first frame has no rates yet.
-        if once and number == 0 and not state.trouble:
+        if once and number == 0 and not state.error:
             continue
         if json_lines:
             print(json.dumps(as_json(state)), flush=True)
@@ -98,7 +98,7 @@ async def _live(
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """Cancels a task until that holds: a call may take the first time for a failure of its own."""
+    """Cancel a task until that holds: a call may take the first time for a failure of its own."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=RETRY_S)
@@ -108,7 +108,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 @contextmanager
 def _interrupts(typed: asyncio.Event) -> Iterator[None]:
-    """Sets an event at Ctrl-C, also where a shell has told its background jobs to ignore it."""
+    """Set an event at Ctrl-C, also where a shell has told its background jobs to ignore it."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, typed.set)
     try:
@@ -119,7 +119,7 @@ def _interrupts(typed: asyncio.Event) -> Iterator[None]:
 
 @contextmanager
 def _keys(typed: asyncio.Event) -> Iterator[None]:
-    """Sets an event when q is typed; a terminal otherwise waits for the end of a line."""
+    """Set an event when q is typed; a terminal otherwise waits for the end of a line."""
     if not sys.stdin.isatty():
         yield
         return
@@ -145,7 +145,7 @@ def _keys(typed: asyncio.Event) -> Iterator[None]:
 async def _frames(
     state: TopState, interval_s: float, tls: dict[str, str | None]
 ) -> AsyncIterator[int]:
-    """Keeps the state current and tells when to draw it; numbers count from each connection.
+    """Keep the state current and tells when to draw it; numbers count from each connection.
 
     Raises:
         ChairliftError: There was no server from the start, or it does not let us in.

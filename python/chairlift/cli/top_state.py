@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from chairlift.cli.picture import Seat
+from chairlift.cli.picture import Cell
 from chairlift.recent import Recent, percentile, size_class
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Step:
     duration_s: float
     parts_s: tuple[float, ...]
     """In the order of `PARTS`."""
-    seats: tuple[Seat, ...]
+    cells: tuple[Cell, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Rider:
+class RunningRequest:
     """Who is in a row now."""
 
     row: int
@@ -83,7 +83,7 @@ class TopState:
         clock: Callable[[], float] = time.monotonic,
         interval_s: float = 0.5,
     ) -> None:
-        """Starts unconnected.
+        """Start unconnected.
 
         Args:
             target: Of the server.
@@ -94,7 +94,7 @@ class TopState:
         self.info: pb.GetServerInfoResponse | None = None
         self.model_name = ""
         self.load: pb.Load | None = None
-        self.trouble = ""
+        self.error = ""
         """Why there is no connection; empty while there is one."""
         self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self._clock = clock
@@ -103,14 +103,14 @@ class TopState:
         self._totals: deque[tuple[float, dict[str, int]]] = deque()
         self._gaps: Recent[int] = Recent(clock)
         self._last_step = self._unbroken_from = 0
-        self._riders: dict[str, Rider] = {}
-        self._num_riders = 0
+        self._requests: dict[str, RunningRequest] = {}
+        self._num_requests = 0
 
     def connected(self, info: "pb.GetServerInfoResponse", model_name: str) -> None:
         """A server is there, perhaps another than before."""
-        self.info, self.model_name, self.trouble = info, model_name, ""
+        self.info, self.model_name, self.error = info, model_name, ""
         self.steps.clear()
-        self._riders.clear()
+        self._requests.clear()
         self._totals.clear()
         self._gaps = Recent(self._clock)
         self._last_step = self._unbroken_from = 0
@@ -118,10 +118,10 @@ class TopState:
 
     def lost(self, why: str) -> None:
         """The connection broke."""
-        self.trouble = why or "the server ended"
+        self.error = why or "the server ended"
 
     def take(self, load: "pb.Load") -> None:
-        """Takes a load, which comes once per frame."""
+        """Take a load, which comes once per frame."""
         self.load, now = load, self._clock()
         self._load_at = now
         self._totals.append((now, {t.tenant: t.num_generated_tokens for t in load.tenants}))
@@ -136,7 +136,7 @@ class TopState:
     @property
     def is_stale(self) -> bool:
         """Whether the figures are older than they should be."""
-        return self.load is not None and (bool(self.trouble) or self.age_s > self._stale_s)
+        return self.load is not None and (bool(self.error) or self.age_s > self._stale_s)
 
     def tokens_per_s(self, tenant: str) -> float:
         """Of a tenant's answers, in the last moments."""
@@ -149,7 +149,7 @@ class TopState:
         return Latency(percentile(counts, 50), percentile(counts, 99)) if counts else None
 
     def add(self, step: "pb.Step") -> None:
-        """Takes a step."""
+        """Take a step."""
         if step.step != self._last_step + 1:
             # Steps are missing: a token may have been in one of them.
             self._unbroken_from = step.step
@@ -157,51 +157,57 @@ class TopState:
         ended_at = _seconds(step.start) + _seconds(step.duration)
         for row in step.rows:
             if row.handle:
-                self._riders[row.handle] = self._next(step.step, ended_at, row)
-        while len(self._riders) > MOST_STEPS:
-            self._riders.pop(next(iter(self._riders)))
-        seats = tuple(
-            Seat(step.step, row.row, row.handle or _stranger(row.row), row.num_tokens, row.sampled)
+                self._requests[row.handle] = self._next(step.step, ended_at, row)
+        while len(self._requests) > MOST_STEPS:
+            self._requests.pop(next(iter(self._requests)))
+        cells = tuple(
+            Cell(
+                step.step,
+                row.row,
+                row.handle or _anonymous_id(row.row),
+                row.num_tokens,
+                row.sampled,
+            )
             for row in step.rows
         )
         parts_s = tuple(_seconds(getattr(step.times, part)) for part in PARTS)
-        self.steps.append(Step(self._clock(), _seconds(step.duration), parts_s, seats))
+        self.steps.append(Step(self._clock(), _seconds(step.duration), parts_s, cells))
 
-    def _next(self, step: int, ended_at: float, row: "pb.StepRow") -> Rider:
+    def _next(self, step: int, ended_at: float, row: "pb.StepRow") -> RunningRequest:
         """A request after a step that has it."""
-        known = self._riders.get(row.handle)
-        self._num_riders += known is None
+        known = self._requests.get(row.handle)
+        self._num_requests += known is None
         token_at, token_step = (known.token_at, known.token_step) if known else (None, 0)
         if row.sampled:
             if token_at is not None and token_step >= self._unbroken_from:
                 self._gaps.add(size_class(ended_at - token_at))
             token_at, token_step = ended_at, step
-        return Rider(
+        return RunningRequest(
             row.row,
             row.request_id,
             num_tokens=row.sampled + (known.num_tokens if known else 0),
             in_prefill=not (row.sampled and row.num_tokens == 1),
-            number=known.number if known else self._num_riders - 1,
+            number=known.number if known else self._num_requests - 1,
             token_at=token_at,
             token_step=token_step,
         )
 
-    def riders(self) -> dict[str, Rider]:
+    def running_requests(self) -> dict[str, RunningRequest]:
         """Who was in the last steps, by handle; a request of another tenant has no name."""
         if self.load is None or not self.load.num_running:
             return {}
         now = self._clock()
         last = [step for step in list(self.steps)[-2:] if now - step.at <= WINDOW_S]
-        of_row = {seat.row: seat for step in last for seat in step.seats}
+        of_row = {cell.row: cell for step in last for cell in step.cells}
         return {
-            seat.request_id: self._riders.get(seat.request_id) or _unnamed(seat)
-            for _, seat in sorted(of_row.items())
+            cell.request_id: self._requests.get(cell.request_id) or _unnamed(cell)
+            for _, cell in sorted(of_row.items())
         }
 
     def number(self, handle: str) -> int:
         """A request's number, which stays its own: of those of other tenants, the row's."""
-        rider = self._riders.get(handle)
-        return rider.number if rider else int(handle.removeprefix("#") or 0)
+        request = self._requests.get(handle)
+        return request.number if request else int(handle.removeprefix("#") or 0)
 
     def rates(self) -> Rates:
         """Over the last `WINDOW_S`, or less after a connection."""
@@ -209,9 +215,9 @@ class TopState:
         recent = [step for step in self.steps if now - step.at <= WINDOW_S]
         span = max(min(WINDOW_S, now - self._since), 1e-3)
         count = max(1, len(recent))
-        sampled = sum(seat.sampled for step in recent for seat in step.seats)
-        computed = sum(seat.num_tokens for step in recent for seat in step.seats)
-        decoded = sum(_is_decode(seat) for step in recent for seat in step.seats)
+        sampled = sum(cell.sampled for step in recent for cell in step.cells)
+        computed = sum(cell.num_tokens for step in recent for cell in step.cells)
+        decoded = sum(_is_decode(cell) for step in recent for cell in step.cells)
         means = [sum(step.parts_s[i] for step in recent) / count for i in range(len(PARTS))]
         return Rates(
             tokens_per_s=sampled / span,
@@ -222,15 +228,15 @@ class TopState:
         )
 
 
-def _is_decode(seat: Seat) -> bool:
-    return seat.sampled and seat.num_tokens == 1
+def _is_decode(cell: Cell) -> bool:
+    return cell.sampled and cell.num_tokens == 1
 
 
-def _unnamed(seat: Seat) -> Rider:
-    return Rider(seat.row, "", 0, in_prefill=not _is_decode(seat), number=seat.row)
+def _unnamed(cell: Cell) -> RunningRequest:
+    return RunningRequest(cell.row, "", 0, in_prefill=not _is_decode(cell), number=cell.row)
 
 
-def _stranger(row: int) -> str:
+def _anonymous_id(row: int) -> str:
     """Stands for the handle of another tenant's request, which is not told."""
     return f"#{row}"
 

@@ -20,7 +20,7 @@ _NAMELESS: Final = "all callers"
 
 
 def tenant_lines(state: TopState, width: int, most_lines: int) -> Iterator[Text]:
-    """Gives a heading, the busiest tenants and an empty line; nothing where they do not fit.
+    """Return a heading, the busiest tenants and an empty line; nothing where they do not fit.
 
     Args:
         state: Connected.

@@ -6,7 +6,7 @@ from chairlift.cli.bench.report import format_value
 
 
 def fitted(words: Sequence[str], width: int, between: str = ", ") -> str:
-    """Joins as many of the words, from the first on, as fit; the first is always there."""
+    """Join as many of the words, from the first on, as fit; the first is always there."""
     text = words[0] if words else ""
     for number in range(2, len(words) + 1):
         longer = between.join(words[:number])

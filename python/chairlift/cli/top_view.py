@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chairlift.cli.picture import draw, terminal_row
-from chairlift.cli.top_state import PARTS, Rates, Rider, TopState
+from chairlift.cli.top_state import PARTS, Rates, RunningRequest, TopState
 from chairlift.cli.top_tenants import tenant_lines, tenants_as_json
 from chairlift.cli.top_text import fitted, shown
 
@@ -66,8 +66,8 @@ class TopView:
         if state.is_stale:
             parts.append((f"figures are {state.age_s:.0f} s old", "yellow"))
         parts.append((where, ""))
-        if state.trouble:
-            parts.append((state.trouble, ""))
+        if state.error:
+            parts.append((state.error, ""))
         elif state.info is not None:
             parts += [(f"{state.info.batching} batching", ""), ("q quits", _QUIET)]
         text = Text()
@@ -101,7 +101,7 @@ class TopView:
         words.append(f"{load.num_preemptions:,} preemptions")
         yield "prefix", _bar([("#3aa6a0", hits)], 1.0, width), words
         steps = list(self._state.steps)[-width:]
-        curve = _curve([sum(seat.sampled for seat in step.seats) for step in steps])
+        curve = _curve([sum(cell.sampled for cell in step.cells) for step in steps])
         words = [
             f"{rates.tokens_per_s:,.0f} tokens/s",
             f"{rates.prompt_tokens_per_s:,.0f} of prompts/s",
@@ -120,25 +120,25 @@ class TopView:
         """The picture of the last steps; to its right who is in each row now."""
         state, info = self._state, self._state.info
         assert info is not None
-        riders = state.riders()
+        running_requests = state.running_requests()
         num_rows = min(info.max_num_seqs, most)
         room = max(10, width - _LABEL - len(f"row {num_rows - 1} ") - 1)
         steps = list(state.steps)[-room:]
-        seats = [seat for step in steps for seat in step.seats]
-        begun = {seat.request_id for step in steps[:1] for seat in step.seats}
-        handles = {seat.request_id: "" for seat in seats}
+        cells = [cell for step in steps for cell in step.cells]
+        begun = {cell.request_id for step in steps[:1] for cell in step.cells}
+        handles = {cell.request_id: "" for cell in cells}
         numbers = {handle: state.number(handle) for handle in handles}
         picture = draw(
-            seats, handles, num_rows, running=riders.keys(), begun=begun, numbers=numbers
+            cells, handles, num_rows, running=running_requests.keys(), begun=begun, numbers=numbers
         )
-        of_row = {rider.row: (handle, rider) for handle, rider in riders.items()}
+        of_row = {request.row: (handle, request) for handle, request in running_requests.items()}
         for row in range(num_rows):
             line = terminal_row(picture, row, 1, picture.num_steps)
             line.pad_right(room + len(f"row {num_rows - 1} ") + 1 - line.cell_len)
             if row in of_row:
-                handle, rider = of_row[row]
+                handle, request = of_row[row]
                 colour = picture.colour(handle) if handle in numbers else _QUIET
-                line.append(_name(rider), style=colour)
+                line.append(_name(request), style=colour)
             yield line
         if info.max_num_seqs > num_rows:
             yield Text(f"{info.max_num_seqs - num_rows} more rows", style=_QUIET)
@@ -146,7 +146,7 @@ class TopView:
 
 def state_name(state: TopState) -> str:
     """One word."""
-    if state.trouble or state.info is None:
+    if state.error or state.info is None:
         return "reconnecting"
     return _STATES.get(state.info.state, "unknown")
 
@@ -155,8 +155,8 @@ def as_json(state: TopState) -> dict[str, Any]:
     """The same for programs."""
     found: dict[str, Any] = {"target": state.target, "state": state_name(state)}
     load, info = state.load, state.info
-    if state.trouble:
-        return found | {"trouble": state.trouble, "age_s": state.age_s}
+    if state.error:
+        return found | {"error": state.error, "age_s": state.age_s}
     if load is None or info is None:
         return found
     rates, gaps = state.rates(), state.inter_token()
@@ -175,21 +175,21 @@ def as_json(state: TopState) -> dict[str, Any]:
         "step_parts_s": rates.parts_s,
         "rows": [
             {
-                "row": rider.row,
-                "request_id": rider.request_id,
-                "tokens": rider.num_tokens,
-                "work": "prefill" if rider.in_prefill else "decode",
+                "row": request.row,
+                "request_id": request.request_id,
+                "tokens": request.num_tokens,
+                "work": "prefill" if request.in_prefill else "decode",
             }
-            for rider in state.riders().values()
+            for request in state.running_requests().values()
         ],
     }
 
 
-def _name(rider: Rider) -> str:
-    if not rider.request_id:
+def _name(request: RunningRequest) -> str:
+    if not request.request_id:
         return "of another tenant"
-    work = "prompt" if rider.in_prefill else f"{rider.num_tokens}"
-    name = rider.request_id
+    work = "prompt" if request.in_prefill else f"{request.num_tokens}"
+    name = request.request_id
     most = _LABEL - len(work) - 1
     return f"{name if len(name) <= most else name[: most - 1] + '…'} {work}"
 

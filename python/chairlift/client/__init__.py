@@ -1,4 +1,4 @@
-"""Clients of a Chairlift server: one stream under many callers.
+"""Clients of a Chairlift server: many requests share one stream.
 
     with connect("127.0.0.1:50051") as client:
         for text in client.generate("Once upon a time", max_tokens=40):
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from chairlift.client.aio import AsyncClient, AsyncGeneration
 from chairlift.client.options import RequestOptions
-from chairlift.client.progress import Answer
 from chairlift.client.security import Security
+from chairlift.client.shared import Answer
 from chairlift.client.start import new_start
 from chairlift.client.sync import Client, Generation
 
@@ -41,18 +41,18 @@ def connect(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
 ) -> Client:
-    """Gives a client for threads; it connects with its first call.
+    """Return a client for threads; it connects with its first call.
 
     Args:
         address: HOST:PORT or unix:PATH.
-        token: Bearer token; without TLS it goes to this machine alone.
+        token: Bearer token; without TLS it is sent to this machine only.
         tls_ca: PEM file of the authorities whose servers are trusted; None is plain text.
         tls_cert: PEM file of a certificate for a server that asks for one.
         tls_key: PEM file of its key.
 
     Raises:
-        ConfigError: The address is none, a file cannot be read, or the token would travel in plain
-            text.
+        ConfigError: The address is malformed, a file cannot be read, or the token would be sent in
+            plain text.
     """
     security = Security(token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
     return Client(address, security)
@@ -66,18 +66,18 @@ def connect_async(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
 ) -> AsyncClient:
-    """Gives a client for the running event loop; it connects with its first call.
+    """Return a client for the running event loop; it connects with its first call.
 
     Args:
         address: HOST:PORT or unix:PATH.
-        token: Bearer token; without TLS it goes to this machine alone.
+        token: Bearer token; without TLS it is sent to this machine only.
         tls_ca: PEM file of the authorities whose servers are trusted; None is plain text.
         tls_cert: PEM file of a certificate for a server that asks for one.
         tls_key: PEM file of its key.
 
     Raises:
-        ConfigError: The address is none, a file cannot be read, or the token would travel in plain
-            text.
+        ConfigError: The address is malformed, a file cannot be read, or the token would be sent in
+            plain text.
     """
     security = Security(token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
     return AsyncClient(address, security)

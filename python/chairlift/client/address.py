@@ -1,4 +1,4 @@
-"""Where a server is: HOST:PORT, or unix:PATH for a socket on this machine."""
+"""The address of a server: HOST:PORT, or unix:PATH for a socket on this machine."""
 
 import re
 from typing import Final
@@ -20,10 +20,10 @@ _HINTS: Final = (
 
 
 def checked_address(address: object) -> str:
-    """Check an address before gRPC takes it for that of another port or host.
+    """Check an address: gRPC would silently complete a malformed one.
 
     Raises:
-        ConfigError: It is none; the message says what is wrong with it.
+        ConfigError: The address is malformed; the message says how.
     """
     if not isinstance(address, str):
         kind = f"a value of type {type(address).__name__}"

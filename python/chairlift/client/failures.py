@@ -1,4 +1,4 @@
-"""From what a server answers to the exceptions of `chairlift.errors`."""
+"""From the errors of a server to the exceptions of `chairlift.errors`."""
 
 from typing import Any
 
@@ -26,11 +26,11 @@ _CAUSES = {
     "Connection reset": _CLOSED,
     "timed out": "the server did not answer in time",
 }
-"""What gRPC says of a connection that did not come about, and what that means."""
+"""Parts of gRPC's message about a failed connection, and what they mean."""
 
 
 def from_event(event: pb.Event) -> RequestError | None:
-    """The exception of an event that refuses or ends a request by an error."""
+    """Return the exception of an event that refuses a request or ends it by an error."""
     if event.HasField("rejected"):
         error = event.rejected.error
     elif event.HasField("failed"):
@@ -42,14 +42,14 @@ def from_event(event: pb.Event) -> RequestError | None:
 
 
 def is_end(event: pb.Event) -> bool:
-    """Whether nothing follows for the request: its last event, or its start was refused."""
+    """Return whether the event is the last of its request, or refuses its start."""
     if event.HasField("rejected"):
         return event.rejected.command == pb.COMMAND_KIND_START
     return event.last
 
 
 def from_call(call: Any) -> ChairliftError:
-    """The exception of a call that failed, from its code and its trailers."""
+    """Return the exception of a call that failed, from its code and its trailers."""
     status = rpc_status.from_call(call)
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     wait_s = None

@@ -8,9 +8,9 @@ class RequestOptions(TypedDict, total=False):
     """Keyword arguments of `generate` and `new_start`; None takes the server's default."""
 
     max_tokens: int | None
-    """Longest answer."""
+    """Most tokens of an answer."""
     min_tokens: int | None
-    """Shortest answer."""
+    """Fewest tokens of an answer."""
     temperature: float | None
     """0 is greedy."""
     top_k: int | None
@@ -20,37 +20,37 @@ class RequestOptions(TypedDict, total=False):
     min_p: float | None
     """In [0, 1]."""
     seed: int | None
-    """For the same draws again."""
+    """Seed of the draws."""
     n: int | None
-    """Answers; each draws for itself."""
+    """Number of answers, drawn independently."""
     stop: str | Sequence[str] | None
-    """Texts that end the answer; a text alone is one of them."""
+    """Texts that end the answer; a single text is a list of one."""
     stop_token_ids: Sequence[int] | None
-    """Tokens that end the answer, beside the model's own."""
+    """Tokens that end the answer, in addition to the model's own."""
     ignore_eos: bool | None
-    """Go on after the model's own end tokens."""
+    """Continue after the model's own end tokens."""
     token_ids: bool | None
     """Send token ids beside text."""
     logprobs: bool | None
     """Send the log probability and rank of each token."""
     timeline: bool | None
-    """Send where the time went, with the last event."""
+    """Send the timeline with the last event."""
     interval: int | None
     """Tokens per event after the first; 0 is one event at the end."""
     queue_timeout_s: float | None
-    """Fail when not started by then."""
+    """Fail if not started by then."""
     time_to_first_token_s: float | None
-    """Refuse what would miss this; of equals the most urgent goes first."""
+    """Refuse the request if it would miss this; of equal requests the most urgent starts first."""
     time_limit_s: float | None
-    """End by then with what there is."""
+    """End by then with the tokens so far."""
     priority: int | None
     """-10 to 10, higher first."""
     credit: int | None
-    """Tokens before the first `credit` of the request; None is no limit."""
+    """Tokens allowed before the first `credit` command; None is no limit."""
     model: str | None
     """Name of the model; None is the served one."""
     request_id: str | None
-    """Label, unique among the live requests of the stream; None is filled."""
+    """Label, unique among the live requests of the stream; None chooses one."""
 
 
 NAMES = RequestOptions.__optional_keys__

@@ -1,4 +1,4 @@
-"""How a client is sure of its server, and what it shows of itself."""
+"""How a client authenticates its server and itself."""
 
 import ipaddress
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Security:
                 raise ConfigError(message)
 
     def credentials(self) -> Any:
-        """`grpc.ChannelCredentials`, or None for plain text.
+        """Return `grpc.ChannelCredentials`, or None for plain text.
 
         Raises:
             ConfigError: A file cannot be read, or a setting lacks its other half.
@@ -60,7 +60,7 @@ class Security:
         )
 
     def metadata(self, address: str) -> Metadata:
-        """What every call carries.
+        """Return the metadata of every call.
 
         Raises:
             ConfigError: The token would cross a network in plain text, or cannot be sent.

@@ -1,7 +1,7 @@
 """Builds `Start` messages from plain Python values.
 
-A message converts in silence what it is given: a text to its letters, bytes to token ids, 3 to
-true. So each value is checked here; that it is in its range is the server's to check.
+A protobuf message converts values silently: a text to its letters, bytes to token ids, 3 to true.
+So the type of each value is checked here; the server checks its range.
 """
 
 from typing import Any, Final, Unpack

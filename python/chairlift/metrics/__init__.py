@@ -1,4 +1,4 @@
-"""What Prometheus reads of one server; docs/operations.md lists the names."""
+"""The Prometheus metrics of a server; docs/operations.md lists them."""
 
 from chairlift.metrics.activity import TenantFigures
 from chairlift.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Deliveries

@@ -1,4 +1,4 @@
-"""What became of each tenant's requests in the last minute; Python sees requests, not tokens."""
+"""Outcomes of each tenant's requests in the last minute, counted per request, not per token."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class TenantFigures:
     first_token: Counter[int]
     """Requests of the last minute by the `size_class` of their time to the first token."""
     reasons: Counter[FinishReason | Reason]
-    """Requests of the last minute by how they ended or why they were refused."""
+    """Requests of the last minute by the reason of their end or refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,34 +31,34 @@ class _Windows:
 
 
 class Activity:
-    """Counts of the tenants that have a label of their own, and of all others together."""
+    """Counts of the tenants that have a label, and of all others together."""
 
     def __init__(self, tenant_label: TenantLabels, deliveries: Deliveries) -> None:
-        """Starts with no tenant.
+        """Start with no tenant.
 
         Args:
-            tenant_label: Names tenants.
-            deliveries: Counts tokens by that name.
+            tenant_label: Returns the label of a tenant.
+            deliveries: The tokens delivered, by label.
         """
         self._tenant_label = tenant_label
         self._deliveries = deliveries
         self._windows: dict[str, _Windows] = {}
 
     def started(self, tenant: str, seconds: float) -> None:
-        """A request's first token was delivered so long after its arrival."""
+        """Note the seconds from the arrival of a request to the delivery of its first token."""
         self._of(tenant).first_token.add(size_class(seconds))
 
     def ended(self, tenant: str, reason: FinishReason | Reason) -> None:
-        """A request ended, or was refused."""
+        """Count a request that ended or was refused."""
         self._of(tenant).reasons.add(reason)
 
     def of(self, tenant: str) -> Iterator[TenantFigures]:
-        """Gives what a tenant may see: its own figures, if it has any and a label of its own."""
+        """Return the figures that a tenant may see: its own, if it has a label."""
         if tenant in self._windows and tenant != OTHER:
             yield self._figures(tenant)
 
     def all(self) -> Iterator[TenantFigures]:
-        """Gives the figures of every label."""
+        """Return the figures of every label."""
         for label in self._windows:
             yield self._figures(label)
 

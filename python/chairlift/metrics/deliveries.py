@@ -1,4 +1,4 @@
-"""What is counted where tokens are delivered, by the core: Python sees no single token."""
+"""Metrics of delivered tokens, counted by the core: Python handles no single token."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -13,10 +13,10 @@ FIRST_TOKEN_S: Final = (
 TOKEN_S: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5
 )  # fmt: skip
-"""Both are the buckets of OpenTelemetry's GenAI conventions, the first with one more at its end."""
+"""Both are the buckets of OpenTelemetry's GenAI conventions; the first has one more at its end."""
 
 Figures = tuple[list[int], float]
-"""Values in each bucket, not added up, and the sum of the values."""
+"""Values in each bucket, not cumulative, and the sum of the values."""
 
 
 class Deliveries(Protocol):
@@ -24,15 +24,15 @@ class Deliveries(Protocol):
 
     @property
     def tokens(self) -> Mapping[str, int]:
-        """Delivered so far, by the label of the tenant."""
+        """Return the tokens delivered so far, by the label of the tenant."""
 
     @property
     def first_token(self) -> Figures:
-        """Seconds from arrival to the first tokens, in buckets of `FIRST_TOKEN_S`."""
+        """Return the seconds from arrival to the first tokens, in buckets of `FIRST_TOKEN_S`."""
 
     @property
     def inter_token(self) -> Figures:
-        """Seconds between tokens of a request, in buckets of `TOKEN_S`."""
+        """Return the seconds between tokens of a request, in buckets of `TOKEN_S`."""
 
 
 class TokenCollector(Collector):
@@ -42,7 +42,7 @@ class TokenCollector(Collector):
         self._deliveries = deliveries
 
     def collect(self) -> Iterator[Metric]:
-        """Reads the counts."""
+        """Yield the metrics."""
         name, text = "chairlift_generated_tokens", "Tokens delivered to clients."
         family = CounterMetricFamily(name, text, labels=["tenant"])
         for label, count in self._deliveries.tokens.items():
@@ -62,7 +62,7 @@ class IntervalCollector(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Reads the counts."""
+        """Yield the metrics."""
         counts, total = self._figures()
         buckets = list(zip(self._limits, itertools.accumulate(counts), strict=True))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=total)

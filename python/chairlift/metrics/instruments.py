@@ -49,13 +49,13 @@ class Metrics:
         tenant_label: TenantLabels,
         deliveries: Deliveries,
     ) -> None:
-        """Creates the instruments.
+        """Create the instruments.
 
         Args:
-            load: Gives the load when Prometheus asks, from any thread; None while the model loads.
-            model: What is served.
-            tenant_label: Names tenants.
-            deliveries: Counts tokens and their times.
+            load: Returns the load, from any thread; None while the model loads.
+            model: The served model.
+            tenant_label: Returns the label of a tenant.
+            deliveries: The tokens delivered, and their times.
         """
         self.registry = CollectorRegistry()
         self.tenant_label = tenant_label
@@ -85,18 +85,18 @@ class Metrics:
         )
         self._calls_failed = self._counter(
             "calls_failed",
-            "Calls that ended with an error, by its reason: AUTH, SLOW_READER and all others.",
+            "Calls that ended with an error, by its reason.",
             "reason",
         )
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of queued prompts.", "tenant")
         self._pauses = self._counter(
-            "stream_pauses", "Times that a client's requests stood still because it did not read."
+            "stream_pauses", "Times that requests were suspended because their client did not read."
         )
-        self._restarts = self._counter(
-            "engine_restarts", "Times that a lost engine came back in place."
-        )
+        self._restarts = self._counter("engine_restarts", "Restarts of a lost engine in place.")
         step_parts = self._counter(
-            "step_part_seconds", "Time of the engine's steps by part; they add up to all.", "part"
+            "step_part_seconds",
+            "Time of the engine's steps by part; the parts add up to the whole.",
+            "part",
         )
         self._step_parts = [step_parts.labels(part) for part in STEP_PARTS]
         for finish_reason in FinishReason:
@@ -106,35 +106,41 @@ class Metrics:
 
     def _add_histograms(self) -> None:
         self._request = self._histogram(
-            "request_seconds", "From arrival to the last event.", _REQUEST_S
+            "request_seconds", "Time from arrival to the last event.", _REQUEST_S
         )
         self._queue = self._histogram(
-            "request_queue_seconds", "From queueing to the first step of a request.", _REQUEST_S
+            "request_queue_seconds",
+            "Time from queueing to the first step of a request.",
+            _REQUEST_S,
         )
         self._prefill = self._histogram(
-            "request_prefill_seconds", "From its first step to its first token.", _REQUEST_S
+            "request_prefill_seconds", "Time from its first step to its first token.", _REQUEST_S
         )
         self._decode = self._histogram(
-            "request_decode_seconds", "From its first token to its end.", _REQUEST_S
+            "request_decode_seconds", "Time from its first token to its end.", _REQUEST_S
         )
-        self._step = self._histogram("step_seconds", "Of one engine step.", _STEP_S)
+        self._step = self._histogram("step_seconds", "Duration of an engine step.", _STEP_S)
         self._delivery_wait = self._histogram(
-            "delivery_wait_seconds", "A step's events wait for the event loop.", _DELIVERY_S
+            "delivery_wait_seconds",
+            "Time that a step's events wait for the event loop.",
+            _DELIVERY_S,
         )
         self._delivery_work = self._histogram(
-            "delivery_work_seconds", "The event loop hands a step's events to calls.", _DELIVERY_S
+            "delivery_work_seconds",
+            "Time of the event loop to deliver a step's events.",
+            _DELIVERY_S,
         )
 
     def _add_deliveries(self, deliveries: Deliveries) -> None:
         self._first_token = IntervalCollector(
             "chairlift_time_to_first_token_seconds",
-            "From arrival to first token.",
+            "Time from arrival to first token.",
             FIRST_TOKEN_S,
             lambda: deliveries.first_token,
         )
         self._inter_token = IntervalCollector(
             "chairlift_inter_token_latency_seconds",
-            "Between tokens of a request.",
+            "Time between tokens of a request.",
             TOKEN_S,
             lambda: deliveries.inter_token,
         )
@@ -148,15 +154,15 @@ class Metrics:
         return Histogram(f"chairlift_{name}", text, buckets=buckets, registry=self.registry)
 
     def accepted(self, tenant: str, num_prompt_tokens: int) -> None:
-        """A request was queued."""
+        """Count a request that was queued."""
         self._prompt_tokens.labels(self.tenant_label(tenant)).inc(num_prompt_tokens)
 
     def started(self, tenant: str, seconds: float) -> None:
-        """A request's first token was delivered so long after its arrival."""
+        """Note the seconds from the arrival of a request to the delivery of its first token."""
         self.activity.started(tenant, seconds)
 
     def refused(self, tenant: str, reason: Reason) -> None:
-        """A request was not queued."""
+        """Count a request that was refused."""
         self.activity.ended(tenant, reason)
         self._refused.labels(reason.value).inc()
 
@@ -167,7 +173,7 @@ class Metrics:
         seconds: float,
         timeline: Timeline | None,
     ) -> None:
-        """A queued request came to its end; one that its client left has no timeline."""
+        """Count the end of a queued request; one whose client disconnected has no timeline."""
         self.activity.ended(tenant, reason)
         self._ended.labels(reason.value).inc()
         self._request.observe(seconds)
@@ -180,24 +186,24 @@ class Metrics:
             self._decode.observe(timeline.decode_s)
 
     def step(self, seconds: float, parts_s: Sequence[float]) -> None:
-        """The engine finished a step; `parts_s` are in the order of `STEP_PARTS`."""
+        """Note the duration of a step; `parts_s` are in the order of `STEP_PARTS`."""
         self._step.observe(seconds)
         for counter, part_s in zip(self._step_parts, parts_s, strict=True):
             counter.inc(part_s)
 
     def delivery(self, waited_s: float, worked_s: float) -> None:
-        """A step's events reached their calls."""
+        """Note how long the events of a step waited, and how long their delivery took."""
         self._delivery_wait.observe(waited_s)
         self._delivery_work.observe(worked_s)
 
     def call_failed(self, reason: Reason) -> None:
-        """A call ended with an error."""
+        """Count a call that ended with an error."""
         self._calls_failed.labels(reason.value).inc()
 
     def stream_paused(self) -> None:
-        """A client does not read: its requests stand still."""
+        """Count a stream whose requests are suspended because its client does not read."""
         self._pauses.inc()
 
     def restarted(self) -> None:
-        """The engine was lost and is back."""
+        """Count a restart of the engine."""
         self._restarts.inc()

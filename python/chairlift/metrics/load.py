@@ -1,4 +1,4 @@
-"""The engine's load as gauges, read when Prometheus asks, so that the steps need not report it."""
+"""The engine's load as gauges, read when Prometheus scrapes: steps need not report it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 
 class LoadSnapshot(Protocol):
-    """What the gauges show; `_core.Load` is one."""
+    """The values of the gauges; `_core.Load` has them."""
 
     num_waiting: int
     num_waiting_tokens: int
@@ -32,7 +32,7 @@ class LoadSnapshot(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served, and how."""
+    """The served model and its settings."""
 
     name: str
     version: str
@@ -42,19 +42,19 @@ class ServedModel:
 
 
 def kv_usage(load: LoadSnapshot) -> float:
-    """Share of the KV blocks that requests hold, 0 to 1."""
+    """Return the share of the KV blocks that requests hold, 0 to 1."""
     return (load.num_blocks - load.num_free_blocks) / max(1, load.num_blocks)
 
 
 class LoadCollector(Collector):
-    """Gives nothing before the model is loaded."""
+    """The gauges; there are none before the model is loaded."""
 
     def __init__(self, load: Callable[[], LoadSnapshot | None], model: ServedModel) -> None:
         self._load = load
         self._model = model
 
     def collect(self) -> Iterator[Metric]:
-        """Reads one snapshot."""
+        """Yield the metrics of one snapshot."""
         load = self._load()
         if load is None:
             return
@@ -77,31 +77,35 @@ class LoadCollector(Collector):
             ("requests_running", "Requests in the batch.", load.num_running),
             (
                 "requests_suspended",
-                "Of both, those that may not go on: not read by their client, or without credit.",
+                "Of both, the suspended ones: without credit, or not read by their client.",
                 load.num_waiting_suspended + load.num_running_suspended,
             ),
-            ("rows_held", "Rows in use or kept empty until a batch ends.", load.num_rows_held),
+            ("rows_held", "Rows in use or reserved until a batch ends.", load.num_rows_held),
             ("kv_blocks", "KV blocks that requests can have.", load.num_blocks),
             ("kv_blocks_free", "KV blocks free or evictable.", load.num_free_blocks),
             ("kv_blocks_cached", "KV blocks in the prefix cache.", load.num_cached_blocks),
             ("kv_usage_ratio", "Share of the KV blocks that requests hold.", kv_usage(load)),
             ("host_blocks", "KV blocks of host memory.", load.num_host_blocks),
-            ("host_blocks_free", "Of these, free.", load.num_free_host_blocks),
+            (
+                "host_blocks_free",
+                "KV blocks of host memory that are free.",
+                load.num_free_host_blocks,
+            ),
             ("kv_slots_unwritten", "Token slots of held KV blocks not written yet.", unwritten),
-            ("kv_waste_ratio", "Their share of the held slots.", unwritten / max(1, held)),
+            ("kv_waste_ratio", "Unwritten share of the held slots.", unwritten / max(1, held)),
         )
 
     def describe(self) -> list[Metric]:
-        """Nothing is known before the model is loaded."""
+        """Return no description: there are no metrics before the model is loaded."""
         return []
 
 
 def _counters(load: LoadSnapshot) -> tuple[tuple[str, str, int], ...]:
-    """Since the engine started; a restart in place begins at 0, which Prometheus understands."""
+    """Return the counters since the engine started; a restart in place resets them to 0."""
     return (
-        ("preemptions", "Requests that lost their row.", load.num_preemptions),
-        ("recomputed_tokens", "Tokens computed again after that.", load.num_recomputed_tokens),
-        ("swapped_tokens", "Tokens that came back from host memory.", load.num_swapped_tokens),
+        ("preemptions", "Preemptions of running requests.", load.num_preemptions),
+        ("recomputed_tokens", "Tokens recomputed after a preemption.", load.num_recomputed_tokens),
+        ("swapped_tokens", "Tokens swapped in from host memory.", load.num_swapped_tokens),
         ("prefix_cache_queries", "Prompt blocks looked up.", load.num_prefix_queries),
         ("prefix_cache_hits", "Prompt blocks found.", load.num_prefix_hits),
     )

@@ -1,28 +1,28 @@
-"""Names of tenants as label values: never more of them than somebody answers for."""
+"""Names of tenants as label values, bounded in number unless the operator lists them."""
 
 from typing import Final
 
 MOST_NAMES: Final = 100
-"""From callers; each name is a time series for as long as the server runs."""
+"""Most names that callers bring; each is a time series for as long as the server runs."""
 
 OTHER: Final = "other"
-"""The label of all tenants that came after `MOST_NAMES` others."""
+"""The label of all tenants after the first `MOST_NAMES`."""
 
 
 class TenantLabels:
-    """Gives each tenant a label, its own name while there is room."""
+    """The label of each tenant: its own name while there is room."""
 
     def __init__(self, *, is_closed: bool) -> None:
-        """Starts with no tenant.
+        """Start with no tenant.
 
         Args:
-            is_closed: Whether the names come from a list of the operator, so that all have room.
+            is_closed: Whether the operator lists the names, so that all have room.
         """
         self._is_closed = is_closed
         self._names: set[str] = set()
 
     def __call__(self, tenant: str) -> str:
-        """The label of a tenant; empty where callers have no name."""
+        """Return the label of a tenant; empty if callers have no name."""
         if tenant not in self._names:
             if not self._is_closed and len(self._names) >= MOST_NAMES:
                 return OTHER

@@ -1,10 +1,11 @@
-"""The same figures under the names that inference gateways look for.
+"""The same metrics under the names that inference gateways look for.
 
 The endpoint picker of the Gateway API inference extension (now of llm-d) takes a model server for
 vLLM unless a label of the pod says otherwise, and scrapes `num_requests_waiting`,
 `num_requests_running`, `kv_cache_usage_perc` and, where it is there, `cache_config_info` (its
 "model server protocol"). The histograms serve dashboards and autoscalers written for vLLM. Only
-what means the same is here: vLLM counts prefix-cache hits in tokens, say, and Chairlift in blocks.
+metrics with the same meaning are here: vLLM counts prefix-cache hits in tokens, and Chairlift in
+blocks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ _LABELS = ["model_name"]
 
 
 class VllmCollector(Collector):
-    """Reads the load and the histograms of the server when Prometheus asks."""
+    """Reads the load and the histograms of the server when Prometheus scrapes."""
 
     def __init__(
         self,
@@ -32,11 +33,11 @@ class VllmCollector(Collector):
         model: ServedModel,
         histograms: Mapping[str, Collector],
     ) -> None:
-        """Takes what to show.
+        """Set the sources.
 
         Args:
-            load: As of `Metrics`.
-            model: Its name is the label of all.
+            load: As in `Metrics`.
+            model: Its name is the label of every metric.
             histograms: By vLLM's name, without its prefix.
         """
         self._load = load
@@ -44,7 +45,7 @@ class VllmCollector(Collector):
         self._histograms = histograms
 
     def collect(self) -> Iterator[Metric]:
-        """Nothing before the model is loaded."""
+        """Yield the metrics; none before the model is loaded."""
         load, model = self._load(), self._model
         if load is None:
             return
@@ -66,7 +67,7 @@ class VllmCollector(Collector):
         config.add_metric([model.name, *sizes], 1)
         yield config
         preemptions = CounterMetricFamily(
-            "vllm:num_preemptions", "Requests that lost their row.", labels=_LABELS
+            "vllm:num_preemptions", "Preemptions of running requests.", labels=_LABELS
         )
         preemptions.add_metric([model.name], load.num_preemptions)
         yield preemptions
@@ -84,5 +85,5 @@ class VllmCollector(Collector):
         return alias
 
     def describe(self) -> list[Metric]:
-        """Nothing is known before the model is loaded."""
+        """Return no description: there are no metrics before the model is loaded."""
         return []

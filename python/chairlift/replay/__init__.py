@@ -1,1 +1,1 @@
-"""Records what a scheduler was asked and did, and runs it again without a model."""
+"""Traces of a scheduler's work: recorded, drawn, and replayed without a model."""

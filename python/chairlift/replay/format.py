@@ -1,13 +1,13 @@
-"""The trace file: one JSON object per line, a header and then what happened.
+"""The trace file: one JSON object per line, a header and then events.
 
     {"event":"header","version":1,"model":"demo","batching":"continuous", ...}
     {"event":"arrival","t":0,"request":1,"prompt":40,"max_tokens":64,"blocks":"6f0c1d.."}
     {"event":"step","t":81003,"duration":4120665,"rows":1,"tokens":40, ...}
     {"event":"end","t":198264001,"request":1,"tokens":64,"reason":"length", ...}
 
-Times are nanoseconds after the recording began. There is no text and no token id: `blocks` names
-each full block of a prompt (16 hexadecimal digits) by a hash whose key is forgotten, chained from
-the first block on, so that equal names tell equal beginnings and nothing else.
+Times are nanoseconds after the start of the recording. There is no text and no token id: `blocks`
+names each full block of a prompt (16 hexadecimal digits) by a hash with a secret key, chained from
+the first block on, so that equal names mean equal beginnings and nothing else.
 """
 
 import json
@@ -22,7 +22,7 @@ from chairlift.errors import ConfigError
 VERSION = 1
 
 HASH_BYTES = 8
-"""Of a block's name."""
+"""Length of a block's name."""
 
 # The core counts in 64 bits: a time and a delay must fit together.
 Count = Annotated[int, Field(ge=0, le=2**62)]
@@ -33,7 +33,7 @@ Blocks = Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * HASH_BYTES}}})*$")]
 
 
 class Line(BaseModel):
-    """What all lines have in common."""
+    """A line of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,13 +49,13 @@ class StepTime(Line):
     """Of each token whose keys and values are read, summed over the rows."""
 
     def duration(self, num_tokens: int, num_context: int) -> int:
-        """Nanoseconds of a step; at least 1, so that time passes."""
+        """Return the nanoseconds of a step; at least 1, so that the clock moves."""
         tokens_s = self.per_token_s * num_tokens + self.per_context_token_s * num_context
         return max(1, round((self.fixed_s + tokens_s) * 1e9))
 
 
 class Header(Line):
-    """The first line: what the scheduler was built with."""
+    """The first line: the settings of the scheduler."""
 
     event: Literal["header"] = "header"
     version: int = VERSION
@@ -102,23 +102,23 @@ class Arrival(Line):
     """Nanoseconds after arrival."""
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     blocks: Blocks = ""
-    """Names of the prompt's full blocks, from the first on; blocks left out are like no other."""
+    """Names of the prompt's full blocks, from the first on; a block without a name is unique."""
     cache_read: bool = True
     cache_write: bool = True
 
 
 class Cancel(Line):
-    """The client gave a request up."""
+    """The client cancelled a request."""
 
     event: Literal["cancel"] = "cancel"
     t: Count
     request: Positive
     tokens: Count = 0
-    """That it had got by then."""
+    """Tokens that it had received by then."""
 
 
 class Flush(Line):
-    """No more input: who waits may run in a partial batch."""
+    """The input ended: waiting requests may run in a partial batch."""
 
     event: Literal["flush"] = "flush"
     t: Count
@@ -129,20 +129,20 @@ class End(Line):
 
     event: Literal["end"] = "end"
     t: Count | None = None
-    """None in traces that were drawn, not recorded."""
+    """None in traces that are drawn, not recorded."""
     request: Positive
     tokens: Count
     """Output tokens."""
     reason: str
     """`stop`, `length`, `cancelled`, `time_limit`, or a `Reason` with which it failed."""
     first_token: Count | None = None
-    """When the first of them came."""
+    """Time of the first output token."""
     blocks: Blocks = ""
-    """Names of the full blocks behind the prompt's."""
+    """Names of the full blocks after the prompt's."""
 
 
 class Restart(Line):
-    """The engine was lost and came back; requests that were live have ended, the cache is empty."""
+    """The engine was lost and restarted; live requests have ended, the cache is empty."""
 
     event: Literal["restart"] = "restart"
     t: Count
@@ -159,7 +159,7 @@ class Step(Line):
     tokens: Positive
     """Computed, prompts and decodes alike."""
     prefill: Count
-    """Of these, known before the step; the others were the last sampled ones of their rows."""
+    """Of these, known before the step; the others are the last sampled tokens of their rows."""
     context: Positive
     """Tokens of the rows after the step: the keys and values that attention read."""
     kv_blocks: Count
@@ -178,11 +178,11 @@ _OBJECT: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
 
 
 def read_lines(path: Path) -> tuple[Header, list[Event]]:
-    """Reads a trace file; event `i` is line `i + 2`.
+    """Read a trace file; event `i` is line `i + 2`.
 
     Raises:
-        ConfigError: The file cannot be read, is no trace or of another version; one line, which
-            names the line.
+        ConfigError: The file cannot be read, is malformed or of another version; the message is one
+            line and names the line.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -227,7 +227,7 @@ def _damaged(path: Path, number: int, error: ValidationError) -> ConfigError:
 
 
 def dump(line: Header | Event) -> str:
-    """One line of the file, its end included; what has its default value is left out."""
+    """Return a line of the file, its end included; default values are left out."""
     fields = line.model_dump(mode="json", exclude_defaults=True)
     version = {"version": line.version} if isinstance(line, Header) else {}
     return json.dumps({"event": line.event, **version, **fields}, separators=(",", ":")) + "\n"

@@ -1,4 +1,4 @@
-"""What a replay may do otherwise than the run that was recorded."""
+"""Settings of a replay that may differ from the recorded run."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ReplayOptions(BaseModel):
-    """Settings that replace the trace's; None leaves them as they are."""
+    """Settings that replace the trace's; None keeps the trace's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -21,7 +21,7 @@ class ReplayOptions(BaseModel):
     max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
     """Token budget of a step."""
     step_budget_s: Annotated[float, Field(gt=0)] | None = None
-    """How long a step should take."""
+    """Target duration of a step."""
     max_queued_requests: Annotated[int, Field(ge=1)] | None = None
     """Cap of the waiting queue."""
     block_size: Annotated[int, Field(ge=1)] | None = None

@@ -1,4 +1,4 @@
-"""Follows plans without a model: who sits in which row, and what a step costs."""
+"""Follows plans without a model: the request in each row, and the cost of each step."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class Work(NamedTuple):
     sampled_rows: Int32Array
     """`[S]` rows that sample a token, in the order of the sample slots."""
     is_repeat: bool
-    """The very rows of the step before decode again, with the same requests in them."""
+    """Whether the rows of the step before decode again, with the same requests."""
 
 
 class PlanRows:
@@ -37,7 +37,7 @@ class PlanRows:
         self._num_repeats = 0
 
     def apply(self, plan: Int32Array) -> Work:
-        """Follows one plan; takes a time that grows with the rows only inside numpy."""
+        """Follow one plan; only numpy's part of the time grows with the rows."""
         num_rows, num_tokens, num_samples, _, num_assigned = plan[:5].tolist()
         is_decode = num_rows == num_tokens == num_samples
         row_bytes = plan[HEADER_LEN : HEADER_LEN + num_rows].tobytes()

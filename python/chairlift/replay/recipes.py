@@ -1,4 +1,4 @@
-"""Workloads drawn from laws of lengths and arrivals: traces that nobody had to record.
+"""Workloads drawn from distributions of lengths and arrivals: traces without a recording.
 
 `chat`, `code` and `long` follow the public traces of Azure (2023, conversation and code) and
 Mooncake; `anyscale` and `nano` are the workloads of two well-known comparisons of engines. All
@@ -28,7 +28,7 @@ SCALED_PROMPT_CAP = 1024
 _BLOCK_SIZE = 16
 _KV_BYTES_PER_TOKEN = 128 * 2**10
 _KV_MEMORY = 50 * 2**30
-"""What one H100 has beside the weights of a model of 8 billion parameters."""
+"""Memory of one H100 beside the weights of a model of 8 billion parameters."""
 
 _NAME_STEP = np.uint64(0xD1342543DE82EF95)
 
@@ -40,14 +40,14 @@ class Drawn:
     prompts: Floats
     answers: Floats
     beginning: Integers | None = None
-    """Prompts with equal numbers begin alike; None: none do."""
+    """Prompts with equal numbers share a beginning; None: no prompts do."""
     num_alike: Floats | None = None
-    """For how many tokens."""
+    """Length of the shared beginning, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The laws of one workload."""
+    """The distributions of one workload."""
 
     about: str
     draw: Callable[[Generator, int], Drawn]
@@ -55,9 +55,9 @@ class Recipe:
     rate_per_s: float | None = None
     """Arrivals per second; None: all at once."""
     gap_shape: float = 1.0
-    """Of the gamma law of the gaps between arrivals; 1 is Poisson."""
+    """Shape of the gamma distribution of the gaps between arrivals; 1 is Poisson."""
     phases: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
-    """(seconds, factor on the rate), over and over."""
+    """(seconds, factor on the rate), repeated."""
 
 
 def draw_trace(
@@ -68,13 +68,13 @@ def draw_trace(
     seed: int = 0,
     scale: float = 1.0,
 ) -> Trace:
-    """Draws the trace of a recipe.
+    """Draw the trace of a recipe.
 
     Args:
         name: One of `RECIPES`.
         num_requests: How many; None is the recipe's own number.
         rate_per_s: Arrivals per second; None is the recipe's own.
-        seed: The same trace for the same seed.
+        seed: Seed of all draws.
         scale: Divides all lengths, so that a CPU can follow; the shape of the laws stays.
     """
     recipe, random = RECIPES[name], np.random.Generator(np.random.PCG64(seed))
@@ -119,11 +119,11 @@ def _scaled(lengths: Floats, scale: float, most: int | None) -> Integers:
 
 
 def _arrivals(random: Generator, n: int, recipe: Recipe, rate_per_s: float | None) -> Integers:
-    """Times in nanoseconds."""
+    """Return the times of arrival, in nanoseconds."""
     if rate_per_s is None:
         return np.zeros(n, dtype=np.int64)
     gaps = random.gamma(recipe.gap_shape, 1 / recipe.gap_shape, n)
-    # At a constant rate; where the rate has a factor, time passes that much more slowly.
+    # Times at a constant rate, stretched where the rate has a factor.
     even = np.cumsum(gaps) / rate_per_s
     seconds, factors = np.array(recipe.phases).T
     ends, weights = np.cumsum(seconds), np.cumsum(seconds * factors)
@@ -154,7 +154,7 @@ def _log_normal(
 
 
 def _of_mean(mean: float, sigma: float) -> float:
-    """The mu of a log-normal law with this mean."""
+    """Return the mu of a log-normal distribution with this mean."""
     return float(np.log(mean) - sigma**2 / 2)
 
 
@@ -171,10 +171,10 @@ def _code(random: Generator, n: int) -> Drawn:
 
 
 def _long(random: Generator, n: int) -> Drawn:
-    """Conversations of four turns, 16 at a time, each turn sending the one before again.
+    """Draw conversations of four turns, 16 at a time; each turn sends the one before again.
 
-    Four turns are what comes next to the trace, where 37 % of the pages of 512 tokens have been
-    sent before; here it is 40 %.
+    Four turns are closest to the trace, where 37 % of the pages of 512 tokens have been sent
+    before; here it is 40 %.
     """
     turns, at_a_time = 4, 16
     lengths = _log_normal(random, n, 8.74, 1.2, 1, 126_000)
@@ -202,7 +202,7 @@ def _nano(random: Generator, n: int) -> Drawn:
 
 
 def _prefix(random: Generator, n: int) -> Drawn:
-    """System prompts that many share, some much more than others, each before a question."""
+    """Draw system prompts of unequal popularity, each followed by a question."""
     lengths = random.integers(512, 2048, 64, endpoint=True).astype(np.float64)
     popularity = np.arange(1, len(lengths) + 1) ** -1.1
     which = random.choice(len(lengths), n, p=popularity / popularity.sum())

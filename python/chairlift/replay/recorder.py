@@ -1,12 +1,12 @@
-"""Records what a scheduler is asked and what it does, beside the work and never in its way.
+"""Records the calls and results of a scheduler without delaying it.
 
     engine ──▶ RecordedScheduler ──▶ Scheduler
                       │ one queue
                       ▼
                 writer thread ──▶ trace file
 
-The engine thread only puts what it has at hand into a queue. A disk that is full or too slow ends
-the recording with one warning; the file then ends with the last whole line.
+The engine thread only queues references. A disk that is full or too slow ends the recording with
+one warning; the file then ends with the last complete line.
 """
 
 import logging
@@ -25,15 +25,15 @@ from chairlift import _core
 from chairlift.errors import ConfigError
 from chairlift.plan import plan_len
 from chairlift.replay.format import Header
-from chairlift.replay.scribe import (
+from chairlift.replay.trace_writer import (
     Added,
     Cancelled,
     Entry,
     Flushed,
-    Happened,
+    OtherEvents,
     Restarted,
-    Scribe,
     Stepped,
+    TraceWriter,
 )
 
 if TYPE_CHECKING:
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 65_536
-"""Entries that the writer may lag behind."""
+"""Most entries that the writer may lag behind."""
 
 _WRITE_EVERY_S = 0.25
 
 
-class Recorder:
+class TraceRecorder:
     """Owns a trace file and the thread that writes it."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, whose old content is lost.
+        """Open the file and truncate it.
 
         Raises:
             ConfigError: It cannot be written.
@@ -71,29 +71,29 @@ class Recorder:
     def record(
         self, scheduler: _core.Scheduler, header: Header, clock: Callable[[], int]
     ) -> _core.Scheduler:
-        """Starts to record, or goes on with a scheduler that takes the place of a lost one.
+        """Record a scheduler, or continue with one that replaces a lost one.
 
         Args:
-            scheduler: Idle.
-            header: What it was built with.
-            clock: The engine's; the trace begins with the first call.
+            scheduler: An idle scheduler.
+            header: Its settings.
+            clock: The engine's clock; the trace begins with the first call.
 
         Returns:
-            What to call instead of the scheduler.
+            The object to call instead of the scheduler.
         """
         if self._thread is None:
-            scribe = Scribe(header, clock())
+            writer = TraceWriter(header, clock())
             self._thread = threading.Thread(
-                target=self._main, args=(scribe,), name="chairlift-record", daemon=True
+                target=self._main, args=(writer,), name="chairlift-record", daemon=True
             )
             self._thread.start()
         else:
             self.put(Restarted(clock()))
-        # The class of the core is final: the recorded one only has its methods.
+        # The class of the core is final: the recorded one has its methods without inheriting.
         return cast("_core.Scheduler", RecordedScheduler(scheduler, self.put, clock))
 
     def put(self, entry: Entry) -> None:
-        """Queues an entry; drops it once the recording has stopped."""
+        """Queue an entry; drop it once the recording has stopped."""
         if self._stopped:
             return
         if self._pending.qsize() >= MAX_PENDING:
@@ -102,30 +102,30 @@ class Recorder:
         self._pending.put(entry)
 
     def close(self) -> None:
-        """Writes what is queued and closes the file."""
+        """Write what is queued and close the file."""
         if self._thread is not None:
             self._closing.set()
             self._thread.join()
         self._file.close()
 
-    def _main(self, scribe: Scribe) -> None:
+    def _main(self, writer: TraceWriter) -> None:
         try:
-            self._append(scribe.header())
+            self._append(writer.header())
             while not self._closing.wait(_WRITE_EVERY_S):
-                self._write(scribe)
-            self._write(scribe)
+                self._write(writer)
+            self._write(writer)
         except OSError as error:
             self._stop((error.strerror or "unknown error").lower())
         except Exception:
             logger.exception("a fault of the recorder")
             self._stop("a fault of the recorder")
 
-    def _write(self, scribe: Scribe) -> None:
+    def _write(self, writer: TraceWriter) -> None:
         entries = []
         with suppress(queue.Empty):
             while True:
                 entries.append(self._pending.get_nowait())
-        self._append("".join(line for entry in entries for line in scribe.lines(entry)))
+        self._append("".join(line for entry in entries for line in writer.lines(entry)))
 
     def _append(self, text: str) -> None:
         if self._stopped:
@@ -135,7 +135,7 @@ class Recorder:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError:
-            # A line that is cut off would spoil the file. Where it cannot be cut it is no file.
+            # An incomplete line would spoil the file. What cannot be truncated is no regular file.
             with suppress(OSError):
                 os.ftruncate(self._file.fileno(), self._num_bytes)
             raise
@@ -148,7 +148,7 @@ class Recorder:
 
 
 class RecordedScheduler:
-    """A scheduler whose calls are noted; everything else is the scheduler's own."""
+    """A scheduler whose calls are recorded; all other attributes are the scheduler's own."""
 
     def __init__(
         self, scheduler: _core.Scheduler, put: Callable[[Entry], None], clock: Callable[[], int]
@@ -162,25 +162,25 @@ class RecordedScheduler:
         return getattr(self._scheduler, name)
 
     def add(self, now: int, prompt: Sequence[int], **options: Any) -> _core.Added:  # noqa: ANN401
-        """As `Scheduler.add`; a refused request is not recorded: how long it is nobody knows."""
+        """Add a request; a refused one is not recorded: the length of its answer is unknown."""
         added = self._scheduler.add(now, prompt, **options)
         self._put(Added(now, added.request_id, prompt, options))
         return added
 
     def abort(self, now: int, request_id: int, reason: str = "cancelled") -> bool:
-        """As `Scheduler.abort`; only clients cancel, all else is seen in the end."""
+        """Abort a request; only cancels by clients are recorded, others show in the end."""
         was_live = self._scheduler.abort(now, request_id, reason)
         if was_live and reason == "cancelled":
             self._put(Cancelled(now, request_id))
         return was_live
 
     def flush(self) -> None:
-        """As `Scheduler.flush`."""
+        """Flush, and record it."""
         self._scheduler.flush()
         self._put(Flushed(self._clock()))
 
     def schedule(self, now: int, plan: "_Buffer") -> int | None:
-        """As `Scheduler.schedule`."""
+        """Schedule a step, and keep a copy of its plan."""
         step = self._scheduler.schedule(now, plan)
         if step is not None:
             buffer = np.asarray(plan)
@@ -188,13 +188,13 @@ class RecordedScheduler:
         return step
 
     def update(self, now: int, step: int, tokens: "_Buffer", counts: "_Buffer") -> _core.Events:
-        """As `Scheduler.update`."""
+        """Update after a step, and record it."""
         events = self._scheduler.update(now, step, tokens, counts)
         self._note_step(step, now, events, failed=False)
         return events
 
     def fail(self, now: int, step: int, guilty: Sequence[int]) -> _core.Events:
-        """As `Scheduler.fail`, which takes a later step in flight with it."""
+        """Fail a step and the later one in flight, and record both."""
         events = self._scheduler.fail(now, step, guilty)
         self._note_step(step, now, events, failed=True)
         for later in list(self._planned):
@@ -202,10 +202,10 @@ class RecordedScheduler:
         return events
 
     def take_events(self) -> _core.Events:
-        """As `Scheduler.take_events`."""
+        """Take events, and record them."""
         events = self._scheduler.take_events()
         if len(events):
-            self._put(Happened(events))
+            self._put(OtherEvents(events))
         return events
 
     def _note_step(self, step: int, now: int, events: _core.Events, *, failed: bool) -> None:

@@ -1,11 +1,11 @@
-"""Runs a trace through the real scheduler on a virtual clock: no model, no wall clock, no chance.
+"""Runs a trace through the real scheduler on a virtual clock: deterministic, without a model.
 
     arrivals, cancels, flushes ──▶ schedule ──▶ plan ──▶ StepTime moves the clock
                                       ▲                        │
-                                      └──── update ◀── made-up tokens, one per sampling row
+                                      └──── update ◀── synthetic tokens, one per sampling row
 
-A request's answer has its recorded length, so that every policy does the same work. Python does
-the same few array operations in each step, however many rows it has.
+Each answer has its recorded length, so that every policy does the same work. Python does a constant
+number of array operations per step, whatever the number of rows.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from chairlift.figures import Run, unwritten_share
 from chairlift.plan import PlanView
 from chairlift.replay.format import Header, StepTime
 from chairlift.replay.plan_rows import PlanRows, Work
-from chairlift.replay.progress import NEVER, Progress
+from chairlift.replay.token_counts import NEVER, TokenCounts
 from chairlift.replay.token_ids import VOCAB_SIZE, AnswerTokens, prompt_token_ids
 from chairlift.replay.trace import Request, Trace
 from chairlift.scheduler import new_scheduler
@@ -38,7 +38,7 @@ OnStep = Callable[[PlanView, Int64Array], None]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay gave."""
+    """The result of a replay."""
 
     run: Run
     step_rows: Int64Array
@@ -54,13 +54,13 @@ class Replayed:
 def replay(
     trace: Trace, settings: Header, step_time: StepTime, on_step: OnStep | None = None
 ) -> Replayed:
-    """Runs a trace; the same arguments give the same result on every machine.
+    """Run a trace; the same arguments give the same result on every machine.
 
     Args:
         trace: What arrives when, and how long its answers are.
         settings: Of the scheduler; the trace's own header, or one that differs from it.
         step_time: Moves the clock.
-        on_step: Called with each plan and whose rows it names, as indices in the trace.
+        on_step: Called with each plan and the requests of its rows, as indices in the trace.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -69,7 +69,7 @@ def replay(
 
 
 def first_tokens_s(trace: Trace, settings: Header, step_time: StepTime) -> NDArray[np.float64]:
-    """Gives the seconds from the arrival of each request to its first token; NaN for none.
+    """Return the seconds from the arrival of each request to its first token; NaN for none.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -80,7 +80,7 @@ def first_tokens_s(trace: Trace, settings: Header, step_time: StepTime) -> NDArr
 
 
 def output_lengths(requests: list[Request]) -> list[int]:
-    """Answer length of each request: the recorded one, or the mean of those for who has none."""
+    """Return the answer length of each request: the recorded one, or the mean of all recorded."""
     known = [request.num_output for request in requests if request.num_output is not None]
     mean = max(1, round(sum(known) / len(known))) if known else None
     return [
@@ -90,7 +90,7 @@ def output_lengths(requests: list[Request]) -> list[int]:
 
 
 def scheduler_of(settings: Header) -> _core.Scheduler:
-    """Builds an idle scheduler that takes any token id and never looks at text.
+    """Build an idle scheduler that takes any token id and never looks at text.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -120,12 +120,12 @@ class _Replay:
         self._rows = PlanRows(settings.max_num_seqs)
         self._now = 0
         self._commands = _commands(trace, with_flushes=settings.batching.value == "static")
-        # By index in the trace, and who has which slot of the scheduler.
+        # By index in the trace; then the request in each slot of the scheduler.
         count = len(trace.requests)
         self._lengths = output_lengths(trace.requests)
-        self._progress = Progress(count)
+        self._token_counts = TokenCounts(count)
         self._index_of_slot = np.zeros(self._core.num_slots, dtype=np.int64)
-        # Of the requests that got a token in the last step.
+        # Indices of the requests that got a token in the last step.
         self._indices = np.zeros(0, dtype=np.int64)
         self._ids: dict[int, int] = {}
         self._index_of_id: dict[int, int] = {}
@@ -140,7 +140,7 @@ class _Replay:
         commands, place = self._commands, 0
         while True:
             while place < len(commands) and commands[place][0] <= self._now:
-                self._obey(*commands[place][1:])
+                self._execute(*commands[place][1:])
                 place += 1
             step = self._core.schedule(self._now, self._plan)
             if step is not None:
@@ -155,10 +155,10 @@ class _Replay:
 
     def first_tokens_s(self) -> NDArray[np.float64]:
         arrivals = np.array([r.arrival for r in self._trace.requests], dtype=np.int64)
-        first = self._progress.first_token
+        first = self._token_counts.first_token
         return np.where(first == NEVER, np.nan, (first - arrivals) * _NS)
 
-    def _obey(self, kind: int, index: int) -> None:
+    def _execute(self, kind: int, index: int) -> None:
         if kind == _ARRIVAL:
             self._add(index)
         elif kind == _FLUSH:
@@ -187,7 +187,7 @@ class _Replay:
             self._unanswered[error.reason] += 1
             return
         room = self._core.max_context_len - request.num_prompt
-        self._progress.target[index] = min(self._lengths[index], room)
+        self._token_counts.target[index] = min(self._lengths[index], room)
         self._index_of_slot[added.slots] = index
         self._ids[index] = added.request_id
         self._index_of_id[added.request_id] = index
@@ -199,13 +199,13 @@ class _Replay:
         if self._on_step is not None:
             view = PlanView.of(self._plan)
             self._on_step(view, self._index_of_slot[self._rows.slot[view.rows]])
-        indices, progress = self._indices, self._progress
-        tokens = self._answers.at(indices, progress.num_output(indices))
+        indices, token_counts = self._indices, self._token_counts
+        tokens = self._answers.at(indices, token_counts.num_output(indices))
         self._now += self._step_time.duration(work.num_tokens, work.num_context)
         events = self._core.update(self._now, step, tokens, self._counts[: len(indices)])
-        num_complete = progress.count(indices, self._now, is_repeat=work.is_repeat)
+        num_complete = token_counts.count(indices, self._now, is_repeat=work.is_repeat)
         if len(events) != len(indices) + num_complete:
-            # Somebody ended otherwise than by the length of the answer.
+            # A request ended otherwise than by the length of its answer.
             self._note_ends(events)
         self._note_step(work)
 
@@ -213,7 +213,7 @@ class _Replay:
         for event in events:
             match event:
                 case _core.FinishedEvent():
-                    self._progress.ended[self._index_of_id[event.request_id]] = (
+                    self._token_counts.ended[self._index_of_id[event.request_id]] = (
                         event.account.finished
                     )
                 case _core.FailedEvent():
@@ -228,10 +228,10 @@ class _Replay:
 
     def _result(self) -> Replayed:
         arrivals = np.array([r.arrival for r in self._trace.requests], dtype=np.int64)
-        progress = self._progress
-        num_output_tokens = progress.num_output_tokens()
-        answered, begun = progress.ended != NEVER, progress.first_token != NEVER
-        last = int(progress.ended[answered].max(initial=arrivals.min()))
+        token_counts = self._token_counts
+        num_output_tokens = token_counts.num_output_tokens()
+        answered, begun = token_counts.ended != NEVER, token_counts.first_token != NEVER
+        last = int(token_counts.ended[answered].max(initial=arrivals.min()))
         run = Run(
             num_requests=int(answered.sum()),
             num_output_tokens=num_output_tokens,
@@ -240,9 +240,9 @@ class _Replay:
             num_rows=sum(self._step_rows),
             num_tokens=sum(self._step_tokens),
             kv_waste=self._kv_waste,
-            ttft_s=(progress.first_token - arrivals)[begun] * _NS,
-            itl_s=progress.gaps().astype(np.float64) * _NS,
-            latency_s=(progress.ended - arrivals)[answered] * _NS,
+            ttft_s=(token_counts.first_token - arrivals)[begun] * _NS,
+            itl_s=token_counts.gaps().astype(np.float64) * _NS,
+            latency_s=(token_counts.ended - arrivals)[answered] * _NS,
         )
         return Replayed(
             run=run,
@@ -258,9 +258,9 @@ def _after(now: int, delay: int | None) -> int | None:
 
 
 def _commands(trace: Trace, *, with_flushes: bool) -> list[tuple[int, int, int]]:
-    """What the scheduler is told: time, kind, index of the request.
+    """Return the commands for the scheduler: time, kind, index of the request.
 
-    A server tells its scheduler that the input has ended under static batching alone.
+    A server flushes its scheduler under static batching only.
     """
     commands = [(r.arrival, _ARRIVAL, i) for i, r in enumerate(trace.requests)]
     commands += [
@@ -271,7 +271,7 @@ def _commands(trace: Trace, *, with_flushes: bool) -> list[tuple[int, int, int]]
 
 
 def recorded_run(trace: Trace) -> Run:
-    """The figures of the run that was recorded; the trace has steps."""
+    """Return the figures of the recorded run; the trace must have steps."""
     steps, block_size = trace.steps, trace.header.block_size
     answered = [r for r in trace.requests if r.ended is not None]
     begun = [r for r in trace.requests if r.first_token is not None]

@@ -1,4 +1,4 @@
-"""The settings of a replay: the trace's own, with what is to be different in their place."""
+"""The settings of a replay: the trace's own, with options in their place."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ _AS_THEY_ARE = frozenset(ReplayOptions.model_fields) & frozenset(Header.model_fi
 
 
 def settings_of(header: Header, options: ReplayOptions, batching: Batching | None) -> Header:
-    """The trace's settings with the given ones in their place.
+    """Return the trace's settings with the given options in their place.
 
-    A batch size that was recorded gives way to fewer rows. Without `kv_cache_memory` the memory is
-    the recorded one, also for blocks of another size.
+    A recorded batch size is reduced to the number of rows. Without `kv_cache_memory` the memory is
+    the recorded one, even for blocks of another size.
 
     Raises:
         ConfigError: The memory does not hold one block.
@@ -38,7 +38,7 @@ def settings_of(header: Header, options: ReplayOptions, batching: Batching | Non
 
 
 def step_time_of(header: Header, steps: Sequence[Step], options: ReplayOptions) -> StepTime:
-    """The model of the step time: fitted to the steps, or the header's; options replace parts."""
+    """Return the model of the step time: fitted to the steps or the header's, with options."""
     base = fit(steps) if any(not s.failed for s in steps) else header.step_time or DEFAULT
     parts = {
         "fixed_s": options.step_fixed_s,

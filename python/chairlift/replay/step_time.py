@@ -1,4 +1,4 @@
-"""How long a step takes: a linear model, fitted to the steps that were recorded."""
+"""The duration of a step: a linear model, fitted to recorded steps."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -12,11 +12,11 @@ DEFAULT = StepTime(fixed_s=5e-3, per_token_s=40e-6, per_context_token_s=40e-9)
 16 GFLOP per token at 400 TFLOP/s, and 128 KiB of keys and values per token of context."""
 
 _BETTER = 1 - 1e-9
-"""A larger model must fit better by more than rounding does."""
+"""A larger model must fit better by more than rounding errors."""
 
 
 def fit(steps: Sequence[Step]) -> StepTime:
-    """Fits the model to recorded steps by least squares with no negative coefficient.
+    """Fit the model to recorded steps by least squares with no negative coefficient.
 
     With three coefficients the optimum is found by trying all seven sets of those that are not 0:
     it is the best of the unconstrained solutions that have no negative entry.

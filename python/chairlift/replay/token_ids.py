@@ -1,4 +1,4 @@
-"""Token ids for requests whose tokens nobody knows: equal where block names are equal."""
+"""Synthetic token ids of requests: equal where block names are equal."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from chairlift.replay.trace import Request
 
 VOCAB_SIZE = 2**31 - 1
-"""As wide as an int32 allows, so that what is made up does not meet by chance."""
+"""As wide as an int32 allows, so that synthetic ids do not collide by chance."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def block_token_ids(names: NDArray[np.uint64], block_size: int) -> NDArray[np.int32]:
-    """The ids of blocks by their names alone, `[len(names) * block_size]` (SplitMix64)."""
+    """Derive the ids of blocks from their names, `[len(names) * block_size]` (SplitMix64)."""
     counters = np.arange(1, block_size + 1, dtype=np.uint64) * _GOLDEN
     mixed = (names[:, None] + counters).ravel()
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
@@ -26,7 +26,7 @@ def block_token_ids(names: NDArray[np.uint64], block_size: int) -> NDArray[np.in
 
 
 def prompt_token_ids(index: int, request: Request, block_size: int) -> list[int]:
-    """The prompt of a request; what no recorded block tells is its index, like no other's.
+    """Return the prompt of a request; tokens outside named blocks are its index, which is unique.
 
     Args:
         index: Of the request in its trace.
@@ -39,10 +39,10 @@ def prompt_token_ids(index: int, request: Request, block_size: int) -> list[int]
 
 
 class AnswerTokens:
-    """The tokens that requests are given.
+    """The tokens of answers.
 
-    Those that fill recorded blocks are the same in later prompts that repeat them, as conversations
-    do; any other is the index of its request.
+    Tokens in recorded blocks are the same in later prompts that repeat them, as conversations do;
+    any other token is the index of its request.
     """
 
     def __init__(self, requests: Sequence[Request], block_size: int) -> None:
@@ -59,7 +59,7 @@ class AnswerTokens:
         self._tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
     def at(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The next token of each request, given how many it has, `[len(indices)]`."""
+        """Return the next token of each request, given how many it has, `[len(indices)]`."""
         tokens = indices.astype(np.int32)
         if len(self._tokens):
             known = positions < self._len[indices]

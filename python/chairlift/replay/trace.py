@@ -1,4 +1,4 @@
-"""A trace in memory: requests with all that is known of them, recorded or drawn from a law."""
+"""A trace in memory: requests with all that is known of them, recorded or drawn."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ class Request:
     num_prompt: int
     max_tokens: int
     num_output: int | None = None
-    """Length of the answer; None where the trace does not know it."""
+    """Length of the answer; None if unknown."""
     blocks: BlockNames = field(default_factory=lambda: NO_BLOCKS)
     """Names of the first full blocks of prompt and answer."""
     tenant: int = 0
@@ -43,30 +43,30 @@ class Request:
     cache_read: bool = True
     cache_write: bool = True
     cancelled: int | None = None
-    """When the client gave up; None also where it had got tokens: then it is `num_output`."""
+    """Time of a cancel before the first token; a later one shortens `num_output` instead."""
     first_token: int | None = None
-    """As recorded, like all below."""
+    """Time of the first token; this and the following fields are recorded ones."""
     ended: int | None = None
-    """None also for requests that failed."""
+    """Time of the end; None for requests that failed, too."""
     num_tokens: int = 0
-    """Of what there was of an answer."""
+    """Tokens of the answer, complete or not."""
 
 
 @dataclass(slots=True)
 class Trace:
-    """Requests in order of arrival, and what was recorded of the run."""
+    """Requests in order of arrival, and the recorded run."""
 
     header: Header
     requests: list[Request]
     flushes: list[int] = field(default_factory=list)
-    """When the input ended, so that partial batches could run."""
+    """Times at which the input ended, so that partial batches could run."""
     steps: list[Step] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
-    """When the engine was lost and came back."""
+    """Times at which the engine was lost and restarted."""
 
 
 def read_trace(path: Path) -> Trace:
-    """Reads a trace file.
+    """Read a trace file.
 
     Raises:
         ConfigError: It is damaged or of another version; the message names the line.
@@ -87,7 +87,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _take(trace: Trace, requests: dict[int, Request], event: Event) -> None:
-    """Adds one line; raises ValueError where it does not fit those before."""
+    """Add one line; raise ValueError if it contradicts those before."""
     match event:
         case Step():
             trace.steps.append(event)
@@ -143,11 +143,11 @@ def _end(request: Request, line: End) -> None:
         request.blocks = np.concatenate([request.blocks, _names(line.blocks)])
     if not line.reason.isupper():
         request.ended = line.t
-        # An answer that was cut off by the clock would have been longer with another schedule.
+        # An answer that the time limit ended would have been longer with another schedule.
         if line.tokens and line.reason != "time_limit":
             request.num_output = line.tokens
     if line.reason == "cancelled" and not line.tokens and request.cancelled is None:
-        # Its client gave no credit for it: nothing in the trace says so but its end.
+        # Its client gave no credit for it: only its end in the trace says so.
         request.cancelled = line.t
 
 
@@ -156,7 +156,7 @@ def _names(text: str) -> BlockNames:
 
 
 def write_trace(trace: Trace, path: Path) -> None:
-    """Writes a trace that was drawn; recorded ones are written by the recorder.
+    """Write a trace that was drawn; recorded ones are written by the recorder.
 
     Raises:
         ConfigError: The file cannot be written.

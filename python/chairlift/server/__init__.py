@@ -1,1 +1,1 @@
-"""The gRPC door of the engine: proto types stop here."""
+"""The gRPC server of the engine: proto types stop here."""

@@ -1,4 +1,4 @@
-"""Who calls: one interceptor over every method of every service, and the tenant of a call."""
+"""Authentication: one interceptor for every method of every service, and the tenant of a call."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -7,42 +7,42 @@ from typing import Any, Final
 import grpc
 
 from chairlift.errors import Reason, RequestError
+from chairlift.server.bearer_tokens import BearerTokens
 from chairlift.server.certificate_names import certificate_tenant
-from chairlift.server.guard import Context, Handler
-from chairlift.server.tokens import Tokens
+from chairlift.server.status_interceptor import Handler, ServicerContext
 
 OPEN_METHODS: Final = frozenset({"/grpc.health.v1.Health/Check"})
-"""What needs no token: the probes of Kubernetes cannot send one, and learn one word."""
+"""Methods without a token: the probes of Kubernetes cannot send one, and read one word."""
 
 TENANT_KEY: Final = "chairlift-tenant"
 """Metadata in which a trusted gateway names the tenant."""
 
-NOBODY: Final = ""
-"""The tenant of all callers where nobody has to prove who they are."""
+ANONYMOUS: Final = ""
+"""The tenant of all callers where no authentication is configured."""
 
 _TENANT: Final = re.compile(r"[!-~]{1,128}")
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
-class Callers:
-    """Knows callers by their token, their certificate or, where it is trusted, their word."""
+class Authenticator:
+    """Finds the tenant of a call: by token, by certificate or by metadata that is trusted."""
 
-    def __init__(self, tokens: Tokens | None, *, trust_metadata: bool) -> None:
-        """Takes the rules.
+    def __init__(self, tokens: BearerTokens | None, *, trust_metadata: bool) -> None:
+        """Set the rules.
 
         Args:
-            tokens: None asks for none.
-            trust_metadata: Whether a caller may name the tenant it calls for.
+            tokens: None accepts calls without a token.
+            trust_metadata: Whether a caller may name the tenant of its call.
         """
         self._tokens = tokens
         self._trust_metadata = trust_metadata
 
     def check(self, metadata: Metadata) -> str | None:
-        """The tenant of the token; None where none is asked for.
+        """Return the tenant of the token; None if no token is required.
 
         Raises:
-            RequestError: There is no token, or it is not known.
+            RequestError: The token is missing or unknown.
         """
         if self._tokens is None:
             return None
@@ -57,14 +57,14 @@ class Callers:
             raise RequestError(Reason.UNAUTHENTICATED, message)
         return tenant
 
-    def tenant(self, context: Context) -> str:
-        """Whose call this is.
+    def tenant(self, context: ServicerContext) -> str:
+        """Return the tenant of a call.
 
-        Named by metadata where that is trusted, else by the token, else by the client's certificate
+        The metadata names it if it is trusted, else the token, else the client's certificate
         (`certificate_tenant`).
 
         Raises:
-            RequestError: The token was withdrawn meanwhile, or the name is none.
+            RequestError: The token was withdrawn meanwhile, or the name is malformed.
         """
         metadata = tuple(context.invocation_metadata() or ())
         tenant = self.check(metadata)
@@ -76,34 +76,34 @@ class Callers:
                 raise RequestError(Reason.BAD_PARAMETER, message, field=TENANT_KEY)
             return name
         if tenant is None:
-            tenant = certificate_tenant(context.auth_context() or {}) or NOBODY
+            tenant = certificate_tenant(context.auth_context() or {}) or ANONYMOUS
         return tenant
 
 
-class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Turns away callers that are not known, before anything of their message is decoded."""
+class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses unauthenticated calls before anything of their messages is decoded."""
 
-    def __init__(self, callers: Callers) -> None:
-        self._callers = callers
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
 
     async def intercept_service(
         self,
         continuation: Callable[[Any], Awaitable[Handler | None]],
         handler_call_details: Any,
     ) -> Handler | None:
-        """Gives the handler, or one that refuses; a stranger does not learn which methods exist."""
+        """Return the handler, or one that refuses: an unknown caller cannot list the methods."""
         if handler_call_details.method not in OPEN_METHODS:
             try:
-                self._callers.check(handler_call_details.invocation_metadata or ())
+                self._authenticator.check(handler_call_details.invocation_metadata or ())
             except RequestError as error:
                 return _refusing(error)
         return await continuation(handler_call_details)
 
 
 def _refusing(error: RequestError) -> Handler:
-    """A handler for methods of every kind: it ends the call and looks into no message."""
+    """Return a handler for methods of every kind that ends the call and reads no message."""
 
-    async def refuse(_messages: AsyncIterator[bytes], _context: Context) -> None:
+    async def refuse(_messages: AsyncIterator[bytes], _context: ServicerContext) -> None:
         raise error
 
     return grpc.stream_stream_rpc_method_handler(refuse)

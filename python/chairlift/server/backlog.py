@@ -1,7 +1,8 @@
-"""How long a request would wait for a row, so that none waits for nothing.
+"""How long a request would wait for a row, so that one that would miss its deadline is refused.
 
-Little's law: whoever has so many before it waits so many times the interval in which requests start
-while others wait. Known on the event loop, so that a refusal does not wait for the step that runs.
+Little's law: a request with n requests before it waits n times the interval between two starts. The
+interval is measured while requests wait, and is known on the event loop: a refusal need not wait
+for the running step.
 """
 
 import time
@@ -12,15 +13,15 @@ from typing import Final
 from chairlift.errors import Reason, RequestError
 
 _MEMORY: Final = 0.95
-"""Weight of the past at each start: half of it is some 14 starts old."""
+"""Decay of the average at each start: its half-life is about 14 starts."""
 _NUM_TRUSTED: Final = 8
-"""Starts that must have been seen before anybody is refused for them."""
+"""Starts that must have been measured before a request is refused."""
 _MARGIN: Final = 1.25
-"""Under overload everybody who is let in stands at the limit: half of them would miss it."""
+"""Under overload every admitted request is near its limit: half would miss it otherwise."""
 
 
-class Turn:
-    """A request's place in the backlog."""
+class AdmissionSlot:
+    """A request's place in the backlog; both methods may be called again."""
 
     def __init__(self, backlog: "Backlog", tenant: str) -> None:
         self._backlog = backlog
@@ -28,13 +29,13 @@ class Turn:
         self._waits = self._has_ended = False
 
     def begin(self) -> None:
-        """It may start, so that others wait behind it; may be called again."""
+        """Count the request as waiting: it may start, so that others wait behind it."""
         if not (self._waits or self._has_ended):
             self._waits = True
             self._backlog.joined(self._tenant)
 
     def end(self, *, started: bool) -> None:
-        """It has its first token, or will never have one; may be called again."""
+        """Discount the request: it has its first token, or will never have one."""
         self._has_ended = True
         if self._waits:
             self._waits = False
@@ -42,16 +43,16 @@ class Turn:
 
 
 class Backlog:
-    """The requests without a first token, and the pace at which they get one."""
+    """The requests without a first token, and the rate at which requests get one."""
 
     def __init__(
         self, num_without_row: Callable[[], int], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Starts empty.
+        """Start empty.
 
         Args:
-            num_without_row: Gives how many requests wait for a row and none is free for them.
-            clock: Gives seconds.
+            num_without_row: Returns how many requests wait for a row while none is free for them.
+            clock: Returns seconds.
         """
         self._num_without_row = num_without_row
         self._clock = clock
@@ -59,35 +60,37 @@ class Backlog:
         self._num_seen = 0
         self._num_starts = self._time_s = 0.0
         self._since: float | None = None
-        """The last start after which others still waited."""
+        """Time of the last start after which others still waited."""
 
     def __len__(self) -> int:
-        """Requests without a first token."""
+        """Return the number of requests without a first token."""
         return self._waiting.total()
 
-    def enter(self, tenant: str, within_s: float | None, *, suspended: bool = False) -> Turn:
-        """Takes a request.
+    def admit(
+        self, tenant: str, within_s: float | None, *, suspended: bool = False
+    ) -> AdmissionSlot:
+        """Admit a request.
 
         Args:
-            tenant: Whose it is; tenants take turns.
-            within_s: How long it may wait; None is for ever.
-            suspended: It has no credit, and none waits behind it until it has.
+            tenant: Its tenant; tenants are served in rotation.
+            within_s: How long it may wait, in seconds; None is unlimited.
+            suspended: It has no credit, so that no request waits behind it until it has.
 
         Raises:
-            RequestError: It would wait longer than that.
+            RequestError: It would wait longer than `within_s`.
         """
         wait_s = self.wait_s(tenant)
         most_s = wait_s * _MARGIN
         if within_s is not None and most_s > within_s:
             message = f"it may wait for {most_s:.2g} s, and has to start within {within_s:.2g} s"
             raise RequestError(Reason.DEADLINE_UNREACHABLE, message, retry_after_s=wait_s)
-        turn = Turn(self, tenant)
+        slot = AdmissionSlot(self, tenant)
         if not suspended:
-            turn.begin()
-        return turn
+            slot.begin()
+        return slot
 
     def wait_s(self, tenant: str) -> float:
-        """Seconds until a request of this tenant would start; 0 where a row is free or unknown."""
+        """Return the seconds until a request of this tenant would start; 0 if a row is free."""
         num_waiting = self._num_without_row()
         interval_s = self._interval_s()
         if interval_s is None or not num_waiting:
@@ -98,7 +101,7 @@ class Backlog:
         return (min(num_before, num_waiting) + 1) * interval_s
 
     def starts_in_s(self, num_before: int) -> float | None:
-        """Seconds until a request starts that waits behind so many; None where it is not known."""
+        """Return the seconds until a request starts behind `num_before`; None if unknown."""
         interval_s = self._interval_s()
         return None if interval_s is None else (num_before + 1) * interval_s
 
@@ -107,11 +110,11 @@ class Backlog:
         return self._time_s / self._num_starts if is_known else None
 
     def joined(self, tenant: str) -> None:
-        """One more waits."""
+        """Count a waiting request."""
         self._waiting[tenant] += 1
 
     def left(self, tenant: str, *, started: bool) -> None:
-        """One fewer waits."""
+        """Discount a waiting request."""
         self._waiting[tenant] -= 1
         if not self._waiting[tenant]:
             del self._waiting[tenant]

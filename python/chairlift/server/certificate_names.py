@@ -17,20 +17,20 @@ _KINDS: Final = (
     ("ip", "peer_ip"),
     ("cn", "x509_common_name"),
 )
-"""Of names, in the order in which they are looked for, and gRPC's properties that hold them."""
+"""Kinds of names in the order of preference, and gRPC's properties that hold them."""
 
 
 def certificate_tenant(auth_context: Mapping[str, Sequence[bytes]]) -> str | None:
     """Return `KIND:NAME` of the first name in a certificate that gRPC has verified.
 
     Args:
-        auth_context: Of the call.
+        auth_context: The `auth_context` of the call.
 
     Returns:
-        None where there is no certificate, or no name in it.
+        None if there is no certificate, or no name in it.
 
     Raises:
-        RequestError: The name is not printable UTF-8, and two such names could look like one.
+        RequestError: The name is not printable UTF-8: two such names could look the same.
     """
     for kind, key in _KINDS:
         name = next(iter(auth_context.get(key, ())), b"")

@@ -1,4 +1,4 @@
-"""The server's settings, and what gRPC is told of them."""
+"""The settings of the server, and the gRPC channel options that follow from them."""
 
 import os
 import re
@@ -11,7 +11,7 @@ _NAME: Final = re.compile(r"[!-~]{1,128}")
 
 
 def _names(value: object) -> object:
-    """Takes names as a list, and apart where commas join them."""
+    """Split names that are joined by commas; a list may hold several."""
     if not isinstance(value, str | list | tuple):
         return value
     texts = [value] if isinstance(value, str) else value
@@ -31,19 +31,19 @@ class ServerConfig(BaseModel):
     model: str = "demo"
     """`demo`, a local folder, or a Hugging Face id."""
     served_model_name: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
-    """What requests may call the model; None is the folder's name, or the id."""
+    """Names by which requests may call the model; None is the folder's name, or the id."""
     listen: str = "127.0.0.1:50051"
     """HOST:PORT or unix:PATH; an address that others can reach needs TLS and authentication."""
     tls_cert: str | None = None
     """PEM file of the server's certificate, with its chain; None is plain text."""
     tls_key: str | None = None
-    """PEM file of the certificate's key; not for everybody's eyes."""
+    """PEM file of the certificate's key; must not be world-readable."""
     tls_client_ca: str | None = None
     """PEM file of authorities: a client must show a certificate of one of them."""
     auth_tokens: str | None = None
     """File of `TENANT:TOKEN` lines; every call but the health check carries one of them."""
     trust_tenant_metadata: bool = False
-    """Whether callers may name the tenant that they call for, as a gateway does."""
+    """Whether callers may name the tenant of their call, as a gateway does."""
     tenant_max_requests: Annotated[int, Field(ge=1)] | None = None
     """Most live requests of one tenant; None is no limit."""
     tenant_max_queued_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -53,29 +53,29 @@ class ServerConfig(BaseModel):
     tenant_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Requests per second of one tenant, as a token bucket of one second; None is no limit."""
     metrics_listen: str | None = None
-    """HOST:PORT on loopback of the Prometheus endpoint; None is none."""
+    """HOST:PORT on loopback of the Prometheus endpoint; None disables it."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """After a signal: how long running requests may go on."""
+    """After a signal: how long running requests may continue."""
     load_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
-    """If no weights arrive for so long at the start, the process exits with 70."""
+    """If no weights arrive for this long at the start, the process exits with 70."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A step that takes longer hangs: open streams fail and the process exits with 70."""
     write_timeout_s: Annotated[float, Field(gt=0)] = 30.0
-    """A call whose client reads nothing for so long ends."""
+    """A call whose client reads nothing for this long ends."""
     max_receive_bytes: Annotated[int, Field(ge=1024)] = 2**20
     """A longer message is refused; 128k tokens take some 0.6 MB as text and 0.4 MB as ids."""
     receive_memory_bytes: Annotated[int, Field(ge=1024)] = 256 * 2**20
-    """For unfinished messages: so many of the longest may be under way, over all connections."""
+    """Bytes of unfinished messages, over all connections."""
     max_connections: Annotated[int, Field(ge=1)] = 1024
     """Open connections; a further one is closed at once."""
     max_concurrent_streams: Annotated[int, Field(ge=1)] = 256
     """Open calls of one connection."""
     record: str | None = None
-    """File for the log of what the scheduler is asked and does; None is none."""
+    """File for the trace of the scheduler; None records nothing."""
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """What requests may call the model; the first is the name that the server tells."""
+        """Return the names by which requests may call the model, the canonical one first."""
         if self.served_model_name is not None:
             return self.served_model_name
         folder = Path(self.model).expanduser()
@@ -85,7 +85,7 @@ class ServerConfig(BaseModel):
 
 
 def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
-    """Channel options; where they differ from gRPC's own, the reason."""
+    """Return the channel options; a comment has the reason of each that differs from gRPC's."""
     return [
         ("grpc.max_receive_message_length", config.max_receive_bytes),
         ("grpc.max_concurrent_streams", config.max_concurrent_streams),
@@ -94,19 +94,19 @@ def grpc_options(config: ServerConfig) -> list[tuple[str, int]]:
         # grows to the length of its message.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", 16_384),
-        # Of more than 1,000 calls that arrive at once gRPC ends some as CANCELLED, whosever they
-        # are. They wait here instead, for 128 MiB at most.
+        # Of more than 1,000 calls that arrive at once gRPC ends some as CANCELLED, those of other
+        # clients included. They wait here instead, in 128 MiB at most.
         ("grpc.server.max_pending_requests", 8_192),
         ("grpc.server.max_pending_requests_hard_limit", 8_192),
         # A second server on the same port should fail, not take half of the calls.
         ("grpc.so_reuseport", 0),
-        # A queued request has no bytes under way: only pings find out that its client is gone.
+        # A queued request has no bytes in transit: only pings find out that its client is gone.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        # Without it a ping is waited for 60 s, whatever the line above says.
+        # Without it a ping times out after 60 s, whatever the line above says.
         ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Well-meant pings of clients are no attack.
+        # Well-found pings of clients are no attack.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         # Handshakes that never end hold a file descriptor each.
         ("grpc.server_handshake_timeout_ms", 10_000),

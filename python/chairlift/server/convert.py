@@ -1,13 +1,13 @@
 """Proto messages to `chairlift.types` and back; no other module knows both.
 
-`to_request` checks what only the proto can get wrong: a oneof that is not set, a duration that is
-none, a field of a later version. All other checks are the engine's, so that they hold without a
-server too. Nothing is ever ignored in silence.
+`to_request` checks what only the proto can get wrong: a oneof that is not set, a malformed
+duration, a field of a later version. All other checks are the engine's, so that they hold without a
+server too. No field is ignored in silence.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf import duration_pb2
@@ -24,6 +24,7 @@ from chairlift.v1 import generation_pb2 as pb
 MAX_REQUEST_ID_BYTES: Final = 128
 
 _YEAR_S: Final = 31_536_000.0
+_SHORTEST_S: Final = 0.001
 
 _FINISH_REASONS: Final = {
     types.FinishReason.STOP: pb.FINISH_REASON_STOP,
@@ -45,8 +46,8 @@ _WAIT_CAUSES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """The part of `Output` that the server itself carries out."""
+class OutputOptions:
+    """The part of `Output` that the server itself implements."""
 
     text: bool
     token_ids: bool
@@ -57,12 +58,12 @@ class Delivery:
 
 
 def bad(field: str, message: str) -> RequestError:
-    """The error for a value that is wrong."""
+    """Return the error for a value that is wrong."""
     return RequestError(Reason.BAD_PARAMETER, f"{field}: {message}", field=field)
 
 
 def unsupported(field: str) -> RequestError:
-    """The error for a field that this version does not carry out."""
+    """Return the error for a field that this version does not implement."""
     message = f"{field}: not supported by this version of the server"
     return RequestError(Reason.UNSUPPORTED, message, field=field)
 
@@ -71,7 +72,7 @@ def unsupported(field: str) -> RequestError:
 
 
 def check_request_id(request_id: str) -> None:
-    """Checks a client's label.
+    """Check a client's label.
 
     Raises:
         RequestError: Longer than 128 bytes, or not printable ASCII.
@@ -84,10 +85,10 @@ def check_request_id(request_id: str) -> None:
 
 
 def check_model(name: str, served: Sequence[str]) -> None:
-    """Checks a model's name; empty is the served one, which may have several.
+    """Check a model's name; empty is the served model, which may have several names.
 
     Raises:
-        RequestError: It is another.
+        RequestError: It names another model.
     """
     if name and name not in served:
         message = f"model: this server serves {' and '.join(map(repr, served))} alone"
@@ -95,15 +96,21 @@ def check_model(name: str, served: Sequence[str]) -> None:
 
 
 def to_request(
-    start: pb.Start, *, served: Sequence[str], tenant: str, limits: TextLimits
-) -> tuple[types.Request, Delivery]:
-    """Converts a request.
+    start: pb.Start,
+    *,
+    served: Sequence[str],
+    tenant: str,
+    limits: TextLimits,
+    remaining_s: float | None,
+) -> tuple[types.Request, OutputOptions]:
+    """Convert a request.
 
     Args:
-        start: As it came.
+        start: The message.
         served: Names of the served model.
-        tenant: Whose request it is.
+        tenant: Owner of the request.
         limits: A prompt of too many token ids is refused before it is converted.
+        remaining_s: Seconds until the call's deadline: a first token after it reaches no client.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -123,7 +130,7 @@ def to_request(
             logprobs=start.output.HasField("logprobs"),
             skip_special_tokens=_optional(start.output, "skip_special_tokens", True),
         ),
-        schedule=_schedule(start.schedule),
+        schedule=_before(remaining_s, _schedule(start.schedule)),
         prefix_cache=types.PrefixCache(
             read=_optional(start.prefix_cache, "read", True),
             write=_optional(start.prefix_cache, "write", True),
@@ -138,7 +145,7 @@ def to_request(
 
 
 def to_change(update: pb.Update) -> types.Change:
-    """Converts what changes about a live request.
+    """Convert what changes about a live request.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -153,7 +160,7 @@ def to_change(update: pb.Update) -> types.Change:
 
 
 def _refuse_later_fields(start: pb.Start) -> None:
-    """Names the first field that asks for something which this version does not do."""
+    """Raise RequestError for the first field that this version does not implement."""
     sampling, output = start.sampling, start.output
     asked = {
         "sampling.repetition_penalty": _differs(sampling, "repetition_penalty", 1.0),
@@ -172,7 +179,7 @@ def _refuse_later_fields(start: pb.Start) -> None:
 
 
 def _differs(sampling: pb.Sampling, name: str, off: float) -> bool:
-    """Whether a penalty is on."""
+    """Return whether a penalty is on."""
     if not sampling.HasField(name):
         return False
     value = getattr(sampling, name)
@@ -186,7 +193,7 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
     if kind == "text":
         return start.text
     if kind == "token_ids":
-        # What is cut off is not converted, however much it is.
+        # Tokens that are cut off are not converted, however many they are.
         if start.truncate_prompt:
             kept: list[int] = start.token_ids.ids[-start.truncate_prompt :]
             return kept
@@ -198,7 +205,7 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
 
 
 def to_chat(chat: pb.Chat) -> types.Chat:
-    """Converts a conversation.
+    """Convert a conversation.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -272,14 +279,22 @@ def _schedule(schedule: pb.Schedule, path: str = "") -> types.Schedule:
     )
 
 
-def _delivery(output: pb.Output) -> Delivery:
-    return Delivery(
+def _delivery(output: pb.Output) -> OutputOptions:
+    return OutputOptions(
         text=_optional(output, "text", True),
         token_ids=output.token_ids,
         logprobs=output.HasField("logprobs"),
         timeline=output.timeline,
         interval=_optional(output, "interval", 1),
     )
+
+
+def _before(remaining_s: float | None, schedule: types.Schedule) -> types.Schedule:
+    """Return a schedule whose first token comes before the call's deadline."""
+    if remaining_s is None:
+        return schedule
+    within_s, asked_s = max(remaining_s, _SHORTEST_S), schedule.time_to_first_token_s
+    return replace(schedule, time_to_first_token_s=min(within_s, asked_s or within_s))
 
 
 def _optional(message: Any, name: str, default: Any) -> Any:
@@ -293,7 +308,7 @@ def _seconds(message: Any, name: str, field: str) -> float | None:
 
 
 def seconds(value: duration_pb2.Duration, field: str) -> float:
-    """Converts a duration.
+    """Convert a duration.
 
     Raises:
         RequestError: Not a positive time of at most a year.
@@ -309,7 +324,7 @@ def seconds(value: duration_pb2.Duration, field: str) -> float:
 
 
 def from_accepted(event: types.Accepted, handle: str) -> pb.Accepted:
-    """Converts the event; `handle` is the server's name of the request."""
+    """Convert the event; `handle` is the server's name of the request."""
     return pb.Accepted(
         handle=handle,
         num_prompt_tokens=event.num_prompt_tokens,
@@ -318,12 +333,12 @@ def from_accepted(event: types.Accepted, handle: str) -> pb.Accepted:
     )
 
 
-def from_finished(event: types.Finished, delivery: Delivery) -> pb.Finished:
-    """Converts the event."""
+def from_finished(event: types.Finished, output: OutputOptions) -> pb.Finished:
+    """Convert the event."""
     finished = pb.Finished(
         reason=_FINISH_REASONS[event.reason],
         usage=_usage(event.usage),
-        timeline=_timeline(event.timeline) if delivery.timeline else None,
+        timeline=_timeline(event.timeline) if output.timeline else None,
     )
     if event.stop is not None:
         finished.stop = event.stop
@@ -332,9 +347,9 @@ def from_finished(event: types.Finished, delivery: Delivery) -> pb.Finished:
     return finished
 
 
-def from_failed(event: types.Failed, error: pb.Error, delivery: Delivery) -> pb.Failed:
-    """Converts the event; `error` is its reason as `status` words it."""
-    with_timeline = delivery.timeline and event.timeline is not None
+def from_failed(event: types.Failed, error: pb.Error, output: OutputOptions) -> pb.Failed:
+    """Convert the event; `error` is its reason as `status.to_error` renders it."""
+    with_timeline = output.timeline and event.timeline is not None
     return pb.Failed(
         error=error,
         usage=None if event.usage is None else _usage(event.usage),
@@ -343,7 +358,7 @@ def from_failed(event: types.Failed, error: pb.Error, delivery: Delivery) -> pb.
 
 
 def wait_cause(cause: types.WaitCause | None) -> pb.WaitCause:
-    """Converts what a request waits for; None is nothing."""
+    """Convert the cause of a wait; None is no wait."""
     return _WAIT_CAUSES[cause]
 
 

@@ -26,7 +26,7 @@ class DecodingQueue:
         self._resume_at = 0.0
 
     async def decode(self, decode: Callable[[bytes], Any], data: bytes) -> Any:
-        """Decode a message when it is its turn; raises what `decode` raises."""
+        """Decode a message in its turn; raises what `decode` raises."""
         if len(data) <= SHORT_BYTES:
             return decode(data)
         async with self._lock:

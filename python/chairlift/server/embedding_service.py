@@ -1,7 +1,7 @@
-"""`EmbeddingService`: part of the contract, not of this version."""
+"""`EmbeddingService`: part of the proto, not of this version."""
 
 from chairlift.errors import Reason, RequestError
-from chairlift.server.guard import Context
+from chairlift.server.status_interceptor import ServicerContext
 from chairlift.v1 import embedding_pb2 as pb
 from chairlift.v1 import embedding_pb2_grpc
 
@@ -9,7 +9,7 @@ from chairlift.v1 import embedding_pb2_grpc
 class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
     """Vectors of texts."""
 
-    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        """Refuses: embeddings come with a later version."""
+    async def Embed(self, request: pb.EmbedRequest, context: ServicerContext) -> pb.EmbedResponse:
+        """Refuse: embeddings come with a later version."""
         message = "Embed: not supported by this version of the server"
         raise RequestError(Reason.UNSUPPORTED, message, field="Embed")

@@ -1,4 +1,4 @@
-"""Whether requests may enter: the phases of a server, from start to last answer."""
+"""Whether requests are admitted: the phases of a server, from start to shutdown."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Holds the engine once it is loaded, and lets requests through while it serves.
+    """Holds the engine once it is loaded, and admits requests while it serves.
 
-    The port is bound before the model is loaded, so that a client learns UNAVAILABLE with a reason
-    instead of a refused connection. Phases only move forward, but for a restart of the engine.
+    The port is bound before the model is loaded, so that a client gets UNAVAILABLE with a reason
+    instead of a refused connection. Phases only move forward, except for a restart of the engine.
     """
 
     def __init__(self) -> None:
         self._engine: AsyncEngine | None = None
         self._phase = EngineState.STARTING
         self.draining = asyncio.Event()
-        """Set when the server no longer serves: by a signal or by the engine's death."""
+        """Set when the server no longer serves: after a signal, or when the engine is dead."""
 
     @property
     def phase(self) -> EngineState:
-        """What the server is doing."""
+        """The phase of the server."""
         return self._phase
 
     @property
     def loaded(self) -> "AsyncEngine | None":
-        """The engine in any phase, for those that only look."""
+        """Return the engine in any phase; None while the model is loading."""
         return self._engine
 
     def engine(self) -> "AsyncEngine":
-        """The engine in any phase.
+        """Return the engine in any phase.
 
         Raises:
             RequestError: The model is still loading.
@@ -43,7 +43,7 @@ class Gate:
         return self._engine
 
     def admit(self) -> "AsyncEngine":
-        """The engine, for a new request.
+        """Return the engine for a new request.
 
         Raises:
             RequestError: STARTING, DRAINING or ENGINE_DOWN.
@@ -53,35 +53,35 @@ class Gate:
         return self.engine()
 
     def refusal(self) -> RequestError:
-        """Why nothing enters now."""
+        """Return the error for a request that is not admitted now."""
         return refusal(self._phase.refusal or Reason.STARTING)
 
     def load(self, engine: "AsyncEngine") -> None:
-        """Takes the engine; requests still wait outside."""
+        """Set the engine; requests are not admitted yet."""
         self._engine = engine
 
     def open(self) -> None:
-        """Starts to serve, unless a signal came first."""
+        """Start to serve, unless a signal came first."""
         if self._phase is EngineState.STARTING:
             self._phase = EngineState.SERVING
 
     def close(self) -> None:
-        """Refuses requests until `reopen`: the engine was lost and is to come back."""
+        """Refuse requests until `reopen`: the engine was lost and restarts."""
         if self._phase is EngineState.SERVING:
             self._phase = EngineState.RESTARTING
 
     def reopen(self) -> None:
-        """Serves again, unless a signal came first."""
+        """Serve again, unless a signal came first."""
         if self._phase is EngineState.RESTARTING:
             self._phase = EngineState.SERVING
 
     def drain(self) -> None:
-        """Refuses new requests from now on."""
+        """Refuse new requests from now on."""
         if self._phase is not EngineState.DEAD:
             self._phase = EngineState.DRAINING
         self.draining.set()
 
     def die(self) -> None:
-        """The engine has died: nothing enters any more."""
+        """Refuse requests for good: the engine is dead."""
         self._phase = EngineState.DEAD
         self.draining.set()

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 _PERIOD_S: Final = 0.25
 _STALL_S: Final = 10.0
 _LONG_STEPS: Final = 20.0
-"""An engine stalls when nothing comes of it for 10 s, or for 20 times its longest step if that is
+"""An engine stalls when it makes no progress for 10 s, or for 20 times its longest step if that is
 longer; a full queue is no stall."""
 
 _NS: Final = 1e-9
 
 
 class Health:
-    """A status for the server and for each of its services, by what it needs to answer."""
+    """A status for the server and one for each of its services."""
 
     def __init__(self, *, engine: tuple[str, ...], model: tuple[str, ...]) -> None:
-        """Starts as NOT_SERVING.
+        """Start as NOT_SERVING.
 
         Args:
-            engine: Full names of the services that need steps to go on, as the server as a whole.
-            model: Of those that need no more than a model that is loaded.
+            engine: Full names of the services that need a running engine, as the server as a whole.
+            model: Full names of those that need a loaded model only.
         """
         self._engine_names = ("", *engine)
         self._model_names = model
@@ -35,17 +35,17 @@ class Health:
         self._is_serving: bool | None = None
 
     async def add_to(self, server: Any) -> None:
-        """Registers the service."""
+        """Register the service."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
         await self._set(self._model_names, is_serving=False)
         await self.set(is_serving=False)
 
     async def model_is_loaded(self) -> None:
-        """Services that need no steps are SERVING from now on."""
+        """Set the services that need no running engine to SERVING."""
         await self._set(self._model_names, is_serving=True)
 
     async def set(self, *, is_serving: bool) -> None:
-        """Tells whether the engine answers requests; watchers hear of a change only."""
+        """Set whether the engine answers requests; watchers are notified of changes only."""
         if is_serving is self._is_serving:
             return
         self._is_serving = is_serving
@@ -58,11 +58,11 @@ class Health:
             await self._servicer.set(name, status)
 
     async def shut_down(self) -> None:
-        """NOT_SERVING from now on, whatever is set."""
+        """Set everything to NOT_SERVING for good."""
         await self._servicer.enter_graceful_shutdown()
 
     async def follow(self, engine: "AsyncEngine", draining: asyncio.Event) -> None:
-        """Keeps the status true to the engine's progress, until it is dead or the server drains."""
+        """Update the status from the engine's progress until it is dead or the server drains."""
         longest_s = 0.0
         while engine.state.value != "dead" and not draining.is_set():
             silent_s = _silence(engine)
@@ -77,7 +77,7 @@ class Health:
 
 
 def _silence(engine: "AsyncEngine") -> float:
-    """Seconds since a sign of life: a turn of the thread, or a step if any request could run."""
+    """Return the seconds since the thread was alive, or since a step if a request could run."""
     progress = engine.progress
     load = engine.load()
     runs = load.num_running > load.num_running_suspended

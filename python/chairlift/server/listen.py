@@ -1,7 +1,7 @@
-"""Where the server listens: a Unix socket or TCP, and who could reach it there.
+"""The listening address: a Unix socket or TCP, and whether other machines can reach it.
 
-When its listener ends, gRPC removes the path that it was bound to, also where another server's
-socket is there by then. So it is bound to a name that no other server uses, and that is renamed:
+When its listener ends, gRPC removes the path that it was bound to, even if another server's socket
+is there by then. So the server binds a name that no other server uses, and renames it:
 
     bind .3f9a01c7 ──▶ rename to lift.sock ──▶ serve ──▶ remove lift.sock if it is still this socket
 """
@@ -22,7 +22,7 @@ from chairlift.errors import ConfigError
 
 _MAX_UNIX_PATH_BYTES: Final = 107
 _MAX_UNIX_FOLDER_BYTES: Final = 97
-"""What the private name leaves of the system's limit."""
+"""The system's limit, less the length of the private name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class TcpAddress:
 
     @property
     def family(self) -> socket.AddressFamily:
-        """IPv4 or IPv6."""
+        """Return the address family, IPv4 or IPv6."""
         return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return ipaddress.ip_address(self.host).is_loopback
 
 
@@ -62,11 +62,11 @@ class UnixAddress:
 
 
 def parse_address(text: str, option: str) -> TcpAddress | UnixAddress:
-    """Reads `HOST:PORT` or `unix:PATH`.
+    """Parse `HOST:PORT` or `unix:PATH`.
 
     Args:
-        text: As typed.
-        option: Named in errors.
+        text: The value of the option.
+        option: Its name, for errors.
 
     Raises:
         ConfigError: It is neither.
@@ -104,12 +104,12 @@ def _host(host: str, text: str, option: str) -> str:
 
 
 def check_private(address: TcpAddress | UnixAddress, option: str, remedy: str) -> None:
-    """Refuses an address that others could reach.
+    """Refuse an address that other machines can reach.
 
     Args:
         address: Where to listen.
-        option: Named in the error.
-        remedy: What to do about it.
+        option: The option's name, for the error.
+        remedy: Advice at the end of the error.
 
     Raises:
         ConfigError: It is neither loopback nor a Unix socket.
@@ -122,24 +122,24 @@ def check_private(address: TcpAddress | UnixAddress, option: str, remedy: str) -
 def bind(
     server: Any, address: TcpAddress | UnixAddress, option: str, credentials: Any = None
 ) -> TcpAddress | UnixAddress:
-    """Binds a gRPC server.
+    """Bind a gRPC server.
 
     Args:
         server: Not started yet.
         address: Where to listen.
-        option: Named in errors.
+        option: The option's name, for errors.
         credentials: `grpc.ServerCredentials`; None is plain text.
 
     Returns:
         The address with the port that the system chose, or the socket that was made.
 
     Raises:
-        ConfigError: Somebody else listens there, or it cannot be used; one line.
+        ConfigError: The address is in use or unusable; the message is one line.
     """
     if isinstance(address, TcpAddress):
         _check_free(address, option)
         return TcpAddress(address.host, _add_port(server, address, option, credentials))
-    with _alone_in(address.path.parent, address, option):
+    with _locked_folder(address.path.parent, address, option):
         _check_dead(address, option)
         private = UnixAddress(address.path.with_name(f".{secrets.token_hex(4)}"))
         with _private_files():
@@ -150,11 +150,11 @@ def bind(
 
 
 def unbind(address: TcpAddress | UnixAddress) -> None:
-    """Removes the socket file that `bind` made, before the server is stopped.
+    """Remove the socket file that `bind` made, before the server is stopped.
 
-    A file that was replaced meanwhile is another server's, and stays: while this server lives, no
-    other file can have its inode. The file stays too where another process holds the folder's lock,
-    and the next server takes it over.
+    A file that was replaced meanwhile is another server's and is kept: while this server lives, no
+    other file can have its inode. The file is also kept if another process holds the folder's lock;
+    the next server replaces it.
     """
     if not isinstance(address, UnixAddress) or address.inode is None:
         return
@@ -183,7 +183,7 @@ def _add_port(server: Any, address: TcpAddress | UnixAddress, option: str, crede
 
 
 def _check_free(address: TcpAddress, option: str) -> None:
-    """Asks the system first: its answer is one line, gRPC's is a page."""
+    """Bind a socket first: its error is one line, gRPC's is a page."""
     with closing(socket.socket(address.family, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -194,16 +194,16 @@ def _check_free(address: TcpAddress, option: str) -> None:
 
 
 @contextmanager
-def _alone_in(folder: Path, address: UnixAddress, option: str) -> Iterator[None]:
-    """Keeps other servers that start in this folder waiting, and refuses one that is not safe.
+def _locked_folder(folder: Path, address: UnixAddress, option: str) -> Iterator[None]:
+    """Lock a folder against other servers that start in it, and refuse an unsafe folder.
 
-    Of two servers that find a dead socket, the second would else remove the first one's. In a
-    folder where others may rename files, a stranger could put a socket in this one's place.
+    Of two servers that find a dead socket, the second would otherwise remove that of the first. In
+    a folder where other users may rename files, one of them could replace the socket.
     """
     try:
         mode = folder.stat().st_mode
         if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-            message = f"{option}: others could replace {address}: its folder is writable for them"
+            message = f"{option}: other users could replace {address}: they can write to its folder"
             raise ConfigError(message)
         with _locked(folder):
             yield
@@ -223,7 +223,7 @@ def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
 
 
 def _check_dead(address: UnixAddress, option: str) -> None:
-    """Refuses a path where another server listens, or that is something else than a socket."""
+    """Refuse a path where another server listens, or that is no socket."""
     path = address.path
     try:
         mode = path.lstat().st_mode
@@ -233,7 +233,7 @@ def _check_dead(address: UnixAddress, option: str) -> None:
         message = f"{option}: cannot listen on {address}: the file exists and is no socket"
         raise ConfigError(message)
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
-        # A server that lives but does not accept, stopped by a debugger say, must not hold us up.
+        # A server that lives but does not accept, one in a debugger say, must not block this one.
         probe.setblocking(False)
         try:
             probe.connect(str(path))
@@ -247,7 +247,7 @@ def _check_dead(address: UnixAddress, option: str) -> None:
 
 @contextmanager
 def _private_files() -> Iterator[None]:
-    """Files made meanwhile are for their owner alone, from their first moment."""
+    """Make new files accessible to their owner only, from their creation on."""
     before = os.umask(0o177)
     try:
         yield

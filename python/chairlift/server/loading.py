@@ -1,4 +1,4 @@
-"""Brings the engine up while the server already answers."""
+"""Loads the engine while the server already answers."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _MOST_CAUSE = 300
-"""Characters of an error of the model's first step."""
+"""Most characters of an error that are shown."""
 
 
 async def load_engine(
@@ -29,17 +29,17 @@ async def load_engine(
     watchdog: Watchdog,
     timeout_s: float,
 ) -> "AsyncEngine":
-    """Loads an engine on a thread; it is not started yet.
+    """Load an engine on a thread; it is not started yet.
 
-    A read that never returns (a file server that is gone) cannot be taken back: the process ends
-    with `FAULT_EXIT`, and its supervisor starts another.
+    A read that never returns (from a file server that is down) cannot be cancelled: the process
+    exits with `FAULT_EXIT`, and its supervisor starts another.
 
     Args:
         model: `demo`, a local folder, or a Hugging Face id.
-        config: Of the engine.
-        on_progress: Told, on the thread, how many bytes of the weights are read of how many.
-        watchdog: Of the server.
-        timeout_s: How long no weights may arrive; a download before them is part of it.
+        config: Settings of the engine.
+        on_progress: Called on the thread with the bytes of the weights read so far and in total.
+        watchdog: Watchdog of the server.
+        timeout_s: How long no weights may arrive, a download before them included.
 
     Raises:
         ConfigError: A setting does not fit the model.
@@ -54,11 +54,11 @@ async def load_engine(
             on_progress(done, total)
 
     def load() -> "AsyncEngine":
-        # Here, because torch takes seconds to import and the port should answer meanwhile.
+        # Imported here: torch takes seconds to import, and the port should answer meanwhile.
         from chairlift.engine.async_engine import AsyncEngine
         from chairlift.engine.engine import Engine
 
-        # What nobody has set is the device's to say.
+        # Defaults depend on the device: only what was set is passed on.
         settings = config.model_dump(exclude_unset=True)
         return AsyncEngine.of(Engine(model, on_progress=on_moved, **settings))
 
@@ -68,22 +68,22 @@ async def load_engine(
 
 
 async def probe(engine: "AsyncEngine") -> None:
-    """Generates a little, so that the first client is not the first to find a fault.
+    """Generate some tokens, so that a fault is found before the first client.
 
-    With a budget of time the scheduler learns from it what steps cost: long chunks and single
+    With a time budget the scheduler learns the cost of steps from it: of long chunks and of single
     tokens.
 
     Raises:
-        ModelError: The engine does not answer.
+        ModelError: The request fails.
     """
-    await _ask(engine, num_prompt=1, max_tokens=1)
+    await _generate(engine, num_prompt=1, max_tokens=1)
     if engine.config.step_budget_s is not None:
         most = min(engine.config.max_num_batched_tokens, engine.engine.max_context_len - 4)
         for num_prompt in (most, max(1, most // 4)):
-            await _ask(engine, num_prompt=num_prompt, max_tokens=4)
+            await _generate(engine, num_prompt=num_prompt, max_tokens=4)
 
 
-async def _ask(engine: "AsyncEngine", *, num_prompt: int, max_tokens: int) -> None:
+async def _generate(engine: "AsyncEngine", *, num_prompt: int, max_tokens: int) -> None:
     request = Request(
         prompt=[0] * num_prompt,
         sampling=Sampling(temperature=0.0),
@@ -100,7 +100,7 @@ async def _ask(engine: "AsyncEngine", *, num_prompt: int, max_tokens: int) -> No
 
 
 def _cause(fault: BaseException) -> str:
-    """Gives the root of a fault in one line; the prompt of the probe is no client's."""
+    """Return the root of a fault in one line; the prompt of the probe is no client's secret."""
     while fault.__cause__ is not None:
         fault = fault.__cause__
     text = " ".join(str(fault).split())[:_MOST_CAUSE]
@@ -108,7 +108,7 @@ def _cause(fault: BaseException) -> str:
 
 
 async def _on_daemon_thread(work: Callable[[], Result]) -> Result:
-    """Runs work on a thread that a process which ends does not wait for."""
+    """Run work on a daemon thread: the process can exit without waiting for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 
@@ -126,7 +126,7 @@ async def _on_daemon_thread(work: Callable[[], Result]) -> Result:
             result = work()
         except BaseException as error:
             caught = error
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+        with suppress(RuntimeError):  # The loop is closed: the result is not needed.
             loop.call_soon_threadsafe(set_result, result, caught)
 
     threading.Thread(target=run, name="chairlift-load", daemon=True).start()

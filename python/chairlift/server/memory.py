@@ -1,9 +1,9 @@
-"""Watches the process's memory while messages come: what they took is given back to the system.
+"""Watches the memory of the process, and returns what messages have freed to the system.
 
-The count of calls that wait for a message bounds their bytes, but not what gRPC keeps with them:
-24 bytes can hold a whole buffer of what was read. So where memory grows fast, calls that may have
-caused it end. And glibc keeps what was freed beside what was not, in hundreds of fragments of its
-arenas: 1.3 GB after an attack, until it is told to return them.
+The number of calls that wait for a message bounds their bytes, but not what gRPC keeps with them:
+24 bytes can pin a whole read buffer. So if memory grows fast, calls that may have caused it end.
+glibc keeps freed memory in hundreds of fragments of its arenas: 1.3 GB after an attack, until
+`malloc_trim` returns them.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 0.1
 _NUM_SAMPLES: Final = 300
-"""Half a minute, three times as long as a single message may take."""
+"""Samples of half a minute: three times as long as a single message may take."""
 _GROWTH_BYTES: Final = 192 * 2**20
-"""Within that time; more, and calls that may hold unfinished messages end."""
+"""Growth within that time; if it is larger, calls that may hold unfinished messages end."""
 _CHURN_BYTES: Final = 16 * 2**20
-"""Messages of so many bytes have come and gone before it is worth returning memory."""
+"""Bytes of ended messages after which free memory is returned."""
 _TRIM_EVERY_S: Final = 2.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 async def watch_memory(receiving: Receiving) -> None:
-    """Runs beside the server; gives up where the system does not say what is resident."""
+    """Watch the memory for as long as the server runs; return if the system has no `statm`."""
     resident: deque[int] = deque(maxlen=_NUM_SAMPLES)
     churn, trimmed_at = 0, time.monotonic()
     with suppress(OSError):
@@ -43,7 +43,7 @@ async def watch_memory(receiving: Receiving) -> None:
             num_ended = receiving.relieve() if grown > _GROWTH_BYTES else 0
             if num_ended:
                 _log.warning(
-                    "memory grew: calls without a complete message end",
+                    "memory grew: ending calls without a complete message",
                     extra=fields(num_calls=num_ended, grown_bytes=grown),
                 )
             await asyncio.sleep(_EVERY_S)
@@ -54,12 +54,12 @@ async def watch_memory(receiving: Receiving) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is not swapped out."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
 def return_free_memory() -> None:
-    """Lets glibc return the pages that it keeps free; others have no such call."""
+    """Make glibc return free pages; other C libraries have no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

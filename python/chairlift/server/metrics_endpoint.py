@@ -18,23 +18,23 @@ def new_metrics(
     load: Callable[[], LoadSnapshot | None],
     deliveries: Deliveries,
 ) -> Metrics:
-    """The instruments of a server, which gives its load and what it delivered."""
+    """Create the instruments of a server."""
     model = ServedModel(
         name=config.model_names[0],
         version=_core.__version__,
         batching=engine_config.batching.value,
         block_size=engine_config.block_size,
     )
-    # Whoever may name tenants, or holds a certificate, brings names that nobody has listed.
+    # Metadata and certificates bring tenants that no file of the operator lists.
     is_closed = config.auth_tokens is not None and not config.trust_tenant_metadata
     return Metrics(load, model, TenantLabels(is_closed=is_closed), deliveries)
 
 
 def metrics_address(text: str | None) -> TcpAddress | None:
-    """Where the endpoint listens.
+    """Parse the address of the endpoint.
 
     Raises:
-        ConfigError: That is no address, or one that strangers reach.
+        ConfigError: The address is malformed, or other machines can reach it.
     """
     if text is None:
         return None
@@ -47,7 +47,7 @@ def metrics_address(text: str | None) -> TcpAddress | None:
 
 
 def serve_metrics(address: TcpAddress | None, registry: CollectorRegistry) -> Callable[[], None]:
-    """Starts the endpoint on a thread of its own, if there is one; gives what ends it.
+    """Start the endpoint on a thread of its own, if it has an address; return what ends it.
 
     Raises:
         ConfigError: The address cannot be used.

@@ -1,11 +1,10 @@
-"""What the open calls still have to send: bounded however slowly their clients read.
+"""The outbox of each open call: its unsent events, bounded however slowly the client reads.
 
-gRPC does not slow a server down before megabytes of small messages are buffered, so the bound is
-here. Tokens go from a step's events into messages inside the core (`rust/chairlift-delivery`):
-those of an answer that wait to be sent become one event. An event of any other kind comes at most
-once per answer and once more per request, and commands are read only while there is room. A slow
-client hence gets fewer and larger events; where too many tokens wait, its requests stand still
-until it reads. Nobody else notices.
+gRPC slows a server down only after megabytes of small messages are buffered, so the bound is here.
+The core makes messages of a step's tokens (`rust/chairlift-delivery`): the unsent tokens of an
+answer become one event. Other events come at most once per answer and once more per request, and
+commands are read only while there is room. A slow client therefore gets fewer and larger events; if
+too many tokens are unsent, its requests are suspended until it reads. Other clients are unaffected.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from chairlift import _core
 from chairlift.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Figures
-from chairlift.server.convert import Delivery
+from chairlift.server.convert import OutputOptions
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,27 +23,31 @@ if TYPE_CHECKING:
     from chairlift.engine.step import StepOutput
 
 CAPACITY: Final = 256
-"""Finished events that may wait before commands are no longer read."""
+"""Unsent events beyond which no further command is read."""
 
 MAX_TOKEN_BYTES: Final = 64 * 2**10
 """Unsent tokens, as text and ids, that make an outbox full."""
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 class Outboxes:
-    """The outboxes of all open calls; takes each step's tokens to theirs."""
+    """The outboxes of all open calls; routes the tokens of each step to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_start: Callable[[int], None] = lambda _engine_id: None) -> None:
+        """Start without calls.
+
+        Args:
+            on_start: Called with the engine's id of a request when its first tokens come.
+        """
         self.core = _core.Outboxes(
             max_token_bytes=MAX_TOKEN_BYTES,
             first_token_bounds=FIRST_TOKEN_S,
             inter_token_bounds=TOKEN_S,
         )
-        self.starts: dict[int, Callable[[], None]] = {}
-        """What to call with the first tokens of a request, by the engine's id."""
+        self._on_start = on_start
         self._open: dict[int, Outbox] = {}
         self._groups: dict[str, int] = {}
         self._all_closed = asyncio.Event()
@@ -52,7 +55,7 @@ class Outboxes:
 
     @contextmanager
     def open(self) -> "Iterator[Outbox]":
-        """An outbox while its call is open."""
+        """Open an outbox for as long as its call is open."""
         outbox = Outbox(self, self.core.open())
         self._open[outbox.stream] = outbox
         self._all_closed.clear()
@@ -65,31 +68,31 @@ class Outboxes:
                 self._all_closed.set()
 
     def group(self, label: str) -> int:
-        """The number by which the core counts the tokens of a label."""
+        """Return the number by which the core counts the tokens of a label."""
         return self._groups.setdefault(label, len(self._groups))
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Delivered so far, by label."""
+        """Return the tokens delivered so far, by label."""
         return dict(zip(tuple(self._groups), self.core.num_tokens, strict=False))
 
     @property
     def first_token(self) -> Figures:
-        """Seconds from arrival to the first tokens."""
+        """Return the histogram of the seconds from arrival to the first tokens."""
         return self.core.first_token
 
     @property
     def inter_token(self) -> Figures:
-        """Seconds between tokens of a request."""
+        """Return the histogram of the seconds between tokens of a request."""
         return self.core.inter_token
 
     def post(self, output: "StepOutput") -> "list[CoreEvent]":
-        """Takes the tokens of a step; gives the events that are something else or another's."""
+        """Route the tokens of a step; return all other events."""
         sampled = output.sampled
         now = time.monotonic_ns()
         posted = self.core.post(now, output.events, sampled.logprobs, sampled.ranks)
         for request in posted.started:
-            self.starts.pop(request)()
+            self._on_start(request)
         for stream in posted.woken:
             self._open[stream].wake()
         for stream in posted.filled:
@@ -97,17 +100,17 @@ class Outboxes:
         return posted.rest
 
     def wake(self) -> None:
-        """Lets every call look at the gate."""
+        """Wake every call, so that it sees a change of the gate."""
         for outbox in self._open.values():
             outbox.wake()
 
     async def wait_closed(self) -> None:
-        """Until no call is open."""
+        """Wait until no call is open."""
         await self._all_closed.wait()
 
 
 class Outbox:
-    """The events of one call, from the engine's steps to the writer; requests by the engine's id.
+    """The events of one call, from the engine's steps to the writer; requests have the engine's id.
 
     Attributes:
         stream: Its number while it is open.
@@ -118,9 +121,9 @@ class Outbox:
         self._outboxes = outboxes
         self._core = outboxes.core
         self.on_full = _nothing
-        """Called when too much waits."""
+        """Called when too many tokens are unsent."""
         self.on_room = _nothing
-        """Called when that has been taken."""
+        """Called when they have been taken."""
         self._num_events = 0
         self._is_full = False
         self._wake = asyncio.Event()
@@ -131,7 +134,7 @@ class Outbox:
         return not self._core.is_empty(self.stream)
 
     def add(self, event: pb.Event) -> None:
-        """Takes an event that belongs to no live request."""
+        """Add an event that belongs to no live request."""
         self._core.put(self.stream, event.SerializeToString())
         self._count()
 
@@ -140,23 +143,21 @@ class Outbox:
         request: int,
         request_id: str,
         accepted: pb.Accepted,
-        delivery: Delivery,
+        output: OutputOptions,
         *,
         tenant_label: str,
         arrived_at: float,
-        on_start: Callable[[], None],
         num_answers: int = 1,
     ) -> None:
-        """Takes a request's first event, and its tokens from now on.
+        """Add a request's first event, and route its tokens here from now on.
 
         Args:
-            request: Of the engine.
-            request_id: Of the client.
-            accepted: Tells the client.
-            delivery: What it asked for.
-            tenant_label: Tokens are counted by it.
+            request: The engine's id.
+            request_id: The client's label.
+            accepted: The event.
+            output: The output that the request asks for.
+            tenant_label: Label by which its tokens are counted.
             arrived_at: Monotonic seconds.
-            on_start: Called with the first tokens.
             num_answers: Each has tokens and an end of its own.
         """
         event = pb.Event(request_id=request_id, accepted=accepted)
@@ -167,13 +168,12 @@ class Outbox:
             event.SerializeToString(),
             group=self._outboxes.group(tenant_label),
             arrived_at=round(arrived_at * 1e9),
-            text=delivery.text,
-            token_ids=delivery.token_ids,
-            logprobs=delivery.logprobs,
-            interval=delivery.interval,
+            text=output.text,
+            token_ids=output.token_ids,
+            logprobs=output.logprobs,
+            interval=output.interval,
             num_answers=num_answers,
         )
-        self._outboxes.starts[request] = on_start
         self._count()
 
     def end(
@@ -186,27 +186,24 @@ class Outbox:
         finished: pb.Finished | None = None,
         failed: pb.Failed | None = None,
     ) -> None:
-        """Takes the last event of an answer, if any, after its tokens that still wait.
+        """Add the last event of an answer, if any, after the unsent tokens of the answer.
 
-        Where it is the last of the request, all that waits of the request goes before.
+        If it is the last event of the request, all unsent tokens of the request go before it.
         """
         event = pb.Event(
             request_id=request_id, index=index, last=last, finished=finished, failed=failed
         )
         has_event = finished is not None or failed is not None
         encoded = event.SerializeToString() if has_event else None
-        if last:
-            self._outboxes.starts.pop(request, None)
         self._core.end(request, encoded, index=index, last=last)
         self._count()
 
     def forget(self, request: int) -> None:
-        """Drops a request and what it has not sent."""
-        self._outboxes.starts.pop(request, None)
+        """Drop a request and its unsent events."""
         self._core.forget(request)
 
     def take(self) -> list[bytes]:
-        """Gives everything that waits, as encoded messages."""
+        """Return everything that is unsent, as encoded messages."""
         self._num_events = 0
         self._room.set()
         if self._is_full:
@@ -215,22 +212,22 @@ class Outbox:
         return self._core.take(self.stream)
 
     def fill(self) -> None:
-        """Too many tokens wait: no command is read until they are taken."""
+        """Stop reading commands until the unsent tokens are taken."""
         self._is_full = True
         self._room.clear()
         self.on_full()
 
     def wake(self) -> None:
-        """Lets the writer look again although there may be no event."""
+        """Wake the writer, although there may be no event."""
         self._wake.set()
 
     async def wait(self) -> None:
-        """Until there is something to look at."""
+        """Wait for an event, or for `wake`."""
         await self._wake.wait()
         self._wake.clear()
 
     async def wait_for_room(self) -> None:
-        """Until another command may be read."""
+        """Wait until another command may be read."""
         await self._room.wait()
 
     def _count(self) -> None:

@@ -1,4 +1,4 @@
-"""What one tenant may take of the server, so that none takes it from the others."""
+"""Quotas: how much of the server one tenant may use."""
 
 import functools
 import sys
@@ -13,25 +13,25 @@ from chairlift.server.shares import Room, Share, Shares, holders_of
 
 _RETRY_S: Final = 1.0
 _SWEEP_FROM: Final = 1024
-"""Fewer tenants than this are all remembered."""
+"""Number of tenants from which on idle ones are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The quotas of every tenant, and what all have together; None is no limit."""
+class QuotaLimits:
+    """The quotas of each tenant, and those of all tenants together; None is no limit."""
 
     max_requests: int | None = None
     """Most live requests."""
     max_queued_tokens: int | None = None
     """Most prompt tokens of requests that wait for their first token."""
     rate: float | None = None
-    """Requests per second, on average; as many may come at once, and at least one."""
+    """Requests per second, on average; a burst may have as many, and at least one."""
     total_queued_tokens: int | None = None
     """Most prompt tokens of all tenants' requests that wait for their first token."""
 
     @classmethod
-    def of(cls, config: ServerConfig) -> "Limits":
-        """Those of a server's settings."""
+    def of(cls, config: ServerConfig) -> "QuotaLimits":
+        """Return the limits in a server's settings."""
         return cls(
             config.tenant_max_requests,
             config.tenant_max_queued_tokens,
@@ -42,69 +42,69 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class _Total:
-    """Of all tenants."""
+    """The usage of all tenants."""
 
     num_queued_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class _Account:
+class _TenantUsage:
     bucket: float
-    """Requests that may come now; filled up to the burst at `rate` per second."""
+    """Tokens of the bucket, one per request; filled up to the burst at `rate` per second."""
     filled_at: float
     num_live: int = 0
     num_queued_tokens: int = 0
 
 
-class Seat:
-    """A request's place in its tenant's account; every method may be called again."""
+class QuotaLease:
+    """The part of a tenant's quotas that one request holds; every method may be called again."""
 
     def __init__(
-        self, account: _Account, total: _Total, limits: Limits, take: Callable[[int], Share]
+        self, usage: _TenantUsage, total: _Total, limits: QuotaLimits, take: Callable[[int], Share]
     ) -> None:
         self._take = take
         self._share: Share | None = None
-        self._account = account
+        self._usage = usage
         self._total = total
         self._limits = limits
         self._num_tokens = 0
         self._is_taken = True
 
-    def queue(self, num_tokens: int, num_answers: int = 1) -> None:
-        """Counts the answers as live and the prompt as waiting.
+    def reserve(self, num_tokens: int, num_answers: int = 1) -> None:
+        """Count the answers as live and the prompt as waiting.
 
         Raises:
-            RequestError: The tenant or the connection has its share of all that may be live, too
-                many tokens of this tenant, or of all, wait already, or this prompt is too long
+            RequestError: The tenant or the connection has its share of all live requests, too many
+                tokens of this tenant, or of all tenants, wait already, or the prompt is too long
                 even for an empty queue.
         """
-        limits, account, total = self._limits, self._account, self._total
+        limits, usage, total = self._limits, self._usage, self._total
         name, most = "tenant_max_queued_tokens", limits.max_queued_tokens
-        _check(name, most, account.num_queued_tokens, num_tokens, Reason.QUOTA_EXCEEDED)
+        _check(name, most, usage.num_queued_tokens, num_tokens, Reason.QUOTA_EXCEEDED)
         name, most = "max_queued_tokens", limits.total_queued_tokens
         _check(name, most, total.num_queued_tokens, num_tokens, Reason.QUEUE_FULL)
         self._share = self._take(num_answers)
         self._num_tokens = num_tokens
-        self._account.num_queued_tokens += num_tokens
+        self._usage.num_queued_tokens += num_tokens
         self._total.num_queued_tokens += num_tokens
 
     def start(self) -> None:
-        """The request no longer waits."""
-        self._account.num_queued_tokens -= self._num_tokens
+        """Discount the prompt: the request no longer waits."""
+        self._usage.num_queued_tokens -= self._num_tokens
         self._total.num_queued_tokens -= self._num_tokens
         self._num_tokens = 0
 
-    def leave(self) -> None:
-        """The request has ended."""
+    def release(self) -> None:
+        """Discount the request: it has ended."""
         self.start()
         if self._share is not None:
             self._share.release()
-        self._account.num_live -= self._is_taken
+        self._usage.num_live -= self._is_taken
         self._is_taken = False
 
 
 def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: Reason) -> None:
-    """Raises RequestError if more than `most` tokens would wait."""
+    """Raise RequestError if more than `most` tokens would wait."""
     if most is None:
         return
     if num_tokens > most:
@@ -117,76 +117,76 @@ def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: R
 
 
 class Quotas:
-    """The accounts of all tenants; for one event loop."""
+    """The usage of every tenant; for one event loop."""
 
     def __init__(
         self,
-        limits: Limits,
+        limits: QuotaLimits,
         clock: Callable[[], float] = time.monotonic,
         room: Callable[[int], Room] = lambda _num: Room(sys.maxsize, sys.maxsize),
     ) -> None:
-        """Starts with no tenant.
+        """Start without tenants.
 
         Args:
-            limits: Of each tenant.
-            clock: Gives seconds.
-            room: Gives the places of the queue while so many answers are live, and how many of
-                them may have a row instead.
+            limits: The quotas.
+            clock: Returns seconds.
+            room: Returns the capacity of the queue while a number of answers are live, and how
+                many of them may have a row instead.
         """
         self._limits = limits
         self._clock = clock
         self._shares = Shares("live requests", 0, room)
         self._burst = max(limits.rate or 0.0, 1.0)
-        self._accounts: dict[str, _Account] = {}
+        self._usages: dict[str, _TenantUsage] = {}
         self._total = _Total()
         self._sweep_from = _SWEEP_FROM
 
     def __len__(self) -> int:
-        return len(self._accounts)
+        return len(self._usages)
 
-    def enter(self, tenant: str, connection: str = "") -> Seat:
-        """Takes a request; its seat must be left whatever becomes of it.
+    def acquire(self, tenant: str, connection: str = "") -> QuotaLease:
+        """Acquire a lease for a request; the caller must release it.
 
         Args:
-            tenant: Whose request it is.
-            connection: By which it came.
+            tenant: Tenant of the request.
+            connection: Connection of its call.
 
         Raises:
-            RequestError: The tenant has too many live requests, or they come too fast.
+            RequestError: The tenant has too many live requests, or sends them too fast.
         """
-        limits, account = self._limits, self._account(tenant)
-        if limits.max_requests is not None and account.num_live >= limits.max_requests:
-            message = f"quota tenant_max_requests: {account.num_live} requests are live already"
+        limits, usage = self._limits, self._usage_of(tenant)
+        if limits.max_requests is not None and usage.num_live >= limits.max_requests:
+            message = f"quota tenant_max_requests: {usage.num_live} requests are live already"
             raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         if limits.rate is not None:
-            if account.bucket < 1.0:
+            if usage.bucket < 1.0:
                 message = f"quota tenant_rate: more than {limits.rate:g} requests per second"
-                wait_s = (1.0 - account.bucket) / limits.rate
+                wait_s = (1.0 - usage.bucket) / limits.rate
                 raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=wait_s)
-            account.bucket -= 1.0
-        account.num_live += 1
+            usage.bucket -= 1.0
+        usage.num_live += 1
         take = functools.partial(self._shares.take, holders_of(connection, tenant))
-        return Seat(account, self._total, limits, take)
+        return QuotaLease(usage, self._total, limits, take)
 
-    def _account(self, tenant: str) -> _Account:
+    def _usage_of(self, tenant: str) -> _TenantUsage:
         now = self._clock()
-        account = self._accounts.get(tenant)
-        if account is None:
-            if len(self._accounts) >= self._sweep_from:
+        usage = self._usages.get(tenant)
+        if usage is None:
+            if len(self._usages) >= self._sweep_from:
                 self._sweep(now)
-            account = self._accounts[tenant] = _Account(self._burst, now)
-        self._fill(account, now)
-        return account
+            usage = self._usages[tenant] = _TenantUsage(self._burst, now)
+        self._fill(usage, now)
+        return usage
 
-    def _fill(self, account: _Account, now: float) -> None:
-        gained = (now - account.filled_at) * (self._limits.rate or 0.0)
-        account.bucket = min(self._burst, account.bucket + gained)
-        account.filled_at = now
+    def _fill(self, usage: _TenantUsage, now: float) -> None:
+        gained = (now - usage.filled_at) * (self._limits.rate or 0.0)
+        usage.bucket = min(self._burst, usage.bucket + gained)
+        usage.filled_at = now
 
     def _sweep(self, now: float) -> None:
-        """Forgets tenants that a new account would treat no better: names come from outside."""
-        for tenant, account in list(self._accounts.items()):
-            self._fill(account, now)
-            if account.num_live == 0 and account.bucket >= self._burst:
-                del self._accounts[tenant]
-        self._sweep_from = max(_SWEEP_FROM, 2 * len(self._accounts))
+        """Forget tenants with a full bucket and no live request: clients choose the names."""
+        for tenant, usage in list(self._usages.items()):
+            self._fill(usage, now)
+            if usage.num_live == 0 and usage.bucket >= self._burst:
+                del self._usages[tenant]
+        self._sweep_from = max(_SWEEP_FROM, 2 * len(self._usages))

@@ -1,8 +1,8 @@
-"""The messages that clients are sending: how many at once, and for how long.
+"""Unfinished messages of clients: how many at once, and for how long.
 
-gRPC keeps what it has of an unfinished message, up to `max_receive_bytes` for each call whose
-handler waits for one. So few calls wait at once; a call that has a single message waits for it for
-a short time, and a call that has waited longest without a live request makes room for others. A
+gRPC keeps the received part of a message, up to `max_receive_bytes` for each call whose handler
+waits for one. So the number of calls that wait is bounded; a call with a single message waits for a
+short time, and the call that has waited longest without a live request is evicted for others. A
 call that is not read yet holds no more than one small window (`config.grpc_options`).
 """
 
@@ -19,17 +19,17 @@ from chairlift.server.decoding import DecodingQueue
 from chairlift.server.shares import Holder, Share, Shares
 
 MESSAGE_S: Final = 10.0
-"""For the message of a call that has a single one; a stream may be silent for any time."""
+"""Time for the message of a call with a single one; a stream may be silent for any time."""
 
 _RELIEF_S: Final = 0.1
-"""Where memory runs short, calls that have waited for less may go on."""
+"""Calls that have waited for less are not evicted when memory runs short."""
 _LEAST: Final = 16
-"""Calls of each kind that may wait for a message, however long messages may be."""
+"""Calls of each kind that may always wait for a message."""
 
 _QUIET_S: Final = 0.05
-"""A client that has sent nothing for so long is not writing."""
-_HEAR_OUT_S: Final = 0.5
-"""A client that never stops writing learns its status nevertheless, or INTERNAL."""
+"""A client that has sent nothing for this long is not writing."""
+_DRAIN_S: Final = 0.5
+"""Bound on draining: a client that never stops writing gets its status, or INTERNAL."""
 
 
 def _never() -> bool:
@@ -40,8 +40,8 @@ class Receiving:
     """The calls that wait for a message, of all connections; for one event loop.
 
     Attributes:
-        churn_bytes: Most that ended messages and abandoned ones may have taken, since the start.
-        decoding: Of long messages.
+        churn_bytes: Bound on the bytes of ended and abandoned messages since the start.
+        decoding: Queue of long messages.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Receiving:
         memory_bytes: int = 256 * 2**20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts with none.
+        """Start without calls.
 
         Args:
             max_message_bytes: gRPC refuses a longer message.
-            memory_bytes: What unfinished messages may take together.
-            clock: Gives seconds.
+            memory_bytes: Bound on the bytes of unfinished messages.
+            clock: Returns seconds.
         """
         num = memory_bytes // max_message_bytes
         num_unary = max(_LEAST, num // 4)
@@ -64,17 +64,17 @@ class Receiving:
         self.decoding = DecodingQueue()
         self._max_message_bytes = max_message_bytes
         self._clock = clock
-        # A stream may wait for long, a single message not: streams do not keep those out.
+        # Streams wait for a long time, single messages do not: each kind has its own bound.
         self._unary = Shares("calls that send their message", num_unary)
         self._streams = Shares("streams that may send messages", num_streams)
         self._waiting: dict[Messages, float] = {}
-        """Since when; those that have waited longest come first."""
+        """Time since when each waits; the one that has waited longest comes first."""
 
     def enter(self, connection: str, *, is_stream: bool) -> Share:
-        """Lets a call wait for messages.
+        """Let a call wait for messages.
 
         Raises:
-            RequestError: Too many do, and none of a connection with more of them can make room.
+            RequestError: Too many calls wait, and none of a connection with more can be evicted.
         """
         shares = self._streams if is_stream else self._unary
         holder = ("connection", connection)
@@ -82,7 +82,7 @@ class Receiving:
             try:
                 return shares.take((holder,))
             except RequestError:
-                # Those that have waited longest come first, and an honest client's wait is short.
+                # The call that has waited longest comes first: an honest client's wait is short.
                 others = [
                     messages
                     for messages in self._evictable(0)
@@ -94,10 +94,10 @@ class Receiving:
                 max(others, key=lambda messages: shares.held(messages.holder)).evict()
 
     def relieve(self) -> int:
-        """Ends calls that may hold unfinished messages, of the connection with the most of them.
+        """End calls that may hold unfinished messages, of the connection with the most of them.
 
         Returns:
-            How many.
+            The number of calls.
         """
         num: dict[Holder, int] = {}
         for messages in self._evictable(_RELIEF_S):
@@ -116,23 +116,23 @@ class Receiving:
         return [m for m, since in waiting if since <= until and not m.is_evicted and not m.in_use()]
 
     def begin(self, messages: "Messages") -> None:
-        """A call waits for its next message."""
+        """Note that a call waits for its next message."""
         self._waiting[messages] = self._clock()
 
     def end(self, messages: "Messages", num_bytes: int | None) -> None:
-        """The message has come, or, without a number of bytes, does not come any more."""
+        """Note that the message has come, or, without a number of bytes, never will."""
         del self._waiting[messages]
         self.churn_bytes += self._max_message_bytes if num_bytes is None else num_bytes
 
 
 class Messages:
-    """What a client sends on one call, each message decoded when it is taken.
+    """The messages of one call, each decoded when it is taken.
 
     Attributes:
         holder: The connection.
         is_stream: Whether more than one message may come.
-        in_use: Whether the call has live requests, so that it does not make room for others.
-        is_evicted: Whether it had to.
+        in_use: Returns whether the call has live requests, so that it is not evicted.
+        is_evicted: Whether it was evicted.
     """
 
     def __init__(
@@ -168,10 +168,10 @@ class Messages:
             raise RequestError(Reason.BAD_PARAMETER, text) from None
 
     async def only(self) -> Any:
-        """The message of a call that has one.
+        """Return the message of a call that has one.
 
         Raises:
-            RequestError: It does not come, or not in time, or is wrong.
+            RequestError: It does not come in time, or is malformed.
         """
         try:
             return await anext(self)
@@ -182,7 +182,7 @@ class Messages:
             self.close()
 
     async def _next(self, within_s: float | None) -> bytes:
-        # Stays set after the end of the messages, or where the reader was cancelled amid a read.
+        # Stays set after the end of the messages, or if the reader was cancelled during a read.
         self._is_reading = True
         if self._share is None:
             _, connection = self.holder
@@ -206,28 +206,28 @@ class Messages:
 
     def _refusal(self, within_s: float | None) -> RequestError:
         if self.is_evicted:
-            message = "this call waited longest for a message and made room for others"
+            message = "this call waited longest for a message and was evicted for others"
         else:
             message = f"the call's message was not complete within {within_s:g} s"
         return RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=1.0)
 
     def evict(self) -> None:
-        """Ends the wait for a message, and with it the call."""
+        """End the wait for a message, and with it the call."""
         self.is_evicted = True
         self.close()
-        # It may have run out at this very moment.
+        # The timeout may have expired at this very moment.
         with suppress(RuntimeError):
             self._wait.reschedule(asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """No message is read any more; may be called again."""
+        """Read no further message; may be called again."""
         self._is_closed = True
         if self._share is not None:
             self._share.release()
 
-    async def hear_out(self) -> None:
-        """Takes what the client still sends and drops it, for a moment and unless it is read."""
+    async def drain(self) -> None:
+        """Drop what the client still sends, for a bounded time, unless a reader takes it."""
         with suppress(TimeoutError, StopAsyncIteration, RequestError):
-            async with asyncio.timeout(_HEAR_OUT_S):
+            async with asyncio.timeout(_DRAIN_S):
                 while not self._is_reading and not self._is_closed:
                     await self._next(_QUIET_S)

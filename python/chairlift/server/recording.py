@@ -1,23 +1,23 @@
-"""Puts a recorder between an engine and its scheduler."""
+"""Records what an engine's scheduler does, by a recorder between the two."""
 
 from typing import TYPE_CHECKING
 
 from chairlift.replay.format import Header
-from chairlift.replay.recorder import Recorder
+from chairlift.replay.recorder import TraceRecorder
 
 if TYPE_CHECKING:
     from chairlift.engine.engine import Engine
 
 
-def record(engine: "Engine", recorder: Recorder) -> None:
-    """Records what an engine does from now on, restarts included.
+def record(engine: "Engine", recorder: TraceRecorder) -> None:
+    """Record what an engine does from now on, restarts included.
 
-    The engine may have a thread already, if there is nothing for it to do: each of its calls goes
-    to the same scheduler, noted or not.
+    The engine may have a thread already, if it is idle: its calls reach the same scheduler,
+    recorded or not.
 
     Args:
-        engine: Without requests.
-        recorder: New.
+        engine: An engine without requests.
+        recorder: A new recorder.
     """
     header = header_of(engine)
     engine.stepper.wrap_scheduler(
@@ -26,7 +26,7 @@ def record(engine: "Engine", recorder: Recorder) -> None:
 
 
 def header_of(engine: "Engine") -> Header:
-    """The first line of an engine's trace."""
+    """Return the first line of an engine's trace."""
     config = engine.config
     return Header(
         model=engine.model_name,

@@ -14,14 +14,14 @@ from chairlift.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 GRACE_S: Final = 5.0
-"""A file may be missing or empty for so long, as it is while some programs replace it."""
+"""A file may be missing or empty for this long, as it is while some programs replace it."""
 
 _RETRY_S: Final = 1.0
-"""Files that make no sense are read again so often, also if none has changed: the cause may be
-elsewhere, a folder's mode or a disk."""
+"""Interval at which malformed files are read again, even if none has changed: the cause may be a
+folder's mode or a disk."""
 
 _REMIND_S: Final = 60.0
-"""A trouble that lasts is logged so often, while the value is in use."""
+"""Interval at which a lasting error is logged, while the value is in use."""
 
 Value = TypeVar("Value")
 
@@ -29,15 +29,15 @@ _Versions = tuple[tuple[int, ...] | None, ...]
 
 
 class Gone(ConfigError):
-    """A file is missing or holds nothing: what was in it is withdrawn."""
+    """A file is missing or empty: its former content is withdrawn."""
 
 
 class Reloaded(Generic[Value]):
-    """The value as the files last made sense; safe to ask from many threads.
+    """The value of the last well-formed files; safe to read from many threads.
 
     Files are replaced one after the other, so a change that cannot be read may be half a change:
-    the old value stays, a warning is logged now and then, and the files are tried again. A value
-    for files that are gone takes the place of the old one `GRACE_S` after they went.
+    the old value is kept, a warning is logged at intervals, and the files are tried again. The
+    value for missing files replaces the old one `GRACE_S` after they went.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Reloaded(Generic[Value]):
         if_gone: Value | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Loads the value.
+        """Load the value.
 
         Args:
             paths: The files that `load` reads.
-            load: Raises `ConfigError` with a message that holds nothing of what is in them, `Gone`
-                where they hold nothing.
-            if_gone: Takes the place of what is gone; None keeps the old value.
-            clock: Seconds, as the file system counts them.
+            load: Returns the value; raises `ConfigError` without content of the files in its
+                message, and `Gone` if they are empty.
+            if_gone: The value for files that are gone; None keeps the old value.
+            clock: Returns seconds on the clock of the file system.
 
         Raises:
             ConfigError: From `load`.
@@ -65,7 +65,7 @@ class Reloaded(Generic[Value]):
         self._if_gone = if_gone
         self._clock = clock
         self._lock = threading.Lock()
-        self._trouble: ConfigError | None = None
+        self._error: ConfigError | None = None
         self._gone_since = self._retry_at = self._remind_at = 0.0
         self._versions = self._look()
         self._value = load()
@@ -73,14 +73,14 @@ class Reloaded(Generic[Value]):
     def current(self) -> Value:
         """Return the value, loaded again if a file has changed since."""
         with self._lock:
-            # Looked at before they are read: a change during the reading is seen the next time.
+            # Compared before they are read: a change during the read is found the next time.
             versions = self._look()
             now = self._clock()
-            if versions != self._versions or (self._trouble and now >= self._retry_at):
+            if versions != self._versions or (self._error and now >= self._retry_at):
                 self._versions = versions
                 self._reload(now)
-            is_gone = isinstance(self._trouble, Gone)
-            # A clock that was set back does not know how much time has passed.
+            is_gone = isinstance(self._error, Gone)
+            # After a clock was set back, the time since is unknown.
             if is_gone and not 0 <= now - self._gone_since < GRACE_S:
                 self._withdraw()
             return self._value
@@ -91,12 +91,12 @@ class Reloaded(Generic[Value]):
         except ConfigError as error:
             self._note(error, now)
         else:
-            if self._trouble is not None:
+            if self._error is not None:
                 _log.info("%s: read again", self._paths[0])
-            self._trouble = None
+            self._error = None
 
     def _note(self, error: ConfigError, now: float) -> None:
-        before, self._trouble = self._trouble, error
+        before, self._error = self._error, error
         self._retry_at = now + _RETRY_S
         if isinstance(error, Gone) and not isinstance(before, Gone):
             self._gone_since = min(now, *(_changed_at(path) for path in self._paths))
@@ -111,16 +111,16 @@ class Reloaded(Generic[Value]):
 
     def _warn(self) -> None:
         if self._value == self._if_gone:
-            _log.warning("nothing of the old file is valid any more: %s", self._trouble)
+            _log.warning("the old file is withdrawn: %s", self._error)
         else:
-            _log.warning("the old files stay in use: %s", self._trouble)
+            _log.warning("the old files stay in use: %s", self._error)
 
     def _look(self) -> _Versions:
         return tuple(_version(path) for path in self._paths)
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
-    """What changes with the file or its mode, also where a symlink is turned to another one."""
+    """Return what changes with the file or its mode, or when a symlink names another file."""
     try:
         status = path.stat()
     except OSError:
@@ -132,7 +132,7 @@ def _version(path: Path) -> tuple[int, ...] | None:
 
 
 def _changed_at(path: Path) -> float:
-    """When the file was changed; of a file that is missing, when its folder was, at the latest."""
+    """Return when the file was changed, or, if it is missing, when its folder was."""
     for place in (path, path.parent):
         try:
             return place.stat().st_ctime
@@ -146,12 +146,12 @@ def read_file(path: Path, option: str, *, is_secret: bool = False) -> bytes:
 
     Args:
         path: Of the file.
-        option: Named in errors.
+        option: The option's name, for errors.
         is_secret: Only its owner and group may open it.
 
     Raises:
-        Gone: There is none.
-        ConfigError: It cannot be read, or it is a secret that everybody may read.
+        Gone: The file does not exist.
+        ConfigError: It cannot be read, or it is a secret that is world-readable.
     """
     try:
         with path.open("rb") as file:
@@ -162,6 +162,6 @@ def read_file(path: Path, option: str, *, is_secret: bool = False) -> bytes:
         message = f"{option}: cannot read {path}: {reason}"
         raise (Gone if isinstance(error, FileNotFoundError) else ConfigError)(message) from None
     if is_secret and stat.S_IMODE(mode) & stat.S_IRWXO:
-        message = f"{option}: everybody on this machine may open {path}: chmod o-rwx"
+        message = f"{option}: {path} is open to every user of this machine: chmod o-rwx"
         raise ConfigError(message)
     return data

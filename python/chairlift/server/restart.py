@@ -1,4 +1,4 @@
-"""Brings a lost engine back in place, a few times at most."""
+"""Restarts a lost engine in place, a bounded number of times."""
 
 import logging
 import time
@@ -22,21 +22,21 @@ class RestartBudget:
     """Three restarts within five minutes; a fault that comes back sooner needs a new process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Starts full.
+        """Start with all restarts left.
 
         Args:
-            clock: Seconds.
+            clock: Returns seconds.
         """
         self._clock = clock
         self._taken: deque[float] = deque()
 
     @property
     def num_taken(self) -> int:
-        """Restarts that count now."""
+        """Return the number of restarts within the window."""
         return len(self._taken)
 
     def take(self) -> bool:
-        """Takes a restart; False if none is left."""
+        """Take a restart; return False if none is left."""
         now = self._clock()
         while self._taken and now - self._taken[0] > WITHIN_S:
             self._taken.popleft()
@@ -47,8 +47,8 @@ class RestartBudget:
 
 
 async def restart(engine: "AsyncEngine") -> bool:
-    """Restarts a dead engine and lets it answer a request; gives whether it did."""
-    _log.error("the engine is lost; it restarts with the weights that are loaded")
+    """Restart a dead engine and let it answer a request; return whether it did."""
+    _log.error("the engine is lost; it restarts with the loaded weights")
     try:
         await engine.restart()
         await probe(engine)

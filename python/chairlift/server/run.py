@@ -1,4 +1,4 @@
-"""A server as a process: signals, the garbage of loading, deadlines of a shutdown, exit codes."""
+"""A server as a process: signals, garbage collection, deadlines of a shutdown, exit codes."""
 
 import asyncio
 import gc
@@ -20,13 +20,13 @@ from chairlift.server.watchdog import FAULT_EXIT
 _log = logging.getLogger(__name__)
 
 LEAK_EXIT: Final = 3
-"""Exit code of a server that ended in order but had lost KV blocks on the way."""
+"""Exit code of a server that shut down in order but had leaked KV blocks."""
 _EXIT_S: Final = 15.0
-"""Beyond the grace of a drain: gRPC waits for handlers without a bound."""
+"""Time after the grace of a drain: gRPC waits for handlers without a bound."""
 _LOST_PORT_GRACE_S: Final = 2.0
-"""For the streams that are open when the port is lost: their clients can reconnect only after."""
+"""Grace of open streams when the port is lost: their clients can reconnect only afterwards."""
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""For so long a busy event loop may keep the engine thread from the interpreter, not for 5 ms."""
+"""How long a busy event loop may delay the engine thread; Python's default is 5 ms."""
 
 
 async def run_server(
@@ -37,19 +37,19 @@ async def run_server(
     on_progress: Callable[[int, int], None] | None = None,
     guard: _core.ProcessGuard | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT; a second signal cuts the grace short.
+    """Serve until SIGTERM or SIGINT; a second signal cuts the grace short.
 
     Args:
-        engine_config: Of the engine.
-        server_config: Of the server, the model's name included.
-        on_ready: Told the address when requests are accepted.
-        on_progress: Told, on another thread, how many bytes of the weights are read of how many.
-        guard: Of the process: it ends the process also where this call has returned and threads
-            keep it alive. Default: a guard that holds until this call returns.
+        engine_config: Settings of the engine.
+        server_config: Settings of the server, the model's name included.
+        on_ready: Called with the address when requests are accepted.
+        on_progress: Called on another thread with the bytes of the weights read and in total.
+        guard: Guard of the process: it ends the process even if this call has returned and
+            threads keep it alive. Default: a guard that holds until this call returns.
 
     Returns:
-        The exit code: 0; 70 if the engine was lost for good, and another process may do better;
-        3 if KV blocks were still taken after the last request had ended.
+        The exit code: 0; 70 if the engine was lost for good and another process may succeed; 3 if
+        KV blocks were still in use after the last request had ended.
 
     Raises:
         ConfigError: A setting or an address is wrong.
@@ -62,15 +62,15 @@ async def run_server(
         server = Server(engine_config, server_config, guard)
         stop, hurry = undo.enter_context(_signals())
         guard.watch_signals(server_config.drain_grace_s + _EXIT_S)
-        # From here on a signal ends the server in order, also while the port is being bound.
+        # From here on a signal ends the server in order, even while the port is being bound.
         address = await server.bind()
         load = asyncio.create_task(server.load(on_progress))
         try:
             await _first(load, stop)
             if load.done():
                 load.result()
-                # A full collection of garbage walks all objects, modules and model included: 50 to
-                # 130 ms in which no token moves, every few thousand calls. These stay for ever.
+                # A full garbage collection walks all objects, modules and model included: 50 to
+                # 130 ms without a token, every few thousand calls. These objects are permanent.
                 gc.collect()
                 gc.freeze()
                 ready = fields(address=address, model=server_config.model_names[0])
@@ -100,7 +100,7 @@ async def _hurry(hurry: asyncio.Event, guard: _core.ProcessGuard) -> None:
 
 @contextmanager
 def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
-    """Events that the first and the second SIGTERM or SIGINT set."""
+    """Yield the events that the first and the second SIGTERM or SIGINT set."""
     first, second = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -117,7 +117,7 @@ def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
 
 
 async def _first(task: asyncio.Task[Any], event: asyncio.Event) -> None:
-    """Until the task is done or the event is set."""
+    """Wait until the task is done or the event is set."""
     waiter = asyncio.create_task(event.wait())
     await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()

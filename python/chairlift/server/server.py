@@ -17,14 +17,15 @@ from chairlift import _core
 from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError, Reason
 from chairlift.logs import fields
-from chairlift.replay.recorder import Recorder
-from chairlift.server.auth import Callers, Doorkeeper
+from chairlift.replay.recorder import TraceRecorder
+from chairlift.server.auth import Authenticator, AuthInterceptor
 from chairlift.server.backlog import Backlog
-from chairlift.server.batch_end import BatchEnd
+from chairlift.server.bearer_tokens import BearerTokens
 from chairlift.server.config import ServerConfig, grpc_options
+from chairlift.server.context import ServerContext
 from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
-from chairlift.server.guard import Guard
+from chairlift.server.generation_service import GenerationServicer
 from chairlift.server.health import Health
 from chairlift.server.listen import (
     TcpAddress,
@@ -35,22 +36,20 @@ from chairlift.server.listen import (
     unbind,
 )
 from chairlift.server.listener import grpc_server, until_lost
-from chairlift.server.live import LiveRequests
 from chairlift.server.loading import load_engine, probe
 from chairlift.server.memory import watch_memory
 from chairlift.server.metrics_endpoint import metrics_address, new_metrics, serve_metrics
 from chairlift.server.outbox import Outboxes
-from chairlift.server.quotas import Limits, Quotas
+from chairlift.server.quotas import QuotaLimits, Quotas
 from chairlift.server.receiving import Receiving
 from chairlift.server.recording import record
-from chairlift.server.requests import Desk
+from chairlift.server.registry import Registry
 from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
-from chairlift.server.servicer import GenerationServicer
 from chairlift.server.shares import Room
+from chairlift.server.status_interceptor import StatusInterceptor
 from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
-from chairlift.server.tokens import Tokens
 from chairlift.server.watchdog import INTERPRETER_SILENCE_S, Watchdog
 from chairlift.v1 import (
     embedding_pb2,
@@ -70,9 +69,9 @@ _log = logging.getLogger(__name__)
 
 
 _LAST_WRITES_S: Final = 5.0
-"""After all requests have ended: for the events that slow clients have not read."""
+"""Time after all requests have ended, for the events that slow clients have not read."""
 _STOP_S: Final = 0.5
-"""For the calls that never end by themselves, such as a health watch."""
+"""Time for calls that never end by themselves, such as a health watch."""
 _REMEDY: Final = (
     "that needs --tls-cert and --tls-key, and --auth-tokens or --tls-client-ca; "
     "or use 127.0.0.1, ::1 or unix:PATH"
@@ -88,27 +87,27 @@ class Server:
         config: ServerConfig,
         guard: _core.ProcessGuard | None = None,
     ) -> None:
-        """Builds everything that needs no model.
+        """Build everything that needs no model.
 
         Args:
-            engine_config: Of the engine.
-            config: Of the server.
-            guard: Learns that the interpreter runs, and ends the process when it does not.
+            engine_config: Settings of the engine.
+            config: Settings of the server.
+            guard: Ends the process when the interpreter does not run.
 
         Raises:
-            ConfigError: An address, a certificate or a token file is wrong, strangers could reach
-                the server, or the file of the recording cannot be written.
+            ConfigError: An address, a certificate or a token file is malformed, the server would
+                be open to other machines without protection, or the trace cannot be written.
         """
         self._engine_config = engine_config
         self._config = config
         self._address = parse_address(config.listen, "listen")
         self._credentials = server_credentials(config)
-        tokens = None if config.auth_tokens is None else Tokens(Path(config.auth_tokens))
-        self._callers = Callers(tokens, trust_metadata=config.trust_tenant_metadata)
+        tokens = None if config.auth_tokens is None else BearerTokens(Path(config.auth_tokens))
+        self._authenticator = Authenticator(tokens, trust_metadata=config.trust_tenant_metadata)
         if self._credentials is None or (tokens is None and config.tls_client_ca is None):
             check_private(self._address, "listen", _REMEDY)
         self._metrics_address = metrics_address(config.metrics_listen)
-        self._recorder = None if config.record is None else Recorder(Path(config.record))
+        self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._health = Health(
             engine=_names(generation_pb2, embedding_pb2), model=_names(tokenizer_pb2, server_pb2)
         )
@@ -117,19 +116,19 @@ class Server:
         self._engine: AsyncEngine | None = None
         self.has_lost_port = False
         self.gate = Gate()
-        self._outboxes = Outboxes()
+        live = Registry(self._end_batch)
+        self._outboxes = Outboxes(live.first_token)
         self._receiving = Receiving(config.max_receive_bytes, config.receive_memory_bytes)
         self.metrics = new_metrics(engine_config, config, self._load_snapshot, self._outboxes)
-        self._desk = Desk(
+        self._context = ServerContext(
             gate=self.gate,
             model_names=config.model_names,
-            callers=self._callers,
-            quotas=Quotas(Limits.of(config), room=self._queue_room),
+            authenticator=self._authenticator,
+            quotas=Quotas(QuotaLimits.of(config), room=self._queue_room),
             outboxes=self._outboxes,
             backlog=Backlog(self._num_without_row),
-            live=LiveRequests(),
+            live=live,
             metrics=self.metrics,
-            batch_end=BatchEnd(self._end_batch),
             write_timeout_s=config.write_timeout_s,
         )
 
@@ -157,12 +156,12 @@ class Server:
         return max(0, engine.num_waiting - load.num_waiting_suspended - num_free_rows)
 
     def _end_batch(self) -> None:
-        # Continuous batching waits for nobody, and a recording of it can be replayed as static.
+        # Continuous batching waits for no request, and a trace of it can be replayed as static.
         if self._engine_config.batching is not Batching.DYNAMIC:
             self.gate.engine().flush()
 
     async def bind(self) -> str:
-        """Listens; everything is answered from now on, if only with STARTING.
+        """Listen; every call is answered from now on, if only with STARTING.
 
         Returns:
             The address, with the port that the system chose.
@@ -170,8 +169,11 @@ class Server:
         Raises:
             ConfigError: An address cannot be used.
         """
-        # In this order: the guard also turns the refusals of the doorkeeper into statuses.
-        interceptors = (Guard(self._on_failed_call, self._receiving), Doorkeeper(self._callers))
+        # In this order: the status interceptor also makes statuses of the refusals of the other.
+        interceptors = (
+            StatusInterceptor(self._on_failed_call, self._receiving),
+            AuthInterceptor(self._authenticator),
+        )
         self._grpc = grpc_server(interceptors, grpc_options(self._config), self._on_lost_port)
         await self._add_services()
         try:
@@ -192,7 +194,7 @@ class Server:
         self._on_lost_port(ConnectionError("it does not answer"))
 
     def _on_lost_port(self, error: BaseException) -> None:
-        """No call is accepted any more: the server ends, and another process may begin."""
+        """End the server: no call is accepted any more, and a supervisor may start another."""
         if not self.gate.draining.is_set():
             _log.critical("the port is lost, the process ends", exc_info=error)
             self.has_lost_port = True
@@ -200,11 +202,13 @@ class Server:
             self._outboxes.wake()
 
     async def _add_services(self) -> None:
-        server, desk = self._grpc, self._desk
-        info = ServerServicer(desk, self._engine_config, self._config)
-        GenerationServicer(desk).add_to(server)
+        server, context = self._grpc, self._context
+        info = ServerServicer(context, self._engine_config, self._config)
+        GenerationServicer(context).add_to(server)
         embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server(EmbeddingServicer(), server)
-        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(TokenizerServicer(desk), server)
+        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
+            TokenizerServicer(context), server
+        )
         info.add_to(server)
         await self._health.add_to(server)
         files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
@@ -212,14 +216,14 @@ class Server:
         reflection.enable_server_reflection(names, server)
 
     async def load(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Loads the model, generates one token to see that it works, and opens the gate.
+        """Load the model, generate a token to see that it works, and open the gate.
 
         Args:
-            on_progress: Told, on another thread, how many bytes of weights are read of how many.
+            on_progress: Called on another thread with the bytes of the weights read and in total.
 
         Raises:
             ConfigError: A setting does not fit the model.
-            ModelError: The model cannot be loaded, or cannot answer.
+            ModelError: The model cannot be loaded, or the first request fails.
         """
         config = self._config
         engine = await load_engine(
@@ -232,13 +236,13 @@ class Server:
         await self.serve(engine)
 
     async def serve(self, engine: "AsyncEngine") -> None:
-        """Opens the gate for an engine that is loaded but not started.
+        """Open the gate for an engine that is loaded but not started.
 
         Raises:
-            ModelError: It cannot answer.
+            ModelError: The first request fails.
         """
         await engine.start()
-        # From here on there are steps, and the first of them may be the one that hangs.
+        # From here on there are steps, and the first of them may hang.
         self._engine = engine
         self._watchdog.watch(
             "a step has taken",
@@ -261,14 +265,14 @@ class Server:
         self._in_background(watch_memory(self._receiving))
 
     def _on_hang(self, engine: "AsyncEngine") -> None:
-        """A step does not return: everybody is told before the process ends."""
+        """Fail all requests, because a step does not return; the process ends afterwards."""
         self._in_background(self._health.set(is_serving=False))
         self.gate.die()
         engine.give_up()
         self._outboxes.wake()
 
     async def _watch(self, engine: "AsyncEngine") -> None:
-        """Keeps health true, and brings a lost engine back while its budget lasts."""
+        """Update the health status, and restart a lost engine while its budget lasts."""
         restarts = RestartBudget()
         while not self.gate.draining.is_set():
             await self._health.follow(engine, self.gate.draining)
@@ -276,7 +280,7 @@ class Server:
                 return
             self.gate.close()
             if not restarts.take():
-                _log.critical("the engine is dead: no request is taken any more")
+                _log.critical("the engine is dead: no request is accepted any more")
                 self.gate.die()
                 self._outboxes.wake()
             elif await restart(engine):
@@ -289,14 +293,14 @@ class Server:
         task.add_done_callback(self._background.discard)
 
     async def stop(self, grace_s: float, hurry: asyncio.Event | None = None) -> None:
-        """Refuses what is new, lets live requests end, then closes the port.
+        """Refuse new requests, let live ones end, then close the port.
 
         Args:
-            grace_s: How long running requests may go on; waiting ones fail at once.
+            grace_s: How long running requests may continue; waiting ones fail at once.
             hurry: Cuts the grace short when it is set.
         """
         if self.gate.loaded is not None:
-            _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._desk.live)))
+            _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._context.live)))
         self.gate.drain()
         await self._health.shut_down()
         self._outboxes.wake()
@@ -318,7 +322,7 @@ class Server:
 
     @property
     def has_leaked(self) -> bool:
-        """After `stop`: whether KV blocks were still taken though all requests had ended."""
+        """Return, after `stop`, whether KV blocks were in use though all requests had ended."""
         return self._engine is not None and self._engine.has_leaked
 
     async def _drain(self, grace_s: float) -> None:
@@ -330,7 +334,7 @@ class Server:
 
 
 def _names(*files: Any) -> tuple[str, ...]:
-    """Full names of the services of generated modules."""
+    """Return the full names of the services of generated modules."""
     return tuple(
         service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()
     )

@@ -1,4 +1,4 @@
-"""`ServerService`: what runs here and how busy it is."""
+"""`ServerService`: what the server is and how busy it is."""
 
 import asyncio
 import functools
@@ -12,15 +12,16 @@ from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype
+from chairlift.engine.text_queue import MAX_MESSAGES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
 from chairlift.server.config import ServerConfig
-from chairlift.server.convert import check_model, seconds
-from chairlift.server.guard import Context
-from chairlift.server.requests import Desk
+from chairlift.server.context import ServerContext
+from chairlift.server.convert import MAX_REQUEST_ID_BYTES, check_model, seconds
 from chairlift.server.shares import Shares, holders_of
 from chairlift.server.status import duration
+from chairlift.server.status_interceptor import ServicerContext
 from chairlift.server.steps import StepFeeds
 from chairlift.server.writer import Writer
 from chairlift.v1 import server_pb2 as pb
@@ -37,9 +38,25 @@ _STATES: Final = {
     EngineState.DEAD: pb.SERVER_STATE_DEAD,
 }
 
+FEATURES: Final = (
+    "abort",
+    "chat",
+    "credit",
+    "explain",
+    "logprobs",
+    "multiple_answers",
+    "plan_memory",
+    "priority",
+    "tokenize",
+    "update",
+    "watch_load",
+    "watch_steps",
+)
+"""Names in `GetServerInfo`: what a client may use beyond plain generation."""
+
 _SHORTEST_INTERVAL_S: Final = 0.1
 _STEPS_INTERVAL_S: Final = 0.05
-"""Between two messages to a watcher of steps: people see no more, and each takes some 0.1 ms."""
+"""Interval between two messages to a watcher of steps: each takes about 0.1 ms."""
 
 MAX_WATCHES: Final = 64
 """Calls of `WatchLoad` and `WatchSteps` at a time; each connection and tenant has a share."""
@@ -48,18 +65,18 @@ MAX_WATCHES: Final = 64
 class ServerServicer(server_pb2_grpc.ServerServiceServicer):
     """Answers from the settings, the model's configuration and the engine's last snapshot."""
 
-    def __init__(self, desk: Desk, config: EngineConfig, server: ServerConfig) -> None:
-        self._desk = desk
+    def __init__(self, server: ServerContext, config: EngineConfig, settings: ServerConfig) -> None:
+        self._server = server
         self._config = config
-        self._max_receive_bytes = server.max_receive_bytes
-        self._is_open = server.auth_tokens is None and server.tls_client_ca is None
+        self._settings = settings
+        self._is_open = settings.auth_tokens is None and settings.tls_client_ca is None
         self._started_at = timestamp_pb2.Timestamp()
         self._started_at.GetCurrentTime()
         self._watches = Shares("watches", MAX_WATCHES)
-        self._feeds = StepFeeds(desk.live, started_ns=time.monotonic_ns())
+        self._feeds = StepFeeds(server.live, started_ns=time.monotonic_ns())
 
     def add_to(self, server: Any) -> None:
-        """Registers the methods; `WatchSteps` gives encoded messages."""
+        """Register the methods; `WatchSteps` gives encoded messages."""
         name = pb.DESCRIPTOR.services_by_name["ServerService"].full_name
         watch_steps = grpc.unary_stream_rpc_method_handler(
             self.WatchSteps, pb.WatchStepsRequest.FromString
@@ -69,14 +86,14 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         server.add_registered_method_handlers(name, {"WatchSteps": watch_steps})
 
     async def GetServerInfo(
-        self, request: pb.GetServerInfoRequest, context: Context
+        self, request: pb.GetServerInfoRequest, context: ServicerContext
     ) -> pb.GetServerInfoResponse:
-        """The process and its settings; answers while the model still loads."""
-        engine = self._desk.gate.loaded
+        """Return the process and its settings; answer while the model is loading, too."""
+        engine = self._server.gate.loaded
         config = self._config if engine is None else engine.config
         return pb.GetServerInfoResponse(
             version=_core.__version__,
-            state=_STATES[self._desk.gate.phase],
+            state=_STATES[self._server.gate.phase],
             start_time=self._started_at,
             device="cpu" if engine is None else engine.engine.place.device.type,
             kernels=_core.cpu_features(),
@@ -91,21 +108,28 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             default_max_tokens=config.default_max_tokens,
             queue_timeout=duration(config.queue_timeout_s),
             time_limit=duration(config.time_limit_s),
-            max_receive_bytes=self._max_receive_bytes,
+            max_receive_bytes=self._settings.max_receive_bytes,
             step_budget=None if config.step_budget_s is None else duration(config.step_budget_s),
+            features=FEATURES,
+            max_text_bytes=config.max_text_bytes,
+            max_concurrent_streams=self._settings.max_concurrent_streams,
+            max_stop_strings=MAX_STOP_STRINGS,
+            max_stop_token_ids=MAX_STOP_TOKEN_IDS,
+            max_chat_messages=MAX_MESSAGES,
+            max_request_id_bytes=MAX_REQUEST_ID_BYTES,
         )
 
     async def GetModelInfo(
-        self, request: pb.GetModelInfoRequest, context: Context
+        self, request: pb.GetModelInfoRequest, context: ServicerContext
     ) -> pb.GetModelInfoResponse:
-        """The served model."""
-        engine = self._desk.gate.engine().engine
-        check_model(request.model, self._desk.model_names)
+        """Return the served model."""
+        engine = self._server.gate.engine().engine
+        check_model(request.model, self._server.model_names)
         model, defaults = engine.model_config, engine.model_config.generation
         dtype, kv_dtype = str(model.dtype).removeprefix("torch."), self._config.kv_cache_dtype
         return pb.GetModelInfoResponse(
-            name=self._desk.model_names[0],
-            aliases=self._desk.model_names[1:],
+            name=self._server.model_names[0],
+            aliases=self._server.model_names[1:],
             architecture=model.architecture,
             vocab_size=model.spec.vocab_size,
             max_model_len=engine.max_model_len,
@@ -125,42 +149,44 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             kv_cache_dtype=dtype if kv_dtype is KvCacheDtype.AUTO else kv_dtype.value,
         )
 
-    async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        """One snapshot of the load."""
-        engine = self._desk.gate.engine()
+    async def GetLoad(
+        self, request: pb.GetLoadRequest, context: ServicerContext
+    ) -> pb.GetLoadResponse:
+        """Return a snapshot of the load."""
+        engine = self._server.gate.engine()
         return pb.GetLoadResponse(load=_load(engine, self._activity(context)()))
 
-    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Context) -> None:
-        """A snapshot now and then one per interval, until the server drains."""
-        gate = self._desk.gate
+    async def WatchLoad(self, request: pb.WatchLoadRequest, context: ServicerContext) -> None:
+        """Write a snapshot now and then one per interval, until the server drains."""
+        gate = self._server.gate
         engine = gate.engine()
         interval_s = 1.0
         if request.HasField("interval"):
             interval_s = max(seconds(request.interval, "interval"), _SHORTEST_INTERVAL_S)
         activity = self._activity(context)
-        writer = Writer(context, self._desk.write_timeout_s)
+        writer = Writer(context, self._server.write_timeout_s)
         with self._watching(context):
             while not gate.draining.is_set():
                 response = pb.WatchLoadResponse(load=_load(engine, activity()))
                 await writer.write(response)
                 await _first(gate.draining, interval_s)
 
-    def _activity(self, context: Context) -> Callable[[], Iterator[TenantFigures]]:
-        """Gives what the caller may see of tenants: itself, or all where none proves its name.
+    def _activity(self, context: ServicerContext) -> Callable[[], Iterator[TenantFigures]]:
+        """Return the tenants that the caller may see: itself, or all without authentication.
 
         Raises:
-            RequestError: The token was withdrawn meanwhile, or the name is none.
+            RequestError: The token was withdrawn meanwhile, or the name is malformed.
         """
-        activity = self._desk.metrics.activity
-        tenant = self._desk.callers.tenant(context)
+        activity = self._server.metrics.activity
+        tenant = self._server.authenticator.tenant(context)
         return activity.all if self._is_open else functools.partial(activity.of, tenant)
 
-    async def WatchSteps(self, request: pb.WatchStepsRequest, context: Context) -> None:
-        """Every step of the engine from now on, until the server drains."""
-        gate = self._desk.gate
+    async def WatchSteps(self, request: pb.WatchStepsRequest, context: ServicerContext) -> None:
+        """Write every step of the engine from now on, until the server drains."""
+        gate = self._server.gate
         engine = gate.engine()
-        tenant = self._desk.callers.tenant(context)
-        writer = Writer(context, self._desk.write_timeout_s)
+        tenant = self._server.authenticator.tenant(context)
+        writer = Writer(context, self._server.write_timeout_s)
         with self._watching(context), self._feeds.watch(tenant, engine.watch_steps) as feed:
             drain = asyncio.create_task(_wake(gate.draining, self._feeds))
             try:
@@ -172,13 +198,13 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
                 drain.cancel()
 
     @contextmanager
-    def _watching(self, context: Context) -> Iterator[None]:
-        """Counts a call that never ends by itself.
+    def _watching(self, context: ServicerContext) -> Iterator[None]:
+        """Count a call that never ends by itself.
 
         Raises:
-            RequestError: There are too many, of this connection or tenant or of all.
+            RequestError: The connection, the tenant or the server has too many.
         """
-        holders = holders_of(context.peer(), self._desk.callers.tenant(context))
+        holders = holders_of(context.peer(), self._server.authenticator.tenant(context))
         watch = self._watches.take(holders)
         try:
             yield
@@ -186,13 +212,13 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             watch.release()
 
     async def PlanMemory(
-        self, request: pb.PlanMemoryRequest, context: Context
+        self, request: pb.PlanMemoryRequest, context: ServicerContext
     ) -> pb.PlanMemoryResponse:
-        """The served model's memory, as it is or under other settings."""
+        """Return the memory plan of the served model, under its own or other settings."""
         from chairlift.engine.loading import replan_memory
 
-        engine = self._desk.gate.engine().engine
-        check_model(request.model, self._desk.model_names)
+        engine = self._server.gate.engine().engine
+        check_model(request.model, self._server.model_names)
         changes = {field.name: value for field, value in request.ListFields()}
         changes.pop("model", None)
         try:
@@ -213,7 +239,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
 
 
 async def _first(event: asyncio.Event, timeout_s: float) -> None:
-    """Until the event or the time."""
+    """Wait for the event, at most for the time."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -1,8 +1,8 @@
 """Shares of a common resource: no connection and no tenant takes all of it.
 
 Dynamic thresholds (Choudhury and Hahne, 1998): a holder may grow while it holds at most `SHARE`
-times what is free. One holder alone reaches three quarters, a second one three quarters of what
-is left, and so on: a holder that comes later finds something free.
+times what is free. A single holder reaches three quarters, a second one three quarters of the
+rest, and so on: a later holder always finds something free.
 """
 
 from collections import Counter
@@ -16,17 +16,17 @@ SHARE: Final = 3
 _RETRY_S: Final = 1.0
 
 Holder = tuple[str, str]
-"""What kind of holder, as in messages, and which."""
+"""The kind of a holder, as in messages, and its name."""
 
 
 def holders_of(connection: str, tenant: str) -> tuple[Holder, ...]:
-    """The holders that a call of this connection counts for; callers without a name share none."""
+    """Return the holders that a call counts for; callers without a tenant share none."""
     connected = ("connection", connection)
     return (connected, ("tenant", tenant)) if tenant else (connected,)
 
 
 class Share:
-    """What one call or request holds; `release` may be called again."""
+    """The part that one call or request holds; `release` may be called again."""
 
     def __init__(self, shares: "Shares", holders: tuple[Holder, ...], num: int) -> None:
         self._shares = shares
@@ -34,7 +34,7 @@ class Share:
         self._num = num
 
     def release(self) -> None:
-        """Gives it back."""
+        """Return the part to the shares."""
         self._shares.give_back(self.holders, self._num)
         self._num = 0
 
@@ -45,21 +45,21 @@ class Room(NamedTuple):
     total: int
     free: int
     elsewhere: int = 0
-    """How many of what is held may be elsewhere, such as running instead of in the queue; each
-    holder is taken to have its part of these."""
+    """How many of the held parts may be elsewhere, such as running instead of in the queue; each
+    holder is assumed to have its proportion of these."""
 
 
 class Shares:
-    """Who holds how much of one resource; for one event loop."""
+    """How much of one resource each holder has; for one event loop."""
 
     def __init__(self, name: str, total: int, room: Callable[[int], Room] | None = None) -> None:
-        """Starts with nothing held.
+        """Start with nothing held.
 
         Args:
-            name: Of the resource, as in messages.
-            total: How much there is.
-            room: Gives how much there is and is free while so much is held, where this is not for
-                the shares to know; a full resource refuses by itself then.
+            name: Name of the resource, for messages.
+            total: Its size.
+            room: Returns its size and how much of it is free, for a resource that keeps these
+                numbers itself; such a resource also refuses by itself when it is full.
         """
         self._name = name
         self._total = total
@@ -68,14 +68,14 @@ class Shares:
         self._num_held = 0
 
     def held(self, holder: Holder) -> int:
-        """What a holder has."""
+        """Return how much a holder has."""
         return self._held[holder]
 
     def take(self, holders: tuple[Holder, ...], num: int = 1) -> Share:
-        """Takes so much of it for all these holders.
+        """Take a part for all these holders.
 
         Raises:
-            RequestError: Nothing is free, or one of the holders has its share already.
+            RequestError: Nothing is free, or a holder would exceed its share.
         """
         held = self._num_held
         room = self._room(held) if self._room else Room(self._total, self._total - held)
@@ -96,7 +96,7 @@ class Shares:
         return Share(self, holders, num)
 
     def give_back(self, holders: tuple[Holder, ...], num: int) -> None:
-        """Frees what a share held."""
+        """Free what a share holds."""
         self._num_held -= num
         for holder in holders:
             self._held[holder] -= num

@@ -1,6 +1,6 @@
-"""From a reason to a gRPC status, as an `Error` inside an event or as the status of a whole call.
+"""From a reason to a gRPC status: an `Error` in an event, or the status of a whole call.
 
-Both carry the same catalogue, so that a client switches on `reason` wherever the error reaches it.
+Both carry the same catalogue of reasons, so that a client switches on `reason` in both cases.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ DOMAIN: Final = "chairlift"
 """Domain of every `ErrorInfo`."""
 
 INTERNAL_MESSAGE: Final = "internal error; the server's log says more"
-"""All that a client learns of a fault of ours: the text of an exception may hold secrets."""
+"""The message of a fault of the server: the text of an exception may hold secrets."""
 
 MAX_MESSAGE_BYTES: Final = 1000
 """Of the text of an error, which travels in metadata up to six times as long: percent-encoded, and
@@ -26,7 +26,7 @@ twice in base64. Clients of gRPC refuse metadata of more than 8 KiB."""
 CODES: Final = {
     Reason.BAD_PARAMETER: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.PROMPT_TOO_LONG: grpc.StatusCode.INVALID_ARGUMENT,
-    # Not RESOURCE_EXHAUSTED: clients would retry for ever what can never fit.
+    # Not RESOURCE_EXHAUSTED: clients would retry forever what can never fit.
     Reason.KV_CAPACITY: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.UNKNOWN_MODEL: grpc.StatusCode.NOT_FOUND,
     Reason.UNKNOWN_ADAPTER: grpc.StatusCode.NOT_FOUND,
@@ -50,18 +50,18 @@ CODES: Final = {
 
 
 def code_of(reason: Reason) -> int:
-    """The gRPC code's number."""
+    """Return the number of the gRPC code."""
     return int(CODES[reason].value[0])
 
 
 def duration(seconds: float) -> duration_pb2.Duration:
-    """A proto duration, to the nanosecond."""
+    """Return a proto duration, rounded to the nanosecond."""
     whole, nanos = divmod(round(seconds * 1e9), 1_000_000_000)
     return duration_pb2.Duration(seconds=whole, nanos=nanos)
 
 
 def to_error(error: RequestError) -> pb.Error:
-    """The error as part of an event."""
+    """Return the error as part of an event."""
     wait_s = error.retry_after_s
     return pb.Error(
         code=f"STATUS_CODE_{CODES[error.reason].name}",
@@ -73,7 +73,7 @@ def to_error(error: RequestError) -> pb.Error:
 
 
 def to_status(error: RequestError) -> grpc.Status:
-    """The error as the status of a call, with the details of google.rpc in its trailers."""
+    """Return the error as the status of a call, with the details of google.rpc in its trailers."""
     message = _short(error.message)
     info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
     if error.field:

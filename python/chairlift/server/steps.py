@@ -1,8 +1,8 @@
-"""The steps of the engine for all `WatchSteps` calls: encoded once, and kept for the slow.
+"""The steps of the engine for all `WatchSteps` calls: encoded once, and kept for slow watchers.
 
-Each tenant sees its own requests by name and no others, so the watchers of a tenant share one
-ring of encoded steps, and those of tenants without a row in a step share its encoding. A ring is
-bounded in bytes; a watcher that falls behind is told how many steps it has missed.
+Each tenant sees the names of its own requests only, so the watchers of a tenant share one ring of
+encoded steps, and tenants without a row in a step share its encoding. A ring is bounded in bytes; a
+watcher that falls behind gets the number of steps that it has missed.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from chairlift.server.live import LiveRequests, Names
+from chairlift.server.registry import Registry, RequestNames
 from chairlift.server.status import duration
 from chairlift.v1 import server_pb2 as pb
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from chairlift.engine.step import StepRecord, StepTimes
 
 CAPACITY_BYTES: Final = 2**20
-"""Of a tenant's ring, and hence of a message; clients of gRPC take four times as much."""
+"""Size of a tenant's ring, and hence of a message; gRPC clients accept four times as much."""
 
 
 def _parts(times: "StepTimes") -> list[tuple[str, float]]:
-    """Names of the proto's fields, with seconds."""
+    """Name of the proto's fields, with seconds."""
     return [(name.removesuffix("_s"), seconds) for name, seconds in times._asdict().items()]
 
 
@@ -39,7 +39,7 @@ class _Ring:
         self._added = asyncio.Event()
 
     def add(self, step: bytes) -> None:
-        """Takes a step; the oldest ones give way."""
+        """Add a step; the oldest ones are dropped."""
         self._steps.append(step)
         self._num_bytes += len(step)
         self.num_added += 1
@@ -48,16 +48,16 @@ class _Ring:
         self.wake()
 
     def wake(self) -> None:
-        """Lets all that wait look."""
+        """Wake every watcher."""
         self._added.set()
         self._added = asyncio.Event()
 
     async def wait(self) -> None:
-        """Until a step is added, or `wake`."""
+        """Wait for a step, or for `wake`."""
         await self._added.wait()
 
     def since(self, position: int) -> tuple[bytes, int]:
-        """The steps from a position on, and how many of them are gone."""
+        """Return the steps from a position on, and how many of them were dropped."""
         first = self.num_added - len(self._steps)
         num_dropped = max(0, first - position)
         steps = islice(self._steps, max(0, position - first), None)
@@ -65,19 +65,19 @@ class _Ring:
 
 
 class StepFeed:
-    """What one watcher has still to see."""
+    """The position of one watcher in the ring of its tenant."""
 
     def __init__(self, ring: _Ring) -> None:
         self._ring = ring
         self._position = ring.num_added
 
     async def take(self) -> bytes:
-        """Waits, and gives the steps that came as an encoded message; none after `wake`."""
+        """Wait, and return the steps that came as an encoded message; none after `wake`."""
         if self._position == self._ring.num_added:
             await self._ring.wait()
         steps, num_dropped = self._ring.since(self._position)
         self._position = self._ring.num_added
-        # Encoded messages that follow one another are one message with the fields of both.
+        # Concatenated encoded messages are one message with the fields of both.
         dropped: bytes = pb.WatchStepsResponse(num_dropped=num_dropped).SerializeToString()
         return steps + dropped
 
@@ -85,11 +85,11 @@ class StepFeed:
 class StepFeeds:
     """The feeds of all watchers; for one event loop."""
 
-    def __init__(self, live: LiveRequests, started_ns: int) -> None:
-        """Starts with none.
+    def __init__(self, live: Registry, started_ns: int) -> None:
+        """Start without watchers.
 
         Args:
-            live: Gives the names of the requests.
+            live: The registry, which has the names of requests.
             started_ns: Start of the server on the engine's clock.
         """
         self._live = live
@@ -103,11 +103,11 @@ class StepFeeds:
         tenant: str,
         subscribe: "Callable[[Callable[[StepRecord], None]], Callable[[], None]]",
     ) -> Iterator[StepFeed]:
-        """A feed for a tenant, from the next step on.
+        """Open a feed for a tenant, from the next step on.
 
         Args:
-            tenant: Whose requests have names.
-            subscribe: Has the engine call back after each step; used while there are watchers.
+            tenant: The tenant whose requests have names in the feed.
+            subscribe: Registers a callback for each step; used while there are watchers.
         """
         if not self._rings:
             self._unsubscribe = subscribe(self.add)
@@ -123,12 +123,12 @@ class StepFeeds:
                 self._unsubscribe()
 
     def wake(self) -> None:
-        """Lets every watcher look although there may be no step."""
+        """Wake every watcher, although there may be no step."""
         for ring in self._rings.values():
             ring.wake()
 
     def add(self, record: "StepRecord") -> None:
-        """Takes a step that the engine has finished; called on the event loop."""
+        """Add a step that the engine has finished; called on the event loop."""
         names = [self._live.names(engine_id) for engine_id in record.request_ids.tolist()]
         tenants = {name.tenant for name in names if name is not None}
         nameless = None
@@ -141,7 +141,7 @@ class StepFeeds:
             ring.add(nameless)
 
     def _encoded(
-        self, record: "StepRecord", names: list[Names | None], tenant: str | None
+        self, record: "StepRecord", names: list[RequestNames | None], tenant: str | None
     ) -> bytes:
         step = pb.Step(
             step=record.step,

@@ -19,7 +19,7 @@ class _Files:
     client_ca: Path | None
 
     def load(self) -> Any:
-        """Reads and checks all files; gives gRPC's certificate configuration."""
+        """Read and check all files; return gRPC's certificate configuration."""
         key = read_file(self.key, "tls_key", is_secret=True)
         cert = read_file(self.cert, "tls_cert")
         _check_pair(self.cert, self.key)
@@ -31,9 +31,9 @@ class _Files:
 
 
 def server_credentials(config: ServerConfig) -> Any:
-    """The credentials of the listener, or None where the settings name no certificate.
+    """Return the credentials of the listener, or None if the settings name no certificate.
 
-    Connections that are open keep the certificate they began with.
+    Open connections keep the certificate of their handshake.
 
     Raises:
         ConfigError: A file is missing, cannot be used, or does not fit another.
@@ -56,7 +56,7 @@ def server_credentials(config: ServerConfig) -> Any:
 
 
 def _check_pair(cert: Path, key: Path) -> None:
-    """Loads the pair with OpenSSL: gRPC tells of a bad one only when the first client connects."""
+    """Load the pair with OpenSSL: gRPC reports a bad one only when the first client connects."""
 
     def no_password() -> str:
         message = f"tls_key: {key} is encrypted; a key without a password is needed"

@@ -1,16 +1,16 @@
 """`TokenizerService`: the served model's tokenizer and chat template.
 
-The work is done where that of long prompts is (`engine/text_queue.py`), counts in the quotas of its
-tenant, and is bounded like it (`engine/text_limits.py`).
+The work runs in the queue of long prompts (`engine/text_queue.py`), counts in the quotas of its
+tenant, and has the same bounds (`engine/text_limits.py`).
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from chairlift.checks import at_most
+from chairlift.server.context import ServerContext
 from chairlift.server.convert import bad, check_model, to_chat
-from chairlift.server.guard import Context
-from chairlift.server.requests import Desk
+from chairlift.server.status_interceptor import ServicerContext
 from chairlift.v1 import tokenizer_pb2 as pb
 from chairlift.v1 import tokenizer_pb2_grpc
 
@@ -21,13 +21,15 @@ Result = TypeVar("Result")
 
 
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
-    """Every message is made on a thread, too: a text may be a megabyte long."""
+    """Responses are built on a thread, too: a text may be a megabyte long."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        """Text to token ids, as Generate does it."""
+    async def Tokenize(
+        self, request: pb.TokenizeRequest, context: ServicerContext
+    ) -> pb.TokenizeResponse:
+        """Convert a text to token ids, as Generate does."""
         engine = self._engine(request.model)
         text, tokenizer = request.text, engine.engine.tokenizer
         size = engine.engine.text_limits.check_text(text, "text")
@@ -39,9 +41,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._run(engine, work, size, context)
 
     async def Detokenize(
-        self, request: pb.DetokenizeRequest, context: Context
+        self, request: pb.DetokenizeRequest, context: ServicerContext
     ) -> pb.DetokenizeResponse:
-        """Token ids to text."""
+        """Convert token ids to text."""
         engine = self._engine(request.model)
         at_most(request.token_ids, "token_ids", engine.engine.text_limits.max_ids)
         vocab_size = engine.engine.model_config.spec.vocab_size
@@ -56,9 +58,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._run(engine, work, len(ids), context)
 
     async def ApplyChatTemplate(
-        self, request: pb.ApplyChatTemplateRequest, context: Context
+        self, request: pb.ApplyChatTemplateRequest, context: ServicerContext
     ) -> pb.ApplyChatTemplateResponse:
-        """A conversation to the prompt that Generate would use."""
+        """Render a conversation to the prompt that Generate would use."""
         engine = self._engine(request.model)
         tokenizer, limits = engine.engine.tokenizer, engine.engine.text_limits
         chat = to_chat(request.chat)
@@ -73,17 +75,17 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._run(engine, work, request.ByteSize(), context)
 
     def _engine(self, model: str) -> "AsyncEngine":
-        engine = self._desk.gate.engine()
-        check_model(model, self._desk.model_names)
+        engine = self._server.gate.engine()
+        check_model(model, self._server.model_names)
         return engine
 
     async def _run(
-        self, engine: "AsyncEngine", work: Callable[[], Result], size: int, context: Context
+        self, engine: "AsyncEngine", work: Callable[[], Result], size: int, context: ServicerContext
     ) -> Result:
-        tenant = self._desk.callers.tenant(context)
-        seat = self._desk.quotas.enter(tenant, context.peer())
+        tenant = self._server.authenticator.tenant(context)
+        lease = self._server.quotas.acquire(tenant, context.peer())
         try:
             within_s = context.time_remaining()
             return await engine.texts.run(work, tenant=tenant, size=size, within_s=within_s)
         finally:
-            seat.leave()
+            lease.release()

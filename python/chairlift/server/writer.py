@@ -1,45 +1,44 @@
-"""Writes the responses of one call, each within a time."""
+"""Writes the responses of one call, each within a time limit."""
 
 import asyncio
 from typing import Final
 
 from chairlift.errors import Reason, RequestError
-from chairlift.server.guard import Context
+from chairlift.server.status_interceptor import ServicerContext
 
 
 class Writer:
     """The sending half of a stream.
 
     Attributes:
-        has_begun: Whether headers are sent, so that the call is no longer one that a client
-            library may try again.
+        has_begun: Whether headers are sent, so that client libraries no longer retry the call.
     """
 
-    def __init__(self, context: Context, timeout_s: float) -> None:
-        """Takes the call.
+    def __init__(self, context: ServicerContext, timeout_s: float) -> None:
+        """Start without headers.
 
         Args:
-            context: Of the call.
-            timeout_s: A client that takes no message for so long loses its call.
+            context: Context of the call.
+            timeout_s: A client that takes no message for this long loses its call.
         """
         self.has_begun = False
         self._context: Final = context
         self._timeout_s: Final = timeout_s
 
     async def begin(self) -> None:
-        """Sends headers, unless they are sent.
+        """Send headers, unless they are sent.
 
-        By themselves, and with no time limit: gRPC would send them along with the first message
-        and, where that write is given up, once more with the status, which fails then and leaves
-        the client waiting for ever. No window holds headers up, and pings end a connection that
-        does not take them.
+        They are sent alone and without a time limit: gRPC would send them with the first message
+        and, if that write is abandoned, again with the status, which then fails and leaves the
+        client waiting forever. No flow control delays headers, and pings end a connection that does
+        not take them.
         """
         if not self.has_begun:
             await self._context.send_initial_metadata(())
             self.has_begun = True
 
     async def write(self, response: object) -> None:
-        """Sends one message.
+        """Send one message.
 
         Raises:
             RequestError: The client has not read for too long.

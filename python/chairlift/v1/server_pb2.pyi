@@ -29,7 +29,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "state", "start_time", "device", "kernels", "batching", "max_num_seqs", "max_num_batched_tokens", "max_queued_requests", "batch_size", "block_size", "num_blocks", "prefix_cache", "default_max_tokens", "queue_timeout", "time_limit", "max_receive_bytes", "step_budget")
+    __slots__ = ("version", "state", "start_time", "device", "kernels", "batching", "max_num_seqs", "max_num_batched_tokens", "max_queued_requests", "batch_size", "block_size", "num_blocks", "prefix_cache", "default_max_tokens", "queue_timeout", "time_limit", "max_receive_bytes", "step_budget", "features", "max_text_bytes", "max_concurrent_streams", "max_stop_strings", "max_stop_token_ids", "max_chat_messages", "max_request_id_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,13 @@ class GetServerInfoResponse(_message.Message):
     TIME_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MAX_RECEIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENT_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHAT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUEST_ID_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: ServerState
     start_time: _timestamp_pb2.Timestamp
@@ -66,7 +73,14 @@ class GetServerInfoResponse(_message.Message):
     time_limit: _duration_pb2.Duration
     max_receive_bytes: int
     step_budget: _duration_pb2.Duration
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ServerState, str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., device: _Optional[str] = ..., kernels: _Optional[str] = ..., batching: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_queued_requests: _Optional[int] = ..., batch_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., prefix_cache: bool = ..., default_max_tokens: _Optional[int] = ..., queue_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_receive_bytes: _Optional[int] = ..., step_budget: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    max_text_bytes: int
+    max_concurrent_streams: int
+    max_stop_strings: int
+    max_stop_token_ids: int
+    max_chat_messages: int
+    max_request_id_bytes: int
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ServerState, str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., device: _Optional[str] = ..., kernels: _Optional[str] = ..., batching: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_queued_requests: _Optional[int] = ..., batch_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., prefix_cache: bool = ..., default_max_tokens: _Optional[int] = ..., queue_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_receive_bytes: _Optional[int] = ..., step_budget: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ..., max_text_bytes: _Optional[int] = ..., max_concurrent_streams: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ..., max_chat_messages: _Optional[int] = ..., max_request_id_bytes: _Optional[int] = ...) -> None: ...
 
 class GetModelInfoRequest(_message.Message):
     __slots__ = ("model",)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
-    """Gives one result for each batch, beside what memory and arithmetic allow.
+    """Return one result for each batch, beside what memory and arithmetic allow.
 
     Raises:
         ConfigError: There is no GPU, or its kernels have not the model's shape.

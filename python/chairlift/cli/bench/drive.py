@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(slots=True)
-class Course:
+class DrivenRequest:
     """What became of one request; times in seconds after the start."""
 
     arrival_s: float
@@ -39,7 +39,7 @@ class Course:
 class Log:
     """Notes taken while a workload runs; see `Run` for the sums."""
 
-    courses: list[Course] = field(default_factory=list)
+    requests: list[DrivenRequest] = field(default_factory=list)
     seconds: float = 0.0
     num_steps: int = 0
     num_rows: int = 0
@@ -48,27 +48,27 @@ class Log:
 
     def run(self) -> Run:
         """What the notes add up to."""
-        courses = self.courses
+        requests = self.requests
         return Run(
-            num_requests=len(courses),
-            num_output_tokens=sum(len(course.token_times_s) for course in courses),
+            num_requests=len(requests),
+            num_output_tokens=sum(len(request.token_times_s) for request in requests),
             seconds=self.seconds,
             num_steps=self.num_steps,
             num_rows=self.num_rows,
             num_tokens=self.num_tokens,
             kv_waste=self.kv_waste,
-            ttft_s=[c.token_times_s[0] - c.arrival_s for c in courses if c.token_times_s],
+            ttft_s=[c.token_times_s[0] - c.arrival_s for c in requests if c.token_times_s],
             itl_s=[
                 after - before
-                for course in courses
-                for before, after in itertools.pairwise(course.token_times_s)
+                for request in requests
+                for before, after in itertools.pairwise(request.token_times_s)
             ],
-            latency_s=[c.finished_s - c.arrival_s for c in courses if c.finished_s is not None],
+            latency_s=[c.finished_s - c.arrival_s for c in requests if c.finished_s is not None],
         )
 
 
 def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lambda: None) -> Run:
-    """Runs all of the work; requests join when they arrive, partial batches go after the last one.
+    """Run all of the work; requests join when they arrive, partial batches go after the last one.
 
     Args:
         engine: Without requests.
@@ -79,7 +79,7 @@ def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lam
         ChairliftError: A request was refused or failed.
     """
     log = Log()
-    courses: dict[int, Course] = {}
+    requests: dict[int, DrivenRequest] = {}
     # Tokenizing and checking are not what is measured.
     pending = deque((item, engine.prepare(_request(item))) for item in work)
     start = time.perf_counter()
@@ -88,18 +88,18 @@ def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lam
         while pending and pending[0][0].arrival_s <= now:
             item, prepared = pending.popleft()
             accepted = engine.add(prepared)
-            courses[accepted.request_id] = Course(item.arrival_s)
+            requests[accepted.request_id] = DrivenRequest(item.arrival_s)
             if not pending:
                 engine.flush()
         output = engine.advance()
-        for _ in range(_note_events(engine, output, courses, time.perf_counter() - start)):
+        for _ in range(_note_events(engine, output, requests, time.perf_counter() - start)):
             on_end()
         if output.record is not None:
             _note_step(log, output, engine.config.block_size)
         elif pending:
             time.sleep(0.0005)
     log.seconds = time.perf_counter() - start
-    log.courses = list(courses.values())
+    log.requests = list(requests.values())
     return log.run()
 
 
@@ -117,15 +117,17 @@ def _request(item: Item) -> Request:
     )
 
 
-def _note_events(engine: Engine, output: StepOutput, courses: dict[int, Course], now: float) -> int:
-    """Gives how many requests ended."""
+def _note_events(
+    engine: Engine, output: StepOutput, requests: dict[int, DrivenRequest], now: float
+) -> int:
+    """Return how many requests ended."""
     num_ended = 0
     for event in engine.events(output):
         match event:
             case Tokens():
-                courses[event.request_id].token_times_s += [now] * len(event.token_ids)
+                requests[event.request_id].token_times_s += [now] * len(event.token_ids)
             case Finished():
-                courses[event.request_id].finished_s = now
+                requests[event.request_id].finished_s = now
                 num_ended += 1
             case Failed():
                 raise ChairliftError(event.message)

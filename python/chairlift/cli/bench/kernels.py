@@ -64,7 +64,7 @@ def kernels(
 
 
 class Roofline:
-    """What memory and arithmetic allow, measured again in each turn of a kernel.
+    """What memory and arithmetic allow, measured again in each round of a kernel.
 
     Where others share a machine its speed changes from second to second: what was measured a minute
     ago says little of now.
@@ -88,14 +88,14 @@ class Roofline:
     def measure(
         self, name: str, shape: str, call: Call, num_bytes: float, num_operations: float
     ) -> Result:
-        """Median time of a call, which gets its number, and its share of what its turn allows."""
+        """Median time of a call, which gets its number, and its share of what its round allows."""
         arithmetic = name if name in ARITHMETICS else ARITHMETICS[0]
         times, shares = [], []
-        for turn in range(self._repeat):
+        for number in range(self._repeat):
             read, rate = self._read() / FOREIGN_BYTES, self._multiply(arithmetic)
             # Brings inputs back that the reading has displaced, and not what the next call reads.
-            call(2 * turn)
-            seconds = _seconds(lambda: call(2 * turn + 1))  # noqa: B023
+            call(2 * number)
+            seconds = _seconds(lambda: call(2 * number + 1))  # noqa: B023
             times.append(seconds)
             shares.append(max(num_bytes * read, num_operations / rate) / seconds)
         seconds, share = statistics.median(times), statistics.median(shares)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Course:
+class SentRequest:
     """What a client saw of one request; seconds of the monotonic clock."""
 
     sent_s: float = 0.0
@@ -35,10 +35,10 @@ class Course:
 
 
 @dataclass(slots=True)
-class Heard:
+class LoadResult:
     """What the clients of one load saw."""
 
-    courses: list[Course]
+    requests: list[SentRequest]
     message_times_ns: list[int] = field(default_factory=list)
     """When messages arrived, of all streams."""
     on_end: Callable[[], None] = lambda: None
@@ -50,8 +50,8 @@ async def send_load(
     work: Sequence[Item],
     num_streams: int,
     on_end: Callable[[], None] = lambda: None,
-) -> Heard:
-    """Sends all of the work over some streams of one connection and waits for every end.
+) -> LoadResult:
+    """Send all of the work over some streams of one connection and waits for every end.
 
     Args:
         client: Connected.
@@ -62,54 +62,54 @@ async def send_load(
     Raises:
         ChairliftError: A call broke.
     """
-    heard = Heard([Course() for _ in work], on_end=on_end)
+    load = LoadResult([SentRequest() for _ in work], on_end=on_end)
     start = time.monotonic()
     shares = [
         [(i, work[i]) for i in range(stream, len(work), num_streams)]
         for stream in range(num_streams)
     ]
     try:
-        await asyncio.gather(*(_stream(client, share, heard, start) for share in shares if share))
+        await asyncio.gather(*(_stream(client, share, load, start) for share in shares if share))
     except grpc.RpcError as error:
         message = f"a call broke: {error.code().name}: {error.details()}"
         raise ChairliftError(message) from None
-    return heard
+    return load
 
 
 async def _stream(
-    client: "AsyncClient", share: list[tuple[int, Item]], heard: Heard, start: float
+    client: "AsyncClient", share: list[tuple[int, Item]], load: LoadResult, start: float
 ) -> None:
-    courses = heard.courses
-    async for response in client.stream(_commands(share, heard, start)):
+    requests = load.requests
+    async for response in client.stream(_commands(share, load, start)):
         now = time.monotonic()
-        heard.message_times_ns.append(round(now * 1e9))
+        load.message_times_ns.append(round(now * 1e9))
         for event in response.events:
-            course = courses[int(event.request_id)]
+            request = requests[int(event.request_id)]
             if event.HasField("tokens"):
-                course.num_tokens += event.tokens.num_tokens
-                course.token_times_s.append(now)
+                request.num_tokens += event.tokens.num_tokens
+                request.token_times_s.append(now)
             else:
-                _note(course, event, now)
+                _note(request, event, now)
                 if event.last:
-                    heard.on_end()
+                    load.on_end()
 
 
-def _note(course: Course, event: pb.Event, now: float) -> None:
+def _note(request: SentRequest, event: pb.Event, now: float) -> None:
     if event.HasField("rejected"):
-        course.failure = event.rejected.error.reason
+        request.failure = event.rejected.error.reason
     elif event.HasField("failed"):
-        course.failure = event.failed.error.reason
-    course.ended_s = now
+        request.failure = event.failed.error.reason
+    request.ended_s = now
 
 
 async def _commands(
-    share: list[tuple[int, Item]], heard: Heard, start: float
+    share: list[tuple[int, Item]], load: LoadResult, start: float
 ) -> AsyncIterator[pb.GenerateRequest]:
     for number, item in share:
         wait_s = start + item.arrival_s - time.monotonic()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        heard.courses[number].sent_s = time.monotonic()
+        load.requests[number].sent_s = time.monotonic()
         yield pb.GenerateRequest(
             start=pb.Start(
                 request_id=str(number),

@@ -16,7 +16,7 @@ from chairlift.server.server import Server
 
 
 async def serve(address: str, rows: int, step_time_s: float) -> None:
-    """Serves until SIGTERM."""
+    """Serve until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     config = engine_config(max_num_seqs=rows, max_queued_requests=rows, num_threads=1)

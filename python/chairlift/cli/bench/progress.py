@@ -37,7 +37,7 @@ class Progress:
         console: "Console | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts with nothing done.
+        """Start with nothing done.
 
         Args:
             unit: What is counted, in the plural.
@@ -73,17 +73,17 @@ class Progress:
         self._bar = None
 
     def expect(self, total: int) -> None:
-        """Says how many there are."""
+        """Say how many there are."""
         self._total = total
         self._show()
 
     def tick(self, count: int = 1) -> None:
-        """Counts what is done."""
+        """Count what is done."""
         self._done += count
         self._show()
 
     def counting(self, results: Iterable[Item]) -> Iterator[Item]:
-        """Hands results on and counts them."""
+        """Hand results on and counts them."""
         for result in results:
             self.tick()
             yield result

@@ -22,7 +22,7 @@ def report(
     by_row: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Prints results as they come (JSON), or all of them in a table.
+    """Print results as they come (JSON), or all of them in a table.
 
     Args:
         results: All with the same keys; names end in their unit: `_s` seconds, `_per_s` rates.
@@ -32,12 +32,12 @@ def report(
         progress: Shown while the results come, which count in it what is done.
     """
     with progress or nullcontext():
-        rows = [_told(result, as_json=as_json) for result in results]
+        rows = [_written(result, as_json=as_json) for result in results]
     if not as_json:
         _print_table(rows, title, by_row=by_row)
 
 
-def _told(result: Result, *, as_json: bool) -> Result:
+def _written(result: Result, *, as_json: bool) -> Result:
     """The result, which is written as it comes where it is JSON."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")

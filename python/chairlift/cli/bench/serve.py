@@ -24,7 +24,7 @@ from chairlift.errors import ChairliftError, ConfigError
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from chairlift.cli.bench.load import Heard
+    from chairlift.cli.bench.load import LoadResult
     from chairlift.client import AsyncClient
 
     Connect = Callable[[], AbstractAsyncContextManager[AsyncClient]]
@@ -96,8 +96,8 @@ def _runs(
 
     work = chat_workload(requests, vocab_size=asyncio.run(vocab_size()), **lengths)  # type: ignore[arg-type]
     for number in range(repeat):
-        heard = _send(connect, work, streams, progress.tick)
-        yield {"run": number + 1, **figures(heard)}
+        load = _send(connect, work, streams, progress.tick)
+        yield {"run": number + 1, **figures(load)}
 
 
 def _null_runs(
@@ -110,14 +110,14 @@ def _null_runs(
         _send(connect, [Item([1] * 8, 16)] * streams, streams)
         for number in range(repeat):
             before = _cpu_seconds(process_id)
-            heard = _send(connect, work, streams, progress.tick)
+            load = _send(connect, work, streams, progress.tick)
             cpu_s = _cpu_seconds(process_id) - before
-            result = figures(heard)
-            result["messages"] = len(heard.message_times_ns)
+            result = figures(load)
+            result["messages"] = len(load.message_times_ns)
             result["server_cpu_seconds"] = cpu_s
             if step_time_s:
                 # Steps end at multiples of their time on the clock that both processes share.
-                lags = np.array(heard.message_times_ns) % round(step_time_s * 1e9) * 1e-9
+                lags = np.array(load.message_times_ns) % round(step_time_s * 1e9) * 1e-9
                 for percent in (50, 99):
                     result[f"delivery_p{percent}_s"] = float(np.percentile(lags, percent))
             yield {"run": number + 1, **result}
@@ -128,38 +128,38 @@ def _send(
     work: Sequence[Item],
     streams: int,
     on_end: Callable[[], None] = lambda: None,
-) -> "Heard":
+) -> "LoadResult":
     from chairlift.cli.bench.load import send_load
 
-    async def send() -> "Heard":
+    async def send() -> "LoadResult":
         async with connect() as client:
             return await send_load(client, work, streams, on_end)
 
     return asyncio.run(send())
 
 
-def figures(heard: "Heard") -> dict[str, str | int | float]:
+def figures(load: "LoadResult") -> dict[str, str | int | float]:
     """The figures of `vllm bench serve` under this project's names; itl is between events."""
     import numpy as np
 
-    courses = [course for course in heard.courses if not course.failure]
-    if not courses:
-        message = f"every request failed, the first with {heard.courses[0].failure}"
+    requests = [request for request in load.requests if not request.failure]
+    if not requests:
+        message = f"every request failed, the first with {load.requests[0].failure}"
         raise ChairliftError(message)
-    seconds = max(c.ended_s for c in courses) - min(c.sent_s for c in courses)
-    num_tokens = sum(course.num_tokens for course in courses)
+    seconds = max(c.ended_s for c in requests) - min(c.sent_s for c in requests)
+    num_tokens = sum(request.num_tokens for request in requests)
     times = {
-        "ttft": [c.token_times_s[0] - c.sent_s for c in courses if c.token_times_s],
-        "itl": [gap for c in courses for gap in np.diff(c.token_times_s).tolist()],
-        "latency": [c.ended_s - c.sent_s for c in courses],
+        "ttft": [c.token_times_s[0] - c.sent_s for c in requests if c.token_times_s],
+        "itl": [gap for c in requests for gap in np.diff(c.token_times_s).tolist()],
+        "latency": [c.ended_s - c.sent_s for c in requests],
     }
     return {
-        "requests": len(heard.courses),
-        "failed": len(heard.courses) - len(courses),
+        "requests": len(load.requests),
+        "failed": len(load.requests) - len(requests),
         "output_tokens": num_tokens,
         "seconds": seconds,
         "tokens_per_s": num_tokens / seconds,
-        "requests_per_s": len(courses) / seconds,
+        "requests_per_s": len(requests) / seconds,
         **{
             f"{name}_p{percent}_s": float(np.percentile(values or [0.0], percent))
             for name, values in times.items()

@@ -20,7 +20,7 @@ class Item:
 
 
 def read_workload(path: Path) -> list[Item]:
-    """Reads lines of `{"prompt_token_ids": [..], "max_tokens": N}`.
+    """Read lines of `{"prompt_token_ids": [..], "max_tokens": N}`.
 
     Raises:
         ConfigError: The file cannot be read; the message names the first bad line.
@@ -56,7 +56,7 @@ def chat_workload(
     max_tokens: int,
     rate_per_s: float | None,
 ) -> list[Item]:
-    """Draws prompts from a log-normal law (median 24) and answers from a capped exponential one.
+    """Draw prompts from a log-normal law (median 24) and answers from a capped exponential one.
 
     The exponential law with a cap is that of Anyscale's comparison of batching policies (2023); its
     lengths are scaled down for CPUs, which keeps the ratios between the policies.

@@ -1,4 +1,4 @@
-"""Turns what a scheduler did into the lines of a trace; text and token ids end here."""
+"""Turns the calls of a scheduler into the lines of a trace, without text and token ids."""
 
 import secrets
 from array import array
@@ -38,7 +38,7 @@ class Added(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """A client gave a request up."""
+    """A client cancelled a request."""
 
     now: int
     request_id: int
@@ -50,8 +50,8 @@ class Flushed(NamedTuple):
     now: int
 
 
-class Happened(NamedTuple):
-    """Events that no step carried."""
+class OtherEvents(NamedTuple):
+    """Events that came outside a step."""
 
     events: _core.Events
 
@@ -61,7 +61,7 @@ class Stepped(NamedTuple):
 
     started: int
     updated: int
-    """The time that the scheduler was told, which is that of the new tokens."""
+    """The time passed to the scheduler, which is that of the new tokens."""
     ended: int
     plan: NDArray[np.int32]
     events: _core.Events
@@ -71,12 +71,12 @@ class Stepped(NamedTuple):
 
 
 class Restarted(NamedTuple):
-    """An idle scheduler took the place of one that was lost, and counts ids from the start."""
+    """An idle scheduler replaced a lost one, and counts ids from the start."""
 
     now: int
 
 
-Entry = Added | Cancelled | Flushed | Happened | Restarted | Stepped
+Entry = Added | Cancelled | Flushed | OtherEvents | Restarted | Stepped
 
 
 @dataclass(slots=True)
@@ -88,12 +88,12 @@ class _Live:
     num_prompt_blocks: int
     num_output: int = 0
     last_token: int | None = None
-    """When it came."""
+    """Time of the last token."""
 
 
 @dataclass(slots=True)
 class _Chain:
-    """Names full blocks of a growing sequence by keyed hashes, each over its parent's too."""
+    """Names full blocks of a growing sequence by keyed hashes, each chained to its parent."""
 
     key: bytes
     block_size: int
@@ -112,27 +112,27 @@ class _Chain:
         self.tail = tokens[num_full:]
 
 
-class Scribe:
+class TraceWriter:
     """Writes one trace."""
 
     def __init__(self, header: Header, start: int) -> None:
-        """Begins a trace at a time of the engine's clock."""
+        """Start a trace at a time of the engine's clock."""
         self._header = header
         self._start = start
-        # Who has the file cannot try prompts: the key never leaves this process.
+        # A reader of the file cannot test prompts: the key never leaves this process.
         self._key = secrets.token_bytes(32)
         self._live: dict[tuple[int, int], _Live] = {}
-        # By request and answer: a trace knows an answer as a request of its own.
+        # By request and answer: in a trace each answer is a request of its own.
         self._num_requests = 0
         self._tenants: dict[str, int] = {"": 0}
         self._rows = PlanRows(header.max_num_seqs)
 
     def header(self) -> str:
-        """The first line."""
+        """Return the first line."""
         return dump(self._header)
 
     def lines(self, entry: Entry) -> Iterator[str]:
-        """The lines of one entry, in the order of what happened."""
+        """Yield the lines of one entry, in the order of the events."""
         match entry:
             case Added():
                 for index in range(entry.options.get("num_answers", 1)):
@@ -143,7 +143,7 @@ class Scribe:
                     yield dump(Cancel(t=t, request=live.number, tokens=live.num_output))
             case Flushed(now):
                 yield dump(Flush(t=now - self._start))
-            case Happened(events):
+            case OtherEvents(events):
                 yield from self._ends(events)
             case Restarted(now):
                 yield from self._lost(now - self._start)
@@ -183,7 +183,7 @@ class Scribe:
         )
 
     def _take_tokens(self, entry: Stepped) -> Counter[int]:
-        """Notes the tokens of a step; gives the gaps that they closed, and how many of each."""
+        """Note the tokens of a step; return the gaps that they closed, and how many of each."""
         gaps: Counter[int] = Counter()
         for event in entry.events:
             if isinstance(event, _core.TokensEvent) and event.token_ids:
@@ -191,7 +191,7 @@ class Scribe:
                 live.chain.extend(event.token_ids)
                 if live.last_token is not None:
                     gaps[entry.updated - live.last_token] += 1
-                # Tokens that come together have no gap between them.
+                # Tokens of one event have no gap between them.
                 more = len(event.token_ids) - 1
                 if more:
                     gaps[0] += more
@@ -243,7 +243,7 @@ class Scribe:
         )
 
     def _lost(self, t: int) -> Iterator[str]:
-        """The ends of the requests that a lost scheduler had, which tells them no more."""
+        """Yield the ends of the requests of a lost scheduler, which reports none."""
         for live in self._live.values():
             yield dump(End(t=t, request=live.number, tokens=live.num_output, reason="ENGINE_DOWN"))
         self._live.clear()

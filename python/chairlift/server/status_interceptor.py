@@ -1,12 +1,12 @@
-"""The interceptor around every method: no call ends as UNKNOWN, hangs or tells a traceback.
+"""The interceptor around every method: no call ends as UNKNOWN, hangs or shows a traceback.
 
-Three habits of grpc.aio make it necessary. A message that cannot be decoded and an exception of a
-handler both become UNKNOWN, the latter with its text. A handler that raises `CancelledError` by
+Three properties of grpc.aio make it necessary. A message that cannot be decoded and an exception of
+a handler both become UNKNOWN, the latter with its text. A handler that raises `CancelledError` by
 itself, or anything that is no `Exception` (a Rust panic, say), sends no status at all, and its
-client waits for ever.
+client waits forever.
 
-A fourth is the client's: if it writes while the status of its call arrives, it makes INTERNAL of
-the status (grpc/grpc#36066). So a call that ends with an error first reads what is under way.
+A fourth is the client's: if it writes while the status of its call arrives, it turns the status
+into INTERNAL (grpc/grpc#36066). So a call that ends with an error first drains its messages.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from chairlift.server.status import INTERNAL_MESSAGE, to_status
 
 _log = logging.getLogger(__name__)
 
-Context = Any
+ServicerContext = Any
 """A `grpc.aio.ServicerContext`; grpcio ships no types."""
 
 Handler = Any
 """A `grpc.RpcMethodHandler`."""
 
 
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps the deserialiser and the behaviour of every handler."""
 
     def __init__(
@@ -40,11 +40,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         on_failure: Callable[[str, Reason], None] = lambda _method, _reason: None,
         receiving: Receiving | None = None,
     ) -> None:
-        """Takes what is told of failures, and what bounds the messages under way.
+        """Set the callback and the bounds.
 
         Args:
-            on_failure: Told the method and the reason of each call that ends with an error.
-            receiving: Of the server; None is one with the usual bounds.
+            on_failure: Called with the method and the reason of each call that ends with an error.
+            receiving: Bounds on unfinished messages; None is the default ones.
         """
         self._on_failure = on_failure
         self._receiving = Receiving() if receiving is None else receiving
@@ -54,20 +54,20 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         continuation: Callable[[Any], Awaitable[Handler | None]],
         handler_call_details: Any,
     ) -> Handler | None:
-        """Gives the guarded handler; None (an unknown method) stays UNIMPLEMENTED.
+        """Return the wrapped handler; None (an unknown method) stays UNIMPLEMENTED.
 
-        It is one of a stream, whatever the method: the same on the wire, and messages come when
-        they are taken, so that their number and their time are bounded.
+        The handler is that of a stream, whatever the method: the wire format is the same, and
+        messages are read when they are taken, so that their number and time are bounded.
         """
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        run = self._guarded(handler, handler_call_details.method)
+        run = self._wrapped(handler, handler_call_details.method)
         return grpc.stream_stream_rpc_method_handler(run, None, handler.response_serializer)
 
-    def _guarded(
+    def _wrapped(
         self, handler: Handler, method: str
-    ) -> Callable[[AsyncIterator[bytes], Context], Awaitable[None]]:
+    ) -> Callable[[AsyncIterator[bytes], ServicerContext], Awaitable[None]]:
         behavior = (
             handler.unary_unary
             or handler.unary_stream
@@ -75,7 +75,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             or handler.stream_stream
         )
 
-        async def run(messages: AsyncIterator[bytes], context: Context) -> None:
+        async def run(messages: AsyncIterator[bytes], context: ServicerContext) -> None:
             received = Messages(
                 self._receiving,
                 messages,
@@ -97,25 +97,25 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return run
 
     async def _end(
-        self, method: str, context: Context, error: BaseException, received: Messages
+        self, method: str, context: ServicerContext, error: BaseException, received: Messages
     ) -> None:
-        """Ends the call with a status, unless it has one already or its client is gone."""
+        """End the call with a status, unless it has one already or its client is gone."""
         if isinstance(error, grpc.aio.AbortError) or _is_real_cancellation(error):
             raise error
         if isinstance(error, grpc.aio.InternalError):
-            # A write that the client's reset met; gRPC cancels the task a moment later.
+            # A write failed on the client's reset; gRPC cancels the task a moment later.
             _log.debug("the client ended the call amid a write", extra=fields(method=method))
             return
         if not isinstance(error, RequestError):
             _log.error("a handler failed", exc_info=error, extra=fields(method=method))
             error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
         self._on_failure(method, error.reason)
-        await received.hear_out()
+        await received.drain()
         await context.abort_with_status(to_status(error))
 
 
-async def _write_all(responses: Any, context: Context) -> None:
-    """Writes what a behaviour yields, or lets it write by itself."""
+async def _write_all(responses: Any, context: ServicerContext) -> None:
+    """Write what a handler yields, or let it write by itself."""
     if inspect.isawaitable(responses):
         await responses
         return
@@ -125,7 +125,7 @@ async def _write_all(responses: Any, context: Context) -> None:
 
 
 def _is_real_cancellation(error: BaseException) -> bool:
-    """Whether gRPC cancels this task, as opposed to a cancelled future that the handler awaited."""
+    """Return whether gRPC cancels this task, and not the handler a future of its own."""
     if isinstance(error, GeneratorExit):
         return True
     task = asyncio.current_task()

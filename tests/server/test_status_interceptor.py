@@ -6,16 +6,16 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from chairlift.server.guard import Guard
+from chairlift.server.status_interceptor import StatusInterceptor
 from chairlift.v1 import generation_pb2 as pb
 
+from tests.server.connection import Status, start
 from tests.server.raw_http2 import (
     GENERATE,
     GENERATE_ONE,
     message,
     raw_client,
 )
-from tests.server.talk import Status, start
 
 SECRET = "the pointer is 0xdeadbeef"
 
@@ -64,7 +64,7 @@ async def guarded(tmp_path, fault):
         "UnaryStream": grpc.unary_stream_rpc_method_handler(stream),
         "StreamStream": grpc.stream_stream_rpc_method_handler(generator),
     }
-    server = grpc.aio.server(interceptors=(Guard(),))
+    server = grpc.aio.server(interceptors=(StatusInterceptor(),))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
     address = f"unix:{tmp_path}/guard.sock"
     server.add_insecure_port(address)

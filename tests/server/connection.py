@@ -76,7 +76,7 @@ async def status_of(call):
 
 
 @dataclass
-class Heard:
+class Received:
     """All that came of a stream."""
 
     events: list = field(default_factory=list)
@@ -118,12 +118,12 @@ class Serving:
 
     async def say(self, *commands):
         """Sends commands, half-closes, and hears all that comes."""
-        return await listen(self.generation.Generate(iter(commands)))
+        return await receive(self.generation.Generate(iter(commands)))
 
     async def one(self, command):
         """The same through GenerateOne."""
         request = pb.GenerateOneRequest(start=command.start)
-        return await listen(self.generation.GenerateOne(request))
+        return await receive(self.generation.GenerateOne(request))
 
     async def health(self, service=""):
         response = await self.health_stub.Check(health_pb2.HealthCheckRequest(service=service))
@@ -146,16 +146,16 @@ class Serving:
         return load
 
 
-async def listen(call):
+async def receive(call):
     """Hears a stream to its end."""
-    heard = Heard()
+    received = Received()
     try:
         while (response := await call.read()) is not grpc.aio.EOF:
-            heard.num_messages += 1
-            heard.events += response.events
+            received.num_messages += 1
+            received.events += response.events
     except grpc.aio.AioRpcError as error:
-        heard.status = Status.of(error)
-    return heard
+        received.status = Status.of(error)
+    return received
 
 
 async def next_event(call, kind):

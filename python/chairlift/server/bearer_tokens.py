@@ -1,4 +1,4 @@
-"""Bearer tokens and whose they are, from a file that is reloaded when it changes."""
+"""Bearer tokens and their tenants, from a file that is reloaded when it changes."""
 
 import hashlib
 import hmac
@@ -18,28 +18,28 @@ _Entries = tuple[tuple[bytes, str], ...]
 """Digests, and the tenants of their tokens."""
 
 
-class Tokens:
-    """The tenants of a file; the tokens themselves are not kept, only their digests.
+class BearerTokens:
+    """The tenants of a token file; the tokens themselves are not kept, only their digests.
 
     One `TENANT:TOKEN` or `TENANT:sha256:HEX` per line; `#` begins a comment line. A tenant may have
     several tokens, a token one tenant. A file that is deleted or holds no token withdraws all of
-    them; one that is wrong otherwise changes nothing until it is mended.
+    them; one that is malformed otherwise changes nothing until it is corrected.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file.
+        """Read the file.
 
         Raises:
-            ConfigError: It cannot be read, everybody may read it, or a line is wrong. The message
-                holds nothing of what is in it.
+            ConfigError: It cannot be read, is world-readable, or has a malformed line. The message
+                quotes nothing of it.
         """
         self._tenants: Reloaded[_Entries] = Reloaded((path,), lambda: _read(path), if_gone=())
 
     def tenant_of(self, token: bytes) -> str | None:
-        """Whose token this is; None for one that is not known.
+        """Return the tenant of a token; None if it is unknown.
 
-        Takes the same time wherever and whether the token is found: digests are compared, each in
-        constant time, and all of them always.
+        The time does not depend on whether and where the token is found: all digests are compared,
+        each in constant time.
         """
         presented = hashlib.sha256(token).digest()
         found = None

@@ -1,4 +1,4 @@
-"""Counts the tokens that requests get, and when."""
+"""Counts the tokens of requests, and notes their times."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ NEVER: Final = -1
 Int64Array = NDArray[np.int64]
 
 
-class Progress:
+class TokenCounts:
     """Tokens and times of every request, by index, `[num_requests]`; times in nanoseconds.
 
     Steps in which the same requests decode again are counted together, when something changes:
@@ -18,8 +18,8 @@ class Progress:
 
     Attributes:
         target: Tokens of the complete answer.
-        first_token: When it came, or NEVER.
-        ended: When the request did, or NEVER.
+        first_token: Time of the first token, or NEVER.
+        ended: Time of the request's end, or NEVER.
     """
 
     def __init__(self, num_requests: int) -> None:
@@ -39,19 +39,19 @@ class Progress:
         self._num_left = 0
 
     def num_output(self, indices: Int64Array) -> Int64Array:
-        """Tokens so far; of the requests of the last step while it is repeated."""
+        """Return the tokens so far; for the requests of the last step while it is repeated."""
         return self._num_output[indices] + self._num_repeats
 
     def count(self, indices: Int64Array, now: int, *, is_repeat: bool) -> int:
-        """Counts one new token for each request.
+        """Count one new token for each request.
 
         Args:
-            indices: Of the requests.
-            now: When the tokens came.
-            is_repeat: They are those of the last call.
+            indices: Indices of the requests.
+            now: Time of the tokens.
+            is_repeat: Whether the requests are those of the last call.
 
         Returns:
-            How many answers are complete with it.
+            The number of answers that are complete now.
         """
         if is_repeat:
             self._even_gaps.append(now - self._now)
@@ -74,19 +74,19 @@ class Progress:
         return self._complete()
 
     def num_output_tokens(self) -> int:
-        """Tokens of all requests."""
+        """Return the number of tokens of all requests."""
         self._settle()
         return int(self._num_output.sum())
 
     def gaps(self) -> Int64Array:
-        """Nanoseconds between the tokens of each answer, in no order."""
+        """Return the nanoseconds between the tokens of each answer, in no order."""
         even = np.repeat(
             np.array(self._even_gaps, dtype=np.int64), np.array(self._even_counts, dtype=np.int64)
         )
         return np.concatenate([*self._gaps, even])
 
     def _settle(self) -> int:
-        """Brings the arrays up to date; gives how many answers are complete."""
+        """Bring the arrays up to date; return how many answers are complete."""
         if not self._num_repeats:
             return 0
         self._num_output[self._indices] += self._num_repeats

@@ -1,0 +1,341 @@
+"""What both clients share: every call, command and event is described once.
+
+`Client` blocks and `AsyncClient` awaits; nothing else differs. So a method that needs one answer is
+a function that builds a `Call`, and `@unary` makes it a method of both clients: of `Client` it
+returns the answer, of `AsyncClient` an awaitable of it. `@command` does the same for generations.
+"""
+
+import functools
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from chairlift import checks
+from chairlift.client.address import checked_address
+from chairlift.client.failures import from_event, is_end
+from chairlift.client.security import Metadata, Security
+from chairlift.client.start import checked_credit, duration_of
+from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
+from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import (
+    generation_pb2_grpc,
+    server_pb2,
+    server_pb2_grpc,
+    tokenizer_pb2,
+    tokenizer_pb2_grpc,
+)
+
+if TYPE_CHECKING:
+    from chairlift.client.aio import AsyncClient, AsyncGeneration
+    from chairlift.client.sync import Client, Generation
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_ANSWERS: Final = 1024
+"""Answers that memory is allocated for; a server refuses a request for more."""
+
+
+# --- calls ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """A method of a stub, its request, and what the caller gets of its response."""
+
+    method: Any
+    request: Any
+    result: Callable[[Any], R]
+
+
+class unary(Generic[P, R]):
+    """Make a function that builds a `Call` a method of both clients."""
+
+    def __init__(self, build: Callable[Concatenate[Any, P], Call[R]]) -> None:
+        self._build = build
+        functools.update_wrapper(self, build)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, client: "Client", owner: type | None = None) -> Callable[P, R]: ...
+    @overload
+    def __get__(
+        self, client: "AsyncClient", owner: type | None = None
+    ) -> Callable[P, Awaitable[R]]: ...
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+
+    def __get__(self, client: Any, owner: type | None = None) -> Any:
+        if client is None:
+            return self
+
+        @functools.wraps(self._build)
+        def method(*args: P.args, **options: P.kwargs) -> Any:
+            return client._call(self._build(client, *args, **options))
+
+        return method
+
+
+class BaseClient:
+    """The stubs of a connection, and the methods that need one answer."""
+
+    def __init__(self, address: str, security: Security | None, channels: Any) -> None:
+        """Prepare a connection.
+
+        Args:
+            address: HOST:PORT or unix:PATH.
+            security: None is plain text without a token.
+            channels: The module that makes channels: `grpc` or `grpc.aio`.
+
+        Raises:
+            ConfigError: From `security`, or the address is malformed.
+        """
+        address = checked_address(address)
+        security = security or Security()
+        self._metadata: Metadata = security.metadata(address)
+        credentials = security.credentials()
+        self._channel: Any = (
+            channels.insecure_channel(address)
+            if credentials is None
+            else channels.secure_channel(address, credentials)
+        )
+        self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
+        self._server = server_pb2_grpc.ServerServiceStub(self._channel)
+        self._tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._numbers = itertools.count(1)
+
+    def _labelled(self, start: pb.Start) -> pb.Start:
+        """Fill an empty request_id."""
+        start.request_id = start.request_id or f"r{next(self._numbers)}"
+        return start
+
+    @unary
+    def abort(self, handle: str) -> Call[bool]:
+        """End a request of any connection by its handle; return whether it was live."""
+        checks.utf8_len(handle, "handle")
+        request = pb.AbortRequest(handle=handle)
+        return Call(self._generation.Abort, request, lambda response: bool(response.num_aborted))
+
+    @unary
+    def tokenize(self, text: str) -> Call[list[int]]:
+        """Return the token ids of a text."""
+        checks.utf8_len(text, "text")
+        request = tokenizer_pb2.TokenizeRequest(text=text)
+        return Call(self._tokenizer.Tokenize, request, lambda response: list(response.token_ids))
+
+    @unary
+    def server_info(self) -> Call[server_pb2.GetServerInfoResponse]:
+        """Return what the server is and its settings."""
+        request = server_pb2.GetServerInfoRequest()
+        return Call(self._server.GetServerInfo, request, lambda response: response)
+
+    @unary
+    def model_info(self) -> Call[server_pb2.GetModelInfoResponse]:
+        """Return the served model."""
+        request = server_pb2.GetModelInfoRequest()
+        return Call(self._server.GetModelInfo, request, lambda response: response)
+
+    @unary
+    def load(self) -> Call[server_pb2.Load]:
+        """Return how busy the server is."""
+        request = server_pb2.GetLoadRequest()
+        return Call(self._server.GetLoad, request, lambda response: response.load)
+
+    @unary
+    def is_serving(self) -> Call[bool]:
+        """Return whether a request would be answered."""
+        serving = health_pb2.HealthCheckResponse.SERVING
+        request = health_pb2.HealthCheckRequest()
+        return Call(self._health.Check, request, lambda response: response.status == serving)
+
+    def _step_watch(self) -> Call[Iterable[server_pb2.Step]]:
+        request = server_pb2.WatchStepsRequest()
+        return Call(self._server.WatchSteps, request, lambda response: response.steps)
+
+    def _load_watch(self, interval_s: float) -> Call[Iterable[server_pb2.Load]]:
+        request = server_pb2.WatchLoadRequest(interval=duration_of(interval_s, "interval"))
+        return Call(self._server.WatchLoad, request, lambda response: (response.load,))
+
+
+# --- generations ------------------------------------------------------------------------------
+
+
+class command(Generic[P]):
+    """Make a function that builds a command a method of both kinds of generation."""
+
+    def __init__(self, build: Callable[Concatenate[Any, P], pb.GenerateRequest]) -> None:
+        self._build = build
+        functools.update_wrapper(self, build)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, generation: "Generation", owner: type | None = None) -> Callable[P, None]: ...
+    @overload
+    def __get__(
+        self, generation: "AsyncGeneration", owner: type | None = None
+    ) -> Callable[P, Awaitable[None]]: ...
+    @overload
+    def __get__(self, generation: None, owner: type) -> Self: ...
+
+    def __get__(self, generation: Any, owner: type | None = None) -> Any:
+        if generation is None:
+            return self
+
+        @functools.wraps(self._build)
+        def method(*args: P.args, **options: P.kwargs) -> Any:
+            return generation._send(self._build(generation, *args, **options))
+
+        return method
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer of a request, as far as it has come."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    """Empty unless the request asks for them."""
+    num_tokens: int = 0
+    finished: pb.Finished | None = None
+    """Set at its end: reason, usage and, if the request asks for it, the timeline."""
+
+
+class BaseGeneration:
+    """One request, and its answers as far as they have come.
+
+    Attributes:
+        request_id: Label of the request on its stream.
+        accepted: Set once the request is queued.
+        answers: As many as the request asks for.
+        finished: End of the answer that ended last.
+        rejected: Why the last `update` or `credit` that was refused changed nothing.
+    """
+
+    def __init__(self, start: pb.Start) -> None:
+        self.request_id = start.request_id
+        num_answers = min(max(1, start.sampling.n), MAX_ANSWERS)
+        self.answers = [Answer(index) for index in range(num_answers)]
+        self.accepted: pb.Accepted | None = None
+        self.finished: pb.Finished | None = None
+        self.rejected: RequestError | None = None
+        self._start = start
+        self._is_over = False
+
+    @command
+    def cancel(self) -> pb.GenerateRequest:
+        """End the request early; its last event says so."""
+        return pb.GenerateRequest(cancel=pb.Cancel(request_id=self.request_id))
+
+    @command
+    def update(
+        self, *, stopping: pb.Stopping | None = None, schedule: pb.Schedule | None = None
+    ) -> pb.GenerateRequest:
+        """Change the request from its next step on; a field that is set replaces the whole old one.
+
+        A value that is wrong changes nothing: `rejected` has the error when its event is read.
+        """
+        update = pb.Update(request_id=self.request_id, stopping=stopping, schedule=schedule)
+        return pb.GenerateRequest(update=update)
+
+    @command
+    def credit(self, tokens: int) -> pb.GenerateRequest:
+        """Allow more tokens; for a request that was started with a credit."""
+        credit = pb.Credit(request_id=self.request_id, tokens=checked_credit(tokens))
+        return pb.GenerateRequest(credit=credit)
+
+    def _put(self, item: pb.Event | ChairliftError) -> None:
+        """Queue an event, or the error that ends the generation."""
+        raise NotImplementedError
+
+    def _take(self, item: pb.Event | ChairliftError) -> pb.Event:
+        """Note an event and return it.
+
+        Raises:
+            ChairliftError: The item is an error, or an event that ends the request by one.
+        """
+        if isinstance(item, ChairliftError):
+            self._is_over = True
+            raise item
+        error = from_event(item)
+        if error is not None and not is_end(item):
+            self.rejected = error
+            return item
+        if error is not None:
+            self._is_over = True
+            raise error
+        self._is_over = item.last
+        if item.HasField("accepted"):
+            self.accepted = item.accepted
+        elif item.HasField("tokens"):
+            answer = self.answers[item.index]
+            answer.text += item.tokens.text
+            answer.token_ids += item.tokens.token_ids
+            answer.num_tokens += item.tokens.num_tokens
+        elif item.HasField("finished"):
+            self.answers[item.index].finished = self.finished = item.finished
+        return item
+
+
+class BaseStream:
+    """The generations of one `Generate` call, by label.
+
+    Attributes:
+        is_over: Whether the call has ended.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._live: dict[str, BaseGeneration] = {}
+        self._lock = threading.Lock()
+
+    def _add(self, generation: BaseGeneration) -> bool:
+        """Register a generation; return False if the stream has ended.
+
+        Raises:
+            RequestError: A live request has the same label.
+        """
+        with self._lock:
+            if self.is_over:
+                return False
+            if generation.request_id in self._live:
+                message = "request_id: a live request of this client has the same"
+                raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
+            self._live[generation.request_id] = generation
+        return True
+
+    def _dispatch(self, response: pb.GenerateResponse) -> None:
+        """Hand events to their generations."""
+        for event in response.events:
+            generation = self._live.get(event.request_id)
+            if generation is not None:
+                if is_end(event):
+                    with self._lock:
+                        self._live.pop(event.request_id, None)
+                generation._put(event)
+
+    def _end(self, error: ChairliftError | None = None) -> None:
+        """End all generations with an error."""
+        with self._lock:
+            self.is_over = True
+            lost, self._live = list(self._live.values()), {}
+        for generation in lost:
+            generation._put(error or stream_ended())
+
+
+def stream_ended() -> ServerError:
+    """Return the error of a request whose stream has ended without one."""
+    return ServerError("the stream has ended")

@@ -1,0 +1,181 @@
+"""The two calls that generate: `Generate` carries many requests, `GenerateOne` carries one.
+
+A `Generate` call has a task that reads commands; its handler writes events. The two never wait for
+each other, except that commands are read only while the outbox has room: a call that read and wrote
+in one loop would deadlock once both flow-control windows are full.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from chairlift.errors import EngineState, Reason, RequestError
+from chairlift.server.context import ServerContext
+from chairlift.server.convert import unsupported
+from chairlift.server.outbox import Outbox
+from chairlift.server.receiving import Messages
+from chairlift.server.requests import Requests
+from chairlift.server.status import INTERNAL_MESSAGE
+from chairlift.server.status_interceptor import ServicerContext
+from chairlift.server.writer import Writer
+from chairlift.v1 import generation_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+_KINDS: Final = {
+    "start": pb.COMMAND_KIND_START,
+    "cancel": pb.COMMAND_KIND_CANCEL,
+    "update": pb.COMMAND_KIND_UPDATE,
+    "credit": pb.COMMAND_KIND_CREDIT,
+    "resume": pb.COMMAND_KIND_RESUME,
+}
+
+
+def _requests_of(
+    server: ServerContext, outbox: Outbox, context: ServicerContext, *, only_one: bool = False
+) -> Requests:
+    return Requests(
+        server,
+        outbox,
+        tenant=server.authenticator.tenant(context),
+        connection=context.peer(),
+        time_remaining=context.time_remaining,
+        only_one=only_one,
+    )
+
+
+class GenerateCall:
+    """Many requests on one stream."""
+
+    def __init__(
+        self, server: ServerContext, outbox: Outbox, commands: Messages, context: ServicerContext
+    ) -> None:
+        self._server = server
+        self._outbox = outbox
+        self._commands = commands
+        self._requests = _requests_of(server, outbox, context)
+        self._writer = Writer(context, server.write_timeout_s)
+        self._is_starting = False
+        commands.in_use = lambda: bool(self._requests) or self._is_starting
+
+    async def run(self) -> None:
+        """Run until the client has half-closed and its requests have ended, or the server drains.
+
+        Raises:
+            RequestError: The call fails as a whole.
+        """
+        reader = asyncio.create_task(self._read())
+        reader.add_done_callback(self._on_read)
+        try:
+            while not self._is_over(reader):
+                await self._outbox.wait()
+                for message in self._outbox.take():
+                    await self._writer.write(message)
+        finally:
+            # Only synchronous work here: this also runs when the call is being cancelled.
+            reader.cancel()
+            self._requests.abandon()
+        has_ended = reader.done() and not reader.cancelled()
+        if self._server.gate.phase is EngineState.DEAD or not (self._writer.has_begun or has_ended):
+            raise self._server.gate.refusal()
+
+    def _is_over(self, reader: asyncio.Task[None]) -> bool:
+        """Return whether nothing can follow; raise the error of a command that is no protobuf."""
+        if reader.done() and not reader.cancelled():
+            reader.result()
+        is_idle = not self._requests and not self._outbox and not self._is_starting
+        return is_idle and (reader.done() or self._server.gate.draining.is_set())
+
+    def _on_read(self, reader: asyncio.Task[None]) -> None:
+        if not reader.cancelled():
+            reader.exception()  # Retrieved here, for a call that breaks before `_is_over`.
+        self._outbox.wake()
+
+    async def _read(self) -> None:
+        async for message in self._commands:
+            await self._execute(message)
+            await self._outbox.wait_for_room()
+        # A broken call looks like a half-close from here; its handler is cancelled besides.
+        self._requests.half_close()
+
+    async def _execute(self, message: pb.GenerateRequest) -> None:
+        """Execute a command; an error of it reaches no other request of the stream."""
+        kind = message.WhichOneof("command")
+        command = getattr(message, kind) if kind else None
+        request_id: str = getattr(command, "request_id", "")
+        try:
+            if isinstance(command, pb.Start):
+                self._is_starting = True
+                await self._requests.start(command)
+            elif isinstance(command, pb.Cancel):
+                self._requests.cancel(command.request_id)
+            elif isinstance(command, pb.Update):
+                self._requests.update(command)
+            elif isinstance(command, pb.Credit):
+                self._requests.credit(command)
+            else:
+                raise _refusal(kind)
+        except RequestError as error:
+            self._requests.refuse(request_id, _kind(kind), error)
+        except Exception:
+            _log.exception("a command failed")
+            fault = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
+            self._requests.refuse(request_id, _kind(kind), fault)
+        finally:
+            self._is_starting = False
+            self._outbox.wake()
+
+
+def _refusal(kind: str | None) -> RequestError:
+    """Return the error for a command that this version does not execute."""
+    if kind is None:
+        message = "command: expected start, cancel, update or credit, got none"
+        return RequestError(Reason.BAD_PARAMETER, message, field="command")
+    return unsupported(kind)
+
+
+def _kind(kind: str | None) -> pb.CommandKind:
+    return _KINDS[kind] if kind else pb.COMMAND_KIND_UNSPECIFIED
+
+
+class GenerateOneCall:
+    """One request, whose refusal or failure is the status of the call.
+
+    `Accepted` is sent with the first tokens: until headers are sent, client libraries know that a
+    call that fails may be retried.
+    """
+
+    def __init__(
+        self, server: ServerContext, outbox: Outbox, start: pb.Start, context: ServicerContext
+    ) -> None:
+        self._outbox = outbox
+        self._start = start
+        self._requests = _requests_of(server, outbox, context, only_one=True)
+        self._writer = Writer(context, server.write_timeout_s)
+
+    async def run(self) -> None:
+        """Run until the request has ended.
+
+        Raises:
+            RequestError: It was refused, or it failed.
+        """
+        if self._start.HasField("credit"):
+            message = "credit: this call takes no Credit, so there is no way to allow more"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="credit")
+        try:
+            await self._requests.start(self._start)
+            while self._requests:
+                await self._outbox.wait()
+                if self._requests.has_tokens:
+                    await self._write()
+            if self._requests.has_tokens or self._requests.error is None:
+                await self._write()
+        finally:
+            # Only synchronous work here: this also runs when the call is being cancelled.
+            self._requests.abandon()
+        if self._requests.error is not None:
+            raise self._requests.error
+
+    async def _write(self) -> None:
+        for message in self._outbox.take():
+            await self._writer.write(message)

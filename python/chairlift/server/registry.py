@@ -1,0 +1,245 @@
+"""The live requests of the server: one record for each, and its stages from arrival to end.
+
+    SUBMITTED ──▶ QUEUED ──▶ STARTED ──▶ ENDED
+        └────────────┴──────────────────▶
+
+The stage of a record is the only place that says whether a request waits. Whatever counts waiting
+requests (quotas, the backlog, the end of a static batch) is updated by `Registry.started` alone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from chairlift import types
+from chairlift.errors import Reason, RequestError
+from chairlift.server.backlog import AdmissionSlot
+from chairlift.server.convert import OutputOptions
+from chairlift.server.quotas import QuotaLease
+from chairlift.v1 import generation_pb2 as pb
+
+if TYPE_CHECKING:
+    from chairlift.engine.handle import Handle
+
+_MAX_ENDED: Final = 4096
+"""Ended requests whose names are kept: a step that is still to be reported may name them."""
+
+
+class Stage(IntEnum):
+    """How far a request is."""
+
+    SUBMITTED = 0
+    """The engine has not answered yet."""
+    QUEUED = 1
+    """The scheduler has taken it, and it has no token yet."""
+    STARTED = 2
+    """Its first token has been delivered."""
+    ENDED = 3
+
+
+class Call(Protocol):
+    """The call that a request came by."""
+
+    half_closed: bool
+    """Whether no request follows."""
+
+    def on_event(self, request: "LiveRequest", event: types.Event) -> None:
+        """Handle an event of one of its requests."""
+
+    def on_first_token(self, request: "LiveRequest") -> None:
+        """Handle the first token of one of its requests."""
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """A request between its submission and its last event; the engine's sink of its events."""
+
+    call: Call
+    request_id: str
+    """The client's label."""
+    tenant: str
+    output: OutputOptions
+    lease: QuotaLease
+    slot: AdmissionSlot
+    arrived_at: float
+    """Monotonic seconds."""
+    stage: Stage = Stage.SUBMITTED
+    usage: types.Usage | None = None
+    """Sum over the answers that have ended."""
+    handle: "Handle" = field(init=False)
+    """Set by the submission."""
+
+    @property
+    def engine_id(self) -> int:
+        """Return the engine's id, which a request has from its `Accepted` on."""
+        assert self.handle.request_id is not None
+        return self.handle.request_id
+
+    def deliver(self, events: list[tuple["Handle", types.Event]]) -> None:
+        """Handle the events of one step; a request that its call has abandoned ignores them."""
+        for _, event in events:
+            if self.stage is not Stage.ENDED:
+                self.call.on_event(self, event)
+
+    def use(self, usage: types.Usage) -> None:
+        """Add the tokens of an answer that has ended."""
+        before = self.usage or types.Usage(0, 0, 0)
+        self.usage = types.Usage(
+            before.prompt_tokens + usage.prompt_tokens,
+            before.cached_tokens + usage.cached_tokens,
+            before.output_tokens + usage.output_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestNames:
+    """What steps call a request; kept after its end, unlike its prompt."""
+
+    engine_id: int
+    handle: str
+    request_id: str
+    tenant: str
+
+
+class Registry:
+    """All live requests of the server, whatever call they came by; for one event loop."""
+
+    def __init__(self, flush: Callable[[], None] = lambda: None) -> None:
+        """Start without requests.
+
+        Args:
+            flush: Runs a partial static batch; called after the requests of it were submitted.
+        """
+        self._by_handle: dict[str, LiveRequest] = {}
+        self._by_engine_id: dict[int, LiveRequest] = {}
+        self._names: dict[int, RequestNames] = {}
+        self._ended: deque[RequestNames] = deque()
+        self._batch_end = BatchEnd(flush)
+
+    def __len__(self) -> int:
+        return len(self._by_handle)
+
+    def add(self, request: LiveRequest) -> None:
+        """Register a request that was submitted."""
+        self._by_handle[request.handle.name] = request
+        self._batch_end.add(half_closed=request.call.half_closed)
+
+    def queued(self, request: LiveRequest) -> None:
+        """Note that the scheduler has taken a request, which has an engine id from now on."""
+        request.stage = Stage.QUEUED
+        names = RequestNames(
+            request.engine_id, request.handle.name, request.request_id, request.tenant
+        )
+        self._by_engine_id[names.engine_id] = request
+        self._names[names.engine_id] = names
+
+    def first_token(self, engine_id: int) -> None:
+        """Tell the call of a request that the first token of the request is delivered."""
+        request = self._by_engine_id[engine_id]
+        request.call.on_first_token(request)
+
+    def started(self, request: LiveRequest, *, has_token: bool = True) -> None:
+        """Count a request as one that no longer waits.
+
+        Args:
+            request: SUBMITTED or QUEUED.
+            has_token: Whether the request has a token, as opposed to one that ends without.
+        """
+        request.stage = Stage.STARTED
+        request.slot.end(started=has_token)
+        request.lease.start()
+        self._batch_end.remove(half_closed=request.call.half_closed)
+
+    def half_closed(self, requests: Iterable[LiveRequest]) -> None:
+        """Note that the call of these requests takes no further request."""
+        num_waiting = sum(request.stage < Stage.STARTED for request in requests)
+        self._batch_end.half_closed(num_waiting)
+
+    def ended(self, request: LiveRequest) -> None:
+        """Forget a request; its names are kept for a while, for its last step comes later."""
+        if request.stage < Stage.STARTED:
+            self.started(request, has_token=False)
+        request.stage = Stage.ENDED
+        request.lease.release()
+        self._by_handle.pop(request.handle.name, None)
+        engine_id = request.handle.request_id
+        # An engine that was restarted counts its ids from the start: another may have this one.
+        if engine_id is not None and self._by_engine_id.get(engine_id) is request:
+            del self._by_engine_id[engine_id]
+            self._ended.append(self._names[engine_id])
+        while len(self._ended) > _MAX_ENDED:
+            oldest = self._ended.popleft()
+            if self._names.get(oldest.engine_id) is oldest:
+                del self._names[oldest.engine_id]
+
+    def find(self, tenant: str, request: pb.AbortRequest | pb.ExplainRequest) -> list[LiveRequest]:
+        """Return the live requests of a tenant that the target of a request names.
+
+        Raises:
+            RequestError: It has no target.
+        """
+        target = request.WhichOneof("target")
+        if target is None:
+            names = " or ".join(field.name for field in request.DESCRIPTOR.oneofs[0].fields)
+            message = f"target: expected {names}, got none of them"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="target")
+        return [
+            live
+            for live in self._of_tenant(tenant)
+            if target == "all"
+            or (target == "handle" and live.handle.name == request.handle)
+            or (target == "request_id" and live.request_id == request.request_id)
+        ]
+
+    def _of_tenant(self, tenant: str) -> Iterator[LiveRequest]:
+        return (live for live in list(self._by_handle.values()) if live.tenant == tenant)
+
+    def names(self, engine_id: int) -> RequestNames | None:
+        """Return the names of a request that a step lists, live or just ended."""
+        return self._names.get(engine_id)
+
+
+class BatchEnd:
+    """Counts waiting requests of streams that may send more and of streams that will not.
+
+    A static batch waits for as many requests as fit. Once no stream that has requests in the queue
+    can send another, waiting longer is in vain, and the batch runs as it is.
+    """
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        """Start with no request waiting.
+
+        Args:
+            flush: Runs a partial batch.
+        """
+        self._flush = flush
+        self._num_waiting_open = 0
+        self._num_waiting_closed = 0
+
+    def add(self, *, half_closed: bool) -> None:
+        """Count a request that was submitted."""
+        if half_closed:
+            self._num_waiting_closed += 1
+            self._check()
+        else:
+            self._num_waiting_open += 1
+
+    def remove(self, *, half_closed: bool) -> None:
+        """Discount a request that no longer waits: it started, or it ended."""
+        if half_closed:
+            self._num_waiting_closed -= 1
+        else:
+            self._num_waiting_open -= 1
+            self._check()
+
+    def half_closed(self, num_waiting: int) -> None:
+        """Note that a stream with this many waiting requests will send no more."""
+        self._num_waiting_open -= num_waiting
+        self._num_waiting_closed += num_waiting
+        self._check()
+
+    def _check(self) -> None:
+        if self._num_waiting_closed and not self._num_waiting_open:
+            self._flush()
