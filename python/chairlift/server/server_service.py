@@ -12,7 +12,8 @@ from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype
-from chairlift.engine.text_queue import MAX_MESSAGES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.text_queue import MAX_MESSAGES
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
