@@ -27,6 +27,7 @@ GRPC_TOOLS_VERSION := 1.76.0
 RUST_VERSION := 1.89
 
 INSTALL := $(UV) pip install --python $(BIN)/python
+MATURIN_DEVELOP := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked
 # requirements GROUP...: the dependencies of the package, or of its extras.
 requirements = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   groups = {"run": p["dependencies"]} | p["optional-dependencies"]; \
@@ -76,11 +77,12 @@ $(VENV)/.built: pyproject.toml Cargo.toml Cargo.lock $(RUST_SOURCES) | prerequis
 	$(call say,Python packages and the Rust module in release mode)
 	@echo '    torch comes from $(or $(TORCH_INDEX),the default index; on a machine without a GPU TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes)'
 	@$(requirements) run > $(VENV)/requirements.txt
-	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo build --quiet --release --locked --package chairlift-python & module=$$!; \
+	$(INSTALL) 'maturin>=1.13,<2'
+	$(MATURIN_DEVELOP) --quiet --skip-install & module=$$!; \
 	  $(if $(TORCH_INDEX),$(INSTALL) --index-url '$(TORCH_INDEX)' "$$(grep '^torch>' $(VENV)/requirements.txt)";) \
-	  $(INSTALL) --requirement $(VENV)/requirements.txt 'maturin>=1.13,<2'; \
+	  $(INSTALL) --requirement $(VENV)/requirements.txt; \
 	  wait $$module
-	PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release --locked --uv
+	$(MATURIN_DEVELOP) --quiet --uv
 	@touch $@
 
 $(VENV)/.tested: pyproject.toml | $(VENV)/.built
