@@ -62,8 +62,8 @@ class GenerationServiceServicer(object):
     """
 
     def Generate(self, request_iterator, context):
-        """Takes commands and returns events. Many requests share one stream and are told apart by request_id. Half-close means that no command
-        follows.
+        """Takes commands and returns events. Many requests share one stream; request_id names the request of a command or event.
+        Half-close means that no command follows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
