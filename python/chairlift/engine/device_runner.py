@@ -29,7 +29,7 @@ from chairlift.model.transformer import Transformer
 from chairlift.plan import block_updates
 
 Captured = Callable[[int, int], None]
-"""Told how many batch sizes are recorded, and how many there are."""
+"""Called with the number of batch sizes that are recorded, and their total."""
 
 
 class Pending(NamedTuple):
@@ -81,7 +81,7 @@ class DeviceRunner(ModelRunner):
             shape: Sizes.
             clock: Returns nanoseconds.
             accelerator: The device.
-            on_capture: Told how far the recording is.
+            on_capture: Called after each recording.
             host_pool: Of host memory that the device can reach.
         """
         super().__init__(model, kv_cache, shape, clock, host_pool)
@@ -240,7 +240,7 @@ class DeviceRunner(ModelRunner):
     def _cut(
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
     ) -> _Pass:
-        """Cut the attention of each KV group into work."""
+        """Split the attention of each KV group into work items."""
         counts: tuple[list[int], list[int]] = [], []
         tile_rows = self._tile_rows(num_tokens)
         for group, window in enumerate(self._kv_windows):
