@@ -94,14 +94,14 @@ class DeviceRunner(ModelRunner):
         sizes = spec.shape
         self._kv_windows = spec.kv_windows
         self._num_kv_heads, self._head_dim = sizes.num_kv_heads, sizes.head_dim
-        self._group = sizes.num_heads // sizes.num_kv_heads
+        self._queries_per_kv_head = sizes.num_heads // sizes.num_kv_heads
         self._limits = WorkLimits.of(
             max_num_seqs=rows,
             max_num_batched_tokens=shape.max_num_batched_tokens,
             max_context_len=shape.max_blocks_per_row * shape.block_size,
             num_pool_tokens=kv_cache.shape[2] * shape.block_size,
             num_kv_heads=self._num_kv_heads,
-            group=self._group,
+            queries_per_kv_head=self._queries_per_kv_head,
         )
         backend.reserve(self._limits, rows, self._num_kv_heads, self._head_dim)
         self._staging = Staging(
@@ -250,7 +250,7 @@ class DeviceRunner(ModelRunner):
                 host.splits[group],
                 host.tiles[group],
                 num_kv_heads=self._num_kv_heads,
-                group=self._group,
+                group=self._queries_per_kv_head,
                 split_len=self._limits.split_len,
                 decode_rows=ops.MAX_DECODE_ROWS,
                 tile_rows=tile_rows,
@@ -266,7 +266,7 @@ class DeviceRunner(ModelRunner):
     def _tile_rows(self, num_tokens: int) -> int:
         """Large tiles where there are enough for every processor; which one changes no bits."""
         small, large = TILE_ROWS
-        num_large = num_tokens * self._group * self._num_kv_heads // large
+        num_large = num_tokens * self._queries_per_kv_head * self._num_kv_heads // large
         return large if self._head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
 
     def _compute(self, step: _Pass) -> None:
