@@ -15,9 +15,8 @@ from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox, OpenRequests, Router, Sink
-from chairlift.engine.loading import Progress as LoadingProgress
-from chairlift.engine.loading import load_model
-from chairlift.engine.loop import Delivery, EngineLoop, Progress
+from chairlift.engine.loading import OnProgress, load_model
+from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step import StepRecord
 from chairlift.engine.text_queue import TextQueue, is_short, size_of
@@ -44,7 +43,7 @@ class AsyncEngine:
         self,
         model: str | Path = "demo",
         *,
-        on_progress: LoadingProgress | None = None,
+        on_progress: OnProgress | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         **settings: object,
     ) -> None:
@@ -98,7 +97,7 @@ class AsyncEngine:
         return self._engine
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> LoopProgress:
         """Signs of life of the engine thread; RuntimeError before `start`."""
         return self._running().progress
 

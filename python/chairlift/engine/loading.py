@@ -18,7 +18,7 @@ from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.device_runner import DeviceRunner
 from chairlift.engine.devices import Place, choose_place, compute_dtype
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
-from chairlift.engine.prepare import Limits, Preparer
+from chairlift.engine.prepare import Preparer, RequestLimits
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
@@ -35,7 +35,7 @@ from chairlift.types import Sampling
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the bytes of weights that are read and the bytes that there are."""
 
 
@@ -99,7 +99,7 @@ class LoadedModel:
 
 RunnerFactory = Callable[[LoadedModel, RunnerShape, Callable[[], int]], ModelRunner]
 """From a model, the sizes of the tables and a clock to the runner."""
-Loader = Callable[[str | Path, EngineConfig, Progress | None], LoadedModel]
+Loader = Callable[[str | Path, EngineConfig, OnProgress | None], LoadedModel]
 """As `load_model`; benchmarks and tests bring their own."""
 
 
@@ -114,7 +114,7 @@ def set_threads(config: EngineConfig) -> None:
 def load_model(
     model: str | Path,
     settings: EngineConfig,
-    on_progress: Progress | None,
+    on_progress: OnProgress | None,
     accelerator: Accelerator | None = None,
 ) -> LoadedModel:
     """Read a model, and allocate its KV cache and the host memory for swapped blocks.
@@ -264,7 +264,7 @@ def replan_memory(
 
 def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:
     """Build the preparer, which checks requests against the limits of model and server."""
-    limits = Limits(
+    limits = RequestLimits(
         vocab_size=loaded.config.spec.vocab_size,
         text=TextLimits(
             max_bytes=config.max_text_bytes,

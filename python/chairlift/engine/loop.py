@@ -52,7 +52,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoopProgress:
     """Signs of life, for health; nanoseconds of the engine's clock."""
 
     num_steps: int
@@ -87,7 +87,7 @@ class EngineLoop:
         self.engine = engine
         self.load: _core.Load = engine.load()
         now = engine.clock()
-        self.progress = Progress(num_steps, now, now, has_work=False)
+        self.progress = LoopProgress(num_steps, now, now, has_work=False)
         self.watched = False
         self._deliver = deliver
         self._commands: list[Callable[[], Answer | None]] = []
@@ -205,11 +205,11 @@ class EngineLoop:
         self.load = output.load
         has_work = output.load.num_waiting + output.load.num_running > 0
         if output.record is None:
-            self.progress = Progress(
+            self.progress = LoopProgress(
                 self.progress.num_steps, self.progress.last_step_ns, now, has_work
             )
         else:
-            self.progress = Progress(self.progress.num_steps + 1, now, now, has_work)
+            self.progress = LoopProgress(self.progress.num_steps + 1, now, now, has_work)
             self._checked_idle = False
 
     def _send(self, delivery: Delivery) -> None:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.kernels.limits import Limits
+from chairlift.kernels.limits import ShapeLimits
 
-LIMITS: Final = Limits(
+LIMITS: Final = ShapeLimits(
     head_dims=range(_core.HEAD_DIM_STEP, _core.MAX_HEAD_DIM + 1, _core.HEAD_DIM_STEP),
     head_dims_text=f"a multiple of {_core.HEAD_DIM_STEP} up to {_core.MAX_HEAD_DIM}",
     max_int8_inputs=_core.MAX_INT8_INPUTS,

@@ -30,7 +30,7 @@ class Shape(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ShapeLimits:
     """The shapes that the kernels of a device can run; 0 is no limit."""
 
     head_dims: Sequence[int]

@@ -27,7 +27,7 @@ ARCHITECTURES: Final = ("sm_80", "sm_90a", "sm_100", "sm_120")
 OPTIONS: Final = {"std": "c++17", "ptxas_options": ["-v"]}
 """Of the compiler, beside the architecture and the folder of headers."""
 
-Progress = Callable[[int, int, str], None]
+OnKernelBuilt = Callable[[int, int, str], None]
 """Called with the kernels that are done, how many there are, and the name of the last one."""
 
 
@@ -60,7 +60,7 @@ def cache_folder() -> Path:
 def build(
     names: Iterable[str],
     architecture: str,
-    on_progress: Progress | None = None,
+    on_progress: OnKernelBuilt | None = None,
     folder: Path | None = None,
 ) -> dict[str, Binary]:
     """Return the machine code of kernels, compiled now where it is not on disk.

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from chairlift.kernels.cuda.build import Progress, architecture_of, build
+from chairlift.kernels.cuda.build import OnKernelBuilt, architecture_of, build
 from chairlift.kernels.cuda.launch import CudaLauncher, cuda_launcher
 from chairlift.kernels.cuda.sources import ModelKernels
 
@@ -39,7 +39,7 @@ class Accelerator(Protocol):
     def device(self) -> torch.device:
         """Where its tensors are."""
 
-    def load(self, kernels: ModelKernels, on_progress: Progress | None = None) -> None:
+    def load(self, kernels: ModelKernels, on_progress: OnKernelBuilt | None = None) -> None:
         """Make the kernels of a model ready to launch."""
 
     def free_bytes(self) -> int:
@@ -82,7 +82,7 @@ class CudaDevice:
         # PyTorch's streams do not wait for the default stream by themselves.
         self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def load(self, kernels: ModelKernels, on_progress: Progress | None = None) -> None:
+    def load(self, kernels: ModelKernels, on_progress: OnKernelBuilt | None = None) -> None:
         """Compile what is not on disk, and load it.
 
         Raises:
