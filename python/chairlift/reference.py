@@ -1,8 +1,8 @@
-"""Plain PyTorch twins of the kernels, for tests and for reading: what is meant, not how it is fast.
+"""Readable reference implementations of the kernels, in plain PyTorch.
 
 Each computes in the dtype of its input (give float64 for an oracle) and takes the same arguments
 as its kernel. The twin of attention over the paged cache is in `chairlift.attention.reference`;
-the one here is dense, and knows what few models have.
+the one here is dense, and also has features that few models use.
 """
 
 import torch

@@ -38,7 +38,7 @@ class Rotation(NamedTuple):
     cos_sin: Tensor
     """float32 `[max_position, head_dim]`: cosines, then sines."""
     query_norm: Tensor | None
-    """`[head_dim]`: weight of an RMS norm of each head, before it is turned."""
+    """`[head_dim]`: weight of an RMS norm of each head, before it is rotated."""
     key_norm: Tensor | None
     eps: float
     """Of those norms."""
@@ -53,7 +53,7 @@ class AttentionBackend(Protocol):
     layout: str
     """Names the inside of a block; blocks move only between caches of equal layout."""
     kernels: Kernels
-    """Those of the device that its blocks are on."""
+    """The kernels of the device that holds the blocks."""
     records: bool = False
     """Whether a `_core.Recording` can keep its operations."""
 
@@ -103,9 +103,9 @@ class AttentionBackend(Protocol):
         metadata: AttentionMetadata,
         slot_mapping: Tensor,
     ) -> None:
-        """Norm and turn queries and keys in place, and write keys and values to the cache.
+        """Norm and rotate queries and keys in place, and write keys and values to the cache.
 
-        Where heads have no norms of their own, they are turned in one call.
+        Without norms per head, queries and keys are rotated in one call.
 
         Args:
             projections: Of the T tokens of the step.

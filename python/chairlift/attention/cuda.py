@@ -34,7 +34,7 @@ class WorkLimits(NamedTuple):
         max_context_len: int,
         num_pool_tokens: int,
         num_kv_heads: int,
-        group: int,
+        queries_per_kv_head: int,
     ) -> "WorkLimits":
         """Return the limits of a server.
 
@@ -44,12 +44,12 @@ class WorkLimits(NamedTuple):
             max_context_len: Of a row.
             num_pool_tokens: Of all blocks; rows may share some, and then see more.
             num_kv_heads: Of a layer.
-            group: Query heads of a KV head.
+            queries_per_kv_head: Of a layer.
         """
         split_len = 256 if max_context_len <= _LONG_CONTEXT else 512
         most = max_num_seqs * -(-max_context_len // split_len)
         likely = num_pool_tokens // split_len + 2 * max_num_seqs
-        tiles = -(-max_num_batched_tokens * group // min(TILE_ROWS)) + max_num_seqs
+        tiles = -(-max_num_batched_tokens * queries_per_kv_head // min(TILE_ROWS)) + max_num_seqs
         return cls(split_len, num_kv_heads * min(most, likely), num_kv_heads * tiles)
 
 

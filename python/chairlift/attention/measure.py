@@ -75,14 +75,14 @@ class PagedAttention:
 
     def _metadata(self, table: Tensor, device: torch.device) -> AttentionMetadata:
         batch, rows = self.batch, len(self.batch.seq_lens)
-        group = batch.num_heads // batch.num_kv_heads
+        queries_per_kv_head = batch.num_heads // batch.num_kv_heads
         limits = WorkLimits.of(
             max_num_seqs=rows,
             max_num_batched_tokens=sum(batch.num_queries),
             max_context_len=max(batch.seq_lens),
             num_pool_tokens=BLOCK_SIZE * self.caches.shape[2],
             num_kv_heads=batch.num_kv_heads,
-            group=group,
+            queries_per_kv_head=queries_per_kv_head,
         )
         self.backend.reserve(limits, rows, batch.num_kv_heads, batch.head_dim)
         starts = torch.tensor([0, *batch.num_queries], dtype=torch.int32).cumsum(0).int()
@@ -92,7 +92,7 @@ class PagedAttention:
         num_splits, num_tiles = _core.attention_work(
             *(starts, lengths, splits, tiles),
             num_kv_heads=batch.num_kv_heads,
-            group=group,
+            group=queries_per_kv_head,
             split_len=limits.split_len,
             decode_rows=ops.MAX_DECODE_ROWS,
             tile_rows=max(TILE_ROWS),

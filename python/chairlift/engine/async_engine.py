@@ -1,7 +1,7 @@
 """The engine behind an asyncio event loop: submit, abort, and events that arrive at sinks.
 
 One thread runs the engine (`loop.py`); everything here runs on the event loop. A step's events
-cross over in one hop, and become Python objects only on this side.
+reach the event loop in one call, and become Python objects only there.
 """
 
 import asyncio
@@ -15,9 +15,8 @@ from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox, OpenRequests, Router, Sink
-from chairlift.engine.loading import Progress as LoadingProgress
-from chairlift.engine.loading import load_model
-from chairlift.engine.loop import Delivery, EngineLoop, Progress
+from chairlift.engine.loading import OnProgress, load_model
+from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step import StepRecord
 from chairlift.engine.text_queue import TextQueue, is_short, size_of
@@ -44,7 +43,7 @@ class AsyncEngine:
         self,
         model: str | Path = "demo",
         *,
-        on_progress: LoadingProgress | None = None,
+        on_progress: OnProgress | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         **settings: object,
     ) -> None:
@@ -52,7 +51,7 @@ class AsyncEngine:
 
         Args:
             model: `demo`, a local folder, or a Hugging Face id.
-            on_progress: Told how much of the weights is read, on another thread.
+            on_progress: Called with the bytes of weights that are read, on another thread.
             clock: Time in nanoseconds; tests bring their own.
             settings: Fields of `EngineConfig`.
 
@@ -98,7 +97,7 @@ class AsyncEngine:
         return self._engine
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> LoopProgress:
         """Signs of life of the engine thread; RuntimeError before `start`."""
         return self._running().progress
 
@@ -184,7 +183,7 @@ class AsyncEngine:
         self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     def give_up(self) -> None:
-        """End every request as lost with the engine, whatever its thread does; then it is dead."""
+        """Fail every request with ENGINE_DOWN, whatever the thread does, and be dead."""
         thread = self._thread
         if thread is not None and self._state in (EngineState.SERVING, EngineState.DRAINING):
             thread.stop()
@@ -288,7 +287,7 @@ class AsyncEngine:
             self.abort(handle)
 
     def route_to(self, router: Router) -> None:
-        """Let a router take from each step what it delivers itself; sinks get the rest."""
+        """Set a router, which delivers a part of each step's events; sinks receive the rest."""
         self._requests.router = router
 
     def load(self) -> _core.Load:
@@ -310,8 +309,8 @@ class AsyncEngine:
         """Call back on the event loop after every delivery of a step's events.
 
         Args:
-            callback: Told how long the delivery waited for the event loop and how long the event
-                loop worked on it, in seconds.
+            callback: Called with the seconds that the delivery waited for the event loop, and the
+                seconds that the event loop worked on it.
         """
         self._delivery_watchers.append(callback)
 
@@ -328,7 +327,7 @@ class AsyncEngine:
         """Return why a request cannot be submitted now."""
         if self._state is not EngineState.SERVING:
             return self._state.refusal
-        # The scheduler has the last word on its queue, but only between two steps.
+        # The scheduler checks its queue again, but only between two steps.
         is_full = self.num_waiting >= self.config.max_queued_requests
         return Reason.QUEUE_FULL if is_full else None
 

@@ -5,8 +5,8 @@
                 │                    └▶ 1 fails, while the model works without it
                 └▶ 4 pass
 
-Rows may be run apart and again: within a step no row reads what another one writes, a row writes to
-blocks that are its own, and its draw depends on nothing but its seed, index and position. One
+Rows may run separately and again: within a step no row reads what another one writes, a row writes
+to blocks that are its own, and its draw depends on nothing but its seed, index and position. One
 failing row among R costs at most 2 log2(R) + 1 passes, and no step more than 2 R.
 """
 

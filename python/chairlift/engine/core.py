@@ -1,6 +1,6 @@
-"""The scheduler of the core, in the engine's words: requests in, their ids and rows by number.
+"""The scheduler of the core, called with the engine's types, and the ids of its requests.
 
-Whatever the scheduler raises but a refusal is a bug in it: the engine is down from then on.
+Any exception of the scheduler but a refusal is a bug in it, and takes the engine down.
 """
 
 import secrets
@@ -31,7 +31,7 @@ def steps_in_flight(config: EngineConfig) -> int:
 
 
 class Core:
-    """An idle scheduler, and what the engine knows of the requests that it is given.
+    """A scheduler, and a table of its requests by slot and row.
 
     Attributes:
         scheduler: Owns requests and KV blocks.

@@ -29,7 +29,7 @@ from chairlift.model.transformer import Transformer
 from chairlift.plan import block_updates
 
 Captured = Callable[[int, int], None]
-"""Told how many batch sizes are recorded, and how many there are."""
+"""Called with the number of batch sizes that are recorded, and their total."""
 
 
 class Pending(NamedTuple):
@@ -81,7 +81,7 @@ class DeviceRunner(ModelRunner):
             shape: Sizes.
             clock: Returns nanoseconds.
             accelerator: The device.
-            on_capture: Told how far the recording is.
+            on_capture: Called after each recording.
             host_pool: Of host memory that the device can reach.
         """
         super().__init__(model, kv_cache, shape, clock, host_pool)
@@ -94,14 +94,14 @@ class DeviceRunner(ModelRunner):
         sizes = spec.shape
         self._kv_windows = spec.kv_windows
         self._num_kv_heads, self._head_dim = sizes.num_kv_heads, sizes.head_dim
-        self._group = sizes.num_heads // sizes.num_kv_heads
+        self._queries_per_kv_head = sizes.num_heads // sizes.num_kv_heads
         self._limits = WorkLimits.of(
             max_num_seqs=rows,
             max_num_batched_tokens=shape.max_num_batched_tokens,
             max_context_len=shape.max_blocks_per_row * shape.block_size,
             num_pool_tokens=kv_cache.shape[2] * shape.block_size,
             num_kv_heads=self._num_kv_heads,
-            group=self._group,
+            queries_per_kv_head=self._queries_per_kv_head,
         )
         backend.reserve(self._limits, rows, self._num_kv_heads, self._head_dim)
         self._staging = Staging(
@@ -240,7 +240,7 @@ class DeviceRunner(ModelRunner):
     def _cut(
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
     ) -> _Pass:
-        """Cut the attention of each KV group into work."""
+        """Split the attention of each KV group into work items."""
         counts: tuple[list[int], list[int]] = [], []
         tile_rows = self._tile_rows(num_tokens)
         for group, window in enumerate(self._kv_windows):
@@ -250,7 +250,7 @@ class DeviceRunner(ModelRunner):
                 host.splits[group],
                 host.tiles[group],
                 num_kv_heads=self._num_kv_heads,
-                group=self._group,
+                group=self._queries_per_kv_head,
                 split_len=self._limits.split_len,
                 decode_rows=ops.MAX_DECODE_ROWS,
                 tile_rows=tile_rows,
@@ -266,7 +266,7 @@ class DeviceRunner(ModelRunner):
     def _tile_rows(self, num_tokens: int) -> int:
         """Large tiles where there are enough for every processor; which one changes no bits."""
         small, large = TILE_ROWS
-        num_large = num_tokens * self._group * self._num_kv_heads // large
+        num_large = num_tokens * self._queries_per_kv_head * self._num_kv_heads // large
         return large if self._head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
 
     def _compute(self, step: _Pass) -> None:

@@ -54,7 +54,7 @@ def choose_place(
     Args:
         settings: `device` says which; auto is a GPU if there is one that can run the model.
         model: Computes in what the settings say.
-        accelerator: What to take for the GPU; None looks for one.
+        accelerator: The GPU to use; None looks for one.
         find_gpu: Describes the one that the machine has.
 
     Raises:
@@ -100,7 +100,7 @@ def choose_place(
 
 
 def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
-    """Return what a GPU computes in: auto has no float32 there."""
+    """Return the dtype on a GPU: auto is never float32 there."""
     if settings.dtype is Dtype.AUTO and model.dtype == torch.float32:
         return torch.bfloat16
     return model.dtype

@@ -13,7 +13,7 @@ from typing import Self
 from chairlift import _core, checks
 from chairlift.config import engine_config
 from chairlift.engine.events import AnswerBuilder, CoreEvent, SampledLogprobs, to_event
-from chairlift.engine.loading import Loader, Progress, load_model, new_preparer, set_threads
+from chairlift.engine.loading import Loader, OnProgress, load_model, new_preparer, set_threads
 from chairlift.engine.model_runner import ModelRunner
 from chairlift.engine.prepare import Prepared, PreparedChange, Times
 from chairlift.engine.step import StepOutput, StepRecord
@@ -59,7 +59,7 @@ class Engine:
         self,
         model: str | Path = "demo",
         *,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         loader: Loader = load_model,
         **settings: object,

@@ -92,7 +92,7 @@ class OpenRequests:
             abort: Called for each request whose sink raised.
         """
         self.router: Router | None = None
-        """Takes from each step what it delivers itself; sinks get the rest."""
+        """Delivers a part of each step's events; sinks receive the rest."""
         self._abort = abort
         self._submitted: set[Handle] = set()
         self._live: dict[int, Handle] = {}

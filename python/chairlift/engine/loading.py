@@ -18,7 +18,7 @@ from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.device_runner import DeviceRunner
 from chairlift.engine.devices import Place, choose_place, compute_dtype
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
-from chairlift.engine.prepare import Limits, Preparer
+from chairlift.engine.prepare import Preparer, RequestLimits
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
@@ -35,7 +35,7 @@ from chairlift.types import Sampling
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the bytes of weights that are read and the bytes that there are."""
 
 
@@ -44,7 +44,7 @@ _ROUNDS = 5
 
 
 class HostPool(NamedTuple):
-    """Host memory for KV blocks of preempted requests, and what it costs to move one there.
+    """Host memory for KV blocks of preempted requests, and the time to move one there.
 
     On a GPU the pool is pinned memory, which its kernels reach across the bus. On a CPU it is
     memory like that of the KV cache.
@@ -59,7 +59,7 @@ class HostPool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Everything of a model that the engine runs."""
+    """A model in memory."""
 
     config: ModelConfig
     tokenizer: Tokenizer
@@ -99,7 +99,7 @@ class LoadedModel:
 
 RunnerFactory = Callable[[LoadedModel, RunnerShape, Callable[[], int]], ModelRunner]
 """From a model, the sizes of the tables and a clock to the runner."""
-Loader = Callable[[str | Path, EngineConfig, Progress | None], LoadedModel]
+Loader = Callable[[str | Path, EngineConfig, OnProgress | None], LoadedModel]
 """As `load_model`; benchmarks and tests bring their own."""
 
 
@@ -114,7 +114,7 @@ def set_threads(config: EngineConfig) -> None:
 def load_model(
     model: str | Path,
     settings: EngineConfig,
-    on_progress: Progress | None,
+    on_progress: OnProgress | None,
     accelerator: Accelerator | None = None,
 ) -> LoadedModel:
     """Read a model, and allocate its KV cache and the host memory for swapped blocks.
@@ -122,8 +122,8 @@ def load_model(
     Args:
         model: `demo`, a local folder, or a Hugging Face id.
         settings: Of the engine.
-        on_progress: Told how far the weights are.
-        accelerator: What to take for the GPU; None looks for one.
+        on_progress: Called with the bytes of weights that are read, and all of them.
+        accelerator: The GPU to use; None looks for one.
 
     Raises:
         ModelError: The model cannot be loaded.
@@ -174,7 +174,7 @@ def new_host_pool(
     Args:
         place: Where the model runs.
         model: Its shape.
-        kv_cache: Its pool of blocks; what is in them may change.
+        kv_cache: Its pool of blocks, whose contents are overwritten.
         plan: The size of both pools; None is returned where that is 0.
     """
     num_blocks = plan.num_host_blocks
@@ -263,8 +263,8 @@ def replan_memory(
 
 
 def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:
-    """Build what checks requests against the model and the server."""
-    limits = Limits(
+    """Build the preparer, which checks requests against the limits of model and server."""
+    limits = RequestLimits(
         vocab_size=loaded.config.spec.vocab_size,
         text=TextLimits(
             max_bytes=config.max_text_bytes,

@@ -24,7 +24,7 @@ from chairlift.types import Accepted
 logger = logging.getLogger(__name__)
 
 IDLE_BEAT_S = 1.0
-"""An idle thread wakes this often, to show that it lives."""
+"""An idle thread wakes this often, as a sign of life."""
 
 _SHORTEST_WAIT_S = 0.001
 _MAX_UNDELIVERED = 64
@@ -44,7 +44,7 @@ class Delivery:
     """The result of one turn of the thread, for the event loop."""
 
     answers: list[Answer]
-    """To the requests submitted before this turn; they come before the events."""
+    """Answers to the requests submitted before this turn; they precede the events."""
     output: StepOutput | None
     """None when the engine is down: no event follows for any request."""
     sent_ns: int
@@ -52,7 +52,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoopProgress:
     """Signs of life, for health; nanoseconds of the engine's clock."""
 
     num_steps: int
@@ -87,7 +87,7 @@ class EngineLoop:
         self.engine = engine
         self.load: _core.Load = engine.load()
         now = engine.clock()
-        self.progress = Progress(num_steps, now, now, has_work=False)
+        self.progress = LoopProgress(num_steps, now, now, has_work=False)
         self.watched = False
         self._deliver = deliver
         self._commands: list[Callable[[], Answer | None]] = []
@@ -205,11 +205,11 @@ class EngineLoop:
         self.load = output.load
         has_work = output.load.num_waiting + output.load.num_running > 0
         if output.record is None:
-            self.progress = Progress(
+            self.progress = LoopProgress(
                 self.progress.num_steps, self.progress.last_step_ns, now, has_work
             )
         else:
-            self.progress = Progress(self.progress.num_steps + 1, now, now, has_work)
+            self.progress = LoopProgress(self.progress.num_steps + 1, now, now, has_work)
             self._checked_idle = False
 
     def _send(self, delivery: Delivery) -> None:
@@ -221,7 +221,7 @@ class EngineLoop:
 
     def _wait_for_credit(self) -> None:
         while not self._credits.acquire(timeout=IDLE_BEAT_S):
-            # The event loop lags, the engine does not.
+            # The engine waits for the event loop; it is not stuck.
             self.engine.stepper.alive_ns = self.engine.clock()
             if self._stopping:
                 return

@@ -21,7 +21,7 @@ _SEED_SIGN = 1 << 63
 
 
 class StepInputs(NamedTuple):
-    """What one forward pass takes; views into buffers of the runner, valid until the step ends."""
+    """The inputs of one forward pass: views of the runner's buffers, valid until the step ends."""
 
     input_ids: Tensor
     """int32 `[T]`"""
@@ -31,9 +31,9 @@ class StepInputs(NamedTuple):
     copies: Tensor
     """int32 `[., 2]`: blocks that are copied before anything is written, from and to."""
     swap_in: Tensor
-    """int32 `[., 2]`: blocks that come from host memory before that: host, device."""
+    """int32 `[., 2]`: blocks that are swapped in before that: host, device."""
     swap_out: Tensor
-    """int32 `[., 2]`: blocks that go to host memory before all: device, host."""
+    """int32 `[., 2]`: blocks that are swapped out first of all: device, host."""
 
     def part(self, start: int, end: int) -> "StepInputs":
         """Return the rows from `start` to before `end` as a step of their own, with no moves."""
@@ -71,7 +71,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What one step drew, or will have drawn when `wait` returns; S sample slots."""
+    """The draws of one step, known when `wait` returns; S sample slots."""
 
     tokens: Tensor
     """int32 `[S]`"""
@@ -196,7 +196,7 @@ class ModelRunner:
     Attributes:
         model: The model.
         kv_cache: The pool of KV blocks.
-        host_pool: The pool of those of preempted requests; None is none.
+        host_pool: The pool of swapped blocks; None without one.
         sampler: Draws tokens.
         sample_ns: Time spent on drawing, until it is set to 0.
     """
@@ -270,7 +270,7 @@ class ModelRunner:
             slot_mapping=buffers.slot_mapping[:, :num_tokens],
             block_tables=self._block_tables,
             block_size=self._block_size,
-            # A token of each row, which samples: nothing but their number decides the views.
+            # Each row has one token, which samples: the views depend on the number of rows alone.
             views=(turn, num_rows) if num_rows == num_tokens == num_samples else None,
         )
         numbers = plan.numpy()
@@ -309,11 +309,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def move_blocks(self, inputs: StepInputs) -> None:
-        """Bring blocks where a step expects them; a block that leaves may be written right after.
+        """Move blocks to where a step expects them; a block that is swapped out is then free.
 
-        First to and from host memory, then copies of those that the step is about to write and
-        others still read. It is not part of `run`: a step that fails runs again in parts, and no
-        part can do without these.
+        Blocks are first swapped out and in; then blocks are copied that the step writes and other
+        requests still read. This is not part of `run`: a step that fails runs again in parts, and
+        every part needs these blocks.
         """
         if self.host_pool is not None and len(inputs.swap_out) + len(inputs.swap_in) > 0:
             self._swap(self.host_pool, inputs)
@@ -321,7 +321,7 @@ class ModelRunner:
             self.model.backend.copy_blocks(self.kv_cache, self.kv_cache, inputs.copies)
 
     def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
-        """Copy to and from host memory; what comes may be written where what goes was read."""
+        """Swap blocks out, then in: a block may be swapped in where one was swapped out."""
         copy_blocks = self.model.backend.copy_blocks
         if len(inputs.swap_out) > 0:
             copy_blocks(host_pool, self.kv_cache, inputs.swap_out)

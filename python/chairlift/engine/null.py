@@ -15,7 +15,7 @@ from chairlift.attention.cpu import CpuBackend
 from chairlift.config import EngineConfig
 from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
-from chairlift.engine.loading import LoadedModel, Progress
+from chairlift.engine.loading import LoadedModel, OnProgress
 from chairlift.engine.model_runner import ModelRunner, RunnerShape, Sampled, StepInputs
 from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
@@ -48,7 +48,7 @@ class NullEngine(Engine):
 
 
 def _load(
-    period_ns: int, model: str | Path, config: EngineConfig, on_progress: Progress | None
+    period_ns: int, model: str | Path, config: EngineConfig, on_progress: OnProgress | None
 ) -> LoadedModel:
     """Read the model; no KV cache is allocated, however long the contexts."""
     folder = resolve_model(str(model))

@@ -124,7 +124,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What the model and this server can hold."""
 
     vocab_size: int
@@ -139,7 +139,7 @@ class Preparer:
     """Tokenizes, validates and fills defaults."""
 
     def __init__(
-        self, config: EngineConfig, encoder: Encoder, limits: Limits, defaults: Sampling
+        self, config: EngineConfig, encoder: Encoder, limits: RequestLimits, defaults: Sampling
     ) -> None:
         """Keep the limits and defaults that every request is checked against.
 

@@ -140,7 +140,7 @@ class TextQueue:
         self._threads = ThreadPoolExecutor(self._num_free, thread_name_prefix="chairlift-text")
         self._running: dict[str, int] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By tenant; the first in the dictionary is the next whose turn it is."""
+        """Waiters by tenant; the first tenant in the dictionary is served next."""
         self._num_bytes: dict[str, int] = {}
         """Of the texts that wait, by tenant."""
 
@@ -161,17 +161,17 @@ class TextQueue:
                 `QUEUE_TIMEOUT`: no thread was free in time; `DRAINING`: after `close`.
         """
         limit_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
-        await self._enter(tenant, size + _OWN_BYTES, limit_s)
+        await self._acquire(tenant, size + _OWN_BYTES, limit_s)
         loop = asyncio.get_running_loop()
         try:
             future = self._threads.submit(work)
         except RuntimeError:
-            self._leave(tenant)
+            self._release(tenant)
             raise refusal(Reason.DRAINING) from None
 
         def ended(_: Future[_T]) -> None:
             with suppress(RuntimeError):  # The event loop is closed.
-                loop.call_soon_threadsafe(self._leave, tenant)
+                loop.call_soon_threadsafe(self._release, tenant)
 
         # The thread is free when the work has ended, even if the caller was cancelled before.
         future.add_done_callback(ended)
@@ -181,43 +181,43 @@ class TextQueue:
         """Refuse what waits and what comes; what runs ends by itself."""
         self._threads.shutdown(wait=False)
         for queue in self._waiting.values():
-            for turn in queue:
-                if not turn.done():
-                    turn.set_exception(refusal(Reason.DRAINING))
+            for waiter in queue:
+                if not waiter.done():
+                    waiter.set_exception(refusal(Reason.DRAINING))
 
-    async def _enter(self, tenant: str, size: int, timeout_s: float) -> None:
+    async def _acquire(self, tenant: str, size: int, timeout_s: float) -> None:
         """Wait for a thread."""
         if not self._waiting.get(tenant) and self._may_run(tenant):
-            self._take(tenant)
+            self._start(tenant)
             return
         self._check_room(tenant, size)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = self._waiting.setdefault(tenant, deque())
-        queue.append(turn)
+        queue.append(waiter)
         self._num_bytes[tenant] = self._num_bytes.get(tenant, 0) + size
         try:
             async with asyncio.timeout(timeout_s):
-                await turn
+                await waiter
         except TimeoutError:
-            self._give_up(turn, tenant)
+            self._drop_waiter(waiter, tenant)
             message = f"the text was not tokenized within {timeout_s:.3g} s"
             raise RequestError(Reason.QUEUE_TIMEOUT, message, retry_after_s=_RETRY_S) from None
         except asyncio.CancelledError:
-            self._give_up(turn, tenant)
+            self._drop_waiter(waiter, tenant)
             raise
         finally:
             self._num_bytes[tenant] -= size
             if not self._num_bytes[tenant]:
                 del self._num_bytes[tenant]
             with suppress(ValueError):
-                queue.remove(turn)
+                queue.remove(waiter)
             if not queue and self._waiting.get(tenant) is queue:
                 del self._waiting[tenant]
 
-    def _give_up(self, turn: "asyncio.Future[None]", tenant: str) -> None:
-        """Pass on a turn that came in the moment in which nothing waited for it any more."""
-        if turn.done() and not turn.cancelled() and turn.exception() is None:
-            self._leave(tenant)
+    def _drop_waiter(self, waiter: "asyncio.Future[None]", tenant: str) -> None:
+        """Release a thread that was assigned to a waiter just when its wait ended."""
+        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self._release(tenant)
 
     def _check_room(self, tenant: str, size: int) -> None:
         own, total = self._num_bytes.get(tenant, 0), sum(self._num_bytes.values())
@@ -231,11 +231,11 @@ class TextQueue:
     def _may_run(self, tenant: str) -> bool:
         return self._num_free > 0 and self._running.get(tenant, 0) < self._most
 
-    def _take(self, tenant: str) -> None:
+    def _start(self, tenant: str) -> None:
         self._num_free -= 1
         self._running[tenant] = self._running.get(tenant, 0) + 1
 
-    def _leave(self, tenant: str) -> None:
+    def _release(self, tenant: str) -> None:
         """Free a thread, and give it to the next tenant that may have one."""
         self._num_free += 1
         self._running[tenant] -= 1
@@ -247,12 +247,12 @@ class TextQueue:
                 queue.popleft()
             if queue and self._may_run(following):
                 queue.popleft().set_result(None)
-                self._take(following)
+                self._start(following)
                 self._waiting[following] = self._waiting.pop(following)
 
 
 def is_short(request: Request) -> bool:
-    """Return whether preparing takes no time; a prompt that is none is refused at once."""
+    """Return whether preparing takes no time; a value that is no prompt is refused at once."""
     prompt: object = getattr(request, "prompt", None)
     if isinstance(prompt, Chat) or isinstance(_first(prompt), Mapping):
         return False

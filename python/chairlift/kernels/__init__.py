@@ -1,6 +1,6 @@
 """Kernels as functions of tensors: `cpu` on this machine's cores, `cuda` on a GPU.
 
-Both offer `Kernels`, and a model is given one of them. What is named here is the CPU's.
+Both implement `Kernels`; a model uses one of them. The names exported here are the CPU's.
 """
 
 from chairlift.kernels.cpu import Linear, add_rms_norm, rms_norm, rope_, silu_mul

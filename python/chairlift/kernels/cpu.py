@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.kernels.limits import Limits
+from chairlift.kernels.limits import ShapeLimits
 
-LIMITS: Final = Limits(
+LIMITS: Final = ShapeLimits(
     head_dims=range(_core.HEAD_DIM_STEP, _core.MAX_HEAD_DIM + 1, _core.HEAD_DIM_STEP),
     head_dims_text=f"a multiple of {_core.HEAD_DIM_STEP} up to {_core.MAX_HEAD_DIM}",
     max_int8_inputs=_core.MAX_INT8_INPUTS,
 )
-"""The shapes that these kernels run: what `_core` says of itself."""
+"""The shapes that these kernels run, as `_core` declares them."""
 
 
 class Linear:
@@ -48,7 +48,7 @@ class Linear:
 
     @property
     def num_bytes(self) -> int:
-        """Of the packed weights."""
+        """Bytes of the packed weights."""
         return _core.linear_bytes(
             self.out_features, self.in_features, self.dtype.itemsize, self.quantize
         )
@@ -77,7 +77,7 @@ def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = No
 def linear_bytes(
     out_features: int, in_features: int, dtype: torch.dtype, quantize: str | None
 ) -> int:
-    """Return what the packed weights of a layer take."""
+    """Return the bytes of the packed weights of a layer."""
     return _core.linear_bytes(out_features, in_features, dtype.itemsize, quantize)
 
 

@@ -1,4 +1,4 @@
-"""What a model asks of the kernels of a device."""
+"""The interface between a model and the kernels of a device."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class LinearLayer(Protocol):
-    """A linear layer whose weights are where its kernels want them."""
+    """A linear layer whose weights are laid out for its kernels."""
 
     @property
     def in_features(self) -> int:
@@ -19,7 +19,7 @@ class LinearLayer(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights as they are stored."""
+        """Bytes of the weights as they are stored."""
 
     def __call__(
         self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None

@@ -1,4 +1,4 @@
-"""What shapes the kernels of a device can run: checked before a model is read, field by field."""
+"""The shapes that the kernels of a device can run; checked before a model is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class Shape(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ShapeLimits:
     """The shapes that the kernels of a device can run; 0 is no limit."""
 
     head_dims: Sequence[int]
     head_dims_text: str
-    """The same, as a message says it."""
+    """The same in the words of an error message."""
     width_step: int = 1
     """`hidden_size` and `intermediate_size` are multiples of this."""
     max_hidden_size: int = 0

@@ -1,9 +1,8 @@
 """Chat templates: conversations to the text that a model was trained on.
 
-A template is Jinja code that comes with the model. It sees what it sees in `transformers`
-(`apply_chat_template`), and runs in Jinja's sandbox, since a model is data from elsewhere. The
-sandbox bounds neither time nor memory: `template_process.py` runs this module in a process that
-does.
+A template is Jinja code that comes with the model. It has the variables that `transformers` passes
+(`apply_chat_template`), and runs in Jinja's sandbox, since a model is not trusted. The sandbox
+limits neither time nor memory: `template_process.py` runs this module in a process that does.
 """
 
 import json
@@ -32,9 +31,9 @@ def render(
 
     Args:
         template: Jinja source.
-        messages: Turns with `role`, `content` and whatever else the template knows.
-        add_generation_prompt: Ends with what opens the model's turn.
-        variables: What else the template sees: special tokens, arguments of the request.
+        messages: Mappings with `role`, `content` and perhaps `name`.
+        add_generation_prompt: End with the text that begins the model's answer.
+        variables: Further variables: special tokens, arguments of the request.
         max_bytes: The most that the text may have in UTF-8; None is no limit.
 
     Raises:

@@ -1,7 +1,8 @@
 """What a model is, read from its folder: `config.json` and `generation_config.json`.
 
-A family (`families/`) turns the fields into a `ModelSpec`. Whatever would change the result and is
-not understood is an error: a model either computes what `transformers` computes or does not load.
+A family (`families/`) turns the fields into a `ModelSpec`. A field that would
+change the result and is not supported is an error: a model either computes what `transformers`
+computes or does not load.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from chairlift.model.tensors import CheckpointNames
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling that the model's authors recommend; None where they say nothing."""
+    """Sampling recommended by the model's authors; None where there is no recommendation."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -30,7 +31,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One model; every field resolved, none changed after."""
+    """One model; every field is resolved, and none changes later."""
 
     architecture: str
     """Name in `FAMILIES`."""
@@ -106,7 +107,7 @@ def _refuse_unsupported(fields: Fields) -> None:
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
-    # The same memory, which the checkpoint's author chose; no kernel of a CPU computes in float16.
+    # The same memory; no kernel of a CPU computes in float16.
     "float16": torch.bfloat16,
 }
 

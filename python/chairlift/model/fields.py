@@ -1,4 +1,4 @@
-"""JSON files of a model folder, read with their types checked; every mistake is one clear line."""
+"""JSON files of a model folder, read with their types checked; every error is one line."""
 
 import json
 import stat
@@ -18,8 +18,8 @@ MOST_OF: Final = {
     "num_attention_heads": 2**14,
     "num_key_value_heads": 2**14,
 }
-"""The largest integers of fields whose products are sizes of memory, or that something loops over:
-several times what any model has."""
+"""The largest integers of fields whose products are sizes of memory, or bounds of loops: several
+times the largest value of any model."""
 MOST_JSON_BYTES: Final = 64 << 20
 """Of a file with settings; the largest real ones, indices of many shards, take a few megabytes."""
 
@@ -80,7 +80,7 @@ class Fields:
             return None
         if not isinstance(value, int | float) or isinstance(value, bool):
             self.fail(name, "a number")
-        # Of NaN both are false.
+        # Both comparisons are false for NaN.
         if not 0 <= value <= most:
             limit = "3.4e38" if most == _FLOAT32_MAX else f"{most:g}"
             self.fail(name, f"a number from 0 to {limit}")
@@ -135,7 +135,7 @@ def optional_json(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError:
-        pass  # which is the reader's to describe
+        pass  # read_json raises the error
     return read_json(path)
 
 
@@ -194,7 +194,7 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def one_line(text: str, most: int = _MOST_SHOWN) -> str:
-    """Return the first characters of a text that comes from outside, fit for a message."""
+    """Return the first characters of a text that comes from outside, for use in a message."""
     line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
     return line if len(line) <= most else f"{line[: most - 3]}..."
 

@@ -1,4 +1,4 @@
-"""Finds a model by its name, without torch: a name that is wrong is refused in a moment."""
+"""Finds a model by its name, without torch, so that a wrong name is refused at once."""
 
 import re
 from collections.abc import Callable

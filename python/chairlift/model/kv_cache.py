@@ -1,4 +1,4 @@
-"""How much memory keys and values get, and the pool that holds them.
+"""The memory of keys and values: its size, and the pool that holds them.
 
 The pool is an array of blocks of one size. A block holds `block_size` tokens for the layers of one
 KV group; groups (layers that share a window) draw from the same pool, so a block has room for the
@@ -24,9 +24,9 @@ MEMORY_FRACTION = 0.25
 TOUCHED_BYTES = 256 << 20
 """Of a CPU's KV cache, written at load: a first touch of a page, which a virtual
 machine may have to ask its host for, takes longer than computing what goes there. These blocks are
-the first in use; more costs memory that a small server never needs."""
+the first in use; touching more costs memory that a small server never needs."""
 MOST_BLOCKS = 2**27 - 1
-"""Of a pool: the place of each of their 16 tokens is an int32."""
+"""Of a pool: the slot of each of their 16 tokens is an int32."""
 
 
 def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
@@ -84,8 +84,8 @@ def plan_blocks(
 ) -> int:
     """Return the number of blocks of the pool, the null block included.
 
-    Without `kv_cache_memory` that is what `max_num_seqs` sequences of full length can fill, as far
-    as a part of the memory goes.
+    Without `kv_cache_memory` the pool has the blocks of `max_num_seqs` sequences of full length, or
+    those that fit into a fraction of the memory.
 
     Args:
         settings: The engine's.

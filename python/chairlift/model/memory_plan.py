@@ -1,4 +1,4 @@
-"""Where the bytes of a model go, known before a weight is read.
+"""The memory of a model by part, computed before a weight is read.
 
 ```text
 weights       what `load_weights` packs, and the tables of RoPE
@@ -40,11 +40,11 @@ class MemoryPlan:
     """Of host memory, for blocks of preempted requests."""
     num_host_blocks: int = 0
     is_dedicated: bool = False
-    """All else is in a device's own memory; those blocks are in the host's."""
+    """Swapped blocks are in host memory, everything else in the device's own."""
 
     @property
     def total_bytes(self) -> int:
-        """All of it where the model is; the process takes some hundred megabytes beside."""
+        """Memory where the model is; the process uses some hundred megabytes beside."""
         swap_bytes = 0 if self.is_dedicated else self.swap_bytes
         return self.weight_bytes + self.kv_cache_bytes + self.activation_bytes + swap_bytes
 
@@ -91,8 +91,8 @@ def plan_memory(
         model: The model's.
         backend: Knows the size of a block.
         memory: Bytes this process may use; None asks the system.
-        is_dedicated: The memory is for this model alone: the cache gets what the rest leaves of
-            nine tenths of it.
+        is_dedicated: The memory is for this model alone: the cache takes what weights and
+            activations leave of nine tenths of it.
 
     Raises:
         ConfigError: The KV cache does not hold one block per group beside the null block, or the

@@ -1,4 +1,4 @@
-"""Safetensors files, read and not mapped: a file that shrinks meanwhile is an error, not a signal.
+"""Safetensors files, read and not mapped: a file that shrinks is an error, not a signal.
 
 ```text
 8 bytes   length of the header, little endian
@@ -69,7 +69,7 @@ class StoredTensor:
         rest = numbers.view(torch.uint8).numpy().data
         try:
             self.file.seek(begin)
-            # A read may give less than there is, and lets other threads run meanwhile.
+            # A read may return less than was asked for; other threads run meanwhile.
             while rest and (num_read := self.file.readinto(rest)):
                 rest = rest[num_read:]
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Renders conversations in a process that can be ended: `template_worker.py` is its other side."""
+"""Renders conversations in a process that can be killed, which runs `template_worker.py`."""
 
 import json
 import os
@@ -24,7 +24,7 @@ MAX_START_S: Final = 30.0
 """From the start of the process until it takes conversations."""
 
 MAX_WAIT_S: Final = 10.0
-"""For one answer, which takes little more than its processor time unless the machine is busy."""
+"""For one rendering; on an idle machine it takes little more than its processor time."""
 
 _MAIN: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
@@ -37,7 +37,7 @@ class _Ended(Exception):
 
 
 class TemplateProcess:
-    """One process, started with the first conversation and again after each end.
+    """One process, started with the first conversation, and again after it has ended.
 
     Any thread may call `render` at any time; renderings come one after another.
     """
@@ -68,7 +68,7 @@ class TemplateProcess:
         raise RequestError(Reason(answer["reason"]), answer["message"], field="chat")
 
     def _answer(self, message: bytes) -> dict[str, Any]:
-        # A process that was idle may have been ended from outside: another one is as good.
+        # An idle process may have been killed from outside: another one is started.
         if self._is_running():
             try:
                 return self._exchange(message)
@@ -140,7 +140,7 @@ class TemplateProcess:
             raise RequestError(Reason.INTERNAL, text, field="chat") from None
 
     def _stop(self) -> int:
-        """End the process; give its exit code, negative for a signal."""
+        """End the process; return its exit code, negative for a signal."""
         assert self._end is not None
         code = self._end()
         assert code is not None

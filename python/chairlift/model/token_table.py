@@ -1,8 +1,8 @@
-"""What each token id contributes to text, read from the decoder of a tokenizer.
+"""The bytes that each token id contributes to text, read from the decoder of a tokenizer.
 
 `tokenizers` decodes whole sequences. The decoders of byte-level BPE and of SentencePiece models
-work token by token, but for open characters, byte runs and the start of a text, which the core
-looks after. So a table of bytes per id can stand for them, and text streams without Python.
+work token by token, except for incomplete characters, byte runs and the start of a text, which the
+core handles. So a table of bytes per id replaces them, and text streams without Python.
 """
 
 import json
@@ -34,7 +34,7 @@ Replacements = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What a decoder does to tokens.
+    """The transformations of a decoder.
 
     Attributes:
         replacements: In every token but the first of a text.
@@ -64,10 +64,10 @@ class Decoding:
 
 
 def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:
-    """Read what the tokenizer's decoder does.
+    """Read the transformations of the tokenizer's decoder.
 
     Raises:
-        ModelError: There is no decoder, or it does what a table cannot hold; the message names it.
+        ModelError: There is no decoder, or a table cannot express one; the message names it.
     """
     if tokenizer.decoder is None:
         message = "the tokenizer has no decoder"

@@ -33,7 +33,7 @@ _RESERVED = frozenset(
         "mask_token",
     )
 )
-"""Names that templates know; those of the model's own special tokens are reserved besides."""
+"""Variables of templates; the names of the model's special tokens are reserved too."""
 
 _MOST_BYTES = 256 << 20
 """Of a tokenizer.json; those of 250,000 tokens take 35 MB."""
@@ -73,10 +73,10 @@ class Tokenizer:
         self._templates = TemplateProcess()
         self._backend = backend
         self._decoding = read_decoding(backend)
-        # A file may hold the limits of a training set; what to cut is the request's to say.
+        # A file may hold the limits of a training set; only the request decides what to cut.
         backend.no_truncation()
         backend.no_padding()
-        # What the configuration names is special even where tokenizer.json forgets it.
+        # Tokens that the configuration names are special, even if tokenizer.json omits them.
         known = {t for t in self.special_tokens.values() if backend.token_to_id(t) is not None}
         backend.add_special_tokens(sorted(known - _special_strings(backend)))
         self.bos_token_id = self._special_id("bos_token")
@@ -122,7 +122,7 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The least number that is above every id."""
+        """The least number above every id."""
         return max(self._backend.get_vocab().values(), default=-1) + 1
 
     @cached_property
@@ -132,7 +132,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether conversations are understood."""
+        """Whether the model has a chat template."""
         return "default" in self._chat_templates
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

@@ -1,7 +1,7 @@
 """Compiles kernels by NVRTC, in parallel, and keeps the machine code on disk.
 
-No GPU is needed, nor nvcc: the compiler is a library (`pip install chairlift[cuda]`). What is kept
-is named by a hash of all that it depends on, so that nothing on disk is ever stale.
+Neither a GPU nor nvcc is needed: the compiler is a library (`pip install chairlift[cuda]`). A file
+is named by a hash of everything that it depends on, so that no file on disk is ever stale.
 """
 
 import io
@@ -27,7 +27,7 @@ ARCHITECTURES: Final = ("sm_80", "sm_90a", "sm_100", "sm_120")
 OPTIONS: Final = {"std": "c++17", "ptxas_options": ["-v"]}
 """Of the compiler, beside the architecture and the folder of headers."""
 
-Progress = Callable[[int, int, str], None]
+OnKernelBuilt = Callable[[int, int, str], None]
 """Called with the kernels that are done, how many there are, and the name of the last one."""
 
 
@@ -38,17 +38,17 @@ class Binary:
     name: str
     """Its name expression."""
     symbol: bytes
-    """What it is called inside."""
+    """Its symbol in the machine code."""
     cubin: Path
 
 
 class Compiled(NamedTuple):
-    """What the compiler made of a kernel."""
+    """The output of the compiler for a kernel."""
 
     code: bytes
     symbol: bytes
     log: str
-    """Registers and spills, as the assembler tells them."""
+    """Registers and spills, as the assembler reports them."""
 
 
 def cache_folder() -> Path:
@@ -60,7 +60,7 @@ def cache_folder() -> Path:
 def build(
     names: Iterable[str],
     architecture: str,
-    on_progress: Progress | None = None,
+    on_progress: OnKernelBuilt | None = None,
     folder: Path | None = None,
 ) -> dict[str, Binary]:
     """Return the machine code of kernels, compiled now where it is not on disk.
@@ -68,7 +68,7 @@ def build(
     Args:
         names: Name expressions.
         architecture: Such as `sm_90a`.
-        on_progress: Told of each kernel, from this thread.
+        on_progress: Called for each kernel, on this thread.
         folder: Where machine code is kept; None is `cache_folder()`.
 
     Raises:
@@ -77,7 +77,7 @@ def build(
     """
     wanted = list(names)
     place = cache_folder() if folder is None else folder
-    # Whatever the machine code depends on beside its name.
+    # Everything that the machine code depends on beside its name.
     options = json.dumps(OPTIONS, sort_keys=True)
     common = f"{sources.digest()} {options} {architecture} {_compiler_name()}"
     binaries: dict[str, Binary] = {}

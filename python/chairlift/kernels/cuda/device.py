@@ -1,4 +1,4 @@
-"""What the engine needs of a device beside its kernels: memory, order, and recorded launches."""
+"""A device as the engine uses it beside its kernels: memory, streams, and recorded launches."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,23 +7,23 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from chairlift.kernels.cuda.build import Progress, architecture_of, build
+from chairlift.kernels.cuda.build import OnKernelBuilt, architecture_of, build
 from chairlift.kernels.cuda.launch import CudaLauncher, cuda_launcher
 from chairlift.kernels.cuda.sources import ModelKernels
 
 
 class Event(Protocol):
-    """A point in the work that was given to a device."""
+    """A point in the sequence of a device's launches."""
 
     def synchronize(self) -> None:
-        """Wait until the device has come to it."""
+        """Wait until the device has reached it."""
 
 
 class Recorder(Protocol):
-    """Records launches over memory that all its recordings share: one of them runs at a time."""
+    """Records launches; all its recordings share memory, so that only one runs at a time."""
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """Record launches; return what does all of them again, on the same memory, at once."""
+        """Record launches; return a function that replays all at once, on the same memory."""
 
 
 class Accelerator(Protocol):
@@ -39,14 +39,14 @@ class Accelerator(Protocol):
     def device(self) -> torch.device:
         """Where its tensors are."""
 
-    def load(self, kernels: ModelKernels, on_progress: Progress | None = None) -> None:
+    def load(self, kernels: ModelKernels, on_progress: OnKernelBuilt | None = None) -> None:
         """Make the kernels of a model ready to launch."""
 
     def free_bytes(self) -> int:
-        """Return how much memory a model may take."""
+        """Return the bytes of memory that a model may use."""
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Allocate zeros on the host that are copied to and from the device beside its work."""
+        """Allocate zeros on the host that can be copied to and from the device asynchronously."""
 
     def record(self) -> Event:
         """Mark the end of the launches so far; inside `side_stream`, of those there alone."""
@@ -82,7 +82,7 @@ class CudaDevice:
         # PyTorch's streams do not wait for the default stream by themselves.
         self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def load(self, kernels: ModelKernels, on_progress: Progress | None = None) -> None:
+    def load(self, kernels: ModelKernels, on_progress: OnKernelBuilt | None = None) -> None:
         """Compile what is not on disk, and load it.
 
         Raises:
@@ -93,7 +93,7 @@ class CudaDevice:
         cuda_launcher(self.device).add(binaries.values())
 
     def free_bytes(self) -> int:
-        """As the driver tells."""
+        """Return the free memory that the driver reports."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -115,7 +115,7 @@ class CudaDevice:
         stream.wait_event(event)
 
     def recorder(self) -> Recorder:
-        """As `Accelerator.recorder`: the graphs of a runner that is gone go before the next."""
+        """As `Accelerator.recorder`: the graphs of an earlier runner are freed before the next."""
         torch.cuda.synchronize(self.device)
         if self._recorder is not None:
             self._recorder.close()
@@ -140,7 +140,7 @@ class CudaRecorder:
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """Capture a CUDA graph; run the launches once before, for what they do the first time."""
+        """Capture a CUDA graph; run the launches once before, since the first run allocates."""
         launches()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
@@ -157,7 +157,7 @@ class CudaRecorder:
         return replay
 
     def close(self) -> None:
-        """End the graphs; nothing of them may be at work."""
+        """Free the graphs; none of them may be running."""
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()

@@ -49,7 +49,7 @@ _lock: Final = threading.Lock()
 
 
 def install(device: torch.device, launcher: Launcher) -> None:
-    """Make a launcher that of the tensors of a device, from now on."""
+    """Set the launcher for the tensors of a device."""
     _launchers[str(device)] = launcher
 
 
@@ -77,7 +77,7 @@ class _Stream(NamedTuple):
 
 
 class LoadedKernels:
-    """The kernels that are loaded on a device: each model adds some, and none goes.
+    """The kernels that are loaded on a device: each model adds some, and none is unloaded.
 
     A captured graph launches a kernel again by its address, so a kernel that was loaded once stays
     for as long as the process lives.

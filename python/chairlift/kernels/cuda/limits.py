@@ -6,13 +6,13 @@ import torch
 
 from chairlift.kernels.cuda.ops import MAX_DECODE_ROWS, NORM_BYTES, VECTOR_BYTES
 from chairlift.kernels.cuda.sources import HEAD_DIMS
-from chairlift.kernels.limits import Limits
+from chairlift.kernels.limits import ShapeLimits
 
 _SHARED_BYTES: Final = 99 << 10
 """Shared memory that a block may use on every GPU from compute capability 8.0 on."""
 _ITEM_BYTES: Final = torch.bfloat16.itemsize
 
-LIMITS: Final = Limits(
+LIMITS: Final = ShapeLimits(
     head_dims=HEAD_DIMS,
     head_dims_text="64, 96, 128 or 256",
     width_step=VECTOR_BYTES // _ITEM_BYTES,

@@ -1,8 +1,8 @@
 """Each kernel as an operation on tensors, and the `Kernels` of a GPU that a model is given.
 
-An operation checks nothing that its kernel's header promises; it knows grid, block and shared
-memory, and goes to the launcher of its tensors' device. All write to tensors of the caller,
-so that what PyTorch traces (`torch.library`) needs no more than to know which.
+An operation does not repeat the checks of its kernel; it chooses grid, block and shared memory, and
+calls the launcher of its tensors' device. All operations write to tensors of the caller, so that
+`torch.library` only needs to know which arguments are written.
 """
 
 from ctypes import c_float, c_int, c_longlong
@@ -72,7 +72,7 @@ def linear_bytes(
     dtype: torch.dtype,
     quantize: str | None,  # noqa: ARG001, none is
 ) -> int:
-    """Return what the weights of a layer take."""
+    """Return the bytes of the weights of a layer."""
     return out_features * in_features * dtype.itemsize
 
 
@@ -144,7 +144,7 @@ def kv_write(
     num_heads: int,
     eps: float,
 ) -> None:
-    """Norm and turn queries in place, and write normed and turned keys, and values.
+    """Norm and rotate queries in place; write normed and rotated keys, and values, to the cache.
 
     Args:
         qkv: `[T, (num_heads + 2 * num_kv_heads) * head_dim]`; its keys stay as they were.
@@ -193,7 +193,7 @@ def paged_decode(
     """Attention of rows with few queries, split by split; see `_core.attention_work`.
 
     Args:
-        out: `[T, num_heads, head_dim]`; rows without work are left alone.
+        out: `[T, num_heads, head_dim]`; rows without work stay unchanged.
         query: The same shape; tokens may be strided.
         cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
         block_table: int32 `[max_num_seqs, max_blocks_per_row]`.
@@ -203,7 +203,7 @@ def paged_decode(
         work: int32 `[., 4]`.
         num_work: int32 `[1]`: how many of `work` there are.
         workspace: float32 `[., workspace_rows, head_dim + 4]`: partial results.
-        counters: int32, at least `R * num_kv_heads`: zero, and zero again after.
+        counters: int32, at least `R * num_kv_heads`: zero before and after.
         split_len: Tokens of a split.
         window: 0 sees all.
         scale: Factor of the scores.
@@ -242,7 +242,7 @@ def paged_prefill(
     """Attention of rows with many queries, tile by tile; arguments as of `paged_decode`.
 
     Args:
-        out: Rows without tiles are left alone.
+        out: Rows without tiles stay unchanged.
         query: Of the step.
         cache: Of a layer.
         block_table: Of the layer's KV group.
@@ -304,7 +304,7 @@ def sample(
 def gather_tokens(
     input_ids: Tensor, last_token: Tensor, rows: Tensor, query_start_loc: Tensor
 ) -> None:
-    """Put the row's last sampled token in the place of each input id of -1.
+    """Replace each input id of -1 by the row's last sampled token.
 
     Args:
         input_ids: int32 `[T]`.
@@ -385,5 +385,5 @@ for _op in (
     *(rms_norm_out, silu_mul_out, kv_write, paged_decode, paged_prefill),
     *(sample, gather_tokens, scatter_tokens, copy_blocks),
 ):
-    # What is traced has the shapes that its caller gave it.
+    # A traced operation has the shapes of its arguments.
     _op.register_fake(lambda *_: None)

@@ -1,4 +1,4 @@
-"""What a machine must have for the kernels of a GPU to run, known before a model is read."""
+"""The requirements of the CUDA kernels, checked before a model is read."""
 
 from typing import Final, NamedTuple
 
@@ -8,7 +8,7 @@ from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.build import compiler_version, unknown_architecture
 
 CAPABILITY: Final = (8, 0)
-"""The oldest that has what `cuda/include/chairlift/mma.cuh` uses: `cp.async` and bfloat16."""
+"""The oldest with `cp.async` and bfloat16, which `cuda/include/chairlift/mma.cuh` uses."""
 
 DRIVERS: Final = {13: 580}
 """The oldest driver, on Linux, for machine code of a major version of CUDA."""

@@ -1,8 +1,8 @@
 """Where the device code is, and the names of the instantiations that a model needs.
 
 A kernel is named by its C++ name expression, such as
-`chairlift::paged_decode<chairlift::bfloat16, chairlift::bfloat16, 128>`: NVRTC compiles what it is
-asked for by that name, and a launch names it the same.
+`chairlift::paged_decode<chairlift::bfloat16, chairlift::bfloat16, 128>`: NVRTC compiles
+it by that name, and a launch uses the same name.
 """
 
 from hashlib import sha256
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import torch
 
 HEAD_DIMS: Final = (64, 96, 128, 256)
-"""Sizes of a head that the attention kernels come in."""
+"""Sizes of a head that the attention kernels are instantiated for."""
 
 ELEMENTS: Final = {
     torch.float32: "float",
@@ -21,7 +21,7 @@ ELEMENTS: Final = {
     torch.float16: "chairlift::float16",
     torch.float8_e4m3fn: "chairlift::float8_e4m3",
 }
-"""What an element type is called in C++."""
+"""Names of the element types in C++."""
 
 _FILES: Final = {"gather_tokens": "tokens.cu", "scatter_tokens": "tokens.cu"}
 """Of kernels whose file has another name."""
@@ -47,7 +47,7 @@ def source_of(name: str) -> Path:
 
 
 class ModelKernels(NamedTuple):
-    """What decides which instantiations a model needs."""
+    """The types and sizes that decide which instantiations a model needs."""
 
     dtype: torch.dtype
     """Of activations: bfloat16 or float16."""
@@ -79,7 +79,7 @@ def all_kernels() -> list[str]:
 
 
 def kernels_of(dtype: torch.dtype, head_dim: int) -> list[str]:
-    """Return the name of every instantiation that a model may need, whatever keeps its keys."""
+    """Return the name of every instantiation that a model may need, for all types of the cache."""
     both = (ModelKernels(dtype, kept, head_dim) for kept in (dtype, torch.float8_e4m3fn))
     return list(dict.fromkeys(name for model in both for name in model.names()))
 
