@@ -1,4 +1,4 @@
-"""Values that people type: sizes such as `2GiB`, durations such as `50ms`."""
+"""Values with units: sizes such as `2GiB`, durations such as `50ms`."""
 
 import re
 from collections.abc import Callable
@@ -34,16 +34,16 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*")
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `2GiB`, `512MB` or `1073741824`.
+    """Parse `2GiB`, `512MB` or `1073741824`; return bytes.
 
     Raises:
-        ConfigError: Not a size; the message shows one that is.
+        ConfigError: Not a size; the message has an example.
     """
     return int(_scaled(text, _BYTES, "a size such as 2GiB, 512MB or a number of bytes"))
 
 
 def format_size(num_bytes: int) -> str:
-    """Bytes as people read them: `2.00 GiB`."""
+    """Return a size with its unit: `2.00 GiB`."""
     for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if num_bytes >= factor:
             return f"{num_bytes / factor:#.3g}".rstrip(".") + f" {unit}"
@@ -51,10 +51,10 @@ def format_size(num_bytes: int) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `50ms`, `5s`, `2m` or `0.05`.
+    """Parse `50ms`, `5s`, `2m` or `0.05`; return seconds.
 
     Raises:
-        ConfigError: Not a duration; the message shows one that is.
+        ConfigError: Not a duration; the message has an example.
     """
     return _scaled(text, _SECONDS, "a duration such as 50ms, 5s or 2m")
 
@@ -68,17 +68,17 @@ def _scaled(text: str, units: dict[str, float] | dict[str, int], expected: str) 
 
 
 def duration(name: str, **option: Any) -> Any:  # noqa: ANN401, as typer.Option
-    """`typer.Option` whose value is a duration; the command gets seconds."""
+    """Return a `typer.Option` whose value is a duration; the command gets seconds."""
     return typer.Option(name, parser=_reported(parse_duration), metavar="DURATION", **option)
 
 
 def size(name: str, **option: Any) -> Any:  # noqa: ANN401, as typer.Option
-    """`typer.Option` whose value is a size; the command gets bytes."""
+    """Return a `typer.Option` whose value is a size; the command gets bytes."""
     return typer.Option(name, parser=_reported(parse_size), metavar="SIZE", **option)
 
 
 def _reported(parse: Callable[[str], object]) -> Callable[[object], object]:
-    """The parser with its errors told beside the option's name; defaults come parsed."""
+    """Return a parser whose errors name the option; defaults come parsed."""
 
     def parser(value: object) -> object:
         try:
