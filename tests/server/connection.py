@@ -1,6 +1,7 @@
 """Talks to a server in this process: many commands in, all events and the status out."""
 
 import asyncio
+import inspect
 from dataclasses import dataclass, field
 
 import grpc
@@ -129,21 +130,47 @@ class Serving:
         response = await self.health_stub.Check(health_pb2.HealthCheckRequest(service=service))
         return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
+    def num_ended(self, reason):
+        """How many requests have ended for a reason, by the server's own count."""
+        name, labels = "chairlift_requests_ended_total", {"reason": reason}
+        return self.server.metrics.registry.get_sample_value(name, labels)
+
     async def load(self):
         response = await self.info.GetLoad(server_pb2.GetLoadRequest())
         return response.load
 
+    async def until_load(self, condition):
+        """Wait until a condition of the load holds."""
+
+        async def holds():
+            return condition(await self.load())
+
+        await until(holds)
+
     async def until_idle(self):
         """Waits until the engine has nothing left; the pool must be full then."""
-        while True:
+
+        async def idle():
             load = await self.load()
-            if not load.num_running and not load.num_waiting:
-                break
-            await asyncio.sleep(0.005)
+            return None if load.num_running or load.num_waiting else load
+
+        load = await until(idle)
         assert load.num_rows_held == 0
         assert load.num_kv_tokens == 0
         assert load.num_free_blocks == load.num_blocks
         return load
+
+
+async def until(condition, *, within_s=60.0):
+    """Poll a condition, which may be a coroutine function; return what it returns once true."""
+    async with asyncio.timeout(within_s):
+        while True:
+            found = condition()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.005)
 
 
 async def receive(call):

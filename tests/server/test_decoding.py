@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 import pytest
-from chairlift.server.decoding import SHORT_BYTES, DecodingQueue
+from chairlift.server.receiving import SHORT_BYTES, DecodingQueue
 
 
 async def test_other_work_of_the_event_loop_comes_between_long_messages():

@@ -3,7 +3,7 @@
 import grpc
 from chairlift.v1 import generation_pb2 as pb
 
-from tests.server.connection import next_event, start
+from tests.server.connection import next_event, start, until
 
 
 async def test_it_returns_the_answer_of_generate(serve):
@@ -39,6 +39,7 @@ async def test_breaking_the_call_cancels_the_request(serve):
         )
         await call.read()
         call.cancel()
+        await until(lambda: server.num_ended("cancelled") == 1)
         await server.until_idle()
 
 

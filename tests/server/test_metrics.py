@@ -17,7 +17,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.connection import next_event, receive, start, status_of
+from tests.server.connection import next_event, receive, start, status_of, until
 
 PARTS_OF_A_REQUEST = [f"request_{part}_seconds" for part in ("queue", "prefill", "decode")]
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
@@ -164,10 +164,8 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
             for i in range(3):
                 await call.write(start(f"r{i}", max_tokens=200))
             assert await asyncio.to_thread(reached.wait, 60)
-            while len(server.server._context.live) < 3:
-                await asyncio.sleep(0.01)
-        while (await server.load()).num_waiting != 1:
-            await asyncio.sleep(0)
+            await until(lambda: len(server.server._context.live) == 3)
+        await server.until_load(lambda load: load.num_waiting == 1)
         with held(server.server.gate.engine().engine.runner) as reached:
             assert await asyncio.to_thread(reached.wait, 60)
             values = await scrape()
@@ -247,8 +245,11 @@ async def test_a_restart_of_the_engine_is_counted(serve, settings, scrape, monke
 
             broken.setattr(Engine, "advance", break_down)
             await server.say(start("a"))
-        while not (await scrape())["chairlift_engine_restarts_total"]:
-            await asyncio.sleep(0.01)
+        await until(
+            lambda: server.server.metrics.registry.get_sample_value(
+                "chairlift_engine_restarts_total"
+            )
+        )
         assert (await server.say(start("a"))).end("a").HasField("finished")
 
 

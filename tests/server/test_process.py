@@ -19,7 +19,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.server.connection import next_event, receive, start
+from tests.server.connection import next_event, receive, start, until
 
 PROGRAM = """
 import asyncio, sys
@@ -190,8 +190,7 @@ async def test_sigterm_finishes_running_streams_and_exits_0(spawn):
 async def test_a_signal_while_the_model_loads_ends_the_server(spawn, tmp_path):
     address = f"unix:{tmp_path}/lift.sock"
     process = spawn(address)
-    while not (tmp_path / "lift.sock").exists():
-        await asyncio.sleep(0.01)
+    await until((tmp_path / "lift.sock").exists)
     process.signal(signal.SIGINT)
     assert await process.end() == (0, "")
 

@@ -70,8 +70,7 @@ async def test_a_client_that_reads_late_gets_everything_in_fewer_events(serve):
             await call.write(start(f"r{i}", max_tokens=150))
         await call.write(cancel("r0"))
         await call.done_writing()
-        while (await server.load()).num_running or (await server.load()).num_waiting:
-            await asyncio.sleep(0.01)
+        await server.until_load(lambda load: not (load.num_running or load.num_waiting))
         received = await receive(call)
         for i in range(1, 64):
             assert len(received.tokens(f"r{i}")) == 150
@@ -90,8 +89,7 @@ async def test_requests_of_a_full_stream_are_suspended_until_it_is_read(serve, m
         for i in range(256):
             await call.write(start(f"r{i}", max_tokens=200, output=ALL))
         await call.done_writing()
-        while not (await server.load()).num_running_suspended:
-            await asyncio.sleep(0.01)
+        await server.until_load(lambda load: load.num_running_suspended)
         # The rows go to whoever wants them meanwhile.
         alone = (await server.say(start("b"))).tokens("b")
         assert len(alone) == 8
@@ -110,8 +108,7 @@ async def test_a_full_stream_that_breaks_frees_its_requests(serve, monkeypatch):
         call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
         for i in range(256):
             await call.write(start(f"r{i}", max_tokens=200, output=ALL))
-        while not (await server.load()).num_running_suspended:
-            await asyncio.sleep(0.01)
+        await server.until_load(lambda load: load.num_running_suspended)
         call.cancel()
         await server.until_idle()
         await channel.close()
