@@ -176,7 +176,7 @@ async def test_a_lost_connection_is_an_error_for_every_caller_and_the_next_call_
 
 
 async def test_no_server_is_a_server_error(tmp_path):
-    async with connect_async(f"unix:{tmp_path}/nobody.sock") as client:
+    async with connect_async(f"unix:{tmp_path}/absent.sock") as client:
         with pytest.raises(ServerError, match="UNAVAILABLE"):
             await client.generate([1]).text()
         with pytest.raises(ServerError, match="UNAVAILABLE"):
@@ -243,7 +243,7 @@ async def test_the_blocking_client_does_the_same(serve):
 
 async def test_the_blocking_client_raises_without_a_server(tmp_path):
     def work():
-        with connect(f"unix:{tmp_path}/nobody.sock") as client:
+        with connect(f"unix:{tmp_path}/absent.sock") as client:
             with pytest.raises(ServerError, match="UNAVAILABLE"):
                 client.generate([1]).text()
             with pytest.raises(ServerError, match="UNAVAILABLE"):

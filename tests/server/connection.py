@@ -19,7 +19,7 @@ from grpc_status import rpc_status
 
 
 def start(request_id="a", *, prompt=(1, 2, 3), max_tokens=8, temperature=0.0, **fields):
-    """A request over the tiny model that runs to its length unless told otherwise."""
+    """Return a request over the tiny model that runs to its length by default."""
     fields.setdefault("stopping", pb.Stopping(max_tokens=max_tokens, ignore_eos=True))
     fields.setdefault("sampling", pb.Sampling(temperature=temperature))
     fields.setdefault("output", pb.Output(token_ids=True))
@@ -118,7 +118,7 @@ class Serving:
         self.health_stub = health_pb2_grpc.HealthStub(channel)
 
     async def say(self, *commands):
-        """Sends commands, half-closes, and hears all that comes."""
+        """Send commands, half-close, and receive every event."""
         return await receive(self.generation.Generate(iter(commands)))
 
     async def one(self, command):
@@ -148,7 +148,7 @@ class Serving:
         await until(holds)
 
     async def until_idle(self):
-        """Waits until the engine has nothing left; the pool must be full then."""
+        """Wait until the engine has nothing left; the pool must be full then."""
 
         async def idle():
             load = await self.load()
@@ -174,7 +174,7 @@ async def until(condition, *, within_s=60.0):
 
 
 async def receive(call):
-    """Hears a stream to its end."""
+    """Receive a stream to its end."""
     received = Received()
     try:
         while (response := await call.read()) is not grpc.aio.EOF:
@@ -186,7 +186,7 @@ async def receive(call):
 
 
 async def next_event(call, kind):
-    """Reads a stream up to the first event of a kind; gives all events so far."""
+    """Read a stream up to the first event of a kind; return all events so far."""
     events = []
     while not any(event.HasField(kind) for event in events):
         response = await call.read()

@@ -1,4 +1,4 @@
-"""A client that has half-closed gives no more credit: its requests end with what is paid for."""
+"""After a half-close no credit can come: requests end with the tokens that are paid for."""
 
 import random
 

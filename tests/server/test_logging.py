@@ -12,7 +12,7 @@ from tests.server.connection import next_event, receive, start, until
 
 @pytest.fixture
 def records(caplog):
-    """Gives the fields of the records with a message."""
+    """Return the fields of the records with a message."""
     caplog.set_level(logging.INFO)
     return lambda message: [r.fields for r in caplog.records if r.getMessage() == message]
 

@@ -30,7 +30,7 @@ def settings(free_port):
 
 @pytest.fixture
 def scrape(free_port):
-    """Gives the value of each sample: `name` or `name{label=value}`, histograms by their sums."""
+    """Return the value of each sample: `name` or `name{label=value}`, histograms by their sums."""
 
     def now():
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics") as response:
@@ -46,7 +46,7 @@ def scrape(free_port):
 
 @contextmanager
 def held(runner):
-    """Keeps the engine thread inside a step, so that one scrape sees one state."""
+    """Keep the engine thread inside a step, so that one scrape sees one state."""
     run, reached, opened = runner.run, threading.Event(), threading.Event()
 
     def hold(inputs):
@@ -89,7 +89,7 @@ async def test_requests_and_tokens_are_counted(serve, settings, scrape):
     assert values["chairlift_generated_tokens_total"] >= 17
     assert values["chairlift_time_to_first_token_seconds_count"] == 3
     assert values["chairlift_inter_token_latency_seconds_count"] >= 14
-    # Nobody asks what became of a request whose client has left.
+    # The end of a request whose client has disconnected is no event.
     assert values["chairlift_request_seconds_count"] == 3
     for part in ("queue", "prefill", "decode"):
         assert values[f"chairlift_request_{part}_seconds_count"] == 2
@@ -160,7 +160,7 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
     async with serve(server=settings, max_num_seqs=2) as server:
         call = server.generation.Generate()
         with held(server.server.gate.engine().engine.runner) as reached:
-            # While the first step stands still the others queue up; the next one takes one of them.
+            # While the first step is held the others queue up; the next step admits one of them.
             for i in range(3):
                 await call.write(start(f"r{i}", max_tokens=200))
             assert await asyncio.to_thread(reached.wait, 60)

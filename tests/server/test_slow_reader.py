@@ -1,4 +1,4 @@
-"""Clients that do not read hurt nobody but themselves."""
+"""A client that does not read delays no other client."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_5
 
 
 async def flood(call, num):
-    """Sends commands that are each answered by a refusal, until the stream takes no more."""
+    """Send commands that are each answered by a refusal, until the stream takes no more."""
     wrong = pb.GenerateRequest(update=pb.Update(request_id="x" * 128))
     for _ in range(num):
         await call.write(wrong)
@@ -90,7 +90,7 @@ async def test_requests_of_a_full_stream_are_suspended_until_it_is_read(serve, m
             await call.write(start(f"r{i}", max_tokens=200, output=ALL))
         await call.done_writing()
         await server.until_load(lambda load: load.num_running_suspended)
-        # The rows go to whoever wants them meanwhile.
+        # Other requests may have the rows meanwhile.
         alone = (await server.say(start("b"))).tokens("b")
         assert len(alone) == 8
         received = await receive(call)

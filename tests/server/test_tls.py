@@ -1,4 +1,4 @@
-"""TLS: who may listen beyond loopback, who may connect, and files that change meanwhile."""
+"""TLS: listening beyond loopback, connecting, and files that change meanwhile."""
 
 import asyncio
 import ssl

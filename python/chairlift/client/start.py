@@ -82,7 +82,7 @@ _PATHS: Final = {
 
 
 class _Given:
-    """The options that are not None; each method checks one and gives it, or None."""
+    """The options that are not None; each method checks one and returns it, or None."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options

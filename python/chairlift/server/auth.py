@@ -124,7 +124,7 @@ def _values(metadata: Metadata, key: str) -> list[bytes]:
 def certificate_tenant(auth_context: Mapping[str, Sequence[bytes]]) -> str | None:
     """Return `KIND:NAME` of the first name in a certificate that gRPC has verified.
 
-    A certificate authority gives names of several kinds, and vouches for each by other rules: `a`
+    A certificate authority issues names of several kinds, and verifies each by other rules: `a`
     as a host name and `a` as a common name may be two clients. The kind is part of the tenant, so
     that they stay two; and no tenant of a token has a colon, so that a certificate is never a
     token's tenant.

@@ -32,14 +32,16 @@ Call = Callable[[int], object]
 
 
 class BenchDevice(StrEnum):
-    """Whose kernels."""
+    """The device of the kernels."""
 
     CPU = "cpu"
     CUDA = "cuda"
 
 
 def kernels(
-    model: Annotated[str, typer.Argument(help="Whose shapes: demo, a folder or an id.")] = "demo",
+    model: Annotated[
+        str, typer.Argument(help="Model of the shapes: demo, a folder or an id.")
+    ] = "demo",
     *,
     rows: Annotated[
         list[int] | None,
