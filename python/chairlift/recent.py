@@ -22,7 +22,7 @@ class Recent(Generic[Key]):
         """Start empty.
 
         Args:
-            clock: Gives seconds.
+            clock: Returns seconds.
         """
         self._clock = clock
         self._slots: deque[tuple[int, Counter[Key]]] = deque(maxlen=_NUM_SLOTS)

@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def run(name: str, scale: Scale, scratch: Path) -> str:
-    """Runs a scenario on servers of its own; gives its row of the table."""
+    """Run a scenario on servers of its own; return its row of the table."""
     folder = scratch / name
     folder.mkdir()
     lab = Lab(scratch / "model", folder, is_talking=True)
@@ -48,7 +48,7 @@ def run(name: str, scale: Scale, scratch: Path) -> str:
 
 
 async def judged(scenario: ModuleType, scale: Scale, lab: Lab) -> Figures:
-    """Runs it; where it fails, what its servers say and wait for is told, too."""
+    """Run it; if it fails, add the logs and the waiting tasks of its servers to the error."""
     try:
         return await scenario.run(scale, lab)
     except (AssertionError, TimeoutError):

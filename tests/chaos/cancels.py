@@ -44,7 +44,7 @@ async def run(scale, lab):
 
 
 async def caller(lab, stub, history, draw, scale):
-    """Makes calls until its share of the requests is done."""
+    """Make calls until its share of the requests is done."""
     ways = [by_command, by_breaking, by_breaking_early, by_deadline]
     while history.num_requests < REQUESTS[scale]:
         specs = [lab.traffic.draw(draw, f"r{i}") for i in range(draw.randrange(1, 9))]
@@ -53,7 +53,7 @@ async def caller(lab, stub, history, draw, scale):
 
 
 async def after_tokens(records, num):
-    """Waits until some request has so many tokens, or all have ended."""
+    """Wait until some request has so many tokens, or all have ended."""
     while not any(len(r.tokens) >= num for r in records.values()) and not all(
         r.end for r in records.values()
     ):
@@ -97,7 +97,7 @@ async def by_deadline(traffic, stub, specs, draw):
 
 
 async def cancelled_alone(lab, stub, history, i):
-    """With nobody else there, so that its blocks are the only ones."""
+    """Cancel a request that is alone, so that its blocks are the only ones in use."""
 
     async def disturb(call, records):
         await after_tokens(records, i % 5)

@@ -9,7 +9,7 @@ from tests.server.connection import next_event, start
 
 
 def stream(address, num_requests, pipe):
-    """Starts requests, tells when all run, and then reads until it is killed."""
+    """Start requests, report when all run, and then read until the process is killed."""
     asyncio.run(_stream(address, num_requests, pipe))
 
 

@@ -60,7 +60,7 @@ async def connect(server, draw):
 
 
 async def back_to(server, num_files):
-    """Waits until the server has closed what its clients have closed."""
+    """Wait until the server has closed what its clients have closed."""
     for _ in range(600):
         files = (await server.inside("figures"))["files"]
         # The good client's connection may come or go.

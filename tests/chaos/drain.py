@@ -1,4 +1,4 @@
-"""SIGTERM amid full load: what runs ends whole, what waits is told, nothing is lost."""
+"""SIGTERM under full load: running requests end whole, waiting ones fail, none is lost."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Every fault of the engine, under load: nobody waits for ever and neighbours notice nothing."""
+"""Every fault of the engine, under load: no client waits forever, and neighbours are unaffected."""
 
 import asyncio
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ async def run(scale, lab):
 
 
 async def strike(lab, case):
-    """One fault in one server; gives how many requests saw it."""
+    """One fault in one server; return how many requests saw it."""
     server = await lab.start(Setup(server={"step_timeout_s": STEP_TIMEOUT_S}))
     history = History(lab.scratch / "faults.jsonl")
     await server.inside("fault", case.fault)
@@ -84,7 +84,7 @@ async def strike(lab, case):
             history.note(*records)
         assert guilty.end == (case.guilty or "LENGTH"), (case, guilty)
         if case.exit_code:
-            # It ends by itself, in its time; until then everybody is told.
+            # It ends by itself, in its time; until then every request fails with a status.
             while server.process.exitcode is None:
                 record = await lab.traffic.one(stub, Spec("late", clean[0], 5))
                 history.note(record)

@@ -78,7 +78,7 @@ async def _send(stub, prompt, answer):
 
 
 async def beside(lab, server, work, *, num=1):
-    """Runs work beside good clients, as from another machine: it gets the time that they leave.
+    """Run work beside good clients, as from another machine: it gets the time that they leave.
 
     Returns:
         The clients' waits before it and during it.
@@ -100,7 +100,7 @@ async def beside(lab, server, work, *, num=1):
 
 
 async def beside_one(lab, server, work):
-    """Runs work beside a good client; gives the client's figures in words."""
+    """Run work beside a good client; return the client's figures in words."""
     (alone,), (during,) = await beside(lab, server, work)
     return in_words(alone, during, "alone")
 

@@ -39,7 +39,7 @@ async def run(scale, lab):
 
 
 async def caller(lab, stub, ends_s, draws, dice, scale):
-    """Makes calls until its share of the requests is done."""
+    """Make calls until its share of the requests is done."""
     while len(draws) < REQUESTS[scale]:
         drawn = [Draw(dice, f"r{i}") for i in range(dice.randrange(1, 6))]
         draws += drawn

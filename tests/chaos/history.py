@@ -57,7 +57,7 @@ class Record:
     """From the call to the first message, of `GenerateOne`."""
 
     def add(self, event):
-        """Notes an event."""
+        """Note an event."""
         kind = event.WhichOneof("event")
         if event.last:
             self.lasts.append(len(self.kinds))
@@ -82,13 +82,13 @@ class History:
         self.num_requests = 0
 
     def note(self, *records):
-        """Writes requests whose call has ended."""
+        """Write requests whose call has ended."""
         for record in records:
             self.num_requests += 1
             self._file.write(json.dumps(asdict(record)) + "\n")
 
     def check(self, answers, **rules):
-        """Judges all of it; gives the records.
+        """Judges all of it; return the records.
 
         Raises:
             AssertionError: With the first requests that no correct server could have answered so.

@@ -34,7 +34,7 @@ async def run(scale, lab):
 
 
 async def connection(server, draw):
-    """Sends calls of random paths on one connection; each is answered or ends the connection."""
+    """Send calls of random paths on one connection; each is answered or ends the connection."""
     host, _, port = server.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(raw_http2.preface())

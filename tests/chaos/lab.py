@@ -32,7 +32,7 @@ class ServerProcess:
         self._pipe = pipe
 
     async def inside(self, *question):
-        """Asks the process: see `served.Inside`."""
+        """Request the process: see `served.Inside`."""
         self._pipe.send(question)
         answer = await next_message(self._pipe)
         if isinstance(answer, Exception):
@@ -43,7 +43,7 @@ class ServerProcess:
         os.kill(self.process.pid, number)
 
     async def exit_code(self):
-        """Waits for the end; 137 after a kill."""
+        """Wait for the end; 137 after a kill."""
         code = await end(self.process)
         return code if code >= 0 else 128 - code
 
@@ -66,7 +66,7 @@ class ServerProcess:
         return (await stub.GetLoad(server_pb2.GetLoadRequest())).load
 
     async def until_idle(self, *, within_s=END_S):
-        """Waits until nothing runs or waits; every block must be free then."""
+        """Wait until nothing runs or waits; every block must be free then."""
         until = time.monotonic() + within_s
         async with self.channel() as channel:
             while (load := await self.load(channel)).num_running or load.num_waiting:
@@ -140,7 +140,7 @@ class Lab:
         return "\n".join(found)
 
     def client(self, function, *args):
-        """A client in a process of its own; gives the process and its pipe."""
+        """A client in a process of its own; return the process and its pipe."""
         ours, theirs = _fork.Pipe()
         process = _fork.Process(target=function, args=(*args, theirs), daemon=True)
         process.start()
@@ -148,7 +148,7 @@ class Lab:
         return process, ours
 
     def close(self):
-        """Ends every server; those that are left must end in order."""
+        """End every server; those that are left must end in order."""
         left = [p for p in self._processes if p.exitcode is None]
         for process in left:
             process.terminate()

@@ -62,7 +62,7 @@ async def fuzzer(lab, server, channel, seed, num):
 
 
 async def end_of(call):
-    """Reads a call to its end; gives its status."""
+    """Read a call to its end; return its status."""
     try:
         while await call.read() is not grpc.aio.EOF:
             pass

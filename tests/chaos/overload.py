@@ -62,7 +62,7 @@ async def run(scale, lab):
 
 
 async def at_peak(lab, stub, history, seconds):
-    """Answers per second with as many callers as rows and a few behind them."""
+    """Answer per second with as many callers as rows and a few behind them."""
     until = time.monotonic() + seconds
     num = 0
 

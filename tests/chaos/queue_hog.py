@@ -40,7 +40,7 @@ async def run(scale, lab):
 
 
 async def filled(call):
-    """Starts requests; counts those that are accepted, and the reasons of the others."""
+    """Start requests; counts those that are accepted, and the reasons of the others."""
     kinds = Counter()
 
     async def write():

@@ -41,7 +41,7 @@ async def run(scale, lab):
 
 
 async def reset(stub, i):
-    """Opens a stream, with a request on it or not, and resets it."""
+    """Open a stream, with a request on it or not, and resets it."""
     call = stub.Generate()
     # The library refuses streams that come too fast.
     with suppress(*ENDED):

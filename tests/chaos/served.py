@@ -124,7 +124,7 @@ def answer_questions(inside, pipe):
         try:
             answer = getattr(inside, name)(*arguments)
         except Exception as error:
-            # Whoever asked raises it.
+            # The process at the other end raises it.
             answer = error
         pipe.send(answer)
 

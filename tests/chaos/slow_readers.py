@@ -13,7 +13,7 @@ SECONDS = {Scale.QUICK: 2, Scale.MEDIUM: 20, Scale.LONG: 600}
 FAST = 4
 PERIOD_S = 60.0
 """Two hundred with a stream a minute are half of what two cores can do, and a server gives one up
-that was not read for half a minute: those who do not read are always there."""
+that was not read for half a minute: some clients that do not read are always connected."""
 # The receiver owns the window: with the smallest, a server is held up after about 64 KiB.
 SMALL_WINDOW = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65_535}
 

@@ -154,7 +154,7 @@ def status_of(error):
 
 
 async def cancel_all(call, records, labels):
-    """Cancels requests by command."""
+    """Cancel requests by command."""
     for label in labels:
         records[label].was_cancelled = True
         await call.write(cancel(label))

@@ -47,7 +47,7 @@ async def run(scale, lab):
 
 
 async def round_of(server, num_connections):
-    """All streams at once; gives the most memory that the server had."""
+    """All streams at once; return the most memory that the server had."""
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(raw_client(server.address))
@@ -77,7 +77,7 @@ async def send(client, path):
 
 
 async def back_to(server, num_bytes):
-    """Waits until the server has given back what it took; gives what it has then."""
+    """Wait until the server has given back what it took; return what it has then."""
     until = time.monotonic() + 30
     while (now := (await server.inside("figures"))["memory"]) > num_bytes:
         assert time.monotonic() < until, f"{now / 2**20:.0f} MiB are kept"

@@ -29,7 +29,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(params=["in this process"])
 def chairlift(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command: here, or `in its own process` as people do (torch takes seconds there)."""
+    """Run the command: here, or `in its own process` as people do (torch takes seconds there)."""
     for name in os.environ.keys() - environment().keys():
         monkeypatch.delenv(name)
 

@@ -52,7 +52,7 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
     def until(self, text):
-        """Waits for a text; gives what was printed before it since the last call."""
+        """Wait for a text; return what was printed before it since the last call."""
         deadline = time.monotonic() + LIMIT_S
         while text not in self._unread:
             assert self._read(deadline), f"{text!r} did not come: {self._unread!r}"
@@ -73,14 +73,14 @@ class Terminal:
         return self.until(text)
 
     def end(self):
-        """Waits for the end of the process; gives its exit status."""
+        """Wait for the end of the process; return its exit status."""
         deadline = time.monotonic() + LIMIT_S
         while self._read(deadline):
             pass
         return self._process.wait(LIMIT_S)
 
     def _read(self, deadline):
-        """Adds what is printed next to what is unread; gives whether more may follow."""
+        """Add what is printed next to what is unread; return whether more may follow."""
         ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
         try:
             data = os.read(self._fd, 65_536) if ready else b""

@@ -140,7 +140,7 @@ async def test_ctrl_c_cancels_the_answer_and_the_conversation_goes_on(slow: Serv
 
     with Terminal("chat", "--target", slow.address, "--temperature", "0") as terminal:
         await asyncio.to_thread(talk, terminal)
-        # The client waits for a line, and has told the server before.
+        # The client waits for a line, and has cancelled the request before.
         assert (await slow.load()).num_running == 0
         await asyncio.to_thread(go_on, terminal)
 

@@ -1,4 +1,4 @@
-"""One configuration from flags, environment and file; what nobody knows is an error."""
+"""One configuration from flags, environment and file; an unknown name is an error."""
 
 import json
 import subprocess

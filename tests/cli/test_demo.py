@@ -22,7 +22,7 @@ def test_seven_prompts_share_four_rows(chairlift: Run, tmp_path: Path, batching:
     assert "row 4" not in run.stdout
     root = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
     runs = [group.findtext(f"{SVG}title", "") for group in root.iter(f"{SVG}g")]
-    # Nobody is preempted: each prompt sat in one row from its first step to its last.
+    # No request is preempted: each has one row from its first step to its last.
     assert len(runs) == len(PROMPTS)
     for prompt, _ in PROMPTS:
         assert sum(title.startswith(prompt) for title in runs) == 1

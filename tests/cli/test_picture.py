@@ -23,7 +23,7 @@ def cells() -> list[Cell]:
         Cell(13, 1, "c", 2, sampled=True),
         Cell(14, 1, "c", 1, sampled=True),
         Cell(15, 1, "c", 1, sampled=True),
-        Cell(15, 0, "stranger", 1, sampled=True),
+        Cell(15, 0, "unlabelled", 1, sampled=True),
         # Computed again after it lost its row.
         Cell(16, 0, "a", 23, sampled=True),
         Cell(17, 0, "a", 1, sampled=True),

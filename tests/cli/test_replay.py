@@ -14,7 +14,7 @@ from tests.cli.test_serve import assert_one_line
 
 @pytest.fixture(scope="module")
 def trace(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a server recorded of a few requests before it was told to stop."""
+    """The trace of a few requests, recorded by a server that was then stopped."""
     from chairlift.client import connect
 
     path = tmp_path_factory.mktemp("trace") / "trace.jsonl"

@@ -14,7 +14,7 @@ from tests.cli.conftest import Result, Run, environment
 
 def assert_one_line(run: Result, *words: str, code: int = 2) -> None:
     assert run.returncode == code, run
-    # In a process of its own the log tells the settings first.
+    # In a process of its own the log lists the settings first.
     lines = [
         line for line in run.stderr.splitlines() if " chairlift.cli.serve: setting " not in line
     ]

@@ -24,7 +24,7 @@ class Supervised:
         self.process = process
 
     async def serving(self) -> str:
-        """Waits until a server says that it serves; gives its address."""
+        """Wait until a server says that it serves; return its address."""
         assert self.process.stdout is not None
         while line := (await self.process.stdout.readline()).decode():
             if line.startswith("serving on "):
@@ -61,7 +61,7 @@ async def supervised(
 
 
 async def gone(pid: int) -> None:
-    """Waits until a process is no more."""
+    """Wait until a process is no more."""
     while (
         Path(f"/proc/{pid}").exists() and "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
     ):

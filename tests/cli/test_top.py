@@ -42,7 +42,7 @@ def text_of(state: TopState, width: int, height: int) -> str:
     return console.export_text().rstrip("\n")
 
 
-def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
+def filled(*, num_rows: int = 8, anonymous: bool = False) -> TopState:
     """A state as after 100 steps of a full batch."""
     state = TopState("127.0.0.1:50051", clock=lambda: 1.0)
     info = pb.GetServerInfoResponse(
@@ -70,7 +70,7 @@ def filled(*, num_rows: int = 8, strangers: bool = False) -> TopState:
         for part in PARTS:
             getattr(step.times, part).FromMicroseconds(800)
         for row in range(num_rows):
-            name = "" if strangers else f"request-{row}-" + "x" * 30
+            name = "" if anonymous else f"request-{row}-" + "x" * 30
             step.rows.add(row=row, handle=name, request_id=name, num_tokens=1, sampled=True)
         state.add(step)
     return state
@@ -145,7 +145,7 @@ def test_the_time_between_tokens_is_of_named_requests_and_of_steps_without_a_gap
     state.add(step(3, 20, "a", ""))
     found = state.inter_token()
     assert found is not None
-    # From the first to the third step; strangers in a row may be several.
+    # From the first to the third step; a row without names may have had several requests.
     assert found.median_s == pytest.approx(0.02, rel=0.1) == found.p99_s
     # Steps were left out: what lies between is not known.
     state.add(step(9, 900, "a"))
@@ -163,7 +163,7 @@ def test_old_figures_are_marked_until_new_ones_come(width: int) -> None:
     state.take(load)
     now[0] = 3.0
     assert "old" not in text_of(state, width, 24)
-    # A server that stands still closes no connection.
+    # A server that is stopped closes no connection.
     now[0] = 12.0
     assert "figures are 12 s old" in text_of(state, width, 24)
     state.take(load)
@@ -180,7 +180,7 @@ def test_old_figures_are_marked_until_new_ones_come(width: int) -> None:
 
 
 def test_requests_of_other_tenants_have_rows_and_no_names() -> None:
-    state = filled(num_rows=2, strangers=True)
+    state = filled(num_rows=2, anonymous=True)
     assert [request["request_id"] for request in as_json(state)["rows"]] == ["", ""]
     assert text_of(state, 80, 24).count("of another tenant") == 2
 

@@ -37,7 +37,7 @@ def grpcurl():
 
 @pytest.fixture
 def run(grpcurl, serve):
-    """Runs grpcurl lines against a server in this process; gives exit code and output."""
+    """Run grpcurl lines against a server in this process; return exit code and output."""
 
     async def run(server, command):
         address = server.address.removeprefix("unix:")
@@ -127,7 +127,7 @@ async def test_a_stream_answers_two_requests_refuses_a_third_and_ends_ok(run, se
     a = {"start": {"request_id": "a", "token_ids": IDS, "stopping": {"max_tokens": 200}}}
     b = {"start": {"request_id": "b", "token_ids": IDS, "stopping": {"max_tokens": 3}}}
     wrong = {"start": {"request_id": "c", "token_ids": IDS, "sampling": {"top_p": 2}}}
-    update = {"update": {"request_id": "nobody"}}
+    update = {"update": {"request_id": "unknown"}}
     async with serve() as server:
         status, output = await run(
             server, line("GenerationService/Generate", a, b, a, wrong, update)
@@ -139,7 +139,7 @@ async def test_a_stream_answers_two_requests_refuses_a_third_and_ends_ok(run, se
         assert {(e["request_id"], e["rejected"]["error"]["code"]) for e in rejected} == {
             ("a", "STATUS_CODE_ALREADY_EXISTS"),
             ("c", "STATUS_CODE_INVALID_ARGUMENT"),
-            ("nobody", "STATUS_CODE_NOT_FOUND"),
+            ("unknown", "STATUS_CODE_NOT_FOUND"),
         }
 
 
@@ -155,6 +155,6 @@ async def test_abort_and_info_answer(run, serve):
             status, output = await run(server, line(method, message))
             assert status == 0
             assert (part or "{}") in output
-        question = line("GenerationService/Explain", {"request_id": "nobody"})
+        question = line("GenerationService/Explain", {"request_id": "unknown"})
         status, output = await run(server, question)
         assert "NotFound" in output

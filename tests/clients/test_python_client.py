@@ -10,6 +10,8 @@ from chairlift.errors import Reason, RequestError, ServerError
 from chairlift.types import Chat, ChatMessage
 from chairlift.v1 import generation_pb2 as pb
 
+from tests.server.connection import until
+
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 
@@ -155,6 +157,7 @@ async def test_leaving_the_loop_cancels(serve):
             if event.HasField("tokens"):
                 break
         await events.aclose()
+        await until(lambda: server.num_ended("cancelled") == 1)
         await server.until_idle()
 
 
@@ -164,8 +167,7 @@ async def test_a_lost_connection_is_an_error_for_every_caller_and_the_next_call_
             asyncio.create_task(client.generate([i], max_tokens=250, **GREEDY).text())
             for i in range(3)
         ]
-        while (await server.load()).num_running < 3:
-            await asyncio.sleep(0.001)
+        await server.until_load(lambda load: load.num_running == 3)
         client._stream._call.cancel()
         for caller in callers:
             with pytest.raises((ServerError, RequestError)):
@@ -174,7 +176,7 @@ async def test_a_lost_connection_is_an_error_for_every_caller_and_the_next_call_
 
 
 async def test_no_server_is_a_server_error(tmp_path):
-    async with connect_async(f"unix:{tmp_path}/nobody.sock") as client:
+    async with connect_async(f"unix:{tmp_path}/absent.sock") as client:
         with pytest.raises(ServerError, match="UNAVAILABLE"):
             await client.generate([1]).text()
         with pytest.raises(ServerError, match="UNAVAILABLE"):
@@ -241,7 +243,7 @@ async def test_the_blocking_client_does_the_same(serve):
 
 async def test_the_blocking_client_raises_without_a_server(tmp_path):
     def work():
-        with connect(f"unix:{tmp_path}/nobody.sock") as client:
+        with connect(f"unix:{tmp_path}/absent.sock") as client:
             with pytest.raises(ServerError, match="UNAVAILABLE"):
                 client.generate([1]).text()
             with pytest.raises(ServerError, match="UNAVAILABLE"):

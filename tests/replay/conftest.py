@@ -19,7 +19,7 @@ class TickingClock(Clock):
 
 @pytest.fixture
 def recorded(tiny_folder, tmp_path):
-    """Runs a course of an engine under a recorder; gives trace, file and the engine's own notes."""
+    """Run a course of an engine under a recorder; return trace, file and the engine's own notes."""
 
     def run(course=None, *, requests=(), **settings):
         settings = {"max_num_seqs": 4, "max_num_batched_tokens": 32, **settings}
@@ -44,7 +44,7 @@ def recorded(tiny_folder, tmp_path):
 
 @pytest.fixture
 def lengths_of():
-    """Draws a recipe; gives prompts, answers and arrival times in seconds."""
+    """Draw a recipe; return prompts, answers and arrival times in seconds."""
 
     def draw(name, **arguments):
         requests = draw_trace(name, **arguments).requests

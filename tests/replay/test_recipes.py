@@ -46,7 +46,7 @@ def test_long_sends_its_history_again(lengths_of):
     assert answers.max() == 2000
     seen, num_pages, num_known = set(), 0, 0
     for request in draw_trace("long", num_requests=2000).requests:
-        # The name of a page's last block tells all that is before it.
+        # The name of a page's last block depends on all blocks before it.
         pages = request.blocks[31::32].tolist()
         num_pages += len(pages)
         num_known += len(seen.intersection(pages))

@@ -61,7 +61,7 @@ def test_no_prompt_and_no_token_id_is_in_the_file(recorded):
     text = path.read_text()
     assert "251,263" not in text.replace(" ", "")
     second, _, _, _ = recorded(requests=[greedy(prompt, 4, ignore_eos=True)])
-    # The key is another in each recording: names tell nothing across files.
+    # Each recording has another key: names cannot be compared across files.
     assert not set(names) & set(second.requests[0].blocks.tolist())
 
 

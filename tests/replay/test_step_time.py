@@ -1,4 +1,4 @@
-"""The fit gives back the law of steps that follow one, and never a negative time."""
+"""The fit finds the law of steps that follow one, and never a negative time."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ class Certificates:
         _write(client, self.client_cert, self.client_key)
 
     def renew(self):
-        """Replaces the server's pair; gives the new certificate."""
+        """Replaces the server's pair; return the new certificate."""
         leaf = self.ca.issue_cert("localhost", "127.0.0.1")
         _write(leaf, self.cert, self.key)
         return leaf.cert_chain_pems[0].bytes()
@@ -34,7 +34,7 @@ class Certificates:
 
     @property
     def mutual_tls(self):
-        """Settings of a server that asks for certificates."""
+        """Settings of a server that requires certificates."""
         return {**self.tls, "tls_client_ca": str(self.ca_file)}
 
     @property

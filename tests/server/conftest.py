@@ -20,14 +20,14 @@ on the same two cores, has received of it and says something."""
 
 @pytest.fixture
 def kv_blocks(tiny_folder):
-    """Gives the setting for a pool of so many blocks."""
+    """Return the setting for a pool of so many blocks."""
     config = ModelConfig.load(tiny_folder)
     return lambda num: (num + 1) * kv_bytes_per_block(config, CpuBackend(), 16)
 
 
 @pytest.fixture
 def serve(tiny_folder, tmp_path):
-    """Serves the tiny model in this process, on a Unix socket unless told otherwise."""
+    """Serve the tiny model in this process, on a Unix socket by default."""
 
     @asynccontextmanager
     async def run(*, server=None, before_load=None, listen=None, **settings):
@@ -53,7 +53,7 @@ def serve(tiny_folder, tmp_path):
 
 
 def pace(model):
-    """Lets each step of a model take its time."""
+    """Let each step of a model take its time."""
     forward = model.forward
 
     def paced(*inputs):

@@ -1,6 +1,7 @@
 """Talks to a server in this process: many commands in, all events and the status out."""
 
 import asyncio
+import inspect
 from dataclasses import dataclass, field
 
 import grpc
@@ -18,7 +19,7 @@ from grpc_status import rpc_status
 
 
 def start(request_id="a", *, prompt=(1, 2, 3), max_tokens=8, temperature=0.0, **fields):
-    """A request over the tiny model that runs to its length unless told otherwise."""
+    """Return a request over the tiny model that runs to its length by default."""
     fields.setdefault("stopping", pb.Stopping(max_tokens=max_tokens, ignore_eos=True))
     fields.setdefault("sampling", pb.Sampling(temperature=temperature))
     fields.setdefault("output", pb.Output(token_ids=True))
@@ -117,7 +118,7 @@ class Serving:
         self.health_stub = health_pb2_grpc.HealthStub(channel)
 
     async def say(self, *commands):
-        """Sends commands, half-closes, and hears all that comes."""
+        """Send commands, half-close, and receive every event."""
         return await receive(self.generation.Generate(iter(commands)))
 
     async def one(self, command):
@@ -129,25 +130,51 @@ class Serving:
         response = await self.health_stub.Check(health_pb2.HealthCheckRequest(service=service))
         return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
+    def num_ended(self, reason):
+        """How many requests have ended for a reason, by the server's own count."""
+        name, labels = "chairlift_requests_ended_total", {"reason": reason}
+        return self.server.metrics.registry.get_sample_value(name, labels)
+
     async def load(self):
         response = await self.info.GetLoad(server_pb2.GetLoadRequest())
         return response.load
 
+    async def until_load(self, condition):
+        """Wait until a condition of the load holds."""
+
+        async def holds():
+            return condition(await self.load())
+
+        await until(holds)
+
     async def until_idle(self):
-        """Waits until the engine has nothing left; the pool must be full then."""
-        while True:
+        """Wait until the engine has nothing left; the pool must be full then."""
+
+        async def idle():
             load = await self.load()
-            if not load.num_running and not load.num_waiting:
-                break
-            await asyncio.sleep(0.005)
+            return None if load.num_running or load.num_waiting else load
+
+        load = await until(idle)
         assert load.num_rows_held == 0
         assert load.num_kv_tokens == 0
         assert load.num_free_blocks == load.num_blocks
         return load
 
 
+async def until(condition, *, within_s=60.0):
+    """Poll a condition, which may be a coroutine function; return what it returns once true."""
+    async with asyncio.timeout(within_s):
+        while True:
+            found = condition()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.005)
+
+
 async def receive(call):
-    """Hears a stream to its end."""
+    """Receive a stream to its end."""
     received = Received()
     try:
         while (response := await call.read()) is not grpc.aio.EOF:
@@ -159,7 +186,7 @@ async def receive(call):
 
 
 async def next_event(call, kind):
-    """Reads a stream up to the first event of a kind; gives all events so far."""
+    """Read a stream up to the first event of a kind; return all events so far."""
     events = []
     while not any(event.HasField(kind) for event in events):
         response = await call.read()

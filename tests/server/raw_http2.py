@@ -73,7 +73,7 @@ class RawClient:
         self._task = asyncio.create_task(self._read())
 
     def begin(self, path):
-        """Opens a call; gives its stream."""
+        """Open a call; return its stream."""
         stream = 2 * self._num_streams + 1
         self._num_streams += 1
         self._windows[stream] = self._initial
@@ -81,15 +81,15 @@ class RawClient:
         return stream
 
     def reset(self, stream):
-        """Ends a call at once."""
+        """End a call at once."""
         self._writer.write(frame(RST_STREAM, 0, stream, struct.pack(">I", 8)))
 
     def half_close(self, stream):
-        """Says that no message follows."""
+        """Say that no message follows."""
         self._writer.write(frame(DATA, END_STREAM, stream))
 
     async def send(self, stream, data):
-        """Sends what the windows allow; gives how much it was when the call ended."""
+        """Send what the windows allow; return how much it was when the call ended."""
         sent = 0
         while sent < len(data) and stream not in self.ended and not self.is_gone:
             room = min(self._window, self._windows[stream], self._max_frame, len(data) - sent)
@@ -108,12 +108,12 @@ class RawClient:
         return sent
 
     async def until(self, condition):
-        """Waits until what the server does makes the condition true."""
+        """Wait until what the server does makes the condition true."""
         async with self._changed:
             await self._changed.wait_for(condition)
 
     async def close(self):
-        """Drops the connection without a word."""
+        """Drop the connection without a word."""
         self._task.cancel()
         self._writer.transport.abort()
 

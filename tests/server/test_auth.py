@@ -25,13 +25,13 @@ def token_file(tmp_path):
     file = tmp_path / "tokens"
     file.touch(0o600)
     digest = hashlib.sha256(BOB.encode()).hexdigest()
-    file.write_text(f"# who may call\n\nann:{ANN}\nbob:sha256:{digest}\n")
+    file.write_text(f"# tokens\n\nann:{ANN}\nbob:sha256:{digest}\n")
     return file
 
 
 @pytest.fixture
 def guarded(token_file):
-    """Settings of a server that asks for tokens."""
+    """Settings of a server that requires tokens."""
     return {"auth_tokens": str(token_file)}
 
 
@@ -40,7 +40,7 @@ def bearer(token):
 
 
 async def services_of(channel, metadata):
-    """Names of the services that a server registered, as reflection tells them."""
+    """Return the names of the services that a server registered, from its reflection service."""
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     call = stub.ServerReflectionInfo(iter([request]), metadata=metadata)
@@ -66,7 +66,7 @@ async def end_of(channel, method, metadata):
     return Status()
 
 
-STRANGERS = {
+UNAUTHENTICATED = {
     "nothing": (),
     "an unknown token": bearer("eve-0123456789abcdef"),
     "a part of a token": bearer(ANN[:-1]),
@@ -81,7 +81,7 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("metadata", STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize("metadata", UNAUTHENTICATED.values(), ids=UNAUTHENTICATED)
 async def test_no_method_but_the_health_check_answers_without_a_token(serve, guarded, metadata):
     async with serve(server=guarded) as server:
         services = await services_of(server.channel, bearer(ANN))
@@ -89,7 +89,7 @@ async def test_no_method_but_the_health_check_answers_without_a_token(serve, gua
         assert len(services) == 6
         assert len(methods) >= 17
         answered = []
-        for method in [*methods, "/chairlift.v1.GenerationService/Nope", "/nobody/Nothing"]:
+        for method in [*methods, "/chairlift.v1.GenerationService/Nope", "/unknown/Nothing"]:
             ended = await end_of(server.channel, method, metadata)
             if ended.code is not grpc.StatusCode.UNAUTHENTICATED:
                 answered.append(method)
@@ -135,7 +135,7 @@ async def test_tokens_change_with_their_file(serve, guarded, token_file):
         assert (await status_of(new)).code is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("text", [None, "", "# nobody\n"])
+@pytest.mark.parametrize("text", [None, "", "# empty\n"])
 async def test_a_token_file_that_is_deleted_or_emptied_withdraws_its_tokens(
     serve, guarded, token_file, monkeypatch, text
 ):
@@ -260,7 +260,7 @@ def test_a_file_that_is_world_readable_or_empty_is_refused(token_file):
     with pytest.raises(ConfigError, match="is open to every user"):
         Server(engine_config(), config)
     token_file.chmod(0o600)
-    token_file.write_text("# nobody\n")
+    token_file.write_text("# empty\n")
     with pytest.raises(ConfigError, match="holds no token"):
         Server(engine_config(), config)
     token_file.write_text(f"ann:{ANN}\nbob:{ANN}\n")

@@ -15,7 +15,7 @@ def tokens_of(events, request_id):
 
 
 async def read_until(call, is_enough):
-    """Reads a stream until its events are enough; gives all of them."""
+    """Read a stream until its events are enough; return all of them."""
     events = []
     while not is_enough(events):
         events += (await call.read()).events

@@ -1,4 +1,4 @@
-"""`Explain`: the owner of a request learns why it waits, and nobody else."""
+"""`Explain`: only the owner of a request can ask why it waits."""
 
 import pytest
 from chairlift.v1 import generation_pb2 as pb
@@ -74,8 +74,8 @@ async def test_a_wait_is_estimated_once_the_pace_is_known(serve):
     ("target", "code", "field"),
     [
         ({}, Code.INVALID_ARGUMENT, ["target"]),
-        ({"handle": "nobody"}, Code.NOT_FOUND, []),
-        ({"request_id": "nobody"}, Code.NOT_FOUND, []),
+        ({"handle": "unknown"}, Code.NOT_FOUND, []),
+        ({"request_id": "unknown"}, Code.NOT_FOUND, []),
     ],
 )
 async def test_what_is_not_live_has_no_explanation(serve, target, code, field):

@@ -6,7 +6,7 @@ import grpc
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.engine import tiny_model
-from tests.server.connection import cancel, next_event, receive, start
+from tests.server.connection import cancel, next_event, receive, start, until
 
 
 async def test_a_prompt_is_streamed_token_by_token(serve):
@@ -119,7 +119,7 @@ async def test_cancel_right_after_start_ends_the_request(serve):
 async def test_cancel_of_an_unknown_or_ended_id_is_nothing(serve):
     async with serve() as server:
         call = server.generation.Generate()
-        await call.write(cancel("nobody"))
+        await call.write(cancel("unknown"))
         await call.write(start("a", max_tokens=1))
         await next_event(call, "finished")
         await call.write(cancel("a"))
@@ -133,8 +133,11 @@ async def test_breaking_the_call_cancels_its_requests(serve):
         call = server.generation.Generate()
         for i in range(12):
             await call.write(start(f"r{i}", max_tokens=250))
-        await next_event(call, "tokens")
+        num_accepted = 0
+        while num_accepted < 12:
+            num_accepted += sum(e.HasField("accepted") for e in (await call.read()).events)
         call.cancel()
+        await until(lambda: server.num_ended("cancelled") == 12)
         await server.until_idle()
 
 

@@ -3,7 +3,7 @@
 import grpc
 from chairlift.v1 import generation_pb2 as pb
 
-from tests.server.connection import next_event, start
+from tests.server.connection import next_event, start, until
 
 
 async def test_it_returns_the_answer_of_generate(serve):
@@ -39,6 +39,7 @@ async def test_breaking_the_call_cancels_the_request(serve):
         )
         await call.read()
         call.cancel()
+        await until(lambda: server.num_ended("cancelled") == 1)
         await server.until_idle()
 
 
@@ -62,7 +63,7 @@ async def test_abort_by_request_id_and_of_all_count_what_was_live(serve):
             await call.write(start(request_id, max_tokens=250))
         await next_event(call, "tokens")
         abort = server.generation.Abort
-        assert (await abort(pb.AbortRequest(handle="nobody"))).num_aborted == 0
+        assert (await abort(pb.AbortRequest(handle="unknown"))).num_aborted == 0
         assert (await abort(pb.AbortRequest(request_id="b"))).num_aborted == 1
         await next_event(call, "finished")
         assert (await abort(pb.AbortRequest(all=pb.AllRequests()))).num_aborted == 2

@@ -1,6 +1,5 @@
-"""A client that has half-closed gives no more credit: its requests end with what is paid for."""
+"""After a half-close no credit can come: requests end with the tokens that are paid for."""
 
-import asyncio
 import random
 
 import grpc
@@ -87,8 +86,7 @@ async def test_requests_that_are_paused_for_a_slow_reader_end_when_it_reads(serv
         for label in labels:
             await call.write(answers(label, 2, max_tokens=120, credit=141, output=ALL))
         await call.done_writing()
-        while not (await server.load()).num_running_suspended:
-            await asyncio.sleep(0.01)
+        await server.until_load(lambda load: load.num_running_suspended)
         received = await receive(call)
         for label in labels:
             assert ends_of(received, label) == [("LENGTH", 71), ("LENGTH", 70)]

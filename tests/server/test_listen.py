@@ -22,7 +22,7 @@ from tests.server.connection import start
 
 @pytest.fixture
 def bind():
-    """Binds servers that never load a model."""
+    """Bind servers that never load a model."""
     servers = []
 
     async def run(**settings):
@@ -168,7 +168,7 @@ def connects_as(uid, path):
     return run.returncode == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_cannot_open_the_socket(bind):
     # Not pytest's folder, which others cannot even look into.
     with tempfile.TemporaryDirectory() as folder:

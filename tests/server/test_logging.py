@@ -1,6 +1,5 @@
 """What the server writes down of requests, calls and its own life."""
 
-import asyncio
 import logging
 
 import pytest
@@ -8,12 +7,12 @@ from chairlift.engine.engine import Engine
 from chairlift.logs import TextFormatter
 from chairlift.v1 import generation_pb2 as pb
 
-from tests.server.connection import next_event, receive, start
+from tests.server.connection import next_event, receive, start, until
 
 
 @pytest.fixture
 def records(caplog):
-    """Gives the fields of the records with a message."""
+    """Return the fields of the records with a message."""
     caplog.set_level(logging.INFO)
     return lambda message: [r.fields for r in caplog.records if r.getMessage() == message]
 
@@ -91,6 +90,5 @@ async def test_restart_and_drain_are_logged(serve, records, caplog, monkeypatch)
 
             broken.setattr(Engine, "advance", break_down)
             await server.say(start("a"))
-        while "the engine serves again" not in caplog.messages:
-            await asyncio.sleep(0.01)
+        await until(lambda: "the engine serves again" in caplog.messages)
     assert records("draining") == [{"grace_s": 0, "live": 0}]

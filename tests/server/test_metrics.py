@@ -17,7 +17,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.connection import next_event, receive, start, status_of
+from tests.server.connection import next_event, receive, start, status_of, until
 
 PARTS_OF_A_REQUEST = [f"request_{part}_seconds" for part in ("queue", "prefill", "decode")]
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
@@ -30,7 +30,7 @@ def settings(free_port):
 
 @pytest.fixture
 def scrape(free_port):
-    """Gives the value of each sample: `name` or `name{label=value}`, histograms by their sums."""
+    """Return the value of each sample: `name` or `name{label=value}`, histograms by their sums."""
 
     def now():
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics") as response:
@@ -46,7 +46,7 @@ def scrape(free_port):
 
 @contextmanager
 def held(runner):
-    """Keeps the engine thread inside a step, so that one scrape sees one state."""
+    """Keep the engine thread inside a step, so that one scrape sees one state."""
     run, reached, opened = runner.run, threading.Event(), threading.Event()
 
     def hold(inputs):
@@ -89,7 +89,7 @@ async def test_requests_and_tokens_are_counted(serve, settings, scrape):
     assert values["chairlift_generated_tokens_total"] >= 17
     assert values["chairlift_time_to_first_token_seconds_count"] == 3
     assert values["chairlift_inter_token_latency_seconds_count"] >= 14
-    # Nobody asks what became of a request whose client has left.
+    # The end of a request whose client has disconnected is no event.
     assert values["chairlift_request_seconds_count"] == 3
     for part in ("queue", "prefill", "decode"):
         assert values[f"chairlift_request_{part}_seconds_count"] == 2
@@ -160,14 +160,12 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
     async with serve(server=settings, max_num_seqs=2) as server:
         call = server.generation.Generate()
         with held(server.server.gate.engine().engine.runner) as reached:
-            # While the first step stands still the others queue up; the next one takes one of them.
+            # While the first step is held the others queue up; the next step admits one of them.
             for i in range(3):
                 await call.write(start(f"r{i}", max_tokens=200))
             assert await asyncio.to_thread(reached.wait, 60)
-            while len(server.server._context.live) < 3:
-                await asyncio.sleep(0.01)
-        while (await server.load()).num_waiting != 1:
-            await asyncio.sleep(0)
+            await until(lambda: len(server.server._context.live) == 3)
+        await server.until_load(lambda load: load.num_waiting == 1)
         with held(server.server.gate.engine().engine.runner) as reached:
             assert await asyncio.to_thread(reached.wait, 60)
             values = await scrape()
@@ -247,8 +245,11 @@ async def test_a_restart_of_the_engine_is_counted(serve, settings, scrape, monke
 
             broken.setattr(Engine, "advance", break_down)
             await server.say(start("a"))
-        while not (await scrape())["chairlift_engine_restarts_total"]:
-            await asyncio.sleep(0.01)
+        await until(
+            lambda: server.server.metrics.registry.get_sample_value(
+                "chairlift_engine_restarts_total"
+            )
+        )
         assert (await server.say(start("a"))).end("a").HasField("finished")
 
 

@@ -47,7 +47,7 @@ class Engine:
         ]
 
     def step(self, token):
-        """Gives each request that runs `token`, with minus the token as its log probability."""
+        """Return each request that runs `token`, with minus the token as its log probability."""
         step = self.core.schedule(0, self.plan)
         num = int(self.plan[2])
         tokens = torch.full((num,), token, dtype=torch.int32)

@@ -19,7 +19,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.server.connection import next_event, receive, start
+from tests.server.connection import next_event, receive, start, until
 
 PROGRAM = """
 import asyncio, sys
@@ -56,7 +56,7 @@ try:""",
 )
 
 
-# The same in the first step of all, which the server asks for by itself.
+# The same in the very first step, which the server runs by itself.
 HANGING_AT_ONCE = HANGING.replace("20 in", "0 in")
 
 # Every step takes its time, so that no request ends before the signals come.
@@ -74,7 +74,7 @@ try:""",
     1,
 )
 
-# Gives a dead disk, whose reads never return, a second, which imports have not taken before.
+# A dead disk, whose reads never return; the timeout of a second is longer than the imports.
 IMPATIENT = """
 import threading
 import chairlift.engine.async_engine
@@ -100,7 +100,7 @@ try:""",
 )
 
 
-# In the step of position 20 native code takes the interpreter's lock and never gives it back.
+# In the step of position 20 native code takes the interpreter's lock and never releases it.
 HOLDING_THE_LOCK = (
     HANGING.replace("step_timeout_s=1", "step_timeout_s=1000")
     .replace("threading.Event().wait()", "ctypes.PyDLL(None).pause()")
@@ -190,8 +190,7 @@ async def test_sigterm_finishes_running_streams_and_exits_0(spawn):
 async def test_a_signal_while_the_model_loads_ends_the_server(spawn, tmp_path):
     address = f"unix:{tmp_path}/lift.sock"
     process = spawn(address)
-    while not (tmp_path / "lift.sock").exists():
-        await asyncio.sleep(0.01)
+    await until((tmp_path / "lift.sock").exists)
     process.signal(signal.SIGINT)
     assert await process.end() == (0, "")
 
@@ -238,7 +237,7 @@ async def test_a_server_that_lost_blocks_says_so_and_ends_with_3(
     check = Engine.check_invariants
 
     def after_a_leak(engine):
-        # A request that no client has asked for, and nobody will end.
+        # A request that no client has sent, so that no client ends it.
         if not engine.load().num_running:
             engine.add(Request(prompt=[1, 2, 3]))
             engine.advance()
@@ -319,7 +318,7 @@ async def test_a_drain_that_is_stuck_ends_with_70_soon_after_a_second_signal(spa
 
 
 async def hold_the_lock(process):
-    """Runs into the step that takes the interpreter's lock."""
+    """Run into the step that takes the interpreter's lock."""
     async with grpc.aio.insecure_channel(await process.ready()) as channel:
         call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
         await call.write(start("a", max_tokens=100))

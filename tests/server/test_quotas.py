@@ -1,4 +1,4 @@
-"""Quotas: what one tenant may take, told by name and with a time to come again."""
+"""Quotas: what one tenant may use, refused by name and with a time to retry."""
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -68,7 +68,7 @@ def test_no_arrivals_pass_more_than_the_rate_allows(gaps, rate):
             quotas.acquire("ann").release()
             num_passed += 1
         except RequestError as error:
-            # One that waits as told is let in.
+            # A request that waits as long as the refusal says is admitted.
             clock.now += error.retry_after_s + 1e-9
             quotas.acquire("ann").release()
             num_passed += 1
@@ -215,7 +215,7 @@ async def test_the_rate_is_the_status_of_a_call(serve):
 
 @asynccontextmanager
 async def suspended(server, num, **metadata):
-    """A connection with requests that have no credit; gives the errors of those refused."""
+    """A connection with requests that have no credit; return the errors of those refused."""
     own = (("grpc.use_local_subchannel_pool", 1),)
     async with grpc.aio.insecure_channel(server.address, options=own) as channel:
         stub = generation_pb2_grpc.GenerationServiceStub(channel)

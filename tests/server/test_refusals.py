@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request has a status and a field, and hurts nobody else."""
+"""A wrong request has a status and a field, and affects no other request."""
 
 import math
 

@@ -61,7 +61,7 @@ def bearer(token):
 
 
 async def drive(server, metadata):
-    """Sends everything; gives what came back but answers."""
+    """Send everything; return what came back but answers."""
     said = []
     for make in STARTS.values():
         calls = (

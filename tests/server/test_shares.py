@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 
 def fill(shares, *holders):
-    """Takes until it is refused; gives the shares and the refusal."""
+    """Take until it is refused; return the shares and the refusal."""
     taken = []
     while True:
         try:

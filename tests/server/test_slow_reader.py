@@ -1,4 +1,4 @@
-"""Clients that do not read hurt nobody but themselves."""
+"""A client that does not read delays no other client."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_5
 
 
 async def flood(call, num):
-    """Sends commands that are each answered by a refusal, until the stream takes no more."""
+    """Send commands that are each answered by a refusal, until the stream takes no more."""
     wrong = pb.GenerateRequest(update=pb.Update(request_id="x" * 128))
     for _ in range(num):
         await call.write(wrong)
@@ -70,8 +70,7 @@ async def test_a_client_that_reads_late_gets_everything_in_fewer_events(serve):
             await call.write(start(f"r{i}", max_tokens=150))
         await call.write(cancel("r0"))
         await call.done_writing()
-        while (await server.load()).num_running or (await server.load()).num_waiting:
-            await asyncio.sleep(0.01)
+        await server.until_load(lambda load: not (load.num_running or load.num_waiting))
         received = await receive(call)
         for i in range(1, 64):
             assert len(received.tokens(f"r{i}")) == 150
@@ -90,9 +89,8 @@ async def test_requests_of_a_full_stream_are_suspended_until_it_is_read(serve, m
         for i in range(256):
             await call.write(start(f"r{i}", max_tokens=200, output=ALL))
         await call.done_writing()
-        while not (await server.load()).num_running_suspended:
-            await asyncio.sleep(0.01)
-        # The rows go to whoever wants them meanwhile.
+        await server.until_load(lambda load: load.num_running_suspended)
+        # Other requests may have the rows meanwhile.
         alone = (await server.say(start("b"))).tokens("b")
         assert len(alone) == 8
         received = await receive(call)
@@ -110,8 +108,7 @@ async def test_a_full_stream_that_breaks_frees_its_requests(serve, monkeypatch):
         call = generation_pb2_grpc.GenerationServiceStub(channel).Generate()
         for i in range(256):
             await call.write(start(f"r{i}", max_tokens=200, output=ALL))
-        while not (await server.load()).num_running_suspended:
-            await asyncio.sleep(0.01)
+        await server.until_load(lambda load: load.num_running_suspended)
         call.cancel()
         await server.until_idle()
         await channel.close()

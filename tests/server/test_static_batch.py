@@ -50,8 +50,7 @@ async def test_an_open_stream_with_waiting_requests_holds_the_batch_until_it_bre
         await open_call.write(start("mine"))
         await next_event(open_call, "accepted")
         other = asyncio.create_task(server.say(start("other")))
-        while (await server.load()).num_waiting < 2:
-            await asyncio.sleep(0.001)
+        await server.until_load(lambda load: load.num_waiting == 2)
         assert not other.done()
         open_call.cancel()
         assert (await other).end("other").HasField("finished")

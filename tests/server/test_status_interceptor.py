@@ -1,4 +1,4 @@
-"""Whatever a handler does, its call ends with a status that tells nothing it should not."""
+"""Whatever a handler does, its call ends with a status that shows nothing secret."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""TLS: who may listen beyond loopback, who may connect, and files that change meanwhile."""
+"""TLS: listening beyond loopback, connecting, and files that change meanwhile."""
 
 import asyncio
 import ssl
@@ -7,7 +7,7 @@ import pytest
 from chairlift.client import connect, connect_async
 from chairlift.config import engine_config
 from chairlift.errors import ConfigError, Reason, RequestError, ServerError
-from chairlift.server.certificate_names import certificate_tenant
+from chairlift.server.auth import certificate_tenant
 from chairlift.server.server import Server, ServerConfig
 from cryptography.hazmat.primitives import serialization
 

@@ -20,7 +20,7 @@ def feeds():
 
 @pytest.fixture
 def watch(feeds):
-    """Begins a feed of a tenant; gives it and what to call with each record."""
+    """Start a feed of a tenant; return it and what to call with each record."""
 
     def begin(stack, tenant="ann"):
         return stack.enter_context(feeds.watch(tenant, lambda _callback: lambda: None))

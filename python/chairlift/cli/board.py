@@ -1,4 +1,4 @@
-"""Several answers growing at once: one line each while they come, in full at the end."""
+"""Several answers at once: one line each while they grow, in full at the end."""
 
 from dataclasses import dataclass
 
@@ -17,18 +17,18 @@ class Line:
     text: str = ""
     num_tokens: int = 0
     outcome: str = ""
-    """How it ended; empty while it runs."""
+    """Why it ended; empty while it runs."""
     has_failed: bool = False
 
 
 class Board:
-    """The lines of all requests; render it as often as you like."""
+    """The lines of all requests; may be rendered any number of times."""
 
     def __init__(self, prompts: list[str]) -> None:
         self.lines = [Line(prompt) for prompt in prompts]
 
     def __rich__(self) -> RenderableType:
-        """One line per request: number, prompt, state and the end of its text."""
+        """Return a line per request: number, prompt, state and the end of its text."""
         table = Table.grid(padding=(0, 1), expand=True)
         table.add_column(width=3)
         table.add_column(max_width=30, no_wrap=True, style="bold")
@@ -39,7 +39,7 @@ class Board:
         return table
 
     def answers(self) -> RenderableType:
-        """Every prompt with its whole answer."""
+        """Return every prompt with its whole answer."""
         parts: list[RenderableType] = []
         for i, line in enumerate(self.lines):
             head = Text.assemble(chip(i), " ", (line.prompt, "bold"), "  ", _state(line))
@@ -60,7 +60,7 @@ class _Tail:
 
 
 def chip(number: int) -> Text:
-    """The coloured number of a request; `number` counts from 0."""
+    """Return the coloured number of a request; `number` counts from 0."""
     return Text(f" {number + 1} ", style=f"bold white on {COLOURS[number % len(COLOURS)]}")
 
 

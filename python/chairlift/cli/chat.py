@@ -75,7 +75,7 @@ def chat(
     with suppress(ImportError):
         # Its import gives `input` line editing and a history.
         import readline  # noqa: F401
-    # One event loop for the whole conversation: between answers it rests while input() waits.
+    # One event loop for the whole conversation: it is idle while input() waits.
     with asyncio.Runner() as runner:
         connection = AsyncExitStack()
         opened = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
@@ -105,14 +105,14 @@ class _Conversation:
                 typer.echo()
                 return
             except KeyboardInterrupt:
-                # An answer that has just ended must not make its Ctrl-C one that leaves.
+                # A Ctrl-C just after the end of an answer must not leave the chat.
                 typer.echo()
                 if not sys.stdin.isatty():
                     raise
                 typer.secho(HINT, dim=True)
 
     def _take(self, line: str) -> bool:
-        """Execute a command or answer a line; return whether the conversation goes on."""
+        """Execute a command or answer a line; return whether the conversation continues."""
         command = _COMMAND.fullmatch(line)
         match command["name"] if command is not None else "":
             case "":
@@ -166,7 +166,7 @@ class _Conversation:
         try:
             return await asyncio.shield(following)
         except asyncio.CancelledError:
-            # The loop does not run between two answers: the server has to hear of it now.
+            # The loop does not run between two answers: send the cancel now.
             await generation.cancel()
             await asyncio.wait({following}, timeout=CANCEL_TIMEOUT_S)
             raise

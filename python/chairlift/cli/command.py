@@ -64,7 +64,7 @@ class Commands(TyperGroup):
             )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401, typer's own
-        """Print the help where nothing follows."""
+        """Print the help if no command follows."""
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(WRONG_USE)
@@ -72,14 +72,14 @@ class Commands(TyperGroup):
         return parsed
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401, typer's own
-        """Find the command, or fails with the nearest name."""
+        """Find the command, or fail with the nearest name."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
             ctx.fail(f"no such command: {name}{nearest(name, self.commands)}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401, typer's own signature
-        """Run a command and ends the process; an expected error is one line."""
+        """Run a command and end the process; an expected error is one line."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except (ChairliftError, UsageError) as error:
@@ -96,7 +96,7 @@ def new_app(text: str, name: str | None = None) -> typer.Typer:
 
     Args:
         text: Its help.
-        name: Of the program, where it is not part of another.
+        name: Name of the program, unless the group is part of another.
     """
     return typer.Typer(
         name=name,

@@ -1,7 +1,7 @@
 """One option per setting of a configuration class, defined by that class alone.
 
-The option of `max_num_seqs` is `--max-num-seqs` and `CHAIRLIFT_MAX_NUM_SEQS`; seconds and bytes are
-typed as people do: `batch_window_s` is `--batch-window 50ms`, `kv_cache_memory` takes `2GiB`.
+The option of `max_num_seqs` is `--max-num-seqs` and `CHAIRLIFT_MAX_NUM_SEQS`; seconds and bytes
+have units: `batch_window_s` is `--batch-window 50ms`, `kv_cache_memory` takes `2GiB`.
 """
 
 import functools
@@ -32,7 +32,7 @@ ENGINE_HELP = {
     "max_num_seqs": "Rows of the batch; default: 64, on a GPU 256.",
     "max_num_batched_tokens": "Token budget of a step; default: 256, on a GPU 2048.",
     "step_budget_s": "Time of a step, such as 50ms: prompts are cut into chunks that fit, so that "
-    "running answers go on; default: as long as its tokens take.",
+    "running answers continue; default: as long as its tokens take.",
     "steps_in_flight": "Steps that are launched before the first of them has ended, 1 or 2; "
     "default: 1 on a CPU, 2 on a GPU.",
     "max_model_len": "Longest prompt plus answer; default: the model's own.",
@@ -50,13 +50,13 @@ ENGINE_HELP = {
     "num_threads": "Threads of the kernels; default: the cores this process may use.",
     "default_max_tokens": "Answer length where a request names none.",
     "queue_timeout_s": "A request that has not started by then fails.",
-    "time_limit_s": "A request that has not ended by then ends with what there is.",
+    "time_limit_s": "A request that has not ended by then ends with the tokens so far.",
 }
 """Settings with an option, in the order of --help. `block_size` has one value so far and none."""
 
 
 OF_THE_DEVICE = ("max_num_seqs", "max_num_batched_tokens")
-"""Settings whose default is another on a GPU: who does not set them leaves them out."""
+"""Settings whose defaults depend on the device: they are passed on only if set."""
 
 
 def engine_options(
@@ -68,8 +68,8 @@ def engine_options(
     """Decorate a command that takes `settings: dict[str, Any]`, the values for `EngineConfig`.
 
     Args:
-        only: Settings that matter to this command.
-        without: Settings that this command decides itself.
+        only: Settings that apply to this command.
+        without: Settings that this command sets itself.
         defaults: Settings whose default differs from that of `EngineConfig`.
     """
     texts = {name: text for name, text in ENGINE_HELP.items() if name in only - without}
@@ -88,11 +88,11 @@ def config_options(
     """Decorate a command that takes a dict of settings.
 
     Args:
-        config: Where the settings, their types and defaults are defined.
-        texts: Which of them become options, and their help.
+        config: The class that defines the settings, their types and defaults.
+        texts: The settings that become options, and their help.
         into: Parameter of the command that takes the dict; unset ones (None) are left out.
         panel: Heading in --help.
-        defaults: Those that differ from `config`'s.
+        defaults: Defaults that differ from those of `config`.
     """
     given = {name: value for name, value in (defaults or {}).items() if name in texts}
     values = {name: config.model_fields[name].default for name in texts} | given
@@ -152,14 +152,14 @@ def _parameter(
 
 
 def _is_list(field: FieldInfo) -> bool:
-    """Whether a setting has several values, and its option may be repeated."""
+    """Return whether a setting has several values, so that its option may be repeated."""
     parts = (field.annotation, *get_args(field.annotation))
     kinds = [part for kind in parts for part in (kind, *get_args(kind)[:1])]
     return any(get_origin(kind) is tuple for kind in kinds)
 
 
 def _plain_type(field: FieldInfo) -> type:
-    """What to parse: int of `Annotated[int, ...] | None`, the enum of an enum."""
+    """Return the type to parse: int of `Annotated[int, ...] | None`, the enum of an enum."""
     kind: Any = field.annotation
     if isinstance(kind, types.UnionType) or get_args(kind):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)

@@ -1,7 +1,6 @@
-"""Where settings come from: a flag, else the environment, else a TOML file, else the default.
+"""Sources of settings: a flag, else the environment, else a TOML file, else the default.
 
-A name that nobody knows is an error in each of the three: a setting that is misspelt would silently
-be another.
+An unknown name is an error in each of the three: a misspelt setting would silently be ignored.
 """
 
 import json
@@ -30,7 +29,7 @@ OTHER_VARIABLES: Final = frozenset(
     PREFIX + name
     for name in ("CONFIG", "CPU", "SUPERVISE", "SUPERVISOR_SOCKET", "TARGET", "TLS_CA", "TOKEN")
 )
-"""Variables that are no field of a configuration."""
+"""Variables that are no field of a configuration class."""
 
 # What Kubernetes sets in every pod for a service whose name begins with "chairlift".
 _OF_KUBERNETES: Final = re.compile(
@@ -42,27 +41,27 @@ _IN_FILE: Final = "chairlift.config_file"
 
 
 def option_name(field: str) -> str:
-    """The name of a setting's option, without its dashes: `batch_window_s` is `batch-window`."""
+    """Return the name of a setting's option: `batch_window_s` is `batch-window`."""
     return field.removesuffix("_s").replace("_", "-")
 
 
 def variable_name(field: str) -> str:
-    """The name of its environment variable: `CHAIRLIFT_BATCH_WINDOW`."""
+    """Return the name of its environment variable: `CHAIRLIFT_BATCH_WINDOW`."""
     return PREFIX + option_name(field).replace("-", "_").upper()
 
 
 def known_variables() -> set[str]:
-    """All variables that some command reads."""
+    """Return all variables that some command reads."""
     configs: tuple[type[BaseModel], ...] = (EngineConfig, ServerConfig, LogConfig, ReplayOptions)
     settings = {variable_name(field) for config in configs for field in config.model_fields}
     return settings | OTHER_VARIABLES
 
 
 def check_environment() -> None:
-    """Look for variables of this program that it does not know.
+    """Check that every variable of this program is known.
 
     Raises:
-        ConfigError: There is one; the message names the nearest that is known.
+        ConfigError: One is unknown; the message names the nearest known one.
     """
     known = known_variables()
     for name, value in sorted(os.environ.items()):
@@ -77,8 +76,8 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     """Make a TOML file's entries the defaults of the options; names are those of the options.
 
     Raises:
-        ConfigError: The file cannot be read, names an option twice or one that there is not, or
-            has a value of another type.
+        ConfigError: The file cannot be read, names an option twice or an unknown one, or has a
+            value of another type.
     """
     if path is None:
         return None
@@ -121,7 +120,7 @@ _NOT_IN_FILE: Final = frozenset({"config", "print_config", "help"})
 
 
 def _plain(value: object, is_switch: bool, where: str) -> object:
-    """As it would be typed: then nothing is taken for a number that is none, or is cut to one."""
+    """Return a value as text, as it would be typed: the option's own parser checks it."""
     if is_switch and isinstance(value, bool):
         return value
     if isinstance(value, str | int | float):
@@ -137,7 +136,7 @@ def _line_of(key: str, text: str) -> int:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about a name that nobody knows; empty where none is like it."""
+    """Return the end of an error about an unknown name; empty if no known name is similar."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; the nearest is {matches[0]}" if matches else ""
 
@@ -147,14 +146,14 @@ class Setting:
     """One setting of the command that runs."""
 
     name: str
-    """Of its option."""
+    """Name of its option."""
     value: Any
-    """As validated; None where the server decides."""
+    """The validated value; None if the server decides."""
     source: str
     """A flag, a variable, a line of a file, or empty for the default."""
 
     def toml(self) -> str:
-        """A line of a file that sets it, with its source."""
+        """Return a line of a TOML file that sets it, with its source."""
         source = self.source or "default"
         if self.value is None:
             return f"# {self.name} is not set  # {source}"
@@ -162,7 +161,7 @@ class Setting:
 
 
 def settings_of(context: typer.Context, configs: Iterable[BaseModel]) -> Iterator[Setting]:
-    """The settings that the command takes, as they are in frozen configurations."""
+    """Yield the settings that the command takes, with the values of the configurations."""
     taken = {parameter.name: parameter for parameter in context.command.params}
     for config in configs:
         for field in type(config).model_fields:
@@ -174,11 +173,11 @@ def settings_of(context: typer.Context, configs: Iterable[BaseModel]) -> Iterato
 
 
 def place_of(context: typer.Context, parameter: Any) -> str:  # noqa: ANN401, of the parser
-    """Name a setting by where its value came from: its flag, its variable, or file, line and key.
+    """Return the source of a setting: its flag, its variable, or file, line and key.
 
     Args:
-        context: Of the command.
-        parameter: One of the command's; a default is named by its flag.
+        context: Context of the command.
+        parameter: Parameter of the command; a default is named by its flag.
     """
     source, field = context.get_parameter_source(parameter.name), parameter.name
     kind = "" if source is None else source.name

@@ -40,7 +40,7 @@ PROMPTS: tuple[tuple[str, int], ...] = (
 """Prompts of different lengths, and the longest answer of each."""
 
 FRAME_S = 0.05
-"""The small model is too quick for the eye: a step is shown for so long."""
+"""The small model is too fast to watch: a step is shown for this long."""
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 WATCH_TIMEOUT_S = 10.0
@@ -48,16 +48,14 @@ WATCH_TIMEOUT_S = 10.0
 
 def demo(
     *,
-    rows: Annotated[int, typer.Option(help="Of the batch: few, so that some must wait.")] = 4,
+    rows: Annotated[int, typer.Option(help="Rows of the batch: few, so that requests wait.")] = 4,
     tokens: Annotated[int, typer.Option(help="Token budget of a step; cuts prompts.")] = 16,
-    batching: Annotated[Batching, typer.Option(help="See what a policy does.")] = (
-        Batching.CONTINUOUS
-    ),
-    picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path(
+    batching: Annotated[Batching, typer.Option(help="Policy to watch.")] = (Batching.CONTINUOUS),
+    picture: Annotated[Path, typer.Option(help="File of the picture.")] = Path(
         "chairlift-demo.svg"
     ),
 ) -> None:
-    """Serve the demo model, stream seven prompts at once and draw who sat in which row."""
+    """Serve the demo model, stream seven prompts at once and draw which request had which row."""
     console = Console()
     board = Board([text for text, _ in PROMPTS])
     with _server(rows, tokens, batching) as (target, process):
@@ -82,13 +80,13 @@ def demo(
 def _server(
     rows: int, tokens: int, batching: Batching
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server of the demo model in a process of its own: its address, and the process."""
+    """Run a server of the demo model in a process of its own; yield its address and the process."""
     with tempfile.TemporaryDirectory(prefix="chairlift-") as folder:
         target = f"unix:{folder}/demo.sock"
         command = [sys.executable, "-m", "chairlift", "serve", "demo", "--listen", target]
         command += ["--max-num-seqs", str(rows), "--max-num-batched-tokens", str(tokens)]
         command += ["--batching", batching.value, "--drain-grace", "0s"]
-        # Settings of the user's own server do not belong to the demo.
+        # Settings of the user's own server do not apply to the demo.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CHAIRLIFT_")}
         process = subprocess.Popen(command, env=environment)
         try:
@@ -127,7 +125,7 @@ async def _stream_prompts(
 async def _show(
     console: Console, client: "AsyncClient", board: Board, starts: "list[generation_pb2.Start]"
 ) -> None:
-    """Answer all prompts at full speed and shows them in slow motion, in the same order."""
+    """Answer all prompts at full speed and show them in slow motion, in the same order."""
     film = SlowMotion([line.prompt for line in board.lines])
     with Live(film.board, console=console, transient=True, refresh_per_second=25):
         showing = asyncio.create_task(film.play())
@@ -146,26 +144,26 @@ async def _show(
 
 
 class SlowMotion:
-    """Shows what happens to some lines, at most one step per `FRAME_S`."""
+    """Replays the growth of some lines, at most one step per `FRAME_S`."""
 
     def __init__(self, prompts: list[str]) -> None:
         self.board = Board(prompts)
         self._takes: asyncio.Queue[tuple[int, Line] | None] = asyncio.Queue()
 
     def take(self, number: int, line: Line) -> None:
-        """Note how a line looks now."""
+        """Queue the present state of a line."""
         self._takes.put_nowait((number, copy(line)))
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Note that nothing follows."""
         self._takes.put_nowait(None)
 
     async def play(self) -> None:
-        """Bring the board up to one take after the other."""
+        """Show one queued state after the other."""
         grown: set[int] = set()
         while (take := await self._takes.get()) is not None:
             number, line = take
-            # A step gives a request one token: the second one of some line opens the next frame.
+            # A step computes one token per request: a second one of a line starts the next frame.
             if number in grown and not line.outcome:
                 await asyncio.sleep(FRAME_S)
                 grown.clear()
@@ -185,7 +183,7 @@ async def _until_serving(client: "AsyncClient", process: subprocess.Popen[bytes]
 
 
 class StepRecorder:
-    """Who sat where, from a watch of the engine's steps."""
+    """Records the request in each row, from a watch of the engine's steps."""
 
     def __init__(self) -> None:
         self.cells: list[Cell] = []
@@ -193,7 +191,7 @@ class StepRecorder:
         self._grown = asyncio.Event()
 
     async def record(self, steps: "AsyncIterator[server_pb2.Step]") -> None:
-        """Take steps until the watch ends."""
+        """Record steps until the watch ends."""
         async for step in steps:
             self.cells += [
                 Cell(step.step, row.row, row.request_id, row.num_tokens, row.sampled)
@@ -203,7 +201,7 @@ class StepRecorder:
             self._grown.set()
 
     async def until(self, step: int) -> None:
-        """Wait for a step: the watch is a call of its own and may lag behind the answers."""
+        """Wait for a step: the watch is another call and may lag behind the answers."""
         async with asyncio.timeout(WATCH_TIMEOUT_S):
             while self._last < step:
                 self._grown.clear()

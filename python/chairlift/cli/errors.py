@@ -1,4 +1,4 @@
-"""Expected errors become one line on stderr; only bugs show a traceback.
+"""Expected errors are one line on stderr; only bugs show a traceback.
 
 error: --max-num-seqs: input should be a valid integer, got 'many'
 error: chairlift.toml:3: max-num-seqs: input should be greater than or equal to 1, got 0
@@ -26,7 +26,7 @@ UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 
 
 def print_error(message: str) -> None:
-    """Print one line for people to stderr."""
+    """Print an error as one line to stderr."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
 
 
@@ -36,7 +36,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def message_of(error: Exception) -> str:
-    """Format an error in the style of this project: lower case, no period, its source first."""
+    """Return an error in the style of this project: lower case, no period, its source first."""
     if not isinstance(error, UsageError):
         return str(error)
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
@@ -50,11 +50,11 @@ def message_of(error: Exception) -> str:
 
 
 def with_source(error: ConfigError, context: typer.Context) -> ConfigError:
-    """Name the flag, the variable or the line of the file in the place of the setting.
+    """Replace the setting in an error by its flag, its variable or its line of the file.
 
     Args:
         error: Its message begins with the setting's name, or the names of several.
-        context: Of the command, whose parameters have the names of settings.
+        context: Context of the command, whose parameters have the names of settings.
     """
     names, separator, rest = str(error).partition(": ")
     parameters = {parameter.name: parameter for parameter in context.command.params}
@@ -66,13 +66,13 @@ def with_source(error: ConfigError, context: typer.Context) -> ConfigError:
 
 
 def _plain(message: str) -> str:
-    """Of the parser, which writes sentences."""
+    """Return a message of the parser, which is a sentence, in the style of this project."""
     text = message.strip().removeprefix("Value error, ").rstrip(".")
     return text[:1].lower() + text[1:]
 
 
 def _got(error: Exception) -> str:
-    """The value, where the message does not name it."""
+    """Return the value, if the message does not name it."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return ""

@@ -1,4 +1,4 @@
-"""`chairlift generate`: prompts to a server, answers to the terminal as they come."""
+"""`chairlift generate`: send prompts to a server, print the answers as they come."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ def generate(
     else:
         board = Board([text for text in texts for _ in range(n)])
         asyncio.run(_answer(connection, starts, board))
-        # An error is that of all answers to a prompt.
+        # An error applies to all answers to a prompt.
         errors = [line.outcome for line in board.lines[::n] if line.has_failed]
     for error in errors:
         print_error(error)
@@ -134,7 +134,7 @@ async def _answer(
 async def _print_json(
     connection: "AbstractAsyncContextManager[AsyncClient]", starts: list["pb.Start"]
 ) -> list[str]:
-    """Print each answer when it ends, and each error; return the errors, for people."""
+    """Print each answer when it ends, and each error; return the errors as text."""
     async with connection as client:
         generations = await client.generate_all(starts)
         errors = await asyncio.gather(*map(_print_answers, range(len(starts)), generations))

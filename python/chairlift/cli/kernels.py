@@ -51,7 +51,7 @@ def list_kernels(model: Model = None) -> None:
 
 
 def _check(model: str | None) -> None:
-    """Look for the model before torch is imported."""
+    """Check the model before torch is imported."""
     if model is not None:
         check_model(model)
 

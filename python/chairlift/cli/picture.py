@@ -1,7 +1,7 @@
-"""Who sat in which row at which step: the classic figure of continuous batching, from step records.
+"""The request in each row at each step: the classic figure of continuous batching.
 
 Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (OSDI 2022),
-schedule iteration by iteration; this draws what that looks like from the outside.
+schedule iteration by iteration; this draws the result from step records.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,14 +12,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#3aa6a0", "#d4a72c")
-"""One per request, in order of the labels; readable beside each other and on white."""
+"""One per request, in order of the labels; distinguishable, and readable on white."""
 
 
 class Work(StrEnum):
     """What a row did in a step."""
 
     PREFILL = "prefill"
-    """Computed a chunk of its prompt (or computed again what a preemption lost)."""
+    """Computed a chunk of its prompt, or recomputed what a preemption lost."""
     DECODE = "decode"
     """Computed one token and drew the next."""
     FINISH = "finish"
@@ -59,22 +59,22 @@ class Picture:
     num_steps: int
     runs: tuple[RowSpan, ...]
     labels: Mapping[str, str]
-    """Request id to what to call it, in the order of the legend."""
+    """Labels by request id, in the order of the legend."""
     numbers: Mapping[str, int]
-    """Request id to its place in the legend, from 0."""
+    """Places in the legend by request id, from 0."""
 
     @property
     def utilization(self) -> float:
-        """Share of the cells that were taken, 0 to 1."""
+        """Return the share of the cells in use, 0 to 1."""
         taken = sum(len(run.work) for run in self.runs)
         return taken / max(1, self.num_rows * self.num_steps)
 
     def number(self, request_id: str) -> int:
-        """Place of a request in the legend, from 0."""
+        """Return the place of a request in the legend, from 0."""
         return self.numbers[request_id]
 
     def colour(self, request_id: str) -> str:
-        """Colour of a request, `#rrggbb`."""
+        """Return the colour of a request, `#rrggbb`."""
         return COLOURS[self.number(request_id) % len(COLOURS)]
 
 
@@ -91,11 +91,11 @@ def draw(
 
     Args:
         cells: In any order. Cells of requests without a label are left out.
-        labels: Request id to what to call it; decides order and colours.
+        labels: Labels by request id; their order decides order and colours.
         num_rows: Rows of the batch, empty ones included.
         running: Request ids that have not ended with their last cell.
         begun: Request ids that drew tokens before their first cell.
-        numbers: Of the requests, for their colours; default: their places in `labels`.
+        numbers: Numbers of the requests, for their colours; default: their places in `labels`.
     """
     taken = sorted((s for s in cells if s.request_id in labels), key=lambda s: (s.step, s.row))
     column = {step: i for i, step in enumerate(sorted({cell.step for cell in taken}))}
@@ -139,7 +139,7 @@ _GLYPHS = {Work.PREFILL: "╱", Work.DECODE: "─", Work.FINISH: "●"}
 
 
 def render_terminal(picture: Picture, width: int) -> RenderableType:
-    """The figure as coloured text of at most `width` columns."""
+    """Return the figure as coloured text of at most `width` columns."""
     room = max(10, width - len(f"row {picture.num_rows} "))
     per_column = -(-picture.num_steps // room) if picture.num_steps else 1
     num_columns = -(-picture.num_steps // per_column)
@@ -148,7 +148,7 @@ def render_terminal(picture: Picture, width: int) -> RenderableType:
 
 
 def terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) -> Text:
-    """One row of the figure, its number before it."""
+    """Return one row of the figure, after its number."""
     glyphs: list[tuple[str, str]] = [("·", "bright_black")] * num_columns
     for run in (run for run in picture.runs if run.row == row):
         colour = picture.colour(run.request_id)
@@ -183,14 +183,14 @@ def _key(picture: Picture) -> Text:
 
 
 def describe_use(picture: Picture) -> str:
-    """One line on how full the rows were."""
+    """Return one line on how full the rows were."""
     return (
         f"{picture.num_steps} steps, {picture.num_rows} rows, "
-        f"{picture.utilization:.0%} of the cells taken"
+        f"{picture.utilization:.0%} of the cells used"
     )
 
 
 def shade(colour: str, factor: float) -> str:
-    """A darker `#rrggbb`: each part times factor."""
+    """Return a darker `#rrggbb`: each part times factor."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part * factor):02x}" for part in parts)

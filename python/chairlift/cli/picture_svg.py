@@ -11,7 +11,7 @@ _FONT = "ui-sans-serif, system-ui, 'Helvetica Neue', Arial, sans-serif"
 
 
 def render_svg(picture: Picture, title: str) -> str:
-    """The figure as one SVG document; colours do not depend on the reader's theme."""
+    """Return the figure as one SVG document; colours do not depend on the reader's theme."""
     step_width = max(4.0, min(24.0, 900 / max(1, picture.num_steps)))
     width = max(560.0, _LEFT + picture.num_steps * step_width + _RIGHT)
     rows_end = _TOP + picture.num_rows * (_ROW_HEIGHT + _GAP)
@@ -32,7 +32,7 @@ def render_svg(picture: Picture, title: str) -> str:
 
 
 def _hatches(picture: Picture) -> list[str]:
-    """One darker, hatched paint per request, for the chunks of its prompt."""
+    """Return a darker, hatched pattern per request, for the chunks of its prompt."""
     parts = ["<defs>"]
     for i, request_id in enumerate(picture.labels):
         colour = shade(picture.colour(request_id), 0.72)
@@ -60,7 +60,7 @@ def _cells(picture: Picture, step_width: float) -> list[str]:
 
 
 def _run(picture: Picture, run: RowSpan, step_width: float) -> list[str]:
-    """A stretch of cells: one rectangle per step, so that steps can be counted."""
+    """Draw consecutive cells: one rectangle per step, so that steps can be counted."""
     y = _TOP + run.row * (_ROW_HEIGHT + _GAP)
     number = picture.number(run.request_id)
     colour = picture.colour(run.request_id)

@@ -27,7 +27,7 @@ _WORDS: Final = {
     "num_kv_tokens": ("tokens", "of prompts and answers that these blocks hold"),
     "num_host_blocks": ("host blocks", "of the swap"),
 }
-"""What people call a figure, and what it is."""
+"""The name of each figure, and its meaning."""
 
 
 @engine_options(only=frozenset(SIZES))
@@ -77,7 +77,7 @@ def _print(model: str, figures: Result, limit: str) -> None:
 
 
 def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
-    """The figures, and why the model does not fit; empty where it does."""
+    """Return the figures, and why the model does not fit; empty if it does."""
     from chairlift.config import engine_config
     from chairlift.engine.loading import replan_memory
     from chairlift.machine import memory_limit
@@ -112,7 +112,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
 
 
 def _obstacle(total: int, limit: int, *, fixed: int, swap: int, host_limit: int) -> str:
-    """Why a plan does not fit, in bytes as people read them."""
+    """Return why a plan does not fit; empty if it does."""
     if fixed > limit:
         return (
             f"does not fit: weights and activations take {format_size(fixed)}, the limit is "

@@ -1,4 +1,4 @@
-"""What the commands that talk to a server share: the target, the request's options, the events."""
+"""Shared by the commands that call a server: the target, the request's options, the events."""
 
 import asyncio
 import os
@@ -38,8 +38,10 @@ MaxTokens = Annotated[int | None, typer.Option(help="Longest answer.", min=1)]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the model's.")]
 TopK = Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens; 0 is off.")]
 TopP = Annotated[float | None, typer.Option(help="Draw from this share of the likelihood.")]
-MinP = Annotated[float | None, typer.Option(help="Leave out what is this much less likely.")]
-Seed = Annotated[int | None, typer.Option(help="The same draws again.", min=0)]
+MinP = Annotated[
+    float | None, typer.Option(help="Drop tokens below this share of the top probability.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the draws.", min=0)]
 NumAnswers = Annotated[
     int, typer.Option("-n", "--n", help="Answers to each prompt, drawn apart.", min=1)
 ]
@@ -54,14 +56,14 @@ async def connected(
     tls_cert: str | None = None,
     tls_key: str | None = None,
 ) -> AsyncIterator["AsyncClient"]:
-    """A client of a server that is there and serves.
+    """Yield a client of a server that serves.
 
-    The token is that of CHAIRLIFT_TOKEN: an option would show it to everybody on the machine.
+    The token is that of CHAIRLIFT_TOKEN: an option would be visible to every user of the machine.
 
     Raises:
-        ChairliftError: There is none, or it does not serve yet.
+        ChairliftError: There is no server, or it does not serve yet.
     """
-    # Else gRPC writes of failed handshakes to the terminal.
+    # Otherwise gRPC logs failed handshakes to the terminal.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from chairlift.client import connect_async
 
@@ -80,17 +82,17 @@ async def connected(
 
 
 def no_connection(target: str, error: ServerError) -> str:
-    """Say for people why there is no connection."""
+    """Return why there is no connection."""
     if isinstance(error, NoServerError):
         return NO_SERVER.format(target)
     return f"{target}: {str(error).removeprefix('UNAVAILABLE: ')}"
 
 
 async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int], None]) -> str:
-    """Hand on answers as they come: which one, text and how many tokens it is.
+    """Pass on answers as they come: the index, the text and its number of tokens.
 
     Returns:
-        The error, for people, if it was one.
+        The error as text, or an empty text.
     """
     try:
         async for event in generation.events():
@@ -102,13 +104,13 @@ async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int
 
 
 def for_people(error: RequestError) -> str:
-    """Return the message of an error, with the field that it is about."""
+    """Return the message of an error, with its field."""
     names_field = error.message.startswith(error.field)
     return error.message if names_field else f"{error.field}: {error.message}"
 
 
 def outcome(answer: "Answer") -> str:
-    """How an answer ended, for people."""
+    """Return how an answer ended, in one word."""
     from chairlift.v1 import generation_pb2
 
     assert answer.finished is not None, "events ended without an error"
@@ -122,13 +124,13 @@ async def answer_all(
     starts: "list[generation_pb2.Start]",
     on_piece: Callable[[int, str], None] | None = None,
 ) -> None:
-    """Send requests over one stream of their own and writes what comes on the board.
+    """Send requests over one stream of their own and show the answers on the board.
 
     Args:
         client: From `connected`.
         board: One line per answer of each request.
         starts: The requests, in the order of the lines.
-        on_piece: Told the number of a line that has changed, and the text it gained.
+        on_piece: Called with the number of a line that has changed, and its new text.
     """
     generations = await client.generate_all(starts)
 

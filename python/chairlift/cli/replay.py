@@ -70,10 +70,10 @@ def replay(
     as_json: Json = False,
     settings: dict[str, Any],
 ) -> None:
-    """Run a trace through the scheduler on a virtual clock: what would another setting have done?
+    """Run a trace through the scheduler on a virtual clock, to compare settings.
 
-    Requests come when they came and are answered at their recorded lengths. The time of a step is
-    a model fitted to the recorded steps; the same trace gives the same figures everywhere.
+    Requests arrive at their recorded times and have answers of their recorded lengths. The time of
+    a step is a model fitted to the recorded steps; the same trace has the same figures everywhere.
     """
     from chairlift.replay.settings import step_time_of
 

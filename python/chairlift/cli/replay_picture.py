@@ -1,4 +1,4 @@
-"""The first steps of a replay as a picture: who sat in which row."""
+"""The first steps of a replay as a picture: the request in each row."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,20 @@ _MOST_STEPS = 10_000
 
 
 class FirstSteps:
-    """Notes the first steps of a replay; what to call its `on_step`."""
+    """Notes the first steps of a replay; `note` is its `on_step`."""
 
     def __init__(self, tenants: Sequence[int]) -> None:
         """Start with no step.
 
         Args:
-            tenants: Of each request of the trace; where they are several, they have the colours.
+            tenants: Tenant of each request of the trace; colours show tenants if there are several.
         """
         self._tenants = tenants
         self._num_steps = 0
         self._cells: list[Cell] = []
 
     def note(self, plan: PlanView, indices: NDArray[np.int64]) -> None:
-        """Take a step: whose rows they are, as indices in the trace."""
+        """Note a step: the plan, and the requests of its rows as indices in the trace."""
         if self._num_steps == _MOST_STEPS:
             return
         self._num_steps += 1
@@ -35,7 +35,7 @@ class FirstSteps:
             self._cells.append(Cell(self._num_steps, row, str(index), num_tokens, sampled))
 
     def picture(self, num_steps: int, width: int) -> RenderableType:
-        """Draw so many steps on so many columns; rows that were never used are left out."""
+        """Draw the first steps in a number of columns; rows that were never used are left out."""
         cells = [cell for cell in self._cells if cell.step <= num_steps]
         later = {cell.request_id for cell in self._cells if cell.step > num_steps}
         seen = sorted({int(cell.request_id) for cell in cells})

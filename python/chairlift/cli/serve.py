@@ -1,4 +1,4 @@
-"""`chairlift serve`: the server, and what its start-up took."""
+"""`chairlift serve`: the server, and the time of its start-up."""
 
 import asyncio
 import logging
@@ -28,17 +28,17 @@ SERVER_HELP = {
     "tls_cert": "PEM file of the server's certificate; default: plain text.",
     "tls_key": "PEM file of its key.",
     "tls_client_ca": "PEM file of the authorities of client certificates, which are then required.",
-    "auth_tokens": "File of TENANT:TOKEN lines; default: no token is asked for.",
+    "auth_tokens": "File of TENANT:TOKEN lines; default: no token is required.",
     "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
     "tenant_max_requests": "Most live requests of one tenant; default: no limit.",
     "tenant_max_queued_tokens": "Most waiting prompt tokens of one tenant; default: no limit.",
     "max_queued_tokens": "Most waiting prompt tokens of all tenants; default: no limit.",
     "tenant_rate": "Most requests per second of one tenant; default: no limit.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
-    "drain_grace_s": "After SIGTERM: how long running requests may go on.",
-    "load_timeout_s": "At the start: no weights for so long, and the process exits with 70.",
+    "drain_grace_s": "After SIGTERM: how long running requests may continue.",
+    "load_timeout_s": "If no weights arrive for this long at the start, the process exits with 70.",
     "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",
-    "write_timeout_s": "A call whose client reads nothing for so long ends.",
+    "write_timeout_s": "A call whose client reads nothing for this long ends.",
     "max_receive_bytes": "A longer message is refused.",
     "receive_memory_bytes": "Memory for messages of all connections that are not complete yet.",
     "max_connections": "Open connections; a further one is closed at once.",
@@ -47,8 +47,8 @@ SERVER_HELP = {
 }
 
 LOG_HELP = {
-    "log_format": "Records on standard error: lines for people, or JSON objects.",
-    "log_level": "The least that is written.",
+    "log_format": "Records on standard error: lines of text, or JSON objects.",
+    "log_level": "Lowest level that is written.",
 }
 
 
@@ -82,13 +82,13 @@ def serve(
             "--supervise",
             envvar="CHAIRLIFT_SUPERVISE",
             show_envvar=False,
-            help="Serve in a child process, and start another when it falls.",
+            help="Serve in a child process, and start another after a fault.",
         ),
     ] = False,
     print_config: Annotated[
         bool,
         typer.Option(
-            "--print-config", help="Print all settings and where each came from, as TOML, and end."
+            "--print-config", help="Print all settings and their sources as TOML, and exit."
         ),
     ] = False,
     log_settings: dict[str, Any],
@@ -122,13 +122,13 @@ def serve(
     from chairlift.server.run import run_server
     from chairlift.server.watchdog import FAULT_EXIT
 
-    # What nobody has set is the device's to say.
+    # Defaults depend on the device: only what was set is shown.
     units = {"max_num_seqs": "rows", "max_num_batched_tokens": "tokens a step"}
     sizes = [f"{settings[name]} {unit}" for name, unit in units.items() if name in settings]
     typer.echo(f"loading {model}: {', '.join([f'{engine.batching} batching', *sizes])}")
 
     def on_ready(address: str) -> None:
-        # First, so that whoever reads the line may count on being started again.
+        # First, so that a reader of the line can rely on the supervision.
         parent.serving()
         typer.echo(f"serving on {address} after {startup.ready()}")
 
@@ -145,21 +145,21 @@ def serve(
 
 
 class Startup:
-    """Where the time to SERVING went."""
+    """The parts of the time to SERVING."""
 
     def __init__(self) -> None:
-        # Start-up is all computation so far, so CPU time tells when the process began.
+        # Start-up is all computation so far, so the CPU time is the age of the process.
         self._started = time.monotonic() - time.process_time()
         self._first: float | None = None
         self._last: float | None = None
 
     def progress(self, done: int, total: int) -> None:  # noqa: ARG002, one of the two is enough
-        """Note when bytes of the weights have been read."""
+        """Note that bytes of the weights have been read."""
         self._last = time.monotonic()
         self._first = self._first or self._last
 
     def ready(self) -> str:
-        """`3.1 s: imports 2.6 s, weights 0.3 s, warm-up 0.2 s`."""
+        """Return `3.1 s: imports 2.6 s, weights 0.3 s, warm-up 0.2 s`."""
         now = time.monotonic()
         total = f"{now - self._started:.1f} s"
         if self._first is None or self._last is None:

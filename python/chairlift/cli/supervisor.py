@@ -1,12 +1,12 @@
-"""`chairlift serve --supervise`: a small parent that starts the server again after a fault.
+"""`chairlift serve --supervise`: a small parent that restarts the server after a fault.
 
     parent: spawn ──▶ wait ──▶ 0, a wrong setting, or a signal was sent: the same exit code
                 ▲       └────▶ 70, or it died while it served: back off
                 └──────────────┘ three times within five minutes, then exit 70
 
-The child is this very command with a socket to the parent. One byte up says that it serves; the
-end of the file means that the parent is gone, and the child dies at once: the next one finds the
-port free. The parent imports no torch and takes a few megabytes.
+The child is the same command with a socket to the parent. One byte from the child means that it
+serves; the end of the file means that the parent is gone, and the child exits at once, so that the
+port is free for the next one. The parent imports no torch and takes a few megabytes.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _SOCKET: Final = "CHAIRLIFT_SUPERVISOR_SOCKET"
 """In the environment of the child: its end of the socket."""
 
 _BACKOFF_S: Final = (0.25, 1.0, 4.0)
-"""Before each restart of a budget; a server that just fell may have left its machine in trouble."""
+"""Delays before the restarts of a budget: the cause of a fault may need time to pass."""
 
 _SIGNAL_EXIT: Final = 128
 """Plus its number: the exit code of a process that a signal ended."""
@@ -41,7 +41,7 @@ class Parent:
     """The child's side of the supervision; without a supervisor it does nothing."""
 
     def __init__(self) -> None:
-        """Tie this process to its supervisor, if it has one."""
+        """Connect this process to its supervisor, if it has one."""
         number = os.environ.pop(_SOCKET, None)
         self._socket = None if number is None else socket.socket(fileno=int(number))
         if self._socket is None:
@@ -55,7 +55,7 @@ class Parent:
         return self._socket is not None
 
     def serving(self) -> None:
-        """Tell that requests are accepted."""
+        """Report that requests are accepted."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(b"1")
@@ -68,7 +68,7 @@ class Parent:
 
 
 def _die_with_parent() -> None:
-    """On Linux the kernel does it, even if every thread here is stuck."""
+    """Let the kernel kill this process with its parent, even if every thread is stuck."""
     if sys.platform == "linux":
         import ctypes
 
@@ -77,15 +77,15 @@ def _die_with_parent() -> None:
 
 
 def run_supervised(command: list[str]) -> int:
-    """Run a server as a child, and again when it falls, until a signal or its own end.
+    """Run a server as a child, and restart it after a fault, until a signal or its own end.
 
-    SIGTERM and SIGINT are handed on, each of them: the second one hurries the child.
+    Every SIGTERM and SIGINT is forwarded: the second one cuts the child's grace short.
 
     Args:
         command: Program and arguments of the child.
 
     Returns:
-        The exit code: the child's last, or 70 after too many falls.
+        The exit code: the child's last, or 70 after too many faults.
     """
     return asyncio.run(_Supervisor(command).run())
 
@@ -105,7 +105,7 @@ class _Supervisor:
             while True:
                 is_serving, code = await self._run_child()
                 self._has_served |= is_serving
-                if self._stopping.is_set() or not self._is_fall(code, was_serving=is_serving):
+                if self._stopping.is_set() or not self._is_fault(code, was_serving=is_serving):
                     return code
                 if not self._budget.take():
                     _log.critical("the server ended with %d once too often", code)
@@ -114,29 +114,29 @@ class _Supervisor:
                     return code
                 _log.error("the server ended with %d and starts again", code)
 
-    def _is_fall(self, code: int, *, was_serving: bool) -> bool:
-        """Whether another child may do better; a wrong setting stays wrong."""
+    def _is_fault(self, code: int, *, was_serving: bool) -> bool:
+        """Return whether another child may succeed; a wrong setting stays wrong."""
         is_killed = code >= _SIGNAL_EXIT and self._has_served
         return code == FAULT_EXIT or is_killed or (code != 0 and was_serving)
 
     async def _run_child(self) -> tuple[bool, int]:
-        """Whether it came to serve, and its exit code as a shell would give it."""
+        """Return whether the child served, and its exit code as a shell reports it."""
         ours, theirs = socket.socketpair()
         with closing(theirs):
             self._child = await asyncio.create_subprocess_exec(
                 *self._command,
                 env={**os.environ, _SOCKET: str(theirs.fileno())},
                 pass_fds=(theirs.fileno(),),
-                # Ctrl-C reaches the parent alone, which hands it on once.
+                # Ctrl-C reaches the parent only, which forwards it once.
                 process_group=0,
             )
         if self._stopping.is_set():
-            # The signal came before there was somebody to hand it to.
+            # The signal came before the child existed.
             self._child.terminate()
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
             code = await self._child.wait()
-            # What the child sent is here by now, if it sent anything.
+            # A byte that the child sent has arrived by now.
             is_serving = bool(await reader.read(1))
         finally:
             writer.close()

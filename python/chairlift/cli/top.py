@@ -74,7 +74,7 @@ async def _print(
 async def _live(
     console: Console, state: TopState, frames: AsyncIterator[int], interval_s: float
 ) -> None:
-    """Until q: in a screen of its own, so that the terminal is as it was afterwards."""
+    """Show the view until q, on a screen of its own, so that the terminal is restored."""
     with Live(TopView(state), console=console, screen=True, auto_refresh=False) as live:
 
         async def follow() -> None:
@@ -82,7 +82,7 @@ async def _live(
                 pass
 
         async def show() -> None:
-            # Not with the frames: that none comes is to be seen, too.
+            # Not with the frames: a missing frame must be visible, too.
             while True:
                 live.refresh()
                 await asyncio.sleep(interval_s)
@@ -98,7 +98,7 @@ async def _live(
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until that holds: a call may take the first time for a failure of its own."""
+    """Cancel a task until it ends: a call may take the first cancel for an error of its own."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=RETRY_S)
@@ -108,7 +108,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 @contextmanager
 def _interrupts(typed: asyncio.Event) -> Iterator[None]:
-    """Set an event at Ctrl-C, also where a shell has told its background jobs to ignore it."""
+    """Set an event at Ctrl-C, even if a shell makes its background jobs ignore it."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, typed.set)
     try:
@@ -145,12 +145,12 @@ def _keys(typed: asyncio.Event) -> Iterator[None]:
 async def _frames(
     state: TopState, interval_s: float, tls: dict[str, str | None]
 ) -> AsyncIterator[int]:
-    """Keep the state current and tells when to draw it; numbers count from each connection.
+    """Update the state and yield when to draw it; numbers count from each connection.
 
     Raises:
-        ChairliftError: There was no server from the start, or it does not let us in.
+        ChairliftError: There was no server at the start, or it refuses the token.
     """
-    # The handshakes that fail are told in words; gRPC's own lines would be drawn over.
+    # Failed handshakes are shown in the view; gRPC's own lines would overwrite it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from chairlift.client import connect_async
 

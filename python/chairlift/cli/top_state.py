@@ -1,4 +1,4 @@
-"""What `chairlift top` knows of a server: the last load, and the steps of the last moments."""
+"""The state of `chairlift top`: the last load of a server, and its recent steps."""
 
 import time
 from collections import deque
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from chairlift.v1 import server_pb2 as pb
 
 WINDOW_S: Final = 2.0
-"""Rates are over so long."""
+"""Window of the rates."""
 PARTS: Final = ("schedule", "inputs", "forward", "sample", "update")
 MOST_STEPS: Final = 4096
-"""Kept for the figure and the curve of step times."""
+"""Most steps that are kept for the figure and the curve of step times."""
 _STALE_S: Final = 3.0
-"""Figures that are so much older than a frame should be are marked."""
+"""Figures that are this much older than a frame are marked as stale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of the last moments; 0 where nothing ran."""
+    """Rates over the window; 0 if nothing ran."""
 
     tokens_per_s: float
     prompt_tokens_per_s: float
@@ -50,18 +50,18 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class RunningRequest:
-    """Who is in a row now."""
+    """A request that has a row now."""
 
     row: int
     request_id: str
     """Empty for a request of another tenant."""
     num_tokens: int
-    """That it got since the watch began."""
+    """Tokens since the watch began."""
     in_prefill: bool
     number: int
-    """Counts the requests that were seen."""
+    """Its position among the requests that were seen."""
     token_at: float | None = None
-    """When its last token was computed, in seconds on the server's clock."""
+    """Time of its last token, in seconds on the server's clock."""
     token_step: int = 0
     """The step that computed it."""
 
@@ -75,7 +75,7 @@ class Latency:
 
 
 class TopState:
-    """Fed by two watches, looked at by the view."""
+    """Updated by two watches, read by the view."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class TopState:
         """Start unconnected.
 
         Args:
-            target: Of the server.
-            clock: Gives seconds.
+            target: Address of the server.
+            clock: Returns seconds.
             interval_s: Between frames.
         """
         self.target = target
@@ -107,7 +107,7 @@ class TopState:
         self._num_requests = 0
 
     def connected(self, info: "pb.GetServerInfoResponse", model_name: str) -> None:
-        """A server is there, perhaps another than before."""
+        """Reset the state for a new connection, perhaps to another server."""
         self.info, self.model_name, self.error = info, model_name, ""
         self.steps.clear()
         self._requests.clear()
@@ -117,11 +117,11 @@ class TopState:
         self._since = self._clock()
 
     def lost(self, why: str) -> None:
-        """The connection broke."""
+        """Note that the connection was lost."""
         self.error = why or "the server ended"
 
     def take(self, load: "pb.Load") -> None:
-        """Take a load, which comes once per frame."""
+        """Set the load, which comes once per frame."""
         self.load, now = load, self._clock()
         self._load_at = now
         self._totals.append((now, {t.tenant: t.num_generated_tokens for t in load.tenants}))
@@ -130,28 +130,28 @@ class TopState:
 
     @property
     def age_s(self) -> float:
-        """How old the figures are."""
+        """Return the age of the figures, in seconds."""
         return self._clock() - self._load_at
 
     @property
     def is_stale(self) -> bool:
-        """Whether the figures are older than they should be."""
+        """Return whether the figures are stale."""
         return self.load is not None and (bool(self.error) or self.age_s > self._stale_s)
 
     def tokens_per_s(self, tenant: str) -> float:
-        """Of a tenant's answers, in the last moments."""
+        """Return the output tokens per second of a tenant, over the window."""
         (first_at, first), (last_at, last) = self._totals[0], self._totals[-1]
         return (last.get(tenant, 0) - first.get(tenant, 0)) / max(last_at - first_at, 1e-3)
 
     def inter_token(self) -> Latency | None:
-        """Between the tokens of an answer, of the requests whose names are told."""
+        """Return the latency between tokens, of the requests with a name."""
         counts = self._gaps.counts()
         return Latency(percentile(counts, 50), percentile(counts, 99)) if counts else None
 
     def add(self, step: "pb.Step") -> None:
-        """Take a step."""
+        """Add a step."""
         if step.step != self._last_step + 1:
-            # Steps are missing: a token may have been in one of them.
+            # Steps are missing: one of them may have computed a token.
             self._unbroken_from = step.step
         self._last_step = step.step
         ended_at = _seconds(step.start) + _seconds(step.duration)
@@ -174,7 +174,7 @@ class TopState:
         self.steps.append(Step(self._clock(), _seconds(step.duration), parts_s, cells))
 
     def _next(self, step: int, ended_at: float, row: "pb.StepRow") -> RunningRequest:
-        """A request after a step that has it."""
+        """Return a request's state after a step that includes it."""
         known = self._requests.get(row.handle)
         self._num_requests += known is None
         token_at, token_step = (known.token_at, known.token_step) if known else (None, 0)
@@ -193,7 +193,7 @@ class TopState:
         )
 
     def running_requests(self) -> dict[str, RunningRequest]:
-        """Who was in the last steps, by handle; a request of another tenant has no name."""
+        """Return the requests of the last steps by handle; those of other tenants have no name."""
         if self.load is None or not self.load.num_running:
             return {}
         now = self._clock()
@@ -205,12 +205,12 @@ class TopState:
         }
 
     def number(self, handle: str) -> int:
-        """A request's number, which stays its own: of those of other tenants, the row's."""
+        """Return a request's lasting number; for requests of other tenants, the row's."""
         request = self._requests.get(handle)
         return request.number if request else int(handle.removeprefix("#") or 0)
 
     def rates(self) -> Rates:
-        """Over the last `WINDOW_S`, or less after a connection."""
+        """Return the rates over the last `WINDOW_S`, or less after a connection."""
         now = self._clock()
         recent = [step for step in self.steps if now - step.at <= WINDOW_S]
         span = max(min(WINDOW_S, now - self._since), 1e-3)
@@ -237,9 +237,9 @@ def _unnamed(cell: Cell) -> RunningRequest:
 
 
 def _anonymous_id(row: int) -> str:
-    """Stands for the handle of another tenant's request, which is not told."""
+    """Return a substitute for the handle of another tenant's request, which is hidden."""
     return f"#{row}"
 
 
 def _seconds(duration: "duration_pb2.Duration") -> float:
-    return float(duration.seconds + duration.nanos * 1e-9)
+    return float(duration.ToNanoseconds() * 1e-9)

@@ -1,4 +1,4 @@
-"""What `chairlift top` shows of tenants: tokens, time to first token, ends and errors."""
+"""The tenants in `chairlift top`: tokens, time to first token, ends and errors."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -13,19 +13,23 @@ if TYPE_CHECKING:
 
 _QUIET: Final = "bright_black"
 _WIDE: Final = 70
-"""Columns from which on all is shown."""
+"""Least columns for the full table."""
 _MOST: Final = 8
-"""Tenants; of the others there is the number."""
+"""Most tenants that are shown; the others are counted."""
+_FIGURE: Final = 10
+"""Columns of a figure."""
+_NUM_FIGURES: Final = 4
+"""Figures of a line in the full table."""
 _NAMELESS: Final = "all callers"
 
 
 def tenant_lines(state: TopState, width: int, most_lines: int) -> Iterator[Text]:
-    """Return a heading, the busiest tenants and an empty line; nothing where they do not fit.
+    """Yield a heading, the busiest tenants and an empty line; nothing if they do not fit.
 
     Args:
-        state: Connected.
+        state: A connected state.
         width: Columns.
-        most_lines: At most so many lines.
+        most_lines: Most lines.
     """
     assert state.load is not None
     tenants = sorted(state.load.tenants, key=lambda tenant: (-tenant.num_started, tenant.tenant))
@@ -53,7 +57,7 @@ def tenant_lines(state: TopState, width: int, most_lines: int) -> Iterator[Text]
 
 
 def tenants_as_json(state: TopState) -> list[dict[str, Any]]:
-    """The same for programs; times are in seconds, None where no request started."""
+    """Return the same as JSON values; times are in seconds, None if no request started."""
     assert state.load is not None
     return [
         {
@@ -70,11 +74,11 @@ def tenants_as_json(state: TopState) -> list[dict[str, Any]]:
 
 
 def _line(name: str, cells: list[str], width: int, style: str) -> Text:
-    """A name of any length, figures to the right of their columns, and the errors."""
+    """Return a line: a name, figures aligned to the right of their columns, and the errors."""
     *figures, errors = cells
-    size = min(24, max(11, width - 10 * len(figures) - 8))
+    size = _name_width(width, len(figures))
     text = Text(f"{name if len(name) <= size else name[: size - 1] + '…':<{size}}", style=style)
-    text.append("".join(f"{figure:>10}" for figure in figures))
+    text.append("".join(f"{figure:>{_FIGURE}}" for figure in figures))
     text.append("  " + errors, style=_QUIET if errors in ("0", "errors") else "red")
     text.truncate(width, overflow="ellipsis")
     return text
@@ -85,7 +89,8 @@ def _errors(errors: dict[str, int], width: int) -> str:
     if not total or width < _WIDE:
         return f"{total:,}"
     by_count = sorted(errors.items(), key=lambda item: (-item[1], item[0]))
-    return fitted([f"{count:,} {reason}" for reason, count in by_count], width - 66)
+    room = width - _name_width(width, _NUM_FIGURES) - _FIGURE * _NUM_FIGURES - 2
+    return fitted([f"{count:,} {reason}" for reason, count in by_count], room)
 
 
 def _first_token(tenant: "pb.TenantActivity") -> list[str]:
@@ -96,5 +101,9 @@ def _first_token(tenant: "pb.TenantActivity") -> list[str]:
 def _seconds(tenant: "pb.TenantActivity", name: str) -> float | None:
     if not tenant.HasField(name):
         return None
-    duration = getattr(tenant, name)
-    return float(duration.seconds + duration.nanos * 1e-9)
+    return float(getattr(tenant, name).ToNanoseconds() * 1e-9)
+
+
+def _name_width(width: int, num_figures: int) -> int:
+    """Return the columns of a name: what figures and a reason such as QUOTA_EXCEEDED leave."""
+    return min(24, max(11, width - _FIGURE * num_figures - 18))

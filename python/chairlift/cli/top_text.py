@@ -1,4 +1,4 @@
-"""Words of `chairlift top`, as many as a line holds."""
+"""Texts of `chairlift top`, fitted to a line."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from chairlift.cli.bench.report import format_value
 
 
 def fitted(words: Sequence[str], width: int, between: str = ", ") -> str:
-    """Join as many of the words, from the first on, as fit; the first is always there."""
+    """Join the first words that fit in a width; the first is always included."""
     text = words[0] if words else ""
     for number in range(2, len(words) + 1):
         longer = between.join(words[:number])
@@ -17,5 +17,5 @@ def fitted(words: Sequence[str], width: int, between: str = ", ") -> str:
 
 
 def shown(seconds: float) -> str:
-    """A duration with three digits and its unit."""
+    """Return a duration with three digits and its unit."""
     return format_value("_s", seconds)

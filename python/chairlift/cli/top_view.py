@@ -1,4 +1,4 @@
-"""How `chairlift top` looks: gauges, tenants, and which request is in which row, step by step."""
+"""The view of `chairlift top`: gauges, tenants, and the request in each row, step by step."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ from chairlift.cli.top_text import fitted, shown
 
 _LABEL: Final = 24
 _HEAD: Final = 11
-"""Lines above the tenants, and what the terminal needs below."""
+"""Lines above the tenants, and those below the rows."""
 _ROWS_FIRST: Final = 8
 """Rows that are drawn before tenants get lines."""
 _CURVE: Final = "▁▂▃▄▅▆▇█"
@@ -27,13 +27,13 @@ _QUIET: Final = "bright_black"
 
 
 class TopView:
-    """Draws a `TopState`; render it as often as you like."""
+    """Renders a `TopState`, any number of times."""
 
     def __init__(self, state: TopState) -> None:
         self._state = state
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As high as the terminal at most; figures that are old are dim."""
+        """Render at most the height of the terminal; stale figures are dim."""
         parts = Group(*self._parts(options.max_width, options.height or console.height))
         yield self._title(options.max_width)
         yield Styled(parts, "dim") if self._state.is_stale else parts
@@ -79,7 +79,7 @@ class TopView:
         return text.append("\n")
 
     def _gauges(self, rates: Rates, width: int) -> Iterator[tuple[str, Text, list[str]]]:
-        """Name, bar and words of each line, the most important words first."""
+        """Yield name, bar and words of each line, the most important words first."""
         load, info = self._state.load, self._state.info
         assert load is not None
         assert info is not None
@@ -117,7 +117,7 @@ class TopView:
         yield "", _bar(parts, sum(rates.parts_s.values()), width), words
 
     def _rows(self, width: int, most: int) -> Iterator[Text]:
-        """The picture of the last steps; to its right who is in each row now."""
+        """Yield the picture of the last steps; the request in each row is to its right."""
         state, info = self._state, self._state.info
         assert info is not None
         running_requests = state.running_requests()
@@ -145,14 +145,14 @@ class TopView:
 
 
 def state_name(state: TopState) -> str:
-    """One word."""
+    """Return the state in one word."""
     if state.error or state.info is None:
         return "reconnecting"
     return _STATES.get(state.info.state, "unknown")
 
 
 def as_json(state: TopState) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the same as JSON values."""
     found: dict[str, Any] = {"target": state.target, "state": state_name(state)}
     load, info = state.load, state.info
     if state.error:
@@ -195,13 +195,13 @@ def _name(request: RunningRequest) -> str:
 
 
 def _bar(parts: Sequence[tuple[str, float]], whole: float, width: int) -> Text:
-    """Shares of a whole, side by side, on a ground of dots."""
+    """Return a bar of shares of a whole, on a background of dots."""
     bar = Text()
     total = 0.0
     for colour, part in parts:
         total += part
         end = round(width * min(1.0, total / whole)) if whole else 0
-        # What there is must be seen.
+        # A share above 0 is visible.
         end = max(end, bar.cell_len + (part > 0))
         bar.append("█" * (min(end, width) - bar.cell_len), style=colour)
     bar.append("·" * (width - bar.cell_len), style=_QUIET)
@@ -214,7 +214,7 @@ def _curve(values: Sequence[float]) -> str:
 
 
 def _key(rates: Rates, width: int) -> Text:
-    """The parts of a step; where the line is short, without the smallest."""
+    """Return the parts of a step; a short line omits the smallest."""
     total = sum(rates.parts_s.values())
     shares = {part: seconds / total if total else 0.0 for part, seconds in rates.parts_s.items()}
     words = {part: f"{part} {share:.0%}" for part, share in shares.items()}

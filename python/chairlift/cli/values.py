@@ -1,4 +1,4 @@
-"""Values that people type: sizes such as `2GiB`, durations such as `50ms`."""
+"""Values with units: sizes such as `2GiB`, durations such as `50ms`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from chairlift.units import parse_duration, parse_size
 
 
 def format_size(num_bytes: int) -> str:
-    """Bytes as people read them: `2.00 GiB`."""
+    """Return a size with its unit: `2.00 GiB`."""
     for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if num_bytes >= factor:
             return f"{num_bytes / factor:#.3g}".rstrip(".") + f" {unit}"
@@ -18,17 +18,17 @@ def format_size(num_bytes: int) -> str:
 
 
 def duration(name: str, **option: Any) -> Any:  # noqa: ANN401, as typer.Option
-    """`typer.Option` whose value is a duration; the command gets seconds."""
+    """Return a `typer.Option` whose value is a duration; the command gets seconds."""
     return typer.Option(name, parser=_reported(parse_duration), metavar="DURATION", **option)
 
 
 def size(name: str, **option: Any) -> Any:  # noqa: ANN401, as typer.Option
-    """`typer.Option` whose value is a size; the command gets bytes."""
+    """Return a `typer.Option` whose value is a size; the command gets bytes."""
     return typer.Option(name, parser=_reported(parse_size), metavar="SIZE", **option)
 
 
 def _reported(parse: Callable[[str], object]) -> Callable[[object], object]:
-    """The parser with its errors told beside the option's name; defaults come parsed."""
+    """Return a parser whose errors name the option; defaults come parsed."""
 
     def parser(value: object) -> object:
         try:

@@ -14,15 +14,15 @@ class WordWrap:
     """Breaks lines at a width; a word is held back until it is complete.
 
     Only a word wider than the terminal is broken itself, and scripts that are written without
-    spaces between any two of their (wide) characters. Control characters are left out: what a model
-    writes must not move the cursor.
+    spaces between any two of their (wide) characters. Control characters are dropped: the output of
+    a model must not move the cursor.
     """
 
     def __init__(self, width: Callable[[], int]) -> None:
         """Begin at the start of a line.
 
         Args:
-            width: Gives the columns of the terminal, which may change.
+            width: Returns the columns of the terminal, which may change.
         """
         self._width = width
         self._column = 0

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from chairlift.errors import ChairliftError, NoServerError, Reason, RequestError, ServerError
 from chairlift.v1 import generation_pb2 as pb
+
+_NS = 1e-9
 
 _ABSENT = ("Connection refused", "No such file or directory")
 
@@ -37,7 +38,7 @@ def from_event(event: pb.Event) -> RequestError | None:
         error = event.failed.error
     else:
         return None
-    wait_s = _seconds(error.retry_after) if error.HasField("retry_after") else None
+    wait_s = error.retry_after.ToNanoseconds() * _NS if error.HasField("retry_after") else None
     return _request_error(error.reason, error.message, error.field, wait_s)
 
 
@@ -55,7 +56,7 @@ def from_call(call: Any) -> ChairliftError:
     wait_s = None
     for detail in status.details if status is not None else ():
         if detail.Is(retry.DESCRIPTOR) and detail.Unpack(retry):
-            wait_s = _seconds(retry.retry_delay)
+            wait_s = retry.retry_delay.ToNanoseconds() * _NS
         detail.Unpack(info)
     if not info.reason:
         return _server_error(call.code().name, call.details() or "")
@@ -77,7 +78,3 @@ def _request_error(
     # A newer server may know reasons that this client does not.
     known = Reason(reason) if reason in Reason.__members__ else Reason.INTERNAL
     return RequestError(known, message, field=field, retry_after_s=retry_after_s)
-
-
-def _seconds(duration: duration_pb2.Duration) -> float:
-    return float(duration.seconds + duration.nanos * 1e-9)

@@ -82,7 +82,7 @@ _PATHS: Final = {
 
 
 class _Given:
-    """The options that are not None; each method checks one and gives it, or None."""
+    """The options that are not None; each method checks one and returns it, or None."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -138,8 +138,9 @@ def duration_of(value: float, field: str) -> duration_pb2.Duration:
     """
     expected = "a positive number of seconds, at most a year"
     seconds = checks.real(value, field, 1e-9, _YEAR_S, expected)
-    whole, nanos = divmod(round(seconds * 1e9), 1_000_000_000)
-    return duration_pb2.Duration(seconds=whole, nanos=nanos)
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration
 
 
 def checked_credit(tokens: int) -> int:

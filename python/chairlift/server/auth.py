@@ -1,14 +1,13 @@
 """Authentication: one interceptor for every method of every service, and the tenant of a call."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
 
 from chairlift.errors import Reason, RequestError
 from chairlift.server.bearer_tokens import BearerTokens
-from chairlift.server.certificate_names import certificate_tenant
 from chairlift.server.status_interceptor import Handler, ServicerContext
 
 OPEN_METHODS: Final = frozenset({"/grpc.health.v1.Health/Check"})
@@ -21,6 +20,15 @@ ANONYMOUS: Final = ""
 """The tenant of all callers where no authentication is configured."""
 
 _TENANT: Final = re.compile(r"[!-~]{1,128}")
+
+_NAME_KINDS: Final = (
+    ("uri", "peer_uri"),
+    ("dns", "peer_dns"),
+    ("email", "peer_email"),
+    ("ip", "peer_ip"),
+    ("cn", "x509_common_name"),
+)
+"""Kinds of names in a certificate in the order of preference, and gRPC's properties for them."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -111,3 +119,35 @@ def _refusing(error: RequestError) -> Handler:
 
 def _values(metadata: Metadata, key: str) -> list[bytes]:
     return [v.encode() if isinstance(v, str) else v for k, v in metadata if k == key]
+
+
+def certificate_tenant(auth_context: Mapping[str, Sequence[bytes]]) -> str | None:
+    """Return `KIND:NAME` of the first name in a certificate that gRPC has verified.
+
+    A certificate authority issues names of several kinds, and verifies each by other rules: `a`
+    as a host name and `a` as a common name may be two clients. The kind is part of the tenant, so
+    that they stay two; and no tenant of a token has a colon, so that a certificate is never a
+    token's tenant.
+
+    Args:
+        auth_context: The `auth_context` of the call.
+
+    Returns:
+        None if there is no certificate, or no name in it.
+
+    Raises:
+        RequestError: The name is not printable UTF-8: two such names could look the same.
+    """
+    for kind, key in _NAME_KINDS:
+        name = next(iter(auth_context.get(key, ())), b"")
+        if not name:
+            continue
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        if not text.isprintable():
+            message = f"certificate: expected a name ({kind}) of printable characters in UTF-8"
+            raise RequestError(Reason.UNAUTHENTICATED, message)
+        return f"{kind}:{text}"
+    return None

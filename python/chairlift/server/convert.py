@@ -313,10 +313,13 @@ def seconds(value: duration_pb2.Duration, field: str) -> float:
     Raises:
         RequestError: Not a positive time of at most a year.
     """
-    total = float(value.seconds + value.nanos * 1e-9)
-    is_valid = 0 <= value.nanos < 1_000_000_000 and 0 < total <= _YEAR_S
-    if not is_valid:
-        raise bad(field, f"expected a positive time of at most a year, got {total} s")
+    expected = "expected a positive time of at most a year"
+    try:
+        total = float(value.ToNanoseconds() * 1e-9)
+    except ValueError:
+        raise bad(field, f"{expected}, got a malformed duration") from None
+    if not 0 < total <= _YEAR_S:
+        raise bad(field, f"{expected}, got {total:g} s")
     return total
 
 

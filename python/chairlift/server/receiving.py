@@ -15,7 +15,6 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from chairlift.errors import Reason, RequestError
-from chairlift.server.decoding import DecodingQueue
 from chairlift.server.shares import Holder, Share, Shares
 
 MESSAGE_S: Final = 10.0
@@ -31,9 +30,42 @@ _QUIET_S: Final = 0.05
 _DRAIN_S: Final = 0.5
 """Bound on draining: a client that never stops writing gets its status, or INTERNAL."""
 
+SHORT_BYTES: Final = 32 * 2**10
+"""A message up to this length is decoded at once, in less than a millisecond."""
+
+PAUSE: Final = 3.0
+"""Times the duration of a decoding that passes before the next: decodings get a quarter of the time
+of the event loop. A message of few long fields takes a millisecond and delays others by three."""
+
 
 def _never() -> bool:
     return False
+
+
+class DecodingQueue:
+    """Decodes long messages one at a time, with pauses in which tokens are computed and delivered.
+
+    Protobuf decodes a message of 1 MiB in up to 25 ms, with the interpreter's lock held. The engine
+    thread takes that lock several times in a step, so decodings without pauses would delay the
+    tokens of all streams by the time of several of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._resume_at = 0.0
+
+    async def decode(self, decode: Callable[[bytes], Any], data: bytes) -> Any:
+        """Decode a message in its turn; raise what `decode` raises."""
+        if len(data) <= SHORT_BYTES:
+            return decode(data)
+        async with self._lock:
+            await asyncio.sleep(self._resume_at - time.monotonic())
+            began = time.monotonic()
+            try:
+                return decode(data)
+            finally:
+                now = time.monotonic()
+                self._resume_at = now + PAUSE * (now - began)
 
 
 class Receiving:

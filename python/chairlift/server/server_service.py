@@ -77,7 +77,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self._feeds = StepFeeds(server.live, started_ns=time.monotonic_ns())
 
     def add_to(self, server: Any) -> None:
-        """Register the methods; `WatchSteps` gives encoded messages."""
+        """Register the methods; `WatchSteps` writes encoded messages."""
         name = pb.DESCRIPTOR.services_by_name["ServerService"].full_name
         watch_steps = grpc.unary_stream_rpc_method_handler(
             self.WatchSteps, pb.WatchStepsRequest.FromString

@@ -56,8 +56,9 @@ def code_of(reason: Reason) -> int:
 
 def duration(seconds: float) -> duration_pb2.Duration:
     """Return a proto duration, rounded to the nanosecond."""
-    whole, nanos = divmod(round(seconds * 1e9), 1_000_000_000)
-    return duration_pb2.Duration(seconds=whole, nanos=nanos)
+    value = duration_pb2.Duration()
+    value.FromNanoseconds(round(seconds * 1e9))
+    return value
 
 
 def to_error(error: RequestError) -> pb.Error:

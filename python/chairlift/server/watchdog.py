@@ -55,9 +55,9 @@ class Watchdog:
         """Start to watch the event loop; call it there.
 
         Args:
-            loop_timeout_s: The process ends if the event loop stands still for longer, in seconds.
-            guard: Of a process that is a server and nothing else: it learns that the interpreter
-                runs. Without it the event loop is not watched.
+            loop_timeout_s: The process ends if the event loop is blocked for longer, in seconds.
+            guard: Guard of a process that is only a server; the watchdog beats for it. Without a
+                guard the event loop is not watched.
         """
         self.watches: set[Watch] = set()
         self._guard = guard

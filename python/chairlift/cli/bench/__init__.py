@@ -1,4 +1,4 @@
-"""`chairlift bench`: figures that can be made again."""
+"""`chairlift bench`: reproducible measurements."""
 
 from chairlift.cli.bench import kernels, offline, policies, scheduler, serve
 from chairlift.cli.command import add_command, new_app

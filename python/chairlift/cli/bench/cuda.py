@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
-    """Return one result for each batch, beside what memory and arithmetic allow.
+    """Yield one result for each batch, with its share of the roofline.
 
     Raises:
-        ConfigError: There is no GPU, or its kernels have not the model's shape.
+        ConfigError: There is no GPU, or its kernels do not support the model's shape.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Runs a workload through the synchronous engine and writes down what happened."""
+"""Runs a workload through the synchronous engine and measures it."""
 
 import itertools
 import time
@@ -27,17 +27,17 @@ HOUR_S = 3600.0
 
 @dataclass(slots=True)
 class DrivenRequest:
-    """What became of one request; times in seconds after the start."""
+    """The times of one request, in seconds after the start."""
 
     arrival_s: float
     token_times_s: list[float] = field(default_factory=list)
-    """When tokens came, one entry per token."""
+    """Times of the tokens, one entry per token."""
     finished_s: float | None = None
 
 
 @dataclass(slots=True)
 class Log:
-    """Notes taken while a workload runs; see `Run` for the sums."""
+    """Measurements of a workload while it runs; see `Run` for the sums."""
 
     requests: list[DrivenRequest] = field(default_factory=list)
     seconds: float = 0.0
@@ -47,7 +47,7 @@ class Log:
     kv_waste: float = 0.0
 
     def run(self) -> Run:
-        """What the notes add up to."""
+        """Return the sums."""
         requests = self.requests
         return Run(
             num_requests=len(requests),
@@ -68,11 +68,11 @@ class Log:
 
 
 def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lambda: None) -> Run:
-    """Run all of the work; requests join when they arrive, partial batches go after the last one.
+    """Run all of the work; requests are added on arrival, partial batches run after the last one.
 
     Args:
-        engine: Without requests.
-        work: In the order of arrival.
+        engine: An engine without requests.
+        work: Requests in the order of arrival.
         on_end: Called when a request has ended.
 
     Raises:
@@ -104,7 +104,7 @@ def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lam
 
 
 def warm_up(engine: Engine) -> None:
-    """One short request, so that no first-time cost is measured."""
+    """Run a short request, so that no first-time cost is measured."""
     drive(engine, [Item([0] * 8, 8)])
 
 
@@ -120,7 +120,7 @@ def _request(item: Item) -> Request:
 def _note_events(
     engine: Engine, output: StepOutput, requests: dict[int, DrivenRequest], now: float
 ) -> int:
-    """Return how many requests ended."""
+    """Note the times of events; return how many requests ended."""
     num_ended = 0
     for event in engine.events(output):
         match event:

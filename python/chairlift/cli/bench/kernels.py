@@ -1,4 +1,4 @@
-"""`chairlift bench kernels`: each kernel beside what this machine can do at most."""
+"""`chairlift bench kernels`: each kernel, and its share of the machine's roofline."""
 
 import statistics
 import time
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig
 
 FOREIGN_BYTES = 128 << 20
-"""Read between two calls of a kernel: far more than caches hold."""
+"""Bytes read between two calls of a kernel: far more than caches hold."""
 ROUNDS = 50_000
-"""Of arithmetic in registers: some milliseconds."""
+"""Rounds of arithmetic in registers: some milliseconds."""
 ARITHMETICS = ("float32", "bfloat16", "int8", "int4")
-"""Kernels of another name compute in the first."""
+"""Types of arithmetic; kernels of another name use the first."""
 CONTEXT = 4096
 BLOCK_SIZE = 16
 
@@ -32,14 +32,16 @@ Call = Callable[[int], object]
 
 
 class BenchDevice(StrEnum):
-    """Whose kernels."""
+    """The device of the kernels."""
 
     CPU = "cpu"
     CUDA = "cuda"
 
 
 def kernels(
-    model: Annotated[str, typer.Argument(help="Whose shapes: demo, a folder or an id.")] = "demo",
+    model: Annotated[
+        str, typer.Argument(help="Model of the shapes: demo, a folder or an id.")
+    ] = "demo",
     *,
     rows: Annotated[
         list[int] | None,
@@ -52,7 +54,7 @@ def kernels(
     ] = BenchDevice.CPU,
     as_json: Json = False,
 ) -> None:
-    """Time of each kernel, and its share of what memory and arithmetic allow."""
+    """Measure each kernel, and its share of what memory and arithmetic allow."""
     check_model(model)
     progress = Progress("measurements", as_json=as_json)
     if device is BenchDevice.CUDA:
@@ -66,8 +68,8 @@ def kernels(
 class Roofline:
     """What memory and arithmetic allow, measured again in each round of a kernel.
 
-    Where others share a machine its speed changes from second to second: what was measured a minute
-    ago says little of now.
+    The speed of a shared machine changes from second to second, so a measurement of a minute ago is
+    no reference.
     """
 
     def __init__(self, repeat: int) -> None:
@@ -77,7 +79,7 @@ class Roofline:
         self._words = torch.zeros(FOREIGN_BYTES // 4, dtype=torch.int32)
 
     def limits(self) -> Iterator[Result]:
-        """The machine alone."""
+        """Yield the limits of the machine."""
         seconds = statistics.median(self._read() for _ in range(self._repeat))
         shape = f"{FOREIGN_BYTES >> 20} MiB"
         yield _result("read", shape, seconds, FOREIGN_BYTES, 0, 1.0)
@@ -88,12 +90,12 @@ class Roofline:
     def measure(
         self, name: str, shape: str, call: Call, num_bytes: float, num_operations: float
     ) -> Result:
-        """Median time of a call, which gets its number, and its share of what its round allows."""
+        """Return the median time of a call, which gets its number, and its share of the limit."""
         arithmetic = name if name in ARITHMETICS else ARITHMETICS[0]
         times, shares = [], []
         for number in range(self._repeat):
             read, rate = self._read() / FOREIGN_BYTES, self._multiply(arithmetic)
-            # Brings inputs back that the reading has displaced, and not what the next call reads.
+            # Brings back inputs that the read has evicted, but not those of the next call.
             call(2 * number)
             seconds = _seconds(lambda: call(2 * number + 1))  # noqa: B023
             times.append(seconds)
@@ -102,13 +104,13 @@ class Roofline:
         return _result(name, shape, seconds, num_bytes, num_operations, share)
 
     def _read(self) -> float:
-        """Seconds."""
+        """Return the seconds of one read."""
         from chairlift import _core
 
         return _seconds(lambda: _core.read_memory(self._words))
 
     def _multiply(self, arithmetic: str) -> float:
-        """Operations per second."""
+        """Return the operations per second."""
         from chairlift import _core
 
         started = time.perf_counter()
@@ -124,7 +126,7 @@ def _seconds(call: Callable[[], object]) -> float:
 def _result(
     name: str, shape: str, seconds: float, num_bytes: float, num_operations: float, share: float
 ) -> Result:
-    """One line of the report."""
+    """Return one line of the report."""
     return {
         "name": name,
         "shape": shape,
@@ -167,7 +169,7 @@ def _measurements(
 
 
 def _shapes(config: "ModelConfig") -> list[tuple[int, int]]:
-    """Outputs and inputs of the layers."""
+    """Return the outputs and inputs of the layers."""
     hidden, inner, num_heads, num_kv_heads, head_dim = config.spec.shape
     heads, kv_heads = num_heads * head_dim, num_kv_heads * head_dim
     pairs = [(heads + 2 * kv_heads, hidden), (hidden, heads), (2 * inner, hidden), (hidden, inner)]
@@ -186,7 +188,7 @@ def _linear(
     quantize = name if name.startswith("int") else None
     weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
     first = Linear(weight, None, quantize)
-    # Two, so that no call meets what the one before has left in a cache.
+    # Two layers, so that no call finds the weights of the call before in a cache.
     layers = [first, Linear(weight, None, quantize)]
     for num_rows in rows:
         x = torch.randn(num_rows, inputs).to(dtype)

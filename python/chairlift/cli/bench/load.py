@@ -1,4 +1,4 @@
-"""Load over real gRPC, open loop: requests are sent when they are due, whatever became of others.
+"""Load over real gRPC, open loop: requests are sent when due, whatever the state of the others.
 
 Definitions are those of `vllm bench serve`: time to first token (TTFT) runs from when the request
 is sent to its first event with tokens, inter-token latency (ITL) between its events with tokens,
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SentRequest:
-    """What a client saw of one request; seconds of the monotonic clock."""
+    """The times of one request as its client saw them; seconds of the monotonic clock."""
 
     sent_s: float = 0.0
     token_times_s: list[float] = field(default_factory=list)
-    """Of each event with tokens."""
+    """Time of each event with tokens."""
     num_tokens: int = 0
     ended_s: float = 0.0
     failure: str = ""
@@ -36,11 +36,11 @@ class SentRequest:
 
 @dataclass(slots=True)
 class LoadResult:
-    """What the clients of one load saw."""
+    """The requests of one load as the clients saw them."""
 
     requests: list[SentRequest]
     message_times_ns: list[int] = field(default_factory=list)
-    """When messages arrived, of all streams."""
+    """Arrival of each message, of all streams."""
     on_end: Callable[[], None] = lambda: None
     """Called when a request has ended."""
 
@@ -51,11 +51,11 @@ async def send_load(
     num_streams: int,
     on_end: Callable[[], None] = lambda: None,
 ) -> LoadResult:
-    """Send all of the work over some streams of one connection and waits for every end.
+    """Send all of the work over some streams of one connection and wait for every end.
 
     Args:
-        client: Connected.
-        work: In the order of arrival.
+        client: A connected client.
+        work: Requests in the order of arrival.
         num_streams: Calls that carry it.
         on_end: Called when a request has ended.
 

@@ -1,7 +1,7 @@
 """The server of `chairlift bench serve --engine null`, a process of its own on one core.
 
-Run as `python -m chairlift.cli.bench.null_server ADDRESS ROWS STEP_TIME_S`; the line on stdout
-tells that it serves. It ends with a signal, as `chairlift serve` does.
+Run as `python -m chairlift.cli.bench.null_server ADDRESS ROWS STEP_TIME_S`; a line on stdout says
+that it serves. A signal ends it, as it does `chairlift serve`.
 """
 
 import asyncio

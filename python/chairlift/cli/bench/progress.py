@@ -1,4 +1,4 @@
-"""How far a measurement is, on standard error: a bar on a terminal, else a line now and then."""
+"""Progress of a measurement, on standard error: a bar on a terminal, else a line at intervals."""
 
 import sys
 import time
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S: Final = 10.0
 _REFRESH_PER_S: Final = 2
-"""Drawing takes time from what is measured."""
+"""Few: drawing takes time from the measurement."""
 
 
 _NARROW: Final = 60
-"""Columns below which the bar says no unit."""
+"""Columns below which the bar omits the unit."""
 
 Item = TypeVar("Item")
 
 
 class Progress:
-    """Counts what is done; shows it, the time that it took and the time that remains.
+    """Counts finished work, and shows it with the elapsed and the remaining time.
 
-    Use it as a context while the measurement runs. Nothing is left of a bar.
+    Use it as a context manager while the measurement runs. A bar is erased at the end.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Progress:
         """Start with nothing done.
 
         Args:
-            unit: What is counted, in the plural.
-            total: How many there are; None until `expect`.
+            unit: The unit of work, in the plural.
+            total: The number of units; None until `expect`.
             as_json: Whether results go to standard output while this runs.
             console: Where to show it; None is standard error.
-            clock: Gives seconds.
+            clock: Returns seconds.
         """
         self._unit = unit
         self._total = total
@@ -73,17 +73,17 @@ class Progress:
         self._bar = None
 
     def expect(self, total: int) -> None:
-        """Say how many there are."""
+        """Set the number of units."""
         self._total = total
         self._show()
 
     def tick(self, count: int = 1) -> None:
-        """Count what is done."""
+        """Count finished units."""
         self._done += count
         self._show()
 
     def counting(self, results: Iterable[Item]) -> Iterator[Item]:
-        """Hand results on and counts them."""
+        """Yield results and count them."""
         for result in results:
             self.tick()
             yield result

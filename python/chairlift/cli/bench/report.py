@@ -29,7 +29,7 @@ def report(
         title: Of the table.
         as_json: One object per line on stdout.
         by_row: One result per row of the table; else one per column.
-        progress: Shown while the results come, which count in it what is done.
+        progress: Shown until the results are complete; they count their work in it.
     """
     with progress or nullcontext():
         rows = [_written(result, as_json=as_json) for result in results]
@@ -38,7 +38,7 @@ def report(
 
 
 def _written(result: Result, *, as_json: bool) -> Result:
-    """The result, which is written as it comes where it is JSON."""
+    """Return the result; write it at once as JSON if asked for."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
@@ -67,7 +67,7 @@ def _print_table(rows: list[Result], title: str, *, by_row: bool) -> None:
 
 
 def format_value(key: str, value: str | float) -> str:
-    """A figure with three significant digits and its unit."""
+    """Return a figure with three significant digits and its unit."""
     if isinstance(value, str | int):
         return str(value)
     if key.endswith("_per_s"):

@@ -22,7 +22,7 @@ def scheduler(
     steps: Annotated[int, typer.Option(help="Measured decode steps.", min=10)] = 400,
     as_json: Json = False,
 ) -> None:
-    """Time of schedule and update in one decode step, without a model."""
+    """Measure schedule and update in one decode step, without a model."""
     counts = running or (64, 256, 1024, 4096)
     progress = Progress("steps", steps * len(counts), as_json=as_json)
     results = (measure(count, steps, progress.tick) for count in counts)
@@ -31,7 +31,7 @@ def scheduler(
 
 
 def measure(running: int, steps: int, on_step: Callable[[], None] = lambda: None) -> Result:
-    """Median and 99th percentile of one decode step with `running` requests in the batch."""
+    """Return the median and the 99th percentile of a decode step of `running` requests."""
     import numpy as np
 
     seconds = []
@@ -46,7 +46,7 @@ def measure(running: int, steps: int, on_step: Callable[[], None] = lambda: None
 
 
 def _decode_steps(running: int, steps: int) -> Iterator[float]:
-    """Seconds of schedule plus update, for each step in which all requests decode."""
+    """Yield the seconds of schedule plus update, for each step in which all requests decode."""
     import torch
 
     from chairlift import _core

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ServedEngine(StrEnum):
-    """What answers."""
+    """The server to measure."""
 
     MODEL = "model"
     NULL = "null"
@@ -139,7 +139,7 @@ def _send(
 
 
 def figures(load: "LoadResult") -> dict[str, str | int | float]:
-    """The figures of `vllm bench serve` under this project's names; itl is between events."""
+    """Return the figures of `vllm bench serve` by this project's names; itl is between events."""
     import numpy as np
 
     requests = [request for request in load.requests if not request.failure]
@@ -170,9 +170,9 @@ def figures(load: "LoadResult") -> dict[str, str | int | float]:
 
 @contextlib.contextmanager
 def null_server(*, rows: int, step_time_s: float) -> Iterator[tuple[str, int]]:
-    """A server without a model on one core; this process takes the others, if there are any.
+    """Run a server without a model on one core; this process takes the others, if there are any.
 
-    Gives its address and process id.
+    Yields its address and process id.
 
     Raises:
         ChairliftError: It did not start.
@@ -199,7 +199,7 @@ def null_server(*, rows: int, step_time_s: float) -> Iterator[tuple[str, int]]:
 
 
 def _cpu_seconds(process_id: int) -> float:
-    """CPU time of a process, user and system."""
+    """Return the CPU time of a process, user and system."""
     status = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii")
     fields = status.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

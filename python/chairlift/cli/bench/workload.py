@@ -1,4 +1,4 @@
-"""Work to measure on: read from a file, or drawn from a seed."""
+"""Workloads of measurements: read from a file, or drawn from a seed."""
 
 import json
 from collections.abc import Sequence
@@ -56,9 +56,9 @@ def chat_workload(
     max_tokens: int,
     rate_per_s: float | None,
 ) -> list[Item]:
-    """Draw prompts from a log-normal law (median 24) and answers from a capped exponential one.
+    """Draw lengths of prompts (log-normal, median 24) and answers (exponential with a cap).
 
-    The exponential law with a cap is that of Anyscale's comparison of batching policies (2023); its
+    The exponential distribution with a cap is that of Anyscale's comparison of policies (2023); its
     lengths are scaled down for CPUs, which keeps the ratios between the policies.
 
     Args:
