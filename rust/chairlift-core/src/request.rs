@@ -79,14 +79,31 @@ impl NewRequest {
 /// Output tokens that a new request has memory for: growth happens when it is added, not in a step.
 pub(crate) const ROOM_AHEAD: usize = 1024;
 
-/// Where a request is in its life.
+/// Whether a request without a row had one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It never had a row: it waits for its tenant's turn.
+    Fresh,
+    /// It gave its row up to another request: it waits before all that are fresh.
+    Preempted,
+}
+
+/// Where a request is in its life. A step that fails changes nothing here: its requests keep their rows.
+///
+/// ```text
+/// Waiting(Fresh) --admit--> Running <--admit-- Waiting(Preempted)
+///                              |                      ^
+///                              +-------preempt--------+
+/// ```
+///
+/// `Suspended` takes the place of `Waiting` while the request may not go on; every state leads to `Ended`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// In the queue, new or preempted.
-    Waiting,
-    /// As one that waits, but outside the queue: it may not go on.
-    Suspended,
-    /// As one that waits, but behind another answer of its request, with which it joins.
+    /// In the queue.
+    Waiting(Origin),
+    /// Without a row and outside the queue: it may not go on.
+    Suspended(Origin),
+    /// Without a row, behind another answer of its request, with which it joins.
     Following,
     /// Holds a row, suspended or not.
     Running { row: Row },
@@ -113,8 +130,12 @@ pub(crate) struct Request {
     pub(crate) last_token_is_sampled: bool,
     /// It goes on elsewhere than where its row's last step ended: the next plan says where.
     pub(crate) is_moved: bool,
+    /// Its last step has failed: it keeps its row, and its next step begins it again.
+    pub(crate) restarts: bool,
     /// Its blocks come from host memory, with a step that has not ended.
     pub(crate) comes_back: bool,
+    /// Tokens of it were in a step at some time.
+    pub(crate) has_started: bool,
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
     pub(crate) include_stop: bool,
@@ -141,8 +162,11 @@ pub(crate) struct Request {
     pub(crate) account: Account,
     /// What may follow `tokens`: proposed, or in the one step in flight that names it.
     pub(crate) drafts: Vec<i32>,
-    /// Computed tokens that a preemption threw away and nothing has replaced yet.
+    /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
+    /// How often it gave its row up to another request: the next victim is another one, if there is one.
+    pub(crate) times_preempted: u32,
+    pub(crate) arrival: Nanos,
     pub(crate) queue_deadline: Option<Nanos>,
     /// When it has to start: its queue deadline, or so that its prompt is computed in time.
     pub(crate) start_by: Option<Nanos>,
@@ -152,7 +176,7 @@ pub(crate) struct Request {
     pub(crate) waits_before: Waits,
 }
 
-/// What a request has cost, for its last event.
+/// What a request has cost, for its last event: the scheduler writes it and decides nothing by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Account {
@@ -188,16 +212,20 @@ impl Request {
         tokens.reserve_exact(max_num_tokens.saturating_sub(num_prompt).min(ROOM_AHEAD));
         Self {
             id,
-            state: State::Waiting,
+            state: State::Waiting(Origin::Fresh),
             tokens,
             num_prompt,
             num_computed: 0,
             num_unknown: 0,
             last_token_is_sampled: false,
             is_moved: false,
+            restarts: false,
             comes_back: false,
             drafts: Vec::new(),
             num_lost: 0,
+            times_preempted: 0,
+            arrival,
+            has_started: false,
             in_flight: 0,
             table,
             tenant,
@@ -246,6 +274,11 @@ impl Request {
         end.saturating_sub(self.num_computed)
     }
 
+    /// It lacks one token, which a step always has room for.
+    pub(crate) fn is_decode(&self) -> bool {
+        self.num_pending() == 1 && !self.restarts
+    }
+
     /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
     pub(crate) fn is_suspended(&self) -> bool {
         self.is_paused || self.num_tokens() >= self.credit_end
@@ -253,7 +286,7 @@ impl Request {
 
     /// Holds its row for nothing: suspended, and no step in flight names it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.is_suspended() && self.leader.is_none()
+        self.is_running() && self.in_flight == 0 && self.is_suspended() && self.leader.is_none()
     }
 
     /// Rows that it takes: its own, and those of who follows it.
@@ -263,13 +296,7 @@ impl Request {
 
     /// Its place in the queue.
     pub(crate) fn place(&self) -> Place {
-        let arrival = self.account.arrival;
-        Place::new(arrival, self.start_by, self.priority, self.id)
-    }
-
-    /// It never had a row.
-    pub(crate) fn is_new(&self) -> bool {
-        self.account.num_preemptions == 0
+        Place::new(self.arrival, self.start_by, self.priority, self.id)
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.
@@ -306,6 +333,22 @@ impl Request {
         })
     }
 
+    /// Row or blocks are gone, with what it has computed and what was guessed after it.
+    pub(crate) fn lose_computed(&mut self) {
+        self.num_lost += self.num_computed;
+        self.num_computed = 0;
+        self.last_token_is_sampled = false;
+        (self.is_moved, self.comes_back, self.restarts) = (false, false, false);
+        self.drafts.clear();
+    }
+
+    /// It goes on at `start`: of what it had lost, the tokens behind are computed again. Returns how many these are.
+    pub(crate) fn count_recomputed(&mut self, start: usize) -> u64 {
+        let recomputed = std::mem::take(&mut self.num_lost).saturating_sub(start);
+        self.account.num_recomputed_tokens += recomputed;
+        recomputed as u64
+    }
+
     /// Request and index, as its events have them.
     pub(crate) fn answer(&self) -> (RequestId, u32) {
         (self.owner, self.index)
@@ -325,23 +368,31 @@ impl Request {
         self.tokens.len() - self.num_prompt
     }
 
+    /// It has a row.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.state, State::Ended { .. })
     }
 
-    /// It ran before and lost its row.
+    /// It gave its row up and waits, in the queue or outside.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.waits() && self.account.num_preemptions > 0
+        self.origin() == Some(Origin::Preempted)
     }
 
-    /// In the queue or outside.
-    pub(crate) fn waits(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Suspended)
+    /// Where it comes from while it waits, in the queue or outside.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        match self.state {
+            State::Waiting(origin) | State::Suspended(origin) => Some(origin),
+            State::Following | State::Running { .. } | State::Ended { .. } => None,
+        }
     }
 
     pub(crate) fn row(&self) -> Option<Row> {
         match self.state {
-            State::Waiting | State::Suspended | State::Following => None,
+            State::Waiting(_) | State::Suspended(_) | State::Following => None,
             State::Running { row } => Some(row),
             State::Ended { row } => row,
         }

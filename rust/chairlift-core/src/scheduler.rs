@@ -21,19 +21,19 @@
 //! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
 
 mod add;
+mod admit;
 mod answers;
 mod budget;
 mod change;
 mod check;
-mod crowd;
 mod draft;
 mod end;
 mod explain;
+mod fair_share;
 mod outcome;
-mod spare_rows;
+mod preempt;
+mod reserved_rows;
 mod step;
-mod swap;
-mod victim;
 mod waiting;
 
 use std::{
@@ -108,7 +108,7 @@ pub struct Load {
     pub num_kv_tokens: usize,
     /// Since the start.
     pub num_preemptions: u64,
-    /// Tokens that were computed again because of them.
+    /// Tokens that were computed again after a preemption or a failed step.
     pub num_recomputed_tokens: u64,
     /// Blocks of the host's pool, and those that hold nothing, now.
     pub num_host_blocks: usize,
@@ -139,13 +139,9 @@ pub struct Scheduler {
     waits: WaitClock,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
-    /// While a step is planned: rows of those who are suspended and whom no step in flight names; and prompts that let those
-    /// of others go first.
-    num_idle: usize,
-    crowding: Vec<Slot>,
-    /// Drafts are proposed that no step has taken.
-    has_drafts: bool,
-    /// Somebody on the running list no longer runs, or a row was held.
+    /// Requests with proposed drafts that no step has taken.
+    drafted: Vec<Slot>,
+    /// A request on the running list no longer runs, or a row was held.
     needs_sweep: bool,
     rows: Rows,
     kv: KvCache,
@@ -155,10 +151,9 @@ pub struct Scheduler {
     in_flight: VecDeque<Step>,
     spare_items: Vec<Vec<Item>>,
     num_steps: u64,
-    /// How long steps take; the last ended then, and the one at hand computes so much.
+    /// How long steps take, and when the last ended.
     costs: CostModel,
     last_update: Nanos,
-    planned: Work,
     events: Events,
     num_preemptions: u64,
     num_recomputed_tokens: u64,
@@ -194,9 +189,7 @@ impl Scheduler {
             num_waiting_tokens: 0,
             waits: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
-            num_idle: 0,
-            crowding: Vec::new(),
-            has_drafts: false,
+            drafted: Vec::new(),
             needs_sweep: false,
             rows: Rows::new(config.max_num_seqs),
             kv: KvCache::new(&config),
@@ -207,7 +200,6 @@ impl Scheduler {
             num_steps: 0,
             costs: CostModel::default(),
             last_update: 0,
-            planned: Work::default(),
             events: Events::default(),
             num_preemptions: 0,
             num_recomputed_tokens: 0,
@@ -216,6 +208,13 @@ impl Scheduler {
             num_prefix_hits: 0,
             config,
         })
+    }
+
+    /// The request in a slot that is listed somewhere.
+    fn request(&self, slot: Slot) -> &Request {
+        self.requests[slot as usize]
+            .as_ref()
+            .expect("invariant: a listed slot holds a request")
     }
 
     /// The settings.

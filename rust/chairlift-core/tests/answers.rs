@@ -326,16 +326,40 @@ fn credit_is_dealt_out_and_what_is_left_of_it_goes_to_the_others() {
 }
 
 #[test]
-fn a_failed_step_sends_all_back_and_the_prompt_is_computed_once_again() {
+fn after_a_failed_step_all_keep_their_rows_and_the_prompt_is_computed_once_again() {
     let mut world = World::new(continuous());
     world.add(10, 3, 2);
     assert_eq!(world.step(), step(&[8], 0, 3));
     let (id, _, _) = world.plan().expect("the rest of the prompt");
     world.scheduler.fail(0, id, &[]).expect("it is in flight");
-    assert_eq!(world.scheduler.load().num_waiting, 3);
-    assert_eq!(world.step(), step(&[8], 0, 3), "together again");
+    assert_eq!(world.scheduler.load().num_waiting, 0);
+    assert_eq!(world.step(), step(&[8], 0, 1), "one row begins again");
     assert_eq!(world.step(), step(&[2], 0, 0));
     assert_eq!(world.step(), step(&[1, 1, 1], 2, 0));
+    world.assert_empty();
+}
+
+#[test]
+fn after_a_failed_step_answers_that_shared_blocks_take_their_own_as_far_as_there_is_room() {
+    let mut world = World::new(Config {
+        num_blocks: 1 + 9,
+        max_num_batched_tokens: 32,
+        ..continuous()
+    });
+    world.add(17, 2, 3);
+    assert_eq!(world.step(), step(&[17], 0, 2));
+    assert_eq!(world.step(), step(&[1, 1], 0, 0));
+    assert_eq!(world.used_blocks(), 6, "four are shared");
+    let (id, _, _) = world.plan().expect("a decode of both");
+    world.scheduler.fail(0, id, &[]).expect("it is in flight");
+    world.check();
+    let load = world.scheduler.load();
+    assert_eq!((load.num_running, load.num_preemptions), (2, 0));
+    // Each needs five blocks of nine: the second is preempted for want of blocks when its turn comes.
+    while world.step().is_some() {}
+    assert_eq!(world.scheduler.load().num_preemptions, 1);
+    let ends = world.ends();
+    assert_eq!(ends.iter().map(|end| end.2.1).sum::<usize>(), 6);
     world.assert_empty();
 }
 

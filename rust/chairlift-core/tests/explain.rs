@@ -222,10 +222,16 @@ fn a_clock_that_steps_back_adds_nothing() {
 
 #[test]
 fn the_wait_after_a_preemption_is_not_in_the_account() {
-    let mut driver = Driver::new(config(Policy::Continuous));
+    let mut driver = Driver::new(Config {
+        num_blocks: 1 + 4,
+        ..config(Policy::Continuous)
+    });
+    driver.add('B', 7, 9);
     let a = driver.add('A', 2, 9);
     driver.now = 5;
-    driver.failing_step(&[]);
+    while driver.load().num_preemptions == 0 {
+        driver.step();
+    }
     let waiting = driver.scheduler.explain(a).expect("it lives");
     assert_eq!(
         (waiting.standing, waiting.num_computed),

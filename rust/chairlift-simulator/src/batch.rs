@@ -51,7 +51,7 @@ impl World {
             };
             let runs = self.clients[owner].state == State::Running;
             if runs && self.clients[owner].follows {
-                self.clients[owner].roll_back();
+                self.clients[owner].preempt();
                 self.running.retain(|&other| other != owner);
                 followers.push(owner);
                 continue;
@@ -141,7 +141,7 @@ impl World {
         );
         self.keep(index);
         self.running.retain(|&other| other != index);
-        self.clients[index].roll_back();
+        self.clients[index].preempt();
         self.tally.saw(Sight::Preemptions);
         Ok(())
     }
@@ -246,7 +246,10 @@ impl World {
                     place > 0,
                     "the oldest running request #{label} is not in the step"
                 );
-                ensure!(pending != 1, "#{label} decodes and is not in the step");
+                ensure!(
+                    pending != 1 || client.is_rolled_back,
+                    "#{label} decodes and is not in the step"
+                );
             }
         }
         Ok(())

@@ -204,10 +204,7 @@ impl World {
             tokens == expected,
             "{tokens} tokens wait, expected {expected}"
         );
-        let (preemptions, expected) = (
-            load.num_preemptions,
-            self.tally.get(Sight::Preemptions) + self.tally.get(Sight::RolledBack),
-        );
+        let (preemptions, expected) = (load.num_preemptions, self.tally.get(Sight::Preemptions));
         ensure!(
             preemptions == expected,
             "{preemptions} preemptions are counted, expected {expected}"

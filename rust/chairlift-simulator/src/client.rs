@@ -80,6 +80,8 @@ pub(crate) struct Client {
     pub(crate) drafts: Vec<i32>,
     /// Its last step had drafts: the next plan says where its row goes on.
     pub(crate) is_moved: bool,
+    /// Its last step failed: the next plan says where its row begins again, behind what the prefix cache knows.
+    pub(crate) is_rolled_back: bool,
     /// Output tokens that were sampled, or will be by the steps in flight.
     pub(crate) num_sampled: usize,
     /// Output tokens delivered.
@@ -139,6 +141,7 @@ impl Client {
             num_computed: 0,
             drafts: Vec::new(),
             is_moved: false,
+            is_rolled_back: false,
             num_sampled: 0,
             num_output: 0,
             text: String::new(),
@@ -230,15 +233,34 @@ impl Client {
         (self.state, self.joined, self.num_computed) = (State::Running, true, start);
     }
 
-    /// Row and blocks are gone; what was sampled in lost steps will be sampled again.
-    pub(crate) fn roll_back(&mut self) {
+    /// Row and blocks are gone.
+    pub(crate) fn preempt(&mut self) {
         self.state = State::Waiting;
         if self.follows {
             return;
         }
+        self.lose_computed();
+        self.is_rolled_back = false;
+        self.num_preemptions += 1;
+    }
+
+    /// The row stays, its blocks are gone: the step that named it has failed.
+    pub(crate) fn roll_back(&mut self) {
+        self.lose_computed();
+        self.is_rolled_back = true;
+    }
+
+    /// A row that was rolled back begins again.
+    pub(crate) fn restart(&mut self, start: usize) {
+        self.is_rolled_back = false;
+        self.num_recomputed += std::mem::take(&mut self.num_lost).saturating_sub(start);
+        self.num_computed = start;
+    }
+
+    /// What was sampled in lost steps will be sampled again.
+    fn lose_computed(&mut self) {
         self.leave_drafts();
         (self.is_moved, self.comes_back) = (false, false);
-        self.num_preemptions += 1;
         self.num_lost += self.num_computed;
         self.num_computed = 0;
         self.num_sampled = self.num_output;

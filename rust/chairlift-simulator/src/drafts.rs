@@ -151,6 +151,11 @@ impl World {
         if !is_own || client.state != State::Running || answer as usize != client.index {
             return Ok(false);
         }
+        if client.is_rolled_back {
+            client.restart(start as usize);
+            self.check_start(index, start as usize)?;
+            return Ok(true);
+        }
         ensure!(
             std::mem::take(&mut client.is_moved),
             "#{} is assigned its row again without drafts",

@@ -151,10 +151,9 @@ impl World {
             State::Waiting | State::Ended => Standing::Waiting,
         };
         let counts = (waiting.num_computed, waiting.num_tokens);
-        let num_computed = if client.state == State::Running {
-            client.num_computed
-        } else {
-            0
+        let num_computed = match client.state {
+            State::Running => client.num_computed,
+            State::Waiting | State::Ended => 0,
         };
         let expected = (num_computed, client.answer.num_prompt + client.num_output);
         ensure!(

@@ -8,7 +8,6 @@ use chairlift_core::{
 };
 
 use crate::{
-    client::State,
     device::RowRun,
     drafts::check_beside_drafts,
     tally::Sight,
@@ -284,7 +283,7 @@ impl World {
                 let client = &mut self.clients[index];
                 client.leave_drafts();
                 client.in_flight = 0;
-                if !client.is_live() || client.state == State::Waiting || client.due.is_some() {
+                if !client.is_live() || client.is_rolled_back || client.due.is_some() {
                     continue;
                 }
                 if guilty.contains(&client.label) {
@@ -296,6 +295,7 @@ impl World {
                 self.roll_back(index);
             }
         }
+        self.last_change = self.tally.steps();
         self.roll_back_returning();
         self.forget_kept();
         self.device.scribble_host();

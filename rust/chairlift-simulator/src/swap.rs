@@ -69,7 +69,7 @@ impl World {
         Ok(())
     }
 
-    /// Who came back and was in no step yet waits again if one fails: its blocks may not have come.
+    /// Who came back and was in no step yet begins again if one fails: its blocks may not have come.
     pub(crate) fn roll_back_returning(&mut self) {
         let returning = self.running.iter().copied();
         let returning: Vec<_> = returning
@@ -83,16 +83,10 @@ impl World {
         }
     }
 
-    /// It waits again with those who follow it, and computes everything again.
+    /// It keeps its row and computes everything again.
     pub(crate) fn roll_back(&mut self, index: usize) {
         self.clients[index].roll_back();
         self.tally.saw(Sight::RolledBack);
-        let mut back = self.following(index);
-        for &other in &back {
-            self.clients[other].roll_back();
-        }
-        back.push(index);
-        self.running.retain(|other| !back.contains(other));
     }
 
     /// Host blocks that those who wait hold at most.

@@ -5,7 +5,7 @@ use crate::{
     Nanos,
     cost_model::Work,
     error::{Refusal, RefusalReason},
-    request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot, State, add_credit},
+    request::{NewRequest, Origin, ROOM_AHEAD, Request, RequestId, Slot, State, add_credit},
 };
 
 /// A request is queued.
@@ -66,7 +66,7 @@ impl Scheduler {
         }
         let queue_position = self.queue.num_before(tenant, leader.place());
         self.requests[slot as usize] = Some(leader);
-        self.wait(slot);
+        self.wait(slot, Origin::Fresh);
         self.compact_deadlines();
         Ok(Added {
             request,

@@ -18,7 +18,7 @@ use super::{Scheduler, live, slot_of};
 use crate::{
     Nanos,
     plan::Plan,
-    request::{Request, RequestId, Slot, State, add_credit},
+    request::{Origin, Request, RequestId, Slot, State, add_credit},
 };
 
 impl Scheduler {
@@ -53,31 +53,18 @@ impl Scheduler {
         }
     }
 
-    /// Those who follow a request that has just lost its row lose theirs.
-    pub(super) fn unseat_followers(&mut self, leader: Slot) {
-        for slot in self.followers(leader) {
-            let request = live(&mut self.requests, slot);
-            let row = request.row().expect("invariant: who follows is seated");
-            request.state = State::Following;
-            self.num_following += 1;
-            self.rows.release(row);
-        }
-    }
-
-    /// Takes an entry off the running list, with those who follow it; gives how many these were.
-    pub(super) fn unlist(&mut self, index: usize) -> usize {
-        let leader = live(&mut self.requests, self.running[index]);
-        let count = 1 + leader.num_followers;
-        self.running.drain(index..index + count);
-        count
-    }
-
-    /// The followers start with the first tokens of the prompt.
-    pub(super) fn start_followers(&mut self, now: Nanos, leader: Slot) {
-        let waits = live(&mut self.requests, leader).account.waits;
-        for slot in self.followers(leader) {
-            let account = &mut live(&mut self.requests, slot).account;
-            (account.first_scheduled, account.waits) = (Some(now), waits);
+    /// Tokens of a request are in a step for the first time: its siblings start with it.
+    pub(super) fn start(&mut self, now: Nanos, slot: Slot) {
+        self.book_wait(slot);
+        let request = live(&mut self.requests, slot);
+        request.has_started = true;
+        request.account.first_scheduled = Some(now);
+        let waits = request.account.waits;
+        for sibling in self.followers(slot) {
+            let sibling = live(&mut self.requests, sibling);
+            sibling.has_started = true;
+            sibling.account.first_scheduled = Some(now);
+            sibling.account.waits = waits;
         }
     }
 
@@ -142,22 +129,22 @@ impl Scheduler {
     /// Changes something on which the place of a request depends, and whether it has one.
     fn alter(&mut self, slot: Slot, change: impl FnOnce(&mut Request)) {
         let was_suspended = live(&mut self.requests, slot).is_suspended();
-        let waits = self.stop_waiting(slot);
+        let origin = self.stop_waiting(slot);
         change(live(&mut self.requests, slot));
-        self.wait_again(slot, was_suspended, waits);
+        self.wait_again(slot, was_suspended, origin);
     }
 
     /// Ends what `stop_waiting` began.
-    pub(super) fn wait_again(&mut self, slot: Slot, was_suspended: bool, waits: bool) {
-        if !waits {
+    pub(super) fn wait_again(&mut self, slot: Slot, was_suspended: bool, origin: Option<Origin>) {
+        let Some(origin) = origin else {
             self.begin_wait(slot);
             return;
-        }
+        };
         let request = live(&mut self.requests, slot);
-        if was_suspended && !request.is_suspended() && request.is_new() {
+        if was_suspended && !request.is_suspended() && origin == Origin::Fresh {
             let tenant = request.tenant;
             self.queue.arrive(tenant);
         }
-        self.wait(slot);
+        self.wait(slot, origin);
     }
 }

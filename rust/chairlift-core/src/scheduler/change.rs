@@ -84,7 +84,7 @@ impl Scheduler {
     fn change_answer(&mut self, slot: Slot, change: &Change) {
         // Its place in the queue depends on what changes, and whether it has one.
         let was_suspended = live(&mut self.requests, slot).is_suspended();
-        let waits = self.stop_waiting(slot);
+        let origin = self.stop_waiting(slot);
         if let Some(schedule) = change.schedule {
             self.set_schedule(slot, schedule);
         }
@@ -94,7 +94,7 @@ impl Scheduler {
         if let Some(stopping) = &change.stopping {
             self.set_stopping(slot, stopping.clone());
         }
-        self.wait_again(slot, was_suspended, waits);
+        self.wait_again(slot, was_suspended, origin);
     }
 
     fn set_stopping(&mut self, slot: Slot, new: Stopping) {
@@ -112,7 +112,7 @@ impl Scheduler {
 
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {
         let request = live(&mut self.requests, slot);
-        let (arrival, num_prompt) = (request.account.arrival, request.num_prompt);
+        let (arrival, num_prompt) = (request.arrival, request.num_prompt);
         let time = |delay: Option<Nanos>| delay.map(|delay| after(arrival, delay));
         let (queue_deadline, first_token_by) =
             (time(new.queue_timeout), time(new.time_to_first_token));

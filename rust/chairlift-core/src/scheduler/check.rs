@@ -3,7 +3,7 @@
 use super::{Scheduler, slot_of};
 use crate::{
     error::{Violation, ensure},
-    request::{Request, State},
+    request::{Origin, Request, State},
 };
 
 impl Scheduler {
@@ -97,11 +97,14 @@ impl Scheduler {
             let id = place.request();
             let slot = slot_of(&self.requests, id);
             let request = slot.and_then(|slot| self.requests[slot as usize].as_ref());
-            let Some(request) = request.filter(|request| request.state == State::Waiting) else {
+            let Some(request) =
+                request.filter(|request| matches!(request.state, State::Waiting(_)))
+            else {
                 return Err(Violation(format!("{id:?} is queued and does not wait")));
             };
+            let is_fresh = request.origin() == Some(Origin::Fresh);
             ensure!(
-                request.place() == place && request.is_new() == is_new,
+                request.place() == place && is_fresh == is_new,
                 "{id:?} has a wrong place"
             );
             num_preempted += usize::from(request.is_preempted());
@@ -109,8 +112,9 @@ impl Scheduler {
         let (mut num_queued, mut num_outside) = (0, 0);
         let requests = self.requests.iter().flatten();
         let num_live = requests.filter(|request| request.is_live()).count();
-        for request in self.requests.iter().flatten().filter(|r| r.waits()) {
-            let is_queued = request.state == State::Waiting;
+        let waits = |request: &&Request| request.origin().is_some();
+        for request in self.requests.iter().flatten().filter(waits) {
+            let is_queued = matches!(request.state, State::Waiting(_));
             let id = request.id.0;
             ensure!(
                 is_queued != request.is_suspended(),
@@ -190,7 +194,7 @@ impl Scheduler {
             "request {id} lives and may have no more tokens"
         );
         match request.state {
-            State::Waiting | State::Suspended => ensure!(
+            State::Waiting(_) | State::Suspended(_) => ensure!(
                 request.table.num_columns() == 0 && request.table.promised() == 0,
                 "request {id} waits and owns blocks"
             ),

@@ -23,10 +23,9 @@ impl Scheduler {
     pub(super) fn expire_answer(&mut self, now: Nanos, slot: Slot) {
         let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
         let request = live(&mut self.requests, slot);
-        let started = request.account.first_scheduled.is_some();
         if due(request.deadline) {
             self.end_early(now, slot, EndReason::TimeLimit);
-        } else if due(request.queue_deadline) && !started {
+        } else if due(request.queue_deadline) && !request.has_started {
             self.end_early(now, slot, EndReason::Failed(Failure::QueueTimeout));
         }
     }

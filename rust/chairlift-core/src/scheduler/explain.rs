@@ -2,7 +2,7 @@
 
 use super::{Scheduler, live};
 use crate::{
-    request::{Request, RequestId, Slot, State},
+    request::{Origin, Request, RequestId, Slot, State},
     waits::{Cause, Line},
 };
 
@@ -45,10 +45,10 @@ impl Scheduler {
             _ => Standing::Waiting,
         };
         let runs = standing == Standing::Running;
-        let num_before = match request.row() {
-            Some(_) => 0,
-            None if request.is_new() => self.queue.num_before(request.tenant, request.place()),
-            None => self.queue.num_preempted_before(request.place()),
+        let num_before = match request.origin() {
+            None => 0,
+            Some(Origin::Fresh) => self.queue.num_before(request.tenant, request.place()),
+            Some(Origin::Preempted) => self.queue.num_preempted_before(request.place()),
         };
         Some(Waiting {
             standing,
@@ -62,7 +62,7 @@ impl Scheduler {
     /// Begins to book the wait of a request in the line that it is in now.
     pub(super) fn begin_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        if request.account.first_scheduled.is_none() && request.leader.is_none() {
+        if !request.has_started && request.leader.is_none() {
             request.waits_before = self.waits.totals(line(request));
         }
     }
@@ -70,7 +70,7 @@ impl Scheduler {
     /// Books the wait of a request that is about to leave its line.
     pub(super) fn book_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        if request.account.first_scheduled.is_none() && request.leader.is_none() {
+        if !request.has_started && request.leader.is_none() {
             let totals = self.waits.totals(line(request));
             let account = &mut request.account;
             account.waits.add_since(&totals, &request.waits_before);
@@ -82,7 +82,7 @@ impl Scheduler {
     /// Whoever ends before the one that it follows has waited as that one did.
     pub(super) fn share_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        let has_started = request.account.first_scheduled.is_some();
+        let has_started = request.has_started;
         if let Some(leader) = request.leader.filter(|_| !has_started) {
             self.book_wait(leader);
             self.begin_wait(leader);
@@ -96,8 +96,8 @@ impl Scheduler {
 fn line(request: &Request) -> Line {
     match request.state {
         _ if request.is_suspended() => Line::Suspended,
-        State::Waiting if request.is_new() => Line::Tenant(request.tenant),
-        State::Waiting | State::Suspended | State::Following => Line::Front,
+        State::Waiting(Origin::Fresh) => Line::Tenant(request.tenant),
+        State::Waiting(Origin::Preempted) | State::Suspended(_) | State::Following => Line::Front,
         State::Running { .. } | State::Ended { .. } => Line::Seated,
     }
 }

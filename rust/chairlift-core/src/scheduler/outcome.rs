@@ -5,7 +5,7 @@ use crate::{
     Nanos,
     error::StepError,
     events::{EndReason, Failure},
-    request::{RequestId, Slot},
+    request::{Request, RequestId, Slot},
     shares::OUTPUT_COST,
 };
 
@@ -182,8 +182,8 @@ impl Scheduler {
     }
 
     /// Rolls a failed step back, and with it the later step in flight, which read what this one wrote: neither is to be
-    /// reported again. The guilty requests fail, the others wait at the front and compute everything again, since what
-    /// the steps wrote cannot be trusted.
+    /// reported again. The guilty requests fail. The others keep their rows and compute everything again, but for what the
+    /// prefix cache knows, since what the steps wrote cannot be trusted.
     ///
     /// # Errors
     /// If the step is not the oldest in flight.
@@ -194,33 +194,48 @@ impl Scheduler {
         guilty: &[RequestId],
     ) -> Result<(), StepError> {
         self.check_oldest(step)?;
-        self.forget_swaps();
+        // What it should have copied is anything.
+        self.kv.forget_swaps();
+        for request in self.requests.iter_mut().flatten() {
+            self.kv.forget_swapped(&mut request.table);
+        }
         let is_named = |slot: &Slot| {
             let request = self.requests[*slot as usize].as_ref();
             request.is_some_and(|request| request.in_flight > 0 || request.comes_back)
         };
-        let named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
+        let mut named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
         while let Some(step) = self.in_flight.pop_front() {
             for &item in &step.items {
                 self.leave_step(item);
             }
             self.recycle(step.items);
         }
-        // Youngest first, so that the oldest ends up at the front of the queue.
-        for slot in named.into_iter().rev() {
+        for &slot in &named {
             let request = self.requests[slot as usize].as_ref();
-            let Some(request) = request.filter(|request| request.is_live()) else {
-                // It ended with another answer of its request.
-                continue;
-            };
-            if guilty.contains(&request.owner) {
+            // One that has ended did so with another answer of its request.
+            let request = request.filter(|request| request.is_live());
+            if request.is_some_and(|request| guilty.contains(&request.owner)) {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
-            } else {
-                self.roll_back(slot);
             }
         }
+        named.retain(|&slot| {
+            let request = self.requests[slot as usize].as_ref();
+            request.is_some_and(Request::is_live)
+        });
+        self.roll_back(&named);
         self.sweep();
         Ok(())
+    }
+
+    /// Takes what they have computed from running requests, of which no step in flight names any: they keep their rows, and
+    /// their next steps begin them again.
+    fn roll_back(&mut self, named: &[Slot]) {
+        for &slot in named {
+            let request = live(&mut self.requests, slot);
+            self.kv.release(&mut request.table);
+            request.lose_computed();
+            request.restarts = true;
+        }
     }
 
     fn check_oldest(&self, step: StepId) -> Result<&Step, StepError> {
