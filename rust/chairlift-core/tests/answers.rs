@@ -248,9 +248,9 @@ fn a_request_waits_until_all_its_answers_find_a_row() {
 
 #[test]
 fn batches_and_the_queue_count_answers() {
-    let mut world = World::new(config(Policy::Static {
-        batch_size: 3,
-        timeout: 100,
+    let mut world = World::new(config(Policy::Batched {
+        size: 3,
+        patience: 100,
     }));
     world.add(2, 2, 1);
     assert_eq!(world.step(), None, "two of three");
@@ -275,9 +275,9 @@ fn batches_and_the_queue_count_answers() {
 
 #[test]
 fn a_request_larger_than_a_batch_is_a_batch() {
-    let mut world = World::new(config(Policy::Dynamic {
-        batch_size: 2,
-        window: 0,
+    let mut world = World::new(config(Policy::Batched {
+        size: 2,
+        patience: 0,
     }));
     world.add(2, 3, 1);
     assert_eq!(world.step(), step(&[2], 0, 3));

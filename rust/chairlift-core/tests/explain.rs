@@ -100,9 +100,9 @@ fn a_request_that_the_step_has_no_tokens_for_waits_for_the_budget() {
 
 #[test]
 fn a_closed_gate_is_the_policy_and_a_row_without_tokens_the_budget() {
-    let batch_of_two = Policy::Static {
-        batch_size: 2,
-        timeout: 1000,
+    let batch_of_two = Policy::Batched {
+        size: 2,
+        patience: 1000,
     };
     let mut driver = Driver::new(config(batch_of_two));
     let a = driver.add('A', 8, 4);

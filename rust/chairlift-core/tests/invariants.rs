@@ -76,14 +76,8 @@ fn op() -> impl Strategy<Value = Op> {
 fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![
         Just(Policy::Continuous),
-        (1..4_usize).prop_map(|batch_size| Policy::Dynamic {
-            batch_size,
-            window: 10
-        }),
-        (1..4_usize).prop_map(|batch_size| Policy::Static {
-            batch_size,
-            timeout: 40
-        }),
+        (1..4_usize, prop_oneof![Just(10), Just(40)])
+            .prop_map(|(size, patience)| Policy::Batched { size, patience }),
     ]
 }
 

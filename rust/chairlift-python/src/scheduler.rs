@@ -71,10 +71,13 @@ pub(crate) struct Scheduler {
 fn policy(name: &str, batch_size: usize, window: u64, timeout: u64) -> PyResult<Policy> {
     match name {
         "continuous" => Ok(Policy::Continuous),
-        "dynamic" => Ok(Policy::Dynamic { batch_size, window }),
-        "static" => Ok(Policy::Static {
-            batch_size,
-            timeout,
+        "dynamic" => Ok(Policy::Batched {
+            size: batch_size,
+            patience: window,
+        }),
+        "static" => Ok(Policy::Batched {
+            size: batch_size,
+            patience: timeout,
         }),
         _ => Err(error::ConfigError::new_err(format!(
             "policy: expected continuous, dynamic or static, got {name:?}"

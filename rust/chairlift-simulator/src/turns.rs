@@ -34,12 +34,10 @@ impl World {
                 "#{label} joins though the policy's gate is closed"
             );
         }
-        if let Policy::Static { batch_size, .. } | Policy::Dynamic { batch_size, .. } =
-            self.scenario.config.policy
-        {
+        if let Policy::Batched { size, .. } = self.scenario.config.policy {
             let num_rows = num_joining + 1 + self.following(index).len();
             ensure!(
-                num_joining == 0 || num_rows <= batch_size,
+                num_joining == 0 || num_rows <= size,
                 "more than a batch joins"
             );
         }
@@ -123,17 +121,12 @@ impl World {
             .collect();
         let arrivals = fresh.iter().map(|&index| self.clients[index].arrival);
         let oldest = arrivals.min()?;
-        let (batch_size, patience) = match self.scenario.config.policy {
-            Policy::Continuous => return Some(0),
-            Policy::Dynamic { batch_size, window } => (batch_size, window),
-            Policy::Static {
-                batch_size,
-                timeout,
-            } => (batch_size, timeout),
+        let Policy::Batched { size, patience } = self.scenario.config.policy else {
+            return Some(0);
         };
         let was_flushed = fresh.iter().any(|&index| index < self.flushed_before);
         let rows = fresh.iter().map(|&index| 1 + self.following(index).len());
-        let is_ready = rows.sum::<usize>() >= batch_size || was_flushed;
+        let is_ready = rows.sum::<usize>() >= size || was_flushed;
         let due = oldest.saturating_add(patience);
         (!batch_is_open).then_some(if is_ready { 0 } else { due })
     }
