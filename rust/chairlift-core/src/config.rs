@@ -1,6 +1,10 @@
 //! The scheduler's settings, checked once.
 
-use crate::{Nanos, error::ConfigError, policy::Policy};
+use crate::{
+    error::{ConfigError, at_least, at_most},
+    ids::Nanos,
+    policy::Policy,
+};
 
 /// A set of layers that share block tables: all the layers with the same window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,41 +144,4 @@ impl Config {
         at_least("steps_in_flight", self.steps_in_flight, 1, "1")?;
         self.policy.validate(self.max_num_seqs)
     }
-}
-
-pub(crate) fn at_least(
-    name: &'static str,
-    got: usize,
-    least: usize,
-    meaning: &str,
-) -> Result<(), ConfigError> {
-    if got >= least {
-        return Ok(());
-    }
-    let expected = if meaning == least.to_string() {
-        format!("at least {least}")
-    } else {
-        format!("at least {least} ({meaning})")
-    };
-    Err(ConfigError {
-        name,
-        expected,
-        got: got as u64,
-    })
-}
-
-pub(crate) fn at_most(name: &'static str, got: usize, most: usize) -> Result<(), ConfigError> {
-    if got <= most {
-        return Ok(());
-    }
-    Err(ConfigError {
-        name,
-        expected: format!("at most {most}"),
-        got: got as u64,
-    })
-}
-
-/// Saturating time arithmetic: a window near the end of time must not wrap.
-pub(crate) fn after(time: Nanos, delay: Nanos) -> Nanos {
-    time.saturating_add(delay)
 }

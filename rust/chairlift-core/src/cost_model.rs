@@ -10,7 +10,7 @@
 //! Åström & Wittenmark, *Adaptive Control*, 11.5). The same steps give the same model: there is no clock and no library
 //! function in it.
 
-use crate::Nanos;
+use crate::ids::Nanos;
 
 /// What a step computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,17 +14,20 @@
 //! [`Config::most_columns`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 mod admit;
+mod block_pool;
+mod block_table;
 mod check;
 mod fork;
+mod index_list;
+mod prefix_cache;
 mod swap;
 
-use self::swap::HostPool;
-pub(crate) use self::swap::Swapped;
+pub use self::prefix_cache::Namespace;
+use self::{block_pool::BlockPool, prefix_cache::PrefixCache, swap::HostPool};
+pub(crate) use self::{block_table::BlockTable, check::TableUse};
 use crate::{
-    block_pool::{BlockId, BlockPool, NULL_BLOCK},
-    block_table::BlockTable,
     config::{Config, KvGroup},
-    prefix_cache::{Namespace, PrefixCache},
+    ids::{BlockId, NULL_BLOCK},
 };
 
 /// A KV group as the cache knows it.
@@ -38,7 +41,7 @@ struct Group {
 /// The pool, what is known of its blocks, and what is promised.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
-    pub(crate) pool: BlockPool,
+    pool: BlockPool,
     prefix_cache: PrefixCache,
     block_size: usize,
     groups: Vec<Group>,
@@ -78,7 +81,22 @@ impl KvCache {
         )
     }
 
-    /// Blocks that nobody uses and nobody was promised.
+    /// Blocks that can be in use, and those that are not.
+    pub(crate) fn num_blocks(&self) -> usize {
+        self.pool.num_blocks()
+    }
+
+    pub(crate) fn num_free(&self) -> usize {
+        self.pool.num_free()
+    }
+
+    /// Blocks that become available when a table is released.
+    pub(crate) fn num_released(&self, table: &BlockTable) -> usize {
+        let is_private = |&block: &BlockId| self.pool.num_references(block) == 1;
+        table.blocks().filter(is_private).count() + table.promised
+    }
+
+    /// Blocks that are neither in use nor promised.
     fn num_available(&self) -> usize {
         self.pool.num_free() - self.promised
     }

@@ -21,9 +21,8 @@
 use thiserror::Error;
 
 use crate::{
-    block_pool::BlockId,
     config::Config,
-    request::{Row, Slot},
+    ids::{BlockId, Row, Slot},
 };
 
 /// Input id of a token that only the runner knows for certain: the row's last sampled token.

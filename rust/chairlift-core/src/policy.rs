@@ -9,9 +9,8 @@
 //! chunks, blocks, preemption) is the same scheduler.
 
 use crate::{
-    Nanos,
-    config::{after, at_least, at_most},
-    error::ConfigError,
+    error::{ConfigError, at_least, at_most},
+    ids::Nanos,
 };
 
 /// When a waiting request may first be admitted.
@@ -58,7 +57,7 @@ impl Policy {
         if moment.batch_is_open || moment.num_waiting == 0 {
             return Gate::Closed { wake_at: None };
         }
-        let due = after(moment.oldest, patience);
+        let due = moment.oldest.saturating_add(patience);
         if moment.num_waiting >= size || moment.flushed || moment.now >= due {
             Gate::Open {
                 limit: size,

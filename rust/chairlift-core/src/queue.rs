@@ -12,13 +12,23 @@
 //! rank = when it has to start - priority * PRIORITY_LEVEL, ties in order of arrival
 //! ```
 
+mod deadlines;
+mod shares;
+mod wait_clock;
+
 use std::{collections::BTreeSet, ops::Bound};
 
-use crate::{
-    Nanos,
-    request::RequestId,
-    shares::{Shares, Tenant},
+use self::shares::Shares;
+pub(crate) use self::{
+    deadlines::Deadlines,
+    shares::{OUTPUT_COST, PROMPT_COST},
+    wait_clock::{Line, WaitClock},
 };
+pub use self::{
+    shares::ABSENCE,
+    wait_clock::{Cause, Waits},
+};
+use crate::ids::{Nanos, RequestId, Tenant};
 
 /// Waiting that one level of priority stands for: 10 s.
 pub const PRIORITY_LEVEL: Nanos = 10_000_000_000;

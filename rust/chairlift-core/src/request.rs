@@ -1,25 +1,12 @@
 //! A request inside the scheduler: `num_computed_tokens` chasing `num_tokens`.
 
 use crate::{
-    Nanos,
-    block_table::BlockTable,
-    events::EndReason,
-    prefix_cache::Namespace,
-    queue::Place,
-    shares::Tenant,
+    events::{EndReason, RequestStats},
+    ids::{Nanos, RequestId, Row, Slot, Tenant},
+    kv_cache::{BlockTable, Namespace},
+    queue::{Place, Waits},
     text::{TextOptions, TextState, TokenTable},
-    waits::Waits,
 };
-
-/// Names a request for ever; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
-
-/// Dense index of a live request; reused after its end.
-pub type Slot = u32;
-
-/// A row of the batch.
-pub type Row = u32;
 
 /// What `Scheduler::add` takes.
 #[derive(Clone, Debug)]
@@ -159,7 +146,7 @@ pub(crate) struct Request {
     /// The name of the request of which this is an answer, and which one: of the first, its own.
     pub(crate) owner: RequestId,
     pub(crate) index: u32,
-    pub(crate) account: Account,
+    pub(crate) stats: RequestStats,
     /// What may follow `tokens`: proposed, or in the one step in flight that names it.
     pub(crate) drafts: Vec<i32>,
     /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
@@ -174,27 +161,6 @@ pub(crate) struct Request {
     pub(crate) priority: i32,
     /// The totals when it began to wait where it waits; nothing once it has started.
     pub(crate) waits_before: Waits,
-}
-
-/// What a request has cost, for its last event: the scheduler writes it and decides nothing by it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Account {
-    /// Counted for the first answer of a request.
-    pub prompt_tokens: usize,
-    /// Of the prompt, found in the prefix cache at the first admission.
-    pub cached_tokens: usize,
-    pub output_tokens: usize,
-    pub arrival: Nanos,
-    pub first_scheduled: Option<Nanos>,
-    pub first_token: Option<Nanos>,
-    pub finished: Nanos,
-    pub num_preemptions: usize,
-    /// Tokens whose keys and values were computed, lost and computed again.
-    pub num_recomputed_tokens: usize,
-    /// Where the time from its arrival to its first step went, or to its end without one. Waits after a preemption
-    /// are not in it.
-    pub waits: Waits,
 }
 
 impl Request {
@@ -250,10 +216,10 @@ impl Request {
             deadline: new.deadline,
             priority: new.priority,
             waits_before: Waits::default(),
-            account: Account {
+            stats: RequestStats {
                 prompt_tokens: num_prompt,
                 arrival,
-                ..Account::default()
+                ..RequestStats::default()
             },
         }
     }
@@ -345,7 +311,7 @@ impl Request {
     /// It goes on at `start`: of what it had lost, the tokens behind are computed again. Returns how many these are.
     pub(crate) fn count_recomputed(&mut self, start: usize) -> u64 {
         let recomputed = std::mem::take(&mut self.num_lost).saturating_sub(start);
-        self.account.num_recomputed_tokens += recomputed;
+        self.stats.num_recomputed_tokens += recomputed;
         recomputed as u64
     }
 

@@ -50,24 +50,19 @@ pub use self::{
     outcome::Sampled,
     step::Next,
 };
+pub use crate::ids::StepId;
 use crate::{
-    Nanos,
     config::Config,
     cost_model::{CostModel, Work},
-    deadlines::Deadlines,
     error::ConfigError,
     events::{EndReason, Events},
+    ids::{Nanos, RequestId, Slot},
     kv_cache::KvCache,
-    queue::Queue,
-    request::{Request, RequestId, Slot},
+    queue::{Deadlines, Queue, WaitClock},
+    request::Request,
     rows::Rows,
     text::TokenTable,
-    waits::WaitClock,
 };
-
-/// Names a planned step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StepId(pub u64);
 
 /// What a step in flight computes for one request.
 #[derive(Clone, Copy, Debug)]
@@ -266,8 +261,8 @@ impl Scheduler {
     /// A snapshot; O(running requests).
     pub fn load(&self) -> Load {
         let block_size = self.config.block_size;
-        let num_free_blocks = self.kv.pool.num_free();
-        let num_used = self.kv.pool.num_blocks() - num_free_blocks;
+        let num_free_blocks = self.kv.num_free();
+        let num_used = self.kv.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
             let request = self.requests[slot as usize].as_ref();
             // Of a column that others own, too, nothing is its own.
@@ -290,7 +285,7 @@ impl Scheduler {
             num_waiting_suspended: self.num_outside,
             num_running_suspended: self.running.iter().filter(is_suspended).count(),
             num_rows_held: self.rows.num_occupied(),
-            num_blocks: self.kv.pool.num_blocks(),
+            num_blocks: self.kv.num_blocks(),
             num_free_blocks,
             num_cached_blocks: self.kv.num_published(),
             num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),

@@ -109,7 +109,7 @@ impl World {
                 }
                 EventKind::Ended(end) => {
                     let end = &events.ends[end];
-                    let bill = (end.account.prompt_tokens, end.account.output_tokens);
+                    let bill = (end.stats.prompt_tokens, end.stats.output_tokens);
                     ends.push((event.index, end.reason.clone(), bill, end.last));
                 }
             }

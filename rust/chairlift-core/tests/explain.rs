@@ -1,9 +1,9 @@
-//! Why a request waits: what it is told while it waits, and where its account says the time went.
+//! Why a request waits: what it is told while it waits, and where its stats says the time went.
 
 mod driver;
 
 use chairlift_core::{
-    Account, Cause, Config, NewRequest, RequestId,
+    Cause, Config, NewRequest, RequestId, RequestStats,
     events::{EndReason, EventKind, Events, Failure},
     policy::Policy,
     scheduler::{Change, Standing},
@@ -30,15 +30,15 @@ fn waits(driver: &mut Driver, request: RequestId) -> Vec<(Cause, u64)> {
         .scheduler
         .abort(driver.now, request, EndReason::Cancelled);
     driver.scheduler.take_events(&mut events);
-    let account = events.list.iter().find_map(|event| match &event.kind {
-        EventKind::Ended(end) if event.request == request => Some(events.ends[*end].account),
+    let stats = events.list.iter().find_map(|event| match &event.kind {
+        EventKind::Ended(end) if event.request == request => Some(events.ends[*end].stats),
         _ => None,
     });
-    times(&account.expect("the request ends"))
+    times(&stats.expect("the request ends"))
 }
 
-fn times(account: &Account) -> Vec<(Cause, u64)> {
-    let times = Cause::ALL.map(|cause| (cause, account.waits.get(cause)));
+fn times(stats: &RequestStats) -> Vec<(Cause, u64)> {
+    let times = Cause::ALL.map(|cause| (cause, stats.waits.get(cause)));
     times.into_iter().filter(|&(_, time)| time > 0).collect()
 }
 

@@ -44,7 +44,7 @@ fn a_failed_step_is_no_preemption() {
     };
     let end = &events.ends[*end];
     assert_eq!(
-        (end.reason.clone(), end.account.num_preemptions),
+        (end.reason.clone(), end.stats.num_preemptions),
         (EndReason::Length, 0)
     );
     assert_eq!(

@@ -22,6 +22,7 @@ pub mod aligned;
 )]
 mod amx;
 pub mod attend;
+pub mod attention_work;
 pub mod disjoint;
 pub mod dispatch;
 pub mod element;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use chairlift_core::{
-    Config, KvGroup, NewRequest, RequestId,
+    Config, KvGroup, Namespace, NewRequest, RequestId,
     plan::Plan,
     policy::Policy,
-    prefix_cache::Namespace,
     scheduler::{self, Change, Next, Sampled, Schedule, StepId, Stopping},
     text::TextOptions,
 };

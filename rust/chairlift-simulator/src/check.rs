@@ -1,6 +1,6 @@
 //! The invariants that the world checks from outside, most of them at every event.
 
-use chairlift_core::{Account, Load};
+use chairlift_core::{Load, RequestStats};
 
 use crate::{
     client::{Client, State},
@@ -253,14 +253,14 @@ impl World {
             .map_err(|violation| violation.0)
     }
 
-    pub(crate) fn check_account(&self, index: usize, account: &Account) -> Checked {
+    pub(crate) fn check_account(&self, index: usize, stats: &RequestStats) -> Checked {
         let client = &self.clients[index];
         let label = client.label;
         let counts = (
-            account.prompt_tokens,
-            account.output_tokens,
-            account.num_preemptions,
-            account.num_recomputed_tokens,
+            stats.prompt_tokens,
+            stats.output_tokens,
+            stats.num_preemptions,
+            stats.num_recomputed_tokens,
         );
         let num_prompt = if client.index == 0 {
             client.answer.num_prompt
@@ -278,36 +278,36 @@ impl World {
             counts == expected || !is_seen,
             "#{label} is billed (prompt, output, preemptions, recomputed) {counts:?}, expected {expected:?}"
         );
-        let times = (account.arrival, account.finished);
+        let times = (stats.arrival, stats.finished);
         ensure!(
             times == (client.arrival, self.now),
             "#{label} is billed for the times {times:?}"
         );
         ensure!(
-            account.cached_tokens == client.num_cached,
+            stats.cached_tokens == client.num_cached,
             "#{label} is billed {} cached tokens, expected {}",
-            account.cached_tokens,
+            stats.cached_tokens,
             client.num_cached
         );
         ensure!(
-            account.first_scheduled.is_some() == client.started,
-            "#{label} started, its account differs"
+            stats.first_scheduled.is_some() == client.started,
+            "#{label} started, its stats differs"
         );
-        self.check_waits(client, account)
+        self.check_waits(client, stats)
     }
 
     /// The bill of answers that end together by an error.
-    pub(crate) fn check_failed_account(&self, ended: &[usize], account: &Account) -> Checked {
+    pub(crate) fn check_failed_account(&self, ended: &[usize], stats: &RequestStats) -> Checked {
         if let &[index] = ended
             && self.clients[index].num_answers == 1
         {
-            return self.check_account(index, account);
+            return self.check_account(index, stats);
         }
         let clients = || ended.iter().map(|&index| &self.clients[index]);
         let firsts = clients().filter(|client| client.index == 0);
         let num_prompt: usize = firsts.map(|client| client.answer.num_prompt).sum();
         let num_output: usize = clients().map(|client| client.num_output).sum();
-        let counts = (account.prompt_tokens, account.output_tokens);
+        let counts = (stats.prompt_tokens, stats.output_tokens);
         ensure!(
             counts == (num_prompt, num_output),
             "answers are billed (prompt, output) {counts:?}, expected {:?}",

@@ -1,7 +1,7 @@
 //! Whether the scheduler says truly why somebody waits.
 
 use chairlift_core::{
-    Account, Cause, RequestId,
+    Cause, RequestId, RequestStats,
     policy::Policy,
     scheduler::{Standing, Waiting},
 };
@@ -186,13 +186,13 @@ impl World {
     }
 
     /// The causes of a wait add up to it, and the times that the world can tell are right.
-    pub(crate) fn check_waits(&self, client: &Client, account: &Account) -> Checked {
+    pub(crate) fn check_waits(&self, client: &Client, stats: &RequestStats) -> Checked {
         // Whoever waits for another has waited as that one did.
         let leader = self.live.iter().map(|&index| &self.clients[index]);
         let mut leader = leader.filter(|other| other.id == client.id && other.index == 0);
         let leader = leader.next().filter(|_| client.follows && !client.started);
         let wait = &leader.unwrap_or(client).wait;
-        let (label, waits) = (client.label, &account.waits);
+        let (label, waits) = (client.label, &stats.waits);
         let end = wait.start.unwrap_or(self.latest);
         let (total, expected) = (waits.total(), end - wait.arrival);
         ensure!(

@@ -90,7 +90,7 @@ impl World {
     pub(crate) fn end(&mut self, index: usize, end: &End) -> Checked {
         let End {
             reason,
-            account,
+            stats,
             last,
         } = end;
         let first = index - self.clients[index].index;
@@ -103,13 +103,13 @@ impl World {
             for &other in &live {
                 self.clients[other].end(reason)?;
             }
-            self.check_failed_account(&live, account)?;
+            self.check_failed_account(&live, stats)?;
             for other in live {
                 self.forget(other, reason);
             }
         } else {
             self.clients[index].end(reason)?;
-            self.check_account(index, account)?;
+            self.check_account(index, stats)?;
             self.forget(index, reason);
         }
         let is_over = family.clone().all(|other| !self.clients[other].is_live());

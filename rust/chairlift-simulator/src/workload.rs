@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use chairlift_core::{Config, NewRequest, prefix_cache::Namespace, text::TextOptions};
+use chairlift_core::{Config, Namespace, NewRequest, text::TextOptions};
 
 use crate::{
     change::draw_priority,

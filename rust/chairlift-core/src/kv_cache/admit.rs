@@ -7,11 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{KvCache, swap::HostBlock};
-use crate::{
-    block_pool::{BlockId, NULL_BLOCK},
-    block_table::BlockTable,
-};
+use super::{KvCache, block_table::BlockTable};
+use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
 
 /// Where a column of a KV group comes from.
 #[derive(Clone, Copy)]

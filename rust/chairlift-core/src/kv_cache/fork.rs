@@ -1,10 +1,7 @@
 //! Answers that share the blocks of their prompt, and copy the last of them before they write to it.
 
-use super::KvCache;
-use crate::{
-    block_pool::{BlockId, NULL_BLOCK},
-    block_table::BlockTable,
-};
+use super::{KvCache, block_table::BlockTable};
+use crate::ids::{BlockId, NULL_BLOCK};
 
 impl KvCache {
     /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;

@@ -2,10 +2,10 @@
 
 use super::Scheduler;
 use crate::{
-    Nanos,
     cost_model::Work,
     error::{Refusal, RefusalReason},
-    request::{NewRequest, Origin, ROOM_AHEAD, Request, RequestId, Slot, State, add_credit},
+    ids::{Nanos, RequestId, Slot},
+    request::{NewRequest, Origin, ROOM_AHEAD, Request, State, add_credit},
 };
 
 /// A request is queued.
@@ -52,7 +52,7 @@ impl Scheduler {
             let mut follower = leader.clone();
             (follower.id, follower.index) = (ids[index], index as u32);
             (follower.leader, follower.num_followers) = (Some(slot), 0);
-            (follower.account.prompt_tokens, follower.credit_end) = (0, share(index));
+            (follower.stats.prompt_tokens, follower.credit_end) = (0, share(index));
             follower.state = State::Following;
             self.queue.shares.enter_again(tenant);
             self.requests[slots[index] as usize] = Some(follower);

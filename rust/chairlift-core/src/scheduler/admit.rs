@@ -2,11 +2,10 @@
 
 use super::{Scheduler, live, slot_of, step::StepBuilder};
 use crate::{
-    Nanos,
+    ids::{Nanos, Slot},
     policy::{Gate, Moment},
-    request::{Slot, State},
-    shares::PROMPT_COST,
-    waits::Cause,
+    queue::{Cause, PROMPT_COST},
+    request::State,
 };
 
 impl StepBuilder<'_> {
@@ -120,7 +119,7 @@ impl StepBuilder<'_> {
             0
         };
         let start = scheduler.kv.start(&request.table, num_hits);
-        let num_swapped = request.table.swapped.num_tokens;
+        let num_swapped = request.table.num_swapped_tokens();
         let has_blocks = missing_rows == 0 && scheduler.take_blocks(slot, num_hits, headroom)
             || self.make_room_for_head(slot, num_hits, headroom)
                 && self.scheduler.take_blocks(slot, num_hits, headroom);
@@ -149,7 +148,7 @@ impl StepBuilder<'_> {
                 scheduler.num_swapped_tokens += (start - num_hits * block_size) as u64;
             }
         } else {
-            request.account.cached_tokens = start;
+            request.stats.cached_tokens = start;
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
             scheduler.queue.shares.charge(request.tenant, cost);
             if scheduler.config.prefix_cache && request.cache_read {

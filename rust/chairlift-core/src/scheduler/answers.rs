@@ -16,9 +16,9 @@
 
 use super::{Scheduler, live, slot_of};
 use crate::{
-    Nanos,
+    ids::{Nanos, RequestId, Slot},
     plan::Plan,
-    request::{Origin, Request, RequestId, Slot, State, add_credit},
+    request::{Origin, Request, State, add_credit},
 };
 
 impl Scheduler {
@@ -58,13 +58,13 @@ impl Scheduler {
         self.book_wait(slot);
         let request = live(&mut self.requests, slot);
         request.has_started = true;
-        request.account.first_scheduled = Some(now);
-        let waits = request.account.waits;
+        request.stats.first_scheduled = Some(now);
+        let waits = request.stats.waits;
         for sibling in self.followers(slot) {
             let sibling = live(&mut self.requests, sibling);
             sibling.has_started = true;
-            sibling.account.first_scheduled = Some(now);
-            sibling.account.waits = waits;
+            sibling.stats.first_scheduled = Some(now);
+            sibling.stats.waits = waits;
         }
     }
 

@@ -8,8 +8,8 @@
 //! ```
 
 use crate::{
-    Nanos,
     cost_model::{CostModel, Work},
+    ids::Nanos,
 };
 
 /// Tokens of the step's first chunk at least, however little time there is.

@@ -2,10 +2,8 @@
 
 use super::{Scheduler, live};
 use crate::{
-    Nanos,
-    config::after,
     error::UnknownRequest,
-    request::{RequestId, Slot},
+    ids::{Nanos, RequestId, Slot},
 };
 
 /// What `Scheduler::change` does to a request; what is not set stays as it is.
@@ -113,7 +111,7 @@ impl Scheduler {
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {
         let request = live(&mut self.requests, slot);
         let (arrival, num_prompt) = (request.arrival, request.num_prompt);
-        let time = |delay: Option<Nanos>| delay.map(|delay| after(arrival, delay));
+        let time = |delay: Option<Nanos>| delay.map(|delay| arrival.saturating_add(delay));
         let (queue_deadline, first_token_by) =
             (time(new.queue_timeout), time(new.time_to_first_token));
         let start_by = self.start_by(num_prompt, queue_deadline, first_token_by);
@@ -123,7 +121,7 @@ impl Scheduler {
             (&mut request.queue_deadline, new.queue_timeout),
             (&mut request.deadline, new.time_limit),
         ] {
-            let time = delay.map(|delay| after(arrival, delay));
+            let time = delay.map(|delay| arrival.saturating_add(delay));
             if let Some(time) = time.filter(|_| time != *deadline) {
                 self.deadlines.push(time, request.owner);
             }

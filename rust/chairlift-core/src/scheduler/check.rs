@@ -3,6 +3,7 @@
 use super::{Scheduler, slot_of};
 use crate::{
     error::{Violation, ensure},
+    kv_cache::TableUse,
     request::{Origin, Request, State},
 };
 
@@ -13,21 +14,22 @@ impl Scheduler {
     /// Describes the first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), Violation> {
         let requests = || self.requests.iter().flatten();
-        self.kv
-            .check_invariants(requests().map(|request| &request.table))?;
+        let uses = requests().map(|request| TableUse {
+            id: request.id.0,
+            table: &request.table,
+            num_computed: request.num_computed,
+            num_tokens: request.tokens.len(),
+            is_settled: request.in_flight == 0 && request.leader.is_none(),
+        });
+        self.kv.check_invariants(uses)?;
         self.rows
             .check_invariants(requests().filter_map(Request::row))?;
         self.check_slots()?;
         self.check_families()?;
         self.check_queue()?;
         self.check_running()?;
-        // Owners that will copy a block before they write to it.
-        let mut copying = vec![0; self.kv.pool.num_blocks() + 1];
-        for block in requests().flat_map(|request| request.table.shared_tail()) {
-            copying[block as usize] += 1;
-        }
         for request in requests() {
-            self.check_request_state(request, &copying)?;
+            self.check_request_state(request)?;
         }
         Ok(())
     }
@@ -157,7 +159,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn check_request_state(&self, request: &Request, copying: &[u32]) -> Result<(), Violation> {
+    fn check_request_state(&self, request: &Request) -> Result<(), Violation> {
         let id = request.id.0;
         let named = self.in_flight.iter().flat_map(|step| &step.items);
         let named = named.filter(|item| {
@@ -195,11 +197,11 @@ impl Scheduler {
         );
         match request.state {
             State::Waiting(_) | State::Suspended(_) => ensure!(
-                request.table.num_columns() == 0 && request.table.promised() == 0,
+                request.table.is_empty(),
                 "request {id} waits and owns blocks"
             ),
             State::Following => ensure!(
-                request.leader.is_some() && request.table.num_columns() == 0,
+                request.leader.is_some() && request.table.is_empty(),
                 "request {id} follows nobody, or owns blocks"
             ),
             State::Running { .. } => ensure!(
@@ -212,37 +214,6 @@ impl Scheduler {
                 ensure!(
                     request.in_flight > 0,
                     "request {id} has ended and is still here"
-                );
-            }
-        }
-        let block_size = self.config.block_size;
-        let columns = request.table.num_columns();
-        ensure!(
-            columns * block_size >= request.num_computed,
-            "request {id} has too few blocks"
-        );
-        ensure!(
-            request.in_flight > 0
-                || columns == request.num_computed.div_ceil(block_size)
-                || request.leader.is_some(),
-            "request {id} has {columns} columns for {} tokens",
-            request.num_computed
-        );
-        let outstanding = self.kv.outstanding(&request.table, request.tokens.len());
-        ensure!(
-            request.table.promised() <= outstanding,
-            "request {id} is promised {} blocks and needs {outstanding}",
-            request.table.promised()
-        );
-        // Only full columns are shared: whoever writes a block is its only owner.
-        for column in request.num_computed / block_size..columns {
-            for group in 0..self.kv.num_groups() {
-                let block = request.table.block(group, column);
-                let owners = self.kv.pool.num_references(block);
-                // Those who copy a column before they write to it read what is written already.
-                ensure!(
-                    request.table.shares_tail || owners == 1 + copying[block as usize],
-                    "request {id} writes to a block with {owners} owners"
                 );
             }
         }

@@ -16,7 +16,8 @@
 use super::{Scheduler, live, step::StepBuilder};
 use crate::{
     cost_model::Work,
-    request::{Request, RequestId, Slot},
+    ids::{RequestId, Slot},
+    request::Request,
 };
 
 /// Drafts of a row at most.

@@ -2,9 +2,9 @@
 
 use super::{Scheduler, live};
 use crate::{
-    Nanos,
-    events::{EndReason, Failure},
-    request::{Account, RequestId, Slot, State},
+    events::{EndReason, Failure, RequestStats},
+    ids::{Nanos, RequestId, Slot},
+    request::State,
 };
 
 impl Scheduler {
@@ -56,8 +56,8 @@ impl Scheduler {
         if !matches!(reason, EndReason::Failed(_)) {
             let unspent = request.unspent_credit();
             let ends_all = matches!(reason, EndReason::Cancelled | EndReason::TimeLimit);
-            let (account, last) = self.close(now, slot);
-            self.events.end(answer, reason, account, last);
+            let (stats, last) = self.close(now, slot);
+            self.events.end(answer, reason, stats, last);
             if !last && !ends_all {
                 let others = self.answers(owner);
                 self.deal_credit(&others, unspent);
@@ -69,24 +69,24 @@ impl Scheduler {
         answers.push(slot);
         // Whoever follows goes before the one that it follows.
         answers.sort_by_key(|&slot| live(&mut self.requests, slot).leader.is_none());
-        let mut account = live(&mut self.requests, slot).account;
-        (account.prompt_tokens, account.cached_tokens) = (0, 0);
-        account.finished = now;
+        let mut stats = live(&mut self.requests, slot).stats;
+        (stats.prompt_tokens, stats.cached_tokens) = (0, 0);
+        stats.finished = now;
         for other in answers {
             let ended = self.close(now, other).0;
-            account.prompt_tokens += ended.prompt_tokens;
-            account.cached_tokens += ended.cached_tokens;
-            account.output_tokens += ended.output_tokens;
+            stats.prompt_tokens += ended.prompt_tokens;
+            stats.cached_tokens += ended.cached_tokens;
+            stats.output_tokens += ended.output_tokens;
             if other == slot {
-                account.waits = ended.waits;
+                stats.waits = ended.waits;
             }
         }
-        self.events.end((owner, 0), reason, account, true);
+        self.events.end((owner, 0), reason, stats, true);
     }
 
-    /// Ends an answer without a word, and releases what no step in flight names; gives its account, and whether it is the
+    /// Ends an answer without a word, and releases what no step in flight names; gives its stats, and whether it is the
     /// last of its request.
-    pub(super) fn close(&mut self, now: Nanos, slot: Slot) -> (Account, bool) {
+    pub(super) fn close(&mut self, now: Nanos, slot: Slot) -> (RequestStats, bool) {
         self.stop_waiting(slot);
         self.share_wait(slot);
         let last = self.leave_family(slot);
@@ -95,13 +95,13 @@ impl Scheduler {
         self.queue.shares.leave(now, request.tenant);
         request.state = State::Ended { row: request.row() };
         self.needs_sweep = true;
-        request.account.finished = now;
-        request.account.output_tokens = request.num_output();
-        let account = request.account;
+        request.stats.finished = now;
+        request.stats.output_tokens = request.num_output();
+        let stats = request.stats;
         if request.in_flight == 0 {
             self.release(slot);
         }
-        (account, last)
+        (stats, last)
     }
 
     /// The one place that frees: blocks, row and slot of an ended request that no step names.

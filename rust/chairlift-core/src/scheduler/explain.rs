@@ -2,8 +2,9 @@
 
 use super::{Scheduler, live};
 use crate::{
-    request::{Origin, Request, RequestId, Slot, State},
-    waits::{Cause, Line},
+    ids::{RequestId, Slot},
+    queue::{Cause, Line},
+    request::{Origin, Request, State},
 };
 
 /// What a live request is doing.
@@ -72,8 +73,8 @@ impl Scheduler {
         let request = live(&mut self.requests, slot);
         if !request.has_started && request.leader.is_none() {
             let totals = self.waits.totals(line(request));
-            let account = &mut request.account;
-            account.waits.add_since(&totals, &request.waits_before);
+            let stats = &mut request.stats;
+            stats.waits.add_since(&totals, &request.waits_before);
         }
     }
 }
@@ -86,8 +87,8 @@ impl Scheduler {
         if let Some(leader) = request.leader.filter(|_| !has_started) {
             self.book_wait(leader);
             self.begin_wait(leader);
-            let waits = live(&mut self.requests, leader).account.waits;
-            live(&mut self.requests, slot).account.waits = waits;
+            let waits = live(&mut self.requests, leader).stats.waits;
+            live(&mut self.requests, slot).stats.waits = waits;
         }
     }
 }

@@ -10,7 +10,7 @@
 //! token counter bounds how long it makes them wait: each request that is admitted is charged for its prompt.
 
 use super::{Scheduler, step::StepBuilder};
-use crate::{Nanos, request::Slot, shares::Tenant};
+use crate::ids::{Nanos, Slot, Tenant};
 
 /// The rows by tenant.
 pub(super) struct RowUsage {

@@ -1,12 +1,12 @@
 //! The end of a step: take the sampled tokens, or roll the step back.
 
-use super::{Item, Scheduler, Step, StepId, draft::accepted, live};
+use super::{Item, Scheduler, Step, draft::accepted, live};
 use crate::{
-    Nanos,
     error::StepError,
     events::{EndReason, Failure},
-    request::{Request, RequestId, Slot},
-    shares::OUTPUT_COST,
+    ids::{Nanos, RequestId, Slot, StepId},
+    queue::OUTPUT_COST,
+    request::Request,
 };
 
 /// What the sampler gave for each sample slot of a step.
@@ -158,7 +158,7 @@ impl Scheduler {
         }
         // The runner goes on from the last of all tokens, if that was taken.
         request.last_token_is_sampled = num_taken == tokens.len();
-        request.account.first_token.get_or_insert(now);
+        request.stats.first_token.get_or_insert(now);
         self.queue
             .shares
             .charge(request.tenant, OUTPUT_COST * num_taken as u64);

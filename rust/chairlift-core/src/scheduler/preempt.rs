@@ -18,9 +18,9 @@ use std::ops::Range;
 
 use super::{Scheduler, live, step::StepBuilder};
 use crate::{
-    block_pool::BlockId,
     cost_model::Work,
-    request::{Origin, Slot, State},
+    ids::Slot,
+    request::{Origin, State},
 };
 
 /// What a preemption costs; the request of the least is preempted.
@@ -141,9 +141,7 @@ impl Scheduler {
         if !may_go {
             return None;
         }
-        let is_private = |&block: &BlockId| self.kv.pool.num_references(block) == 1;
-        let num_private = request.table.blocks().filter(is_private).count();
-        let num_freed = num_private + request.table.promised();
+        let num_freed = self.kv.num_released(&request.table);
         let num_tokens = request.num_computed;
         Some(Cost {
             times_preempted: request.times_preempted,
@@ -170,7 +168,7 @@ impl Scheduler {
         self.kv.release(&mut request.table);
         request.lose_computed();
         request.times_preempted += 1;
-        request.account.num_preemptions += 1;
+        request.stats.num_preemptions += 1;
         self.num_preemptions += 1;
         self.wait(slot, Origin::Preempted);
     }

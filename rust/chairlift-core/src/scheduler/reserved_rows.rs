@@ -11,7 +11,7 @@
 //! row is not for the first in any case.
 
 use super::{fair_share::RowUsage, slot_of, step::StepBuilder};
-use crate::request::Slot;
+use crate::ids::Slot;
 
 /// With fewer rows none is reserved.
 const FEWEST_ROWS: usize = 16;

@@ -1,11 +1,10 @@
 //! Planning a step: running requests go on, then waiting requests may be admitted.
 
-use super::{Item, Scheduler, Step, StepId, budget::Budget, live};
+use super::{Item, Scheduler, Step, budget::Budget, live};
 use crate::{
-    Nanos,
     cost_model::Work,
+    ids::{Nanos, Slot, StepId},
     plan::{LAST_SAMPLED, Plan},
-    request::Slot,
 };
 
 /// What `schedule` decided.
@@ -232,7 +231,13 @@ impl<'a> StepBuilder<'a> {
         for row in scheduler.rows.drain_newly_free() {
             self.plan.free_row(row);
         }
-        scheduler.kv.tell_swaps(self.plan);
+        let swaps = scheduler.kv.take_swaps();
+        for (source, target) in swaps.outs {
+            self.plan.swap_out(source, target);
+        }
+        for (source, target) in swaps.ins {
+            self.plan.swap_in(source, target);
+        }
         scheduler.num_steps += 1;
         let id = StepId(scheduler.num_steps);
         scheduler.in_flight.push_back(Step {

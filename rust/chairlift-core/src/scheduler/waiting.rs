@@ -10,7 +10,10 @@
 //! and by the head of the queue if it can join then. They take nothing from anybody, and come back as the preempted do.
 
 use super::{Scheduler, live};
-use crate::request::{Origin, Slot, State};
+use crate::{
+    ids::Slot,
+    request::{Origin, State},
+};
 
 impl Scheduler {
     /// A request without a row waits: in the queue, or outside while it may not go on.

@@ -40,7 +40,7 @@ mutants! {
         "        self.free_slots.push(slot);" => "        if request.times_preempted > 0 { self.free_slots.push(slot); }";
     half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache/admit.rs":
         "if promise + self.num_taken(&start) + headroom > self.num_available() {" => "if promise + self.num_taken(&start) + headroom > self.num_available() { self.promised += promise.min(self.num_available());";
-    shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "block_pool.rs":
+    shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "kv_cache/block_pool.rs":
         "        self.references[block as usize] += 1;" => "        self.references[block as usize] = 1;";
     rows_are_held_for_ever, "vllm#45414", "held rows are not released when their batch ends", "scheduler/end.rs":
         "            self.rows.release_held();" => "";
@@ -50,7 +50,7 @@ mutants! {
         "self.preempted.remove(&place)," => "self.preempted.contains(&place),";
 
     // Double frees and counts.
-    free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "block_pool.rs":
+    free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "kv_cache/block_pool.rs":
         "        if *references == 0 {" => "        if *references <= 1 {";
     promises_drift, "vllm-ascend#14283", "promises are not taken back", "kv_cache.rs":
         "        self.promised -= table.promised;\n        table.promised = 0;" => "        table.promised = 0;";
@@ -60,7 +60,7 @@ mutants! {
         "Source::Known(block) => self.pool.num_references(block) == 0," => "Source::Known(_) => false,";
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
         "        self.prefix_cache.evict(block);\n        block\n" => "        block\n";
-    two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "prefix_cache.rs":
+    two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "kv_cache/prefix_cache.rs":
         "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return;\n        };\n        entry.insert(block);" =>
             "self.by_hash[group].insert(hash, block);";
 
@@ -97,26 +97,26 @@ mutants! {
         "RequestId((self.num_added + 1) * self.requests.len() as u64)" => "RequestId(self.num_added * self.requests.len() as u64)";
 
     // Wrong KV.
-    tenants_share, "vllm#53347", "the tenant is not part of a block's name", "prefix_cache.rs":
+    tenants_share, "vllm#53347", "the tenant is not part of a block's name", "kv_cache/prefix_cache.rs":
         "for field in [&namespace.tenant, &namespace.salt] {" => "for field in [&namespace.salt] {";
-    fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "prefix_cache.rs":
+    fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "kv_cache/prefix_cache.rs":
         "            hasher.update(&(field.len() as u64).to_le_bytes());\n" => "";
-    names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "prefix_cache.rs":
+    names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "kv_cache/prefix_cache.rs":
         "let bytes = bytemuck::cast_slice(tokens);" =>
         "let bytes = &[tokens.iter().fold(0, |sum: i32, token| sum.wrapping_mul(31).wrapping_add(*token)) as u8];",
         "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "(published.parent == parent).then_some(block)";
-    name_only, "openvino.genai#3722", "short names, and nothing is compared on a hit", "prefix_cache.rs":
+    name_only, "openvino.genai#3722", "short names, and nothing is compared on a hit", "kv_cache/prefix_cache.rs":
         "Self(*blake3::keyed_hash(&self.0, bytes).as_bytes())" =>
         "Self([blake3::keyed_hash(&self.0, bytes).as_bytes()[0]; 32])",
         "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "Some(block)";
-    constant_seed, "vllm#12621", "names of first blocks do not depend on the namespace", "prefix_cache.rs":
+    constant_seed, "vllm#12621", "names of first blocks do not depend on the namespace", "kv_cache/prefix_cache.rs":
         "BlockHash(*hasher.finalize().as_bytes())" => "BlockHash([0; 32])";
-    unrelated_prompt, "llama.cpp#27148", "a block is found whatever came before it", "prefix_cache.rs":
+    unrelated_prompt, "llama.cpp#27148", "a block is found whatever came before it", "kv_cache/prefix_cache.rs":
         "blake3::keyed_hash(&self.0, bytes)" => "blake3::keyed_hash(&[0; 32], bytes)",
         "published.parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/admit.rs":
         "plan.assign(row, slot, request.index, start);\n        request\n" => "plan.assign(row, slot, request.index, 0);\n        request\n";
-    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "block_table.rs":
+    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "kv_cache/block_table.rs":
         "for column in self.num_told..self.num_columns {" => "for column in self.num_told..self.num_columns.min(self.num_told + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
         "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
@@ -138,7 +138,7 @@ mutants! {
         "while columns.num_freed < first {" => "while columns.num_freed + 1 < first {";
     window_slides_in_flight, "-", "a block is freed by a step planned ahead, while the step before it runs", "scheduler/outcome.rs":
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), request.num_computed)";
-    freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "block_table.rs":
+    freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "kv_cache/block_table.rs":
         "                tell(group, column, NULL_BLOCK);" => "                let _ = column;";
     shared_window_is_promised, "-", "a block that somebody else still holds is promised again", "kv_cache.rs":
         "missing.min(num_free)" => "missing";
@@ -175,7 +175,7 @@ mutants! {
     a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/admit.rs":
         "limit.saturating_sub(if resumes { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!resumes))";
     each_answer_pays_the_prompt, "-", "the prompt is on the bill of every answer", "scheduler/add.rs":
-        "(follower.account.prompt_tokens, follower.credit_end) = (0, share(index));" => "follower.credit_end = share(index);";
+        "(follower.stats.prompt_tokens, follower.credit_end) = (0, share(index));" => "follower.credit_end = share(index);";
     last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/answers.rs":
         "        is_last\n" => "        let _ = is_last;\n        true\n";
     an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler/end.rs":
@@ -228,7 +228,7 @@ mutants! {
         "        step.schedule_running();\n" => "        step.schedule_running();\n        step.schedule_drafts();\n";
     wrong_drafts_keep_blocks, "-", "blocks that only wrong drafts needed are not given back", "scheduler/draft.rs":
         "        self.kv.shrink(&mut request.table, num_computed);\n" => "";
-    block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "block_table.rs":
+    block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "kv_cache/block_table.rs":
         "        self.num_told = self.num_told.min(num_columns);\n" => "";
     row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
         "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
@@ -254,7 +254,7 @@ mutants! {
         "both_ways as f64 <= again" => "both_ways as f64 >= 0.0";
     no_swaps, "-", "what would be cheaper is never kept", "scheduler/preempt.rs":
         "num_blocks > 0 && both_ways" => "num_blocks > usize::MAX as u64 - 1 && both_ways";
-    window_shifts_host_blocks, "-", "host blocks are counted from the first column of a window", "kv_cache/swap.rs":
+    window_shifts_host_blocks, "-", "host blocks are counted from the first column of a window", "kv_cache/block_table.rs":
         "blocks[column + blocks.len() - self.num_columns]" => "blocks[column.min(blocks.len() - 1)]";
     part_of_a_block_is_left, "-", "the last, partial block is not copied back", "kv_cache/admit.rs":
         "let num_columns = num_computed.div_ceil(self.block_size);" => "let num_columns = num_computed / self.block_size;";
@@ -301,7 +301,7 @@ mutants! {
         "start_by.map_or(latest, |time| latest.min(time.into()))" => "start_by.map_or(latest, |_| latest)";
     a_flood_goes_first, "-", "who comes first goes first, whatever its tenant was served", "queue.rs":
         "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
-    who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "shares.rs":
+    who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "let _ = floor;";
     kept_rows_go_to_the_flood, "-", "a flood takes the rows that are kept for those who come seldom", "scheduler/reserved_rows.rs":
         "usage.has_share(request.tenant) && !expected" => "!usage.has_share(request.tenant) && !expected";
@@ -309,7 +309,7 @@ mutants! {
         "slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)" => "scheduler.queue.first_new(passes).and(None)";
     one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/reserved_rows.rs":
         "(num_rows / ROWS_PER_RESERVED).max(1)" => "(num_rows / ROWS_PER_RESERVED).min(1)";
-    rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "shares.rs":
+    rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "queue/shares.rs":
         "now.saturating_sub(left) < ABSENCE" => "now >= left";
     newcomers_wait_for_the_crowd, "-", "a tenant below its share waits for prompts that others have begun", "scheduler/fair_share.rs":
         "!self.deferred.is_empty()" => "false";
@@ -319,7 +319,7 @@ mutants! {
         "shares.served(tenant) <= shares.served(other)" => "shares.served(tenant) <= shares.served(other) + 99_999";
     the_crowd_pushes_on, "-", "a tenant with its share joins before prompts that have begun", "scheduler/admit.rs":
         "resumes || !self.goes_before_deferred(tenant)" => "resumes";
-    debts_are_forgiven, "-", "a tenant that comes back owes nothing", "shares.rs":
+    debts_are_forgiven, "-", "a tenant that comes back owes nothing", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "entry.served = floor;";
     output_is_free, "-", "a share counts prompts only", "scheduler/outcome.rs":
         "OUTPUT_COST * num_taken as u64" => "OUTPUT_COST * num_taken as u64 / 9";

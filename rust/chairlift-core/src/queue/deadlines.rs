@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use crate::{Nanos, request::RequestId};
+use crate::ids::{Nanos, RequestId};
 
 /// Entries that no longer hold are tolerated up to this many beside twice the live ones.
 const SLACK: usize = 1024;

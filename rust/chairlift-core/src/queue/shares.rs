@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use crate::Nanos;
+use crate::ids::{Nanos, Tenant};
 
 /// What a token costs: a token of output reads all that the row has in its cache, and is computed alone.
 pub(crate) const PROMPT_COST: u64 = 1;
@@ -24,9 +24,6 @@ const MOST_IDLE: usize = 1024;
 
 /// How long a tenant without requests is expected back: 30 s.
 pub const ABSENCE: Nanos = 30_000_000_000;
-
-/// Dense index of a tenant; reused when it is forgotten.
-pub(crate) type Tenant = u32;
 
 #[derive(Clone, Debug, Default)]
 struct Entry {

@@ -12,7 +12,7 @@
 //! Between two steps the cause is what stopped the head of the queue in the first of them. A head that never ran has the
 //! turn of its tenant: to requests of other tenants that time is lost to their share.
 
-use crate::{Nanos, shares::Tenant};
+use crate::ids::{Nanos, Tenant};
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
