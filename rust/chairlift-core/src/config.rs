@@ -22,7 +22,7 @@ impl KvGroup {
     }
 }
 
-/// Answers of one request at most, however many rows there are.
+/// Sequences of one request at most, however many rows there are.
 const MAX_ANSWERS: usize = 128;
 
 /// Settings of a [`crate::Scheduler`].
@@ -37,14 +37,14 @@ pub struct Config {
     pub step_budget: Option<Nanos>,
     /// Longest prompt plus answer that the model takes.
     pub max_model_len: usize,
-    /// Cap of the waiting queue; each answer of a request counts.
+    /// Cap of the waiting queue; each sequence of a request counts.
     pub max_queued_requests: usize,
     /// Width of the logits: every token id is below it.
     pub vocab_size: usize,
     pub block_size: usize,
     /// Blocks of the pool, the null block included.
     pub num_blocks: usize,
-    /// Blocks of the host's pool, where the preempted may keep theirs; with 0 they compute all tokens again.
+    /// Blocks of the host's pool, where preempted sequences may keep theirs; with 0 they compute all tokens again.
     pub num_host_blocks: usize,
     /// How long it takes to copy a block there, or back.
     pub swap_block_time: Nanos,
@@ -92,15 +92,15 @@ impl Config {
         (tokens.saturating_add(self.block_size) - 2) / self.block_size + 1
     }
 
-    /// Answers that a request may ask for: each takes a row, and a place in the queue before.
+    /// Sequences that a request may ask for: each takes a row, and counts in the queue before.
     pub fn max_answers(&self) -> usize {
         MAX_ANSWERS
             .min(self.max_num_seqs)
             .min(self.max_queued_requests)
     }
 
-    /// Answers that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
-    /// beyond its cap, but leaves a row; who has ended and is named by a step in flight keeps its row.
+    /// Sequences that can exist at once: as many as may be queued, and one for each row. A preempted one may lengthen the
+    /// queue beyond its cap, but leaves a row; one that has ended keeps its row while a step in flight names it.
     pub fn num_slots(&self) -> usize {
         self.max_queued_requests + self.max_num_seqs
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::{
     ids::{Nanos, RequestId},
-    queue::Waits,
+    queue::WaitTimes,
 };
 
 /// Why a request ended before its answer was complete, or how its answer was completed.
@@ -139,7 +139,7 @@ impl Events {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct RequestStats {
-    /// Counted for the first answer of a request.
+    /// Counted for the first sequence of a request.
     pub prompt_tokens: usize,
     /// Of the prompt, found in the prefix cache at the first admission.
     pub cached_tokens: usize,
@@ -153,5 +153,5 @@ pub struct RequestStats {
     pub num_recomputed_tokens: usize,
     /// Where the time from its arrival to its first step went, or to its end without one. Waits after a preemption
     /// are not in it.
-    pub waits: Waits,
+    pub wait_times: WaitTimes,
 }

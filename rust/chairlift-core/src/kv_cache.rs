@@ -1,7 +1,7 @@
 //! The KV memory of requests: block tables over the pool, filled from the prefix cache where it can.
 //!
 //! A request is admitted only if the blocks of all its tokens can be had; they are *promised* then and allocated chunk
-//! by chunk, so that a prefill cannot be robbed half-way and memory is in use only when it is about to be written:
+//! by chunk, so that a prefill does not run out of blocks half-way and memory is in use only when it is about to be written:
 //!
 //! ```text
 //! columns   0      1      2      3      4      5
@@ -10,7 +10,7 @@
 //!          full           or being
 //! ```
 //!
-//! A KV group with a window gives back what no later token sees, so that a request never holds more than
+//! A KV group with a window gives back blocks that no later token sees, so that a request never holds more than
 //! [`Config::most_columns`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 mod admit;
@@ -184,7 +184,7 @@ impl KvCache {
         (fits && !table.shares_tail) || self.allocate_columns(table, num_tokens)
     }
 
-    // Apart, so that the answer of nearly every step is a comparison in the scheduler's loop.
+    // Not inlined, so that the check of nearly every step is a comparison in the scheduler's loop.
     #[cold]
     fn allocate_columns(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
         let columns = num_tokens.div_ceil(self.block_size);
@@ -207,7 +207,7 @@ impl KvCache {
             }
         }
         table.num_columns = columns;
-        table.is_news = true;
+        table.is_dirty = true;
         true
     }
 
@@ -284,7 +284,7 @@ impl KvCache {
                 let column = &mut columns.blocks[columns.num_freed];
                 let block = std::mem::replace(column, NULL_BLOCK);
                 columns.num_freed += 1;
-                table.is_news = true;
+                table.is_dirty = true;
                 self.pool
                     .release(block, !self.prefix_cache.is_published(block));
                 num_free += usize::from(self.pool.num_references(block) == 0);
@@ -312,7 +312,7 @@ impl KvCache {
         table.promised = 0;
     }
 
-    /// Forgets up to `most` published blocks that nobody uses, the least recently used first; returns how many.
+    /// Forgets up to `most` published blocks that are not in use, the least recently used first; returns how many.
     pub(crate) fn evict_cached(&mut self, most: usize) -> usize {
         let is_cached = |&block: &BlockId| self.prefix_cache.is_published(block);
         let blocks: Vec<_> = self.pool.free().filter(is_cached).take(most).collect();

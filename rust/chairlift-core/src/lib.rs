@@ -33,6 +33,6 @@ pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, 
 pub use events::RequestStats;
 pub use ids::{Nanos, RequestId, Row, Slot};
 pub use kv_cache::Namespace;
-pub use queue::{ABSENCE, Cause, PATIENCE, PRIORITY_LEVEL, Waits};
+pub use queue::{ABSENCE, PATIENCE, PRIORITY_LEVEL, WaitCause, WaitTimes};
 pub use request::NewRequest;
 pub use scheduler::{Load, Scheduler};

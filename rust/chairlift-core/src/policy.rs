@@ -31,7 +31,7 @@ pub(crate) struct Moment {
     /// A request runs and is not suspended, or lost its row to preemption and will be back.
     pub(crate) batch_is_open: bool,
     pub(crate) num_waiting: usize,
-    /// When the first of those who wait arrived.
+    /// When the first of the waiting requests arrived.
     pub(crate) oldest: Nanos,
     /// One of them was waiting when the input was flushed.
     pub(crate) flushed: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Moment {
 /// The policy's answer for this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// Up to `limit` new requests may join; a `whole_batch` takes its rows now even if the step's budget is spent.
+    /// Up to `limit` fresh requests may be admitted; a `whole_batch` takes its rows now even if the step's budget is spent.
     Open { limit: usize, whole_batch: bool },
     /// None may; at `wake_at` the answer changes by itself.
     Closed { wake_at: Option<Nanos> },

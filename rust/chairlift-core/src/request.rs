@@ -4,7 +4,7 @@ use crate::{
     events::{EndReason, RequestStats},
     ids::{Nanos, RequestId, Row, Slot, Tenant},
     kv_cache::{BlockTable, Namespace},
-    queue::{Place, Waits},
+    queue::{Place, WaitTimes},
     text::{TextOptions, TextState, TokenTable},
 };
 
@@ -12,9 +12,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct NewRequest {
     pub prompt: Vec<i32>,
-    /// Answers, each with a row of its own and numbered from 0.
+    /// Sequences, each with a row of its own and numbered from 0.
     pub num_answers: usize,
-    /// Output tokens of an answer, at most what the context leaves.
+    /// Output tokens of a sequence, at most what the context leaves.
     pub max_tokens: usize,
     /// No stop is looked for before this many output tokens.
     pub min_tokens: usize,
@@ -30,9 +30,9 @@ pub struct NewRequest {
     pub first_token_by: Option<Nanos>,
     /// Ends with what there is by then.
     pub deadline: Option<Nanos>,
-    /// Output tokens, over all answers, that it may produce before more is given; None is no limit.
+    /// Output tokens, over all sequences, that it may produce before more is given; None is no limit.
     pub credit: Option<u64>,
-    /// Higher joins first; see [`crate::PRIORITY_LEVEL`].
+    /// Higher is admitted first; see [`crate::PRIORITY_LEVEL`].
     pub priority: i32,
 }
 
@@ -90,8 +90,8 @@ pub(crate) enum State {
     Waiting(Origin),
     /// Without a row and outside the queue: it may not go on.
     Suspended(Origin),
-    /// Without a row, behind another answer of its request, with which it joins.
-    Following,
+    /// A sibling without a row: it is admitted with its parent.
+    WithParent,
     /// Holds a row, suspended or not.
     Running { row: Row },
     /// Its last event is out; it keeps row and blocks until no step in flight names it.
@@ -129,10 +129,10 @@ pub(crate) struct Request {
     pub(crate) is_paused: bool,
     /// No more credit follows: the answer ends when it is spent.
     pub(crate) credit_is_final: bool,
-    /// Waits for another answer to compute the prompt, with a row or without.
-    pub(crate) leader: Option<Slot>,
-    /// Answers that wait for this one to compute the prompt.
-    pub(crate) num_followers: usize,
+    /// The sequence that computes the prompt for it, while it waits for that, with a row or without.
+    pub(crate) parent: Option<Slot>,
+    /// Sequences that wait for this one to compute the prompt.
+    pub(crate) num_siblings: usize,
     /// Tokens, prompt and output, that its credit pays for; without a limit the largest number.
     pub(crate) credit_end: usize,
     /// Most tokens, prompt and output: `max_tokens` or the context.
@@ -143,7 +143,7 @@ pub(crate) struct Request {
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
     pub(crate) tenant: Tenant,
-    /// The name of the request of which this is an answer, and which one: of the first, its own.
+    /// The request of which this is a sequence, and which one: of the first, the request has its id.
     pub(crate) owner: RequestId,
     pub(crate) index: u32,
     pub(crate) stats: RequestStats,
@@ -160,7 +160,7 @@ pub(crate) struct Request {
     pub(crate) deadline: Option<Nanos>,
     pub(crate) priority: i32,
     /// The totals when it began to wait where it waits; nothing once it has started.
-    pub(crate) waits_before: Waits,
+    pub(crate) waits_before: WaitTimes,
 }
 
 impl Request {
@@ -197,8 +197,8 @@ impl Request {
             tenant,
             owner: id,
             index: 0,
-            leader: None,
-            num_followers: 0,
+            parent: None,
+            num_siblings: 0,
             is_paused: false,
             credit_is_final: false,
             credit_end: new
@@ -215,7 +215,7 @@ impl Request {
             start_by: None,
             deadline: new.deadline,
             priority: new.priority,
-            waits_before: Waits::default(),
+            waits_before: WaitTimes::default(),
             stats: RequestStats {
                 prompt_tokens: num_prompt,
                 arrival,
@@ -224,7 +224,7 @@ impl Request {
         }
     }
 
-    /// Known tokens, and those that the steps in flight sample.
+    /// Known tokens, and tokens that the steps in flight sample.
     pub(crate) fn num_tokens(&self) -> usize {
         self.tokens.len() + self.num_unknown
     }
@@ -232,7 +232,7 @@ impl Request {
     /// Tokens still to be computed before the next can be sampled; 1 is a decode. The last token that the limits allow
     /// is never computed: 0 once a step in flight samples it. 0 too while it is suspended.
     pub(crate) fn num_pending(&self) -> usize {
-        if self.is_suspended() || self.leader.is_some() {
+        if self.is_suspended() || self.parent.is_some() {
             return 0;
         }
         // Limits that were lowered may lie behind what steps in flight compute.
@@ -252,12 +252,12 @@ impl Request {
 
     /// Holds its row for nothing: suspended, and no step in flight names it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_running() && self.in_flight == 0 && self.is_suspended() && self.leader.is_none()
+        self.is_running() && self.in_flight == 0 && self.is_suspended() && self.parent.is_none()
     }
 
-    /// Rows that it takes: its own, and those of who follows it.
+    /// Rows that it takes: its own, and those of its siblings while they wait for it.
     pub(crate) fn num_rows(&self) -> usize {
-        1 + self.num_followers
+        1 + self.num_siblings
     }
 
     /// Its place in the queue.
@@ -316,7 +316,7 @@ impl Request {
     }
 
     /// Request and index, as its events have them.
-    pub(crate) fn answer(&self) -> (RequestId, u32) {
+    pub(crate) fn event_key(&self) -> (RequestId, u32) {
         (self.owner, self.index)
     }
 
@@ -352,13 +352,13 @@ impl Request {
     pub(crate) fn origin(&self) -> Option<Origin> {
         match self.state {
             State::Waiting(origin) | State::Suspended(origin) => Some(origin),
-            State::Following | State::Running { .. } | State::Ended { .. } => None,
+            State::WithParent | State::Running { .. } | State::Ended { .. } => None,
         }
     }
 
     pub(crate) fn row(&self) -> Option<Row> {
         match self.state {
-            State::Waiting(_) | State::Suspended(_) | State::Following => None,
+            State::Waiting(_) | State::Suspended(_) | State::WithParent => None,
             State::Running { row } => Some(row),
             State::Ended { row } => row,
         }

@@ -313,8 +313,8 @@ fn credit_is_dealt_out_and_what_is_left_of_it_goes_to_the_others() {
     while world.step().is_some() {}
     // Answer 1 stops at once with 2 of its 3; answer 0 has these beside its own 4.
     assert_eq!(world.ends(), [(1, EndReason::StopToken(1), (0, 1), false)]);
-    let standing = world.scheduler.explain(request).expect("it lives");
-    assert_eq!(standing.num_tokens, 2 + 6);
+    let state = world.scheduler.explain(request).expect("it lives");
+    assert_eq!(state.num_tokens, 2 + 6);
     let change = Change {
         credit: 3,
         ..Change::default()

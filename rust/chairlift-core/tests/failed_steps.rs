@@ -20,10 +20,10 @@ fn small(num_blocks: usize) -> Config {
 #[test]
 fn a_failed_step_is_no_preemption() {
     let mut driver = Driver::new(small(64));
-    let guilty = driver.add('A', 3, 4);
+    let failing = driver.add('A', 3, 4);
     let innocent = driver.add('B', 3, 4);
     driver.step();
-    assert_eq!(driver.failing_step(&[guilty]), "A1* B1*");
+    assert_eq!(driver.failing_step(&[failing]), "A1* B1*");
     let load = driver.load();
     assert_eq!((load.num_preemptions, load.num_waiting), (0, 0));
     assert_eq!(load.num_running, 1, "B keeps its row");
@@ -48,10 +48,10 @@ fn a_failed_step_is_no_preemption() {
         (EndReason::Length, 0)
     );
     assert_eq!(
-        driver.outcome(guilty).end,
+        driver.outcome(failing).end,
         Some(EndReason::Failed(Failure::StepFailed))
     );
-    assert_ne!(innocent, guilty);
+    assert_ne!(innocent, failing);
     driver.assert_empty();
 }
 

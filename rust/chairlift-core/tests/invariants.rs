@@ -25,7 +25,7 @@ enum Op {
     },
     Step,
     FailedStep {
-        guilty: usize,
+        failing: usize,
     },
     BrokenRow,
     AbortInFlight(usize),
@@ -46,7 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
             }
         ),
         12 => Just(Op::Step),
-        1 => any::<usize>().prop_map(|guilty| Op::FailedStep { guilty }),
+        1 => any::<usize>().prop_map(|failing| Op::FailedStep { failing }),
         1 => Just(Op::BrokenRow),
         1 => any::<usize>().prop_map(Op::AbortInFlight),
         2 => any::<usize>().prop_map(Op::Abort),
@@ -87,9 +87,9 @@ impl Machine {
                 self.add(prompt, prefix, max_tokens, stop_early, deadline);
             }
             Op::Step => drop(self.driver.step()),
-            Op::FailedStep { guilty } => {
-                let guilty: Vec<_> = self.nth(guilty).into_iter().collect();
-                self.driver.failing_step(&guilty);
+            Op::FailedStep { failing } => {
+                let failing: Vec<_> = self.nth(failing).into_iter().collect();
+                self.driver.failing_step(&failing);
             }
             Op::BrokenRow => self.broken_row(),
             Op::AbortInFlight(i) => self.abort_in_flight(i),

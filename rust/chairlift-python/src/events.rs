@@ -194,7 +194,7 @@ impl From<&chairlift_core::RequestStats> for Account {
             finished: stats.finished,
             num_preemptions: stats.num_preemptions,
             num_recomputed_tokens: stats.num_recomputed_tokens,
-            waits: waits::times(&stats.waits),
+            waits: waits::times(&stats.wait_times),
         }
     }
 }

@@ -311,10 +311,10 @@ impl Scheduler {
         Ok(self.take_events())
     }
 
-    fn fail(&mut self, now: u64, step: u64, guilty: Vec<u64>) -> PyResult<Events> {
-        let guilty: Vec<_> = guilty.iter().map(|&id| RequestId(id)).collect();
+    fn fail(&mut self, now: u64, step: u64, failing: Vec<u64>) -> PyResult<Events> {
+        let failing: Vec<_> = failing.iter().map(|&id| RequestId(id)).collect();
         self.inner
-            .fail(now, StepId(step), &guilty)
+            .fail(now, StepId(step), &failing)
             .map_err(error::step)?;
         Ok(self.take_events())
     }

@@ -71,7 +71,7 @@ impl World {
         client.last_step = number;
         client.in_flight += 1;
         let wait = client.wait;
-        for other in self.following(index) {
+        for other in self.waiting_siblings(index) {
             self.clients[other].started = true;
             self.clients[other].wait = wait;
         }
@@ -80,7 +80,7 @@ impl World {
 
     /// An idle scheduler with no step in flight has nothing that could run, and says when that changes.
     pub(crate) fn check_idle(&mut self, wake_at: Option<u64>) -> Checked {
-        if !self.flights.is_empty() {
+        if !self.in_flight_steps.is_empty() {
             return Ok(());
         }
         let num_running = self.runnable().count();
@@ -153,7 +153,7 @@ impl World {
         for client in self.live.iter().map(|&index| &self.clients[index]) {
             match client.state {
                 _ if !client.is_suspended() => {}
-                State::Waiting if client.follows => {}
+                State::Waiting if client.waits_for_parent => {}
                 State::Running => suspended.1 += 1,
                 State::Waiting | State::Ended => suspended.0 += 1,
             }
@@ -169,7 +169,7 @@ impl World {
             prefix == expected,
             "(prefix queries, hits) are {prefix:?}, expected {expected:?}"
         );
-        if live == 0 && self.flights.is_empty() {
+        if live == 0 && self.in_flight_steps.is_empty() {
             let (free, all) = (load.num_free_blocks, load.num_blocks);
             ensure!(
                 free == all,
@@ -193,7 +193,8 @@ impl World {
     /// Counts that the world knows where no step is planned ahead.
     fn check_counts(&self, load: &Load) -> Checked {
         let waiting = self.live.iter().map(|&index| &self.clients[index]);
-        let waiting = waiting.filter(|client| client.state == State::Waiting && !client.follows);
+        let waiting =
+            waiting.filter(|client| client.state == State::Waiting && !client.waits_for_parent);
         let (tokens, expected) = (
             load.num_waiting_tokens,
             waiting
@@ -209,7 +210,7 @@ impl World {
             preemptions == expected,
             "{preemptions} preemptions are counted, expected {expected}"
         );
-        if self.flights.is_empty() {
+        if self.in_flight_steps.is_empty() {
             let config = &self.scenario.config;
             let running = self.running.iter().map(|&index| &self.clients[index]);
             let most: usize = running.map(|client| self.num_kept(client)).sum();
@@ -247,7 +248,7 @@ impl World {
 
     pub(crate) fn check_deep(&mut self) -> Checked {
         self.tally.saw(Sight::DeepChecks);
-        self.check_standings()?;
+        self.check_states()?;
         self.scheduler
             .check_invariants()
             .map_err(|violation| violation.0)
@@ -317,11 +318,12 @@ impl World {
     }
 
     /// The answers that wait for this one to compute the prompt.
-    pub(crate) fn following(&self, index: usize) -> Vec<usize> {
+    pub(crate) fn waiting_siblings(&self, index: usize) -> Vec<usize> {
         if self.clients[index].index > 0 {
             return Vec::new();
         }
         let live = self.answers(index);
-        live.filter(|&other| self.clients[other].follows).collect()
+        live.filter(|&other| self.clients[other].waits_for_parent)
+            .collect()
     }
 }

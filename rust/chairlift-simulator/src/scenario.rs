@@ -30,7 +30,7 @@ pub(crate) struct Traffic {
     pub(crate) max_prompt: usize,
     pub(crate) max_output: usize,
     /// Different beginnings of prompts, of which requests share up to `max_shared` tokens.
-    pub(crate) num_families: usize,
+    pub(crate) num_prefixes: usize,
     pub(crate) max_shared: usize,
     pub(crate) num_tenants: usize,
     pub(crate) stops: Rate,
@@ -61,7 +61,7 @@ pub(crate) struct Faults {
     pub(crate) accept_many: Rate,
     /// A request is changed.
     pub(crate) change: Rate,
-    /// Somebody guesses what follows.
+    /// A client proposes drafts.
     pub(crate) draft: Rate,
 }
 
@@ -85,7 +85,7 @@ impl Scenario {
             } else {
                 random.magnitude(1, 2 * context)
             },
-            num_families: random.between(1, 4),
+            num_prefixes: random.between(1, 4),
             max_shared: random.between(0, context),
             num_tenants: random.between(1, 3),
             stops: sometimes(random, 512),

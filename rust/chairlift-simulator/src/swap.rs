@@ -31,7 +31,7 @@ impl World {
     }
 
     /// A step has failed: nothing in host memory is trusted.
-    pub(crate) fn forget_kept(&mut self) {
+    pub(crate) fn forget_swapped(&mut self) {
         for &index in &self.live {
             let client = &mut self.clients[index];
             self.tally
@@ -60,10 +60,10 @@ impl World {
             "#{label} does not read the cache and joins at {start}"
         );
         (client.num_kept, client.is_kept) = (0, false);
-        client.comes_back = is_back;
-        self.tally.add(Sight::CameBack, u64::from(is_back));
+        client.swaps_in = is_back;
+        self.tally.add(Sight::SwappedBack, u64::from(is_back));
         self.tally.add(
-            Sight::CameBackAmid,
+            Sight::SwappedBackMidBlock,
             u64::from(!start.is_multiple_of(config.block_size)),
         );
         Ok(())
@@ -75,7 +75,7 @@ impl World {
         let returning: Vec<_> = returning
             .filter(|&index| {
                 let client = &self.clients[index];
-                client.comes_back && client.is_live() && client.due.is_none()
+                client.swaps_in && client.is_live() && client.due.is_none()
             })
             .collect();
         for index in returning {

@@ -7,7 +7,7 @@ use chairlift_core::policy::Policy;
 use crate::{
     batch::Before,
     client::Client,
-    spare_rows::num_spare_rows,
+    reserved_rows::num_reserved_rows,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -28,14 +28,15 @@ impl World {
         ensure!(!waits, "#{label} joins before a preempted request");
         if num_joining == 0 {
             // A step in flight names rows that are not back, even if all who had them have ended.
-            let gate = self.gate_opens(!before.running.is_empty() || !self.flights.is_empty());
+            let gate =
+                self.gate_opens(!before.running.is_empty() || !self.in_flight_steps.is_empty());
             ensure!(
                 gate.is_some_and(|time| time <= self.now),
                 "#{label} joins though the policy's gate is closed"
             );
         }
         if let Policy::Batched { size, .. } = self.scenario.config.policy {
-            let num_rows = num_joining + 1 + self.following(index).len();
+            let num_rows = num_joining + 1 + self.waiting_siblings(index).len();
             ensure!(
                 num_joining == 0 || num_rows <= size,
                 "more than a batch joins"
@@ -44,7 +45,7 @@ impl World {
         let tenant = self.clients[index].tenant;
         if self.scenario.config.steps_in_flight > 1 || !before.suspended.is_empty() {
             // Which rows are free the world learns later.
-            let is_kept = num_spare_rows(self.scenario.config.max_num_seqs) > 0;
+            let is_kept = num_reserved_rows(self.scenario.config.max_num_seqs) > 0;
             let first = self.first_fresh(|other| other == tenant || !is_kept);
             ensure!(first == Some(index), "#{label} joins out of turn");
             return Ok(());
@@ -54,7 +55,7 @@ impl World {
             "#{label} joins out of turn"
         );
         ensure!(
-            self.crowd_that_keeps_rows_from(index).is_none(),
+            self.usage_that_reserves_rows(index).is_none(),
             "#{label} takes a row that is kept for tenants below their share"
         );
         let has_passed = self.first_fresh(|_| true) != Some(index);
@@ -125,7 +126,9 @@ impl World {
             return Some(0);
         };
         let was_flushed = fresh.iter().any(|&index| index < self.flushed_before);
-        let rows = fresh.iter().map(|&index| 1 + self.following(index).len());
+        let rows = fresh
+            .iter()
+            .map(|&index| 1 + self.waiting_siblings(index).len());
         let is_ready = rows.sum::<usize>() >= size || was_flushed;
         let due = oldest.saturating_add(patience);
         (!batch_is_open).then_some(if is_ready { 0 } else { due })

@@ -2,8 +2,8 @@
 //!
 //! - A block is free (no references, in the free list) or in use (at least one reference, not in the list).
 //! - Allocate, share and release are O(1) and never allocate memory; sharing takes a block out of the middle of the list.
-//! - Free blocks are given out in LRU order, blank ones before those whose content the prefix cache still knows.
-//! - Block 0 is the null block: it belongs to nobody and is never given out.
+//! - Free blocks are given out in LRU order, blank ones before blocks whose content the prefix cache still knows.
+//! - Block 0 is the null block: it has no owner and is never given out.
 
 use super::index_list::IndexList;
 use crate::{

@@ -19,8 +19,8 @@ pub(super) struct Columns {
     pub(super) blocks: Vec<BlockId>,
     /// Leading columns that hold nothing any more: the null block.
     pub(super) num_freed: usize,
-    /// Of these, those that the runner knows of.
-    num_freed_told: usize,
+    /// Leading columns of these that the runner knows of.
+    num_freed_reported: usize,
 }
 
 impl Columns {
@@ -36,7 +36,7 @@ pub(super) struct Swapped {
     /// Its first so many tokens are computed.
     pub(super) num_tokens: usize,
     pub(super) num_columns: usize,
-    /// Of each KV group the last columns: those before are behind its window.
+    /// Of each KV group the last columns: the others are behind its window.
     pub(super) groups: Vec<Vec<HostBlock>>,
 }
 
@@ -55,9 +55,9 @@ impl Swapped {
 pub(crate) struct BlockTable {
     pub(super) num_columns: usize,
     /// The runner does not know all: a decode step asks every table, and touches few.
-    pub(super) is_news: bool,
+    pub(super) is_dirty: bool,
     /// Columns that the runner knows of.
-    num_told: usize,
+    num_reported: usize,
     pub(super) groups: Vec<Columns>,
     /// Names of the full columns known so far; kept when the blocks are released, since tokens never change.
     pub(super) hashes: Vec<BlockHash>,
@@ -81,8 +81,8 @@ impl BlockTable {
         };
         Self {
             num_columns: 0,
-            is_news: false,
-            num_told: 0,
+            is_dirty: false,
+            num_reported: 0,
             groups: (0..num_groups).map(|_| columns()).collect(),
             hashes: Vec::with_capacity(num_columns),
             root,
@@ -136,38 +136,38 @@ impl BlockTable {
         }
     }
 
-    /// Calls `tell(group, column, block)` for all that has changed since the last time.
-    pub(crate) fn tell(&mut self, mut tell: impl FnMut(usize, usize, BlockId)) {
-        if !std::mem::take(&mut self.is_news) {
+    /// Calls `update(group, column, block)` for all that has changed since the last time.
+    pub(crate) fn take_updates(&mut self, mut update: impl FnMut(usize, usize, BlockId)) {
+        if !std::mem::take(&mut self.is_dirty) {
             return;
         }
         for (group, columns) in self.groups.iter_mut().enumerate() {
-            for column in columns.num_freed_told..columns.num_freed.min(self.num_told) {
-                tell(group, column, NULL_BLOCK);
+            for column in columns.num_freed_reported..columns.num_freed.min(self.num_reported) {
+                update(group, column, NULL_BLOCK);
             }
-            columns.num_freed_told = columns.num_freed;
+            columns.num_freed_reported = columns.num_freed;
         }
-        for column in self.num_told..self.num_columns {
+        for column in self.num_reported..self.num_columns {
             for (group, columns) in self.groups.iter().enumerate() {
-                tell(group, column, columns.blocks[column]);
+                update(group, column, columns.blocks[column]);
             }
         }
-        self.num_told = self.num_columns;
+        self.num_reported = self.num_columns;
     }
 
     /// Forgets the columns behind the first so many; what they held has been given back.
     pub(super) fn cut(&mut self, num_columns: usize) {
         self.num_columns = num_columns;
-        self.num_told = self.num_told.min(num_columns);
+        self.num_reported = self.num_reported.min(num_columns);
     }
 
     /// Forgets all columns; what they held has been given back, or is in host memory.
     pub(super) fn clear(&mut self) {
         for columns in &mut self.groups {
             columns.blocks.clear();
-            (columns.num_freed, columns.num_freed_told) = (0, 0);
+            (columns.num_freed, columns.num_freed_reported) = (0, 0);
         }
-        (self.num_columns, self.num_told, self.num_published) = (0, 0, 0);
+        (self.num_columns, self.num_reported, self.num_published) = (0, 0, 0);
         self.shares_tail = false;
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - Such a cascade of keyed hashes is one itself (Bellare, Canetti, Krawczyk 1996): without the key no name can be
-//!   computed. Whoever learnt a name could go on from it, so that names do not leave the process.
+//!   computed. From a known name the next can be computed, so that names do not leave the process.
 //! - A hit compares parent and tokens too: a collision costs a miss, never a wrong answer.
 //! - The cache owns nothing. A published block may be free: it is found until the pool gives it out again.
 

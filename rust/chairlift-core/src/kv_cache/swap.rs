@@ -3,7 +3,7 @@
 //! ```text
 //! device   [ 5 | 6 | 7 | 8, part ]   preempted: copied out (`swap_out` of the plan), then given back
 //! host     [ 0 | 3 | 1 | 2, part ]   while it waits
-//! device   [ 9 | 4 | 5 | 6, part ]   joins: copied back (`swap_in`), and goes on where it was
+//! device   [ 9 | 4 | 5 | 6, part ]   resumes: copied back (`swap_in`), and goes on where it was
 //! ```
 //!
 //! A plan's copies run in this order: all that go out, all that come in, and only then anything is written. So a block may

@@ -1,4 +1,4 @@
-//! What is due when: a heap of times, cleaned of those that no longer hold.
+//! What is due when: a heap of times, cleaned of entries that no longer hold.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 

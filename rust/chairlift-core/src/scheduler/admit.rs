@@ -4,7 +4,7 @@ use super::{Scheduler, live, slot_of, step::StepBuilder};
 use crate::{
     ids::{Nanos, Slot},
     policy::{Gate, Moment},
-    queue::{Cause, PROMPT_COST},
+    queue::{PROMPT_COST, WaitCause},
     request::State,
 };
 
@@ -15,7 +15,7 @@ impl StepBuilder<'_> {
     pub(super) fn admit_waiting(&mut self) -> Option<Nanos> {
         if self.is_short {
             // A request that is admitted now would take the very blocks that a preemption has just won.
-            self.scheduler.waits.hold(Cause::Blocks, None);
+            self.scheduler.wait_clock.set_cause(WaitCause::Blocks, None);
             return None;
         }
         let (mut limit, whole_batch, opens) = match self.gate() {
@@ -23,13 +23,13 @@ impl StepBuilder<'_> {
             Gate::Closed { wake_at } => (0, false, wake_at),
         };
         let batch_size = limit;
-        let (mut cause, mut turn) = (Cause::Step, None);
+        let (mut cause, mut turn) = (WaitCause::Step, None);
         while let Some(head) = self.scheduler.queue.front() {
             let head = slot_of(&self.scheduler.requests, head);
             let head = head.expect("invariant: a queued request is live");
             let Some(slot) = self.next_to_admit(head) else {
                 let tenant = self.scheduler.request(head).tenant;
-                (cause, turn) = (Cause::Row, Some(tenant));
+                (cause, turn) = (WaitCause::Row, Some(tenant));
                 break;
             };
             let request = self.scheduler.request(slot);
@@ -41,18 +41,18 @@ impl StepBuilder<'_> {
             }
             let is_full = limit == 0 || (num_rows > limit && limit < batch_size);
             let admitted = if is_full && !resumes {
-                Err(Cause::Policy)
+                Err(WaitCause::Policy)
             } else if self.budget.is_spent(&self.scheduler.costs) && !whole_batch {
-                Err(Cause::Budget)
+                Err(WaitCause::Budget)
             } else if self.is_short {
-                Err(Cause::Blocks)
+                Err(WaitCause::Blocks)
             } else {
                 self.admit(slot)
             };
             if let Err(reason) = admitted {
                 cause = reason;
                 // Preempted requests go before all tenants, and the policy's gate is closed to all.
-                turn = (!resumes && cause != Cause::Policy).then_some(tenant);
+                turn = (!resumes && cause != WaitCause::Policy).then_some(tenant);
                 break;
             }
             limit = limit.saturating_sub(if resumes { 0 } else { num_rows });
@@ -62,11 +62,11 @@ impl StepBuilder<'_> {
                 "invariant: the blocks of all its tokens are promised"
             );
         }
-        self.scheduler.waits.hold(cause, turn);
+        self.scheduler.wait_clock.set_cause(cause, turn);
         opens
     }
 
-    /// What the policy says to those that wait.
+    /// What the policy says about fresh requests.
     fn gate(&mut self) -> Gate {
         let scheduler = &mut *self.scheduler;
         // Rows of ended requests that a step in flight names are part of the batch still, those of suspended requests are
@@ -102,11 +102,11 @@ impl StepBuilder<'_> {
     ///
     /// # Errors
     /// What it lacks: a row, or blocks.
-    fn admit(&mut self, slot: Slot) -> Result<(), Cause> {
+    fn admit(&mut self, slot: Slot) -> Result<(), WaitCause> {
         let scheduler = &mut *self.scheduler;
         let missing_rows = scheduler.missing_rows(slot);
         if missing_rows > self.num_idle_rows {
-            return Err(Cause::Row);
+            return Err(WaitCause::Row);
         }
         let num_hits = scheduler.num_hits(slot);
         let request = scheduler.request(slot);
@@ -124,13 +124,13 @@ impl StepBuilder<'_> {
             || self.make_room_for_head(slot, num_hits, headroom)
                 && self.scheduler.take_blocks(slot, num_hits, headroom);
         if !has_blocks {
-            return Err(Cause::Blocks);
+            return Err(WaitCause::Blocks);
         }
         self.run(slot, start, num_hits, num_swapped);
         Ok(())
     }
 
-    /// Gives a request that has its blocks a row, with its siblings, and tells the plan.
+    /// Gives a request that has its blocks a row, with its siblings, and adds both to the plan.
     fn run(&mut self, slot: Slot, start: usize, num_hits: usize, num_swapped: usize) {
         let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
         let row = scheduler.rows.take().expect("invariant: a row was free");
@@ -159,10 +159,10 @@ impl StepBuilder<'_> {
         plan.assign(row, slot, request.index, start);
         request
             .table
-            .tell(|group, column, block| plan.set_block(group, row, column, block));
+            .take_updates(|group, column, block| plan.set_block(group, row, column, block));
         scheduler.running.push(slot);
         scheduler.begin_wait(slot);
-        scheduler.seat_followers(slot, plan);
+        scheduler.admit_siblings(slot, plan);
     }
 }
 

@@ -34,7 +34,7 @@ impl Budget {
     ) -> Self {
         Self {
             tokens: tokens - decodes.tokens as usize,
-            time: time.map(|time| time as f64 - costs.foretell(decodes)),
+            time: time.map(|time| time as f64 - costs.predict(decodes)),
             has_chunk: false,
         }
     }

@@ -61,16 +61,16 @@ impl Scheduler {
         request: RequestId,
         change: Change,
     ) -> Result<(), UnknownRequest> {
-        self.waits.pass(now);
-        let answers = self.answers(request);
-        if answers.is_empty() {
+        self.wait_clock.advance(now);
+        let sequences = self.sequences(request);
+        if sequences.is_empty() {
             return Err(UnknownRequest(request.0));
         }
-        for &slot in &answers {
-            self.change_answer(slot, &change);
+        for &slot in &sequences {
+            self.change_sequence(slot, &change);
         }
-        self.deal_credit(&answers, change.credit);
-        for slot in answers.into_iter().rev() {
+        self.deal_credit(&sequences, change.credit);
+        for slot in sequences.into_iter().rev() {
             if let Some(reason) = live(&mut self.requests, slot).limit_reached() {
                 self.end_early(now, slot, reason);
             }
@@ -79,7 +79,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn change_answer(&mut self, slot: Slot, change: &Change) {
+    fn change_sequence(&mut self, slot: Slot, change: &Change) {
         // Its place in the queue depends on what changes, and whether it has one.
         let was_suspended = live(&mut self.requests, slot).is_suspended();
         let origin = self.stop_waiting(slot);

@@ -19,13 +19,13 @@ impl Scheduler {
             table: &request.table,
             num_computed: request.num_computed,
             num_tokens: request.tokens.len(),
-            is_settled: request.in_flight == 0 && request.leader.is_none(),
+            is_settled: request.in_flight == 0 && request.parent.is_none(),
         });
         self.kv.check_invariants(uses)?;
         self.rows
             .check_invariants(requests().filter_map(Request::row))?;
         self.check_slots()?;
-        self.check_families()?;
+        self.check_groups()?;
         self.check_queue()?;
         self.check_running()?;
         for request in requests() {
@@ -49,30 +49,30 @@ impl Scheduler {
         Ok(())
     }
 
-    fn check_families(&self) -> Result<(), Violation> {
-        let answers = self.requests.iter().flatten().filter(|r| r.is_live());
-        for answer in answers {
+    fn check_groups(&self) -> Result<(), Violation> {
+        let sequences = self.requests.iter().flatten().filter(|r| r.is_live());
+        for answer in sequences {
             let id = answer.id.0;
-            let family = self.families.get(&answer.owner);
-            let num_followers = family.into_iter().flatten().filter(|&&slot| {
+            let group = self.groups.get(&answer.owner);
+            let num_siblings = group.into_iter().flatten().filter(|&&slot| {
                 let other = self.requests[slot as usize].as_ref();
-                let leader = other.and_then(|other| other.leader);
-                leader.is_some_and(|slot| {
-                    let leader = self.requests[slot as usize].as_ref();
-                    leader.is_some_and(|leader| leader.id == answer.id)
+                let parent = other.and_then(|other| other.parent);
+                parent.is_some_and(|slot| {
+                    let parent = self.requests[slot as usize].as_ref();
+                    parent.is_some_and(|parent| parent.id == answer.id)
                 })
             });
             ensure!(
-                num_followers.count() == answer.num_followers,
-                "answer {id} counts those who follow it wrong"
+                num_siblings.count() == answer.num_siblings,
+                "answer {id} counts its siblings wrong"
             );
             ensure!(
-                answer.leader.is_none() || answer.in_flight == 0,
-                "answer {id} follows another and is in a step"
+                answer.parent.is_none() || answer.in_flight == 0,
+                "answer {id} waits for its parent and is in a step"
             );
             let is_alone = answer.owner == answer.id;
             ensure!(
-                family.map_or(is_alone, |slots| {
+                group.map_or(is_alone, |slots| {
                     let mut slots = slots.iter();
                     slots.any(|&slot| {
                         let other = self.requests[slot as usize].as_ref();
@@ -82,13 +82,13 @@ impl Scheduler {
                 "answer {id} is not listed among those of its request"
             );
         }
-        let listed: usize = self.families.values().map(Vec::len).sum();
+        let listed: usize = self.groups.values().map(Vec::len).sum();
         let requests = self.requests.iter().flatten().filter(|r| r.is_live());
-        let of_many = requests.filter(|r| self.families.contains_key(&r.owner));
+        let of_many = requests.filter(|r| self.groups.contains_key(&r.owner));
         let num_answers = of_many.count();
         ensure!(
             listed == num_answers,
-            "{num_answers} answers of several live, {listed} are listed"
+            "{num_answers} sequences of several live, {listed} are listed"
         );
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Scheduler {
             );
             num_preempted += usize::from(request.is_preempted());
         }
-        let (mut num_queued, mut num_outside) = (0, 0);
+        let (mut num_queued, mut num_suspended) = (0, 0);
         let requests = self.requests.iter().flatten();
         let num_live = requests.filter(|request| request.is_live()).count();
         let waits = |request: &&Request| request.origin().is_some();
@@ -125,16 +125,16 @@ impl Scheduler {
             *(if is_queued {
                 &mut num_queued
             } else {
-                &mut num_outside
+                &mut num_suspended
             }) += 1;
             num_tokens += request.tokens.len();
         }
-        let follows = |request: &&Request| request.state == State::Following;
-        let num_following = self.requests.iter().flatten().filter(follows).count();
+        let follows = |request: &&Request| request.state == State::WithParent;
+        let num_with_parent = self.requests.iter().flatten().filter(follows).count();
         for (what, counted, expected) in [
             ("are queued", self.queue.len(), num_queued),
-            ("wait outside the queue", self.num_outside, num_outside),
-            ("follow another", self.num_following, num_following),
+            ("wait outside the queue", self.num_suspended, num_suspended),
+            ("wait for a parent", self.num_with_parent, num_with_parent),
             ("are preempted", self.queue.num_preempted(), num_preempted),
             ("have a share", self.queue.shares.num_live(), num_live),
             ("tokens wait", self.num_waiting_tokens, num_tokens),
@@ -200,9 +200,9 @@ impl Scheduler {
                 request.table.is_empty(),
                 "request {id} waits and owns blocks"
             ),
-            State::Following => ensure!(
-                request.leader.is_some() && request.table.is_empty(),
-                "request {id} follows nobody, or owns blocks"
+            State::WithParent => ensure!(
+                request.parent.is_some() && request.table.is_empty(),
+                "request {id} waits for no parent, or owns blocks"
             ),
             State::Running { .. } => ensure!(
                 request.num_computed + usize::from(request.in_flight == 0)

@@ -8,8 +8,8 @@
 //! tokens      ... a b c d x      as if the step had been three
 //! ```
 //!
-//! Drafts are a gift. They are put into a step that is planned without them, where its tokens, its time and the free blocks
-//! leave room: who else is in the step, and with how much, never depends on them. What a wrong draft wrote counts as
+//! Drafts use only what is left of a budget. They are put into a step that is planned without them, where its tokens, its time and the free blocks
+//! leave room: which other requests are in the step, and with how many tokens, never depends on them. What a wrong draft wrote counts as
 //! unwritten, and the blocks that only drafts needed are given back with the outcome. Where two steps may be in flight
 //! drafts stay within the blocks of their request, since the later step is planned before the outcome.
 
@@ -39,8 +39,8 @@ impl Scheduler {
     /// of its prompt left or of what a preemption threw away, or a step in flight samples its next token.
     pub fn draft(&mut self, request: RequestId, index: u32, tokens: &[i32]) -> bool {
         let vocab_size = self.config.vocab_size;
-        let mut answers = self.answers(request).into_iter();
-        let slot = answers.find(|&slot| self.request(slot).index == index);
+        let mut sequences = self.sequences(request).into_iter();
+        let slot = sequences.find(|&slot| self.request(slot).index == index);
         let Some(slot) = slot.filter(|&slot| self.request(slot).may_draft()) else {
             return false;
         };
@@ -110,7 +110,7 @@ impl StepBuilder<'_> {
             .expect("invariant: a planned request has a row");
         request
             .table
-            .tell(|group, column, block| plan.set_block(group, row, column, block));
+            .take_updates(|group, column, block| plan.set_block(group, row, column, block));
         request.num_computed += count;
         self.work = self.work.and(Work::of(start, count));
         self.budget.spend(&scheduler.costs, start, count);

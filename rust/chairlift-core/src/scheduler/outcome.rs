@@ -110,7 +110,7 @@ impl Scheduler {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
         }
-        if request.num_followers > 0 && item.end >= request.num_prompt {
+        if request.num_siblings > 0 && item.end >= request.num_prompt {
             self.fork(item.slot);
         }
         // A later step in flight begins where this one ended.
@@ -168,7 +168,7 @@ impl Scheduler {
             end = Some(EndReason::StopString(request.text.stop(stop).to_owned()));
         }
         self.events.tokens(
-            request.answer(),
+            request.event_key(),
             text_start,
             &tokens[..num_taken],
             token_start,
@@ -182,7 +182,7 @@ impl Scheduler {
     }
 
     /// Rolls a failed step back, and with it the later step in flight, which read what this one wrote: neither is to be
-    /// reported again. The guilty requests fail. The others keep their rows and compute everything again, but for what the
+    /// reported again. The requests `failing` fail. The others keep their rows and compute everything again, but for what the
     /// prefix cache knows, since what the steps wrote cannot be trusted.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl Scheduler {
         &mut self,
         now: Nanos,
         step: StepId,
-        guilty: &[RequestId],
+        failing: &[RequestId],
     ) -> Result<(), StepError> {
         self.check_oldest(step)?;
         // What it should have copied is anything.
@@ -212,9 +212,9 @@ impl Scheduler {
         }
         for &slot in &named {
             let request = self.requests[slot as usize].as_ref();
-            // One that has ended did so with another answer of its request.
+            // One that has ended did so with another sequence of its request.
             let request = request.filter(|request| request.is_live());
-            if request.is_some_and(|request| guilty.contains(&request.owner)) {
+            if request.is_some_and(|request| failing.contains(&request.owner)) {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
             }
         }
@@ -250,7 +250,7 @@ impl Scheduler {
     }
 }
 
-/// Tokens of slots with such counts, one where the row was not finite, too; and those before that.
+/// Tokens of slots with such counts, one where the row was not finite, too; and of the slots before that one.
 fn num_tokens(counts: &[i32]) -> (usize, usize) {
     let sum = |counts: &[i32]| {
         counts

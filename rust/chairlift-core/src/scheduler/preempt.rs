@@ -137,7 +137,7 @@ impl Scheduler {
     /// What is lost with a running request; None while a step in flight names it, or while its parent computes the prompt.
     fn cost(&self, slot: Slot) -> Option<Cost> {
         let request = self.request(slot);
-        let may_go = request.is_running() && request.in_flight == 0 && request.leader.is_none();
+        let may_go = request.is_running() && request.in_flight == 0 && request.parent.is_none();
         if !may_go {
             return None;
         }
@@ -156,11 +156,11 @@ impl Scheduler {
     /// in front of all that are fresh, or outside the queue while it is suspended.
     fn preempt(&mut self, slot: Slot) {
         self.swap_out(slot);
-        self.book_wait(slot);
-        for sibling in self.followers(slot) {
+        self.record_wait(slot);
+        for sibling in self.siblings(slot) {
             self.release_row(sibling);
-            live(&mut self.requests, sibling).state = State::Following;
-            self.num_following += 1;
+            live(&mut self.requests, sibling).state = State::WithParent;
+            self.num_with_parent += 1;
         }
         self.release_row(slot);
         let request = live(&mut self.requests, slot);

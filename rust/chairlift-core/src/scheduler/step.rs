@@ -22,7 +22,7 @@ impl Scheduler {
     /// Running requests go first, in order of admission: each decode has one token of the budget reserved, and prompts are
     /// cut into chunks that fit into the rest. If a request needs a block and none is free, another is preempted
     /// ([`super::preempt`]). If none was, waiting requests are admitted with what is left ([`super::admit`]). Prompts of
-    /// tenants over their fair share are deferred until then ([`super::fair_share`]). What nobody has taken is for drafts
+    /// tenants over their fair share are deferred until then ([`super::fair_share`]). What is left is for drafts
     /// ([`Scheduler::draft`]).
     ///
     /// ```text
@@ -30,7 +30,7 @@ impl Scheduler {
     /// ```
     pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
         plan.clear();
-        self.waits.pass(now);
+        self.wait_clock.advance(now);
         if self.in_flight.len() >= self.config.steps_in_flight {
             return Next::Idle { wake_at: None };
         }
@@ -194,7 +194,7 @@ impl<'a> StepBuilder<'a> {
         }
         request
             .table
-            .tell(|group, column, block| plan.set_block(group, row, column, block));
+            .take_updates(|group, column, block| plan.set_block(group, row, column, block));
         let samples = end == request.num_tokens();
         let is_last_sampled = request.num_unknown > 0 || request.last_token_is_sampled;
         if is_last_sampled && samples && count == 1 {

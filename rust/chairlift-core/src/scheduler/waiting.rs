@@ -1,13 +1,13 @@
-//! Requests that may not go on ("suspended": paused, or without credit), and the line between them and those that may.
+//! Waiting, in the queue or outside. A request that is paused or has no credit may not go on: it is suspended.
 //!
 //! ```text
 //!                 may go on          suspended
-//!   with a row    running            running, keeps row and blocks until somebody needs them
+//!   with a row    running            running, keeps row and blocks until another request needs them
 //!   without       queue              outside the queue
 //! ```
 //!
 //! Suspended requests with a row are the first to be preempted, the youngest first: by a running request that needs a block,
-//! and by the head of the queue if it can join then. They take nothing from anybody, and come back as the preempted do.
+//! and by the head of the queue if it can be admitted then. They resume as all preempted requests do.
 
 use super::{Scheduler, live};
 use crate::{
@@ -22,7 +22,7 @@ impl Scheduler {
         self.num_waiting_tokens += request.tokens.len();
         if request.is_suspended() {
             request.state = State::Suspended(origin);
-            self.num_outside += 1;
+            self.num_suspended += 1;
         } else {
             request.state = State::Waiting(origin);
             let is_fresh = origin == Origin::Fresh;
@@ -33,15 +33,15 @@ impl Scheduler {
 
     /// Ends what `wait` began, and returns where the request came from; None if it does not wait.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> Option<Origin> {
-        self.book_wait(slot);
+        self.record_wait(slot);
         let request = live(&mut self.requests, slot);
         match request.state {
             State::Waiting(origin) => {
                 let is_fresh = origin == Origin::Fresh;
                 self.queue.remove(request.tenant, is_fresh, request.place());
             }
-            State::Suspended(_) => self.num_outside -= 1,
-            State::Following | State::Running { .. } | State::Ended { .. } => return None,
+            State::Suspended(_) => self.num_suspended -= 1,
+            State::WithParent | State::Running { .. } | State::Ended { .. } => return None,
         }
         self.num_waiting_tokens -= request.tokens.len();
         request.origin()
@@ -49,6 +49,6 @@ impl Scheduler {
 
     /// Requests without a row; the queue's cap counts them.
     pub fn num_waiting(&self) -> usize {
-        self.queue.len() + self.num_outside + self.num_following
+        self.queue.len() + self.num_suspended + self.num_with_parent
     }
 }

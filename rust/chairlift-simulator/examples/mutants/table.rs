@@ -117,7 +117,7 @@ mutants! {
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/admit.rs":
         "plan.assign(row, slot, request.index, start);\n        request\n" => "plan.assign(row, slot, request.index, 0);\n        request\n";
     hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "kv_cache/block_table.rs":
-        "for column in self.num_told..self.num_columns {" => "for column in self.num_told..self.num_columns.min(self.num_told + 1) {";
+        "for column in self.num_reported..self.num_columns {" => "for column in self.num_reported..self.num_columns.min(self.num_reported + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
         "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
     left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "request.rs":
@@ -139,7 +139,7 @@ mutants! {
     window_slides_in_flight, "-", "a block is freed by a step planned ahead, while the step before it runs", "scheduler/outcome.rs":
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), request.num_computed)";
     freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "kv_cache/block_table.rs":
-        "                tell(group, column, NULL_BLOCK);" => "                let _ = column;";
+        "                update(group, column, NULL_BLOCK);" => "                let _ = column;";
     shared_window_is_promised, "-", "a block that somebody else still holds is promised again", "kv_cache.rs":
         "missing.min(num_free)" => "missing";
     window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache.rs":
@@ -160,31 +160,31 @@ mutants! {
         "item.end >= request.num_prompt" => "item.end > 0";
     never_forks, "-", "answers wait for a prompt that is computed", "scheduler/outcome.rs":
         "item.end >= request.num_prompt" => "item.end > request.num_prompt";
-    fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/answers.rs":
-        "follower.num_computed = follower.num_prompt - 1;" => "follower.num_computed = follower.num_prompt;";
+    fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/sequence_group.rs":
+        "sibling.num_computed = sibling.num_prompt - 1;" => "sibling.num_computed = sibling.num_prompt;";
     fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache/fork.rs":
         "                self.pool.share(block);\n                columns.blocks.push(block);\n            }\n        }\n        let num_full" => "                columns.blocks.push(block);\n            }\n        }\n        let num_full";
-    answers_draw_alike, "-", "all answers have the index of the first", "scheduler/answers.rs":
+    answers_draw_alike, "-", "all answers have the index of the first", "scheduler/sequence_group.rs":
         "plan.assign(row, slot, request.index, request.num_prompt - 1);" => "plan.assign(row, slot, 0, request.num_prompt - 1);";
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
-        "        1 + self.num_followers\n" => "        1\n";
+        "        1 + self.num_siblings\n" => "        1\n";
     followers_keep_their_rows, "-", "whoever gives way leaves those who wait for it in their rows", "scheduler/preempt.rs":
-        "for sibling in self.followers(slot) {\n            self.release_row" => "for sibling in Vec::new() {\n            self.release_row";
+        "for sibling in self.siblings(slot) {\n            self.release_row" => "for sibling in Vec::new() {\n            self.release_row";
     followers_give_way_alone, "-", "an answer loses its row while another computes its prompt", "request.rs":
-        "self.in_flight == 0 && self.is_suspended() && self.leader.is_none()" => "self.in_flight == 0 && self.is_suspended()";
+        "self.in_flight == 0 && self.is_suspended() && self.parent.is_none()" => "self.in_flight == 0 && self.is_suspended()";
     a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/admit.rs":
         "limit.saturating_sub(if resumes { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!resumes))";
     each_answer_pays_the_prompt, "-", "the prompt is on the bill of every answer", "scheduler/add.rs":
-        "(follower.stats.prompt_tokens, follower.credit_end) = (0, share(index));" => "follower.credit_end = share(index);";
-    last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/answers.rs":
+        "(sibling.stats.prompt_tokens, sibling.credit_end) = (0, share(index));" => "sibling.credit_end = share(index);";
+    last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/sequence_group.rs":
         "        is_last\n" => "        let _ = is_last;\n        true\n";
     an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler/end.rs":
-        "        answers.retain(|&other| other != slot);\n        answers.push(slot);" => "        answers = vec![slot];";
+        "        sequences.retain(|&other| other != slot);\n        sequences.push(slot);" => "        sequences = vec![slot];";
     abort_forgets_the_first, "-", "a cancel ends the first answer alone", "scheduler.rs":
-        "for &slot in answers.iter().rev() {" => "for &slot in answers.iter().take(1) {";
+        "for &slot in sequences.iter().rev() {" => "for &slot in sequences.iter().take(1) {";
     unspent_credit_is_lost, "-", "what an answer leaves of the credit is lost", "scheduler/end.rs":
         "if !last && !ends_all {" => "if false && !last && !ends_all {";
-    credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/answers.rs":
+    credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/sequence_group.rs":
         "let num_answers = slots.len() as u64;" => "let num_answers = 1;";
 
     // Races between abort, end and step; names.
@@ -200,7 +200,7 @@ mutants! {
     stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
     preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/preempt.rs":
-        "request.is_running() && request.in_flight == 0 && request.leader.is_none();" => "request.is_running() && request.leader.is_none();";
+        "request.is_running() && request.in_flight == 0 && request.parent.is_none();" => "request.is_running() && request.parent.is_none();";
     row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/admit.rs":
         "let num_active = scheduler.rows.num_used() - self.num_idle_rows;" => "let num_active = scheduler.running.len() - self.num_idle_rows;";
 
@@ -229,7 +229,7 @@ mutants! {
     wrong_drafts_keep_blocks, "-", "blocks that only wrong drafts needed are not given back", "scheduler/draft.rs":
         "        self.kv.shrink(&mut request.table, num_computed);\n" => "";
     block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "kv_cache/block_table.rs":
-        "        self.num_told = self.num_told.min(num_columns);\n" => "";
+        "        self.num_reported = self.num_reported.min(num_columns);\n" => "";
     row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
         "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
     stop_amid_drafts_is_missed, "-", "an answer goes on past a stop amid accepted drafts", "scheduler/outcome.rs":
@@ -292,7 +292,7 @@ mutants! {
     resumed_stays_outside, "-", "a request that may go on again is not queued", "scheduler/waiting.rs":
         "if request.is_suspended() {" => "if request.is_suspended() || matches!(request.state, State::Suspended(_)) {";
     abort_of_the_suspended_leaks, "-", "a suspended request that ends is still counted", "scheduler/waiting.rs":
-        "State::Suspended(_) => self.num_outside -= 1," => "State::Suspended(_) => {}";
+        "State::Suspended(_) => self.num_suspended -= 1," => "State::Suspended(_) => {}";
     priority_is_upside_down, "-", "a higher priority waits longer", "queue.rs":
         "start_by - i128::from(priority)" => "start_by + i128::from(priority)";
     priority_does_not_age, "-", "a lower priority starves, however long it waits", "queue.rs":
@@ -326,9 +326,9 @@ mutants! {
     hits_are_charged, "-", "what the prefix cache has is charged again", "scheduler/admit.rs":
         "PROMPT_COST * (request.num_prompt - start) as u64" => "PROMPT_COST * request.num_prompt as u64";
     steps_take_too_long, "-", "a chunk is cut to the budget of tokens only", "scheduler/budget.rs":
-        "time as f64 - costs.foretell(decodes)" => "time as f64 + costs.foretell(decodes) * 1e9";
+        "time as f64 - costs.predict(decodes)" => "time as f64 + costs.predict(decodes) * 1e9";
     decodes_are_free, "-", "decodes do not count against the budget of time", "scheduler/budget.rs":
-        "costs.foretell(decodes)" => "costs.foretell(Work::default())";
+        "costs.predict(decodes)" => "costs.predict(Work::default())";
     prompts_starve, "-", "a prompt gets nothing while decodes take all the time", "scheduler/budget.rs":
         "if self.has_chunk { 0 } else { LEAST_CHUNK }" => "0";
     sent_to_and_fro, "vllm#25538", "who has given way gives way again at once", "scheduler/preempt.rs":
@@ -344,9 +344,9 @@ mutants! {
     new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text.rs":
         "        matcher.feed(&held, false);\n" => "";
     waits_are_forgotten, "-", "where a wait went before its last part is not told", "scheduler/waiting.rs":
-        "        self.book_wait(slot);\n" => "";
+        "        self.record_wait(slot);\n" => "";
     a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
-        "        _ if request.is_suspended() => Line::Suspended,\n" => "";
+        "        _ if request.is_suspended() => Waiter::Suspended,\n" => "";
     a_closed_gate_is_a_full_batch, "-", "who waits for the policy is told that no row is free", "scheduler/admit.rs":
-        "Err(Cause::Policy)" => "Err(Cause::Row)";
+        "Err(WaitCause::Policy)" => "Err(WaitCause::Row)";
 }

@@ -94,11 +94,9 @@ impl World {
             last,
         } = end;
         let first = index - self.clients[index].index;
-        let family = first..first + self.clients[index].num_answers;
+        let group = first..first + self.clients[index].num_answers;
         if matches!(reason, EndReason::Failed(_)) {
-            let live = family
-                .clone()
-                .filter(|&other| self.clients[other].is_live());
+            let live = group.clone().filter(|&other| self.clients[other].is_live());
             let live: Vec<_> = live.collect();
             for &other in &live {
                 self.clients[other].end(reason)?;
@@ -112,7 +110,7 @@ impl World {
             self.check_account(index, stats)?;
             self.forget(index, reason);
         }
-        let is_over = family.clone().all(|other| !self.clients[other].is_live());
+        let is_over = group.clone().all(|other| !self.clients[other].is_live());
         ensure!(
             is_over == *last,
             "the end of #{}.{} says that it is the last: {last}",

@@ -1,18 +1,17 @@
-//! Requests with several answers: one prompt, computed once.
+//! Sequence groups: a request with several sequences computes its prompt once.
 //!
-//! An answer is a request of its own inside the scheduler: slot, row, tokens, text. The first one leads: it alone is in
-//! the queue, and when it joins the others get rows, too, and follow. When the prompt is computed they fork: a follower
-//! takes the leader's blocks up to the last token of the prompt, which it computes again to draw its own first token.
+//! Each sequence has a slot, a row, tokens and text of its own. The first is the parent: it alone is in the queue, and when
+//! it is admitted its siblings get rows, too, and wait for it. When the prompt is computed they fork: a sibling takes the
+//! parent's blocks up to the last token of the prompt, which it computes again to draw its own first token.
 //!
 //! ```text
 //! blocks of the prompt     0      1      2
-//! leader                 [ full | full | part ]
-//! followers              [ full | full | part ]   shared; the last one is copied when it is first written
+//! parent                 [ full | full | part ]
+//! siblings              [ full | full | part ]   shared; the last one is copied when it is first written
 //! ```
 //!
-//! From then on each goes its own way: it stops, gives way, comes back and ends alone. An error ends them all. Until then
-//! they give way and come back together. The credit of a request is dealt out evenly, and what an answer leaves of it goes
-//! to the others.
+//! From then on each stops, is preempted, resumes and ends alone; until then they are preempted and resume together. An
+//! error ends them all. The credit of a request is dealt out evenly, and what a sequence leaves of it goes to the others.
 
 use super::{Scheduler, live, slot_of};
 use crate::{
@@ -22,30 +21,30 @@ use crate::{
 };
 
 impl Scheduler {
-    /// The answers of a request that have not ended, in order.
-    pub(super) fn answers(&self, request: RequestId) -> Vec<Slot> {
-        match self.families.get(&request) {
+    /// The sequences of a request that have not ended, in order.
+    pub(super) fn sequences(&self, request: RequestId) -> Vec<Slot> {
+        match self.groups.get(&request) {
             Some(slots) => slots.clone(),
             None => slot_of(&self.requests, request).into_iter().collect(),
         }
     }
 
-    /// Those who follow a request until its prompt is computed.
-    pub(super) fn followers(&self, leader: Slot) -> Vec<Slot> {
-        let request = self.requests[leader as usize].as_ref();
-        let request = request.filter(|request| request.num_followers > 0);
+    /// The siblings that wait for a parent to compute the prompt.
+    pub(super) fn siblings(&self, parent: Slot) -> Vec<Slot> {
+        let request = self.requests[parent as usize].as_ref();
+        let request = request.filter(|request| request.num_siblings > 0);
         request.map_or_else(Vec::new, |request| {
-            let mut slots = self.answers(request.owner);
-            slots.retain(|&slot| slot != leader);
+            let mut slots = self.sequences(request.owner);
+            slots.retain(|&slot| slot != parent);
             slots
         })
     }
 
-    /// Seats those who follow a request that has just joined.
-    pub(super) fn seat_followers(&mut self, leader: Slot, plan: &mut Plan) {
-        for slot in self.followers(leader) {
+    /// Gives rows to the siblings of a parent that has just been admitted.
+    pub(super) fn admit_siblings(&mut self, parent: Slot, plan: &mut Plan) {
+        for slot in self.siblings(parent) {
             let row = self.rows.take().expect("invariant: so many rows were free");
-            self.num_following -= 1;
+            self.num_with_parent -= 1;
             let request = live(&mut self.requests, slot);
             request.state = State::Running { row };
             plan.assign(row, slot, request.index, request.num_prompt - 1);
@@ -55,55 +54,55 @@ impl Scheduler {
 
     /// Tokens of a request are in a step for the first time: its siblings start with it.
     pub(super) fn start(&mut self, now: Nanos, slot: Slot) {
-        self.book_wait(slot);
+        self.record_wait(slot);
         let request = live(&mut self.requests, slot);
         request.has_started = true;
         request.stats.first_scheduled = Some(now);
-        let waits = request.stats.waits;
-        for sibling in self.followers(slot) {
+        let waits = request.stats.wait_times;
+        for sibling in self.siblings(slot) {
             let sibling = live(&mut self.requests, sibling);
             sibling.has_started = true;
             sibling.stats.first_scheduled = Some(now);
-            sibling.stats.waits = waits;
+            sibling.stats.wait_times = waits;
         }
     }
 
-    /// The prompt is computed, in a step that has succeeded: whoever follows goes on from its last token.
-    pub(super) fn fork(&mut self, leader: Slot) {
-        let followers = self.followers(leader);
-        let mut request = self.requests[leader as usize]
+    /// The prompt is computed, in a step that has succeeded: the siblings go on from its last token.
+    pub(super) fn fork(&mut self, parent: Slot) {
+        let siblings = self.siblings(parent);
+        let mut request = self.requests[parent as usize]
             .take()
-            .expect("invariant: a leader lives");
-        request.num_followers = 0;
-        for slot in followers {
-            let follower = live(&mut self.requests, slot);
-            follower.leader = None;
-            follower.num_computed = follower.num_prompt - 1;
+            .expect("invariant: a parent lives");
+        request.num_siblings = 0;
+        for slot in siblings {
+            let sibling = live(&mut self.requests, slot);
+            sibling.parent = None;
+            sibling.num_computed = sibling.num_prompt - 1;
             self.kv
-                .fork(&request.table, &mut follower.table, follower.num_computed);
+                .fork(&request.table, &mut sibling.table, sibling.num_computed);
         }
-        self.requests[leader as usize] = Some(request);
+        self.requests[parent as usize] = Some(request);
     }
 
-    /// Takes an answer that ends out of its request; true if it is the last.
-    pub(super) fn leave_family(&mut self, slot: Slot) -> bool {
+    /// Takes a sequence that ends out of its group; true if it is the last.
+    pub(super) fn leave_group(&mut self, slot: Slot) -> bool {
         let request = live(&mut self.requests, slot);
-        let (owner, leader) = (request.owner, request.leader.take());
-        if let Some(leader) = leader {
-            live(&mut self.requests, leader).num_followers -= 1;
+        let (owner, parent) = (request.owner, request.parent.take());
+        if let Some(parent) = parent {
+            live(&mut self.requests, parent).num_siblings -= 1;
         }
-        let Some(slots) = self.families.get_mut(&owner) else {
+        let Some(slots) = self.groups.get_mut(&owner) else {
             return true;
         };
         slots.retain(|&other| other != slot);
         let is_last = slots.is_empty();
         if is_last {
-            self.families.remove(&owner);
+            self.groups.remove(&owner);
         }
         is_last
     }
 
-    /// Deals more credit out to the answers of a request: evenly, what is over to those who have least left.
+    /// Deals more credit out to the sequences of a request: evenly, and the remainder to those that have least left.
     pub(super) fn deal_credit(&mut self, slots: &[Slot], credit: u64) {
         if slots.is_empty() || credit == 0 {
             return;
@@ -115,7 +114,7 @@ impl Scheduler {
             })
         };
         let mut order: Vec<_> = slots.iter().map(|slot| (left(slot), *slot)).collect();
-        // Of equals the first answer.
+        // Of equals the first sequence.
         order.sort_by_key(|&(left, _)| left);
         let num_answers = slots.len() as u64;
         for (i, (_, slot)) in order.into_iter().enumerate() {
