@@ -609,10 +609,10 @@ class Scheduler:
             UnknownStep: The step is not in flight.
         """
 
-    def fail(self, now: int, step: int, guilty: Sequence[int]) -> Events:
+    def fail(self, now: int, step: int, failing: Sequence[int]) -> Events:
         """Rolls the oldest step back, and the one behind it.
 
-        The guilty requests fail, the others start over.
+        The requests `failing` fail; the others keep their rows and begin again.
 
         Raises:
             UnknownStep: The step is not the oldest in flight.

@@ -148,7 +148,9 @@ def test_a_step_that_fails_late_takes_the_one_that_read_it_with_it(make_pipeline
     fail_on_the_device(engine, lambda call: call in (5, 12))
     answers = run(engine, requests())
     assert [token_ids(events) for events in answers] == alone
-    assert max(end(events).timeline.num_preemptions for events in answers) == 2
+    timelines = [end(events).timeline for events in answers]
+    assert all(timeline.num_preemptions == 0 for timeline in timelines)
+    assert any(timeline.num_recomputed_tokens > 0 for timeline in timelines)
     assert_empty(engine)
 
 

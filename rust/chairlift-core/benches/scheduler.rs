@@ -1,12 +1,10 @@
-//! Cost of the scheduler: a decode step (schedule + update) by running requests, a request that comes and goes, and a
-//! block's allocate + release.
+//! Cost of the scheduler: a decode step (schedule + update) by running requests, and a request that comes and goes.
 //! `cargo bench -p chairlift-core`
 
 use std::sync::Arc;
 
 use chairlift_core::{
     Config, KvGroup, NewRequest, Scheduler,
-    block_pool::BlockPool,
     events::{EndReason, Events},
     plan::{Plan, PlanView},
     policy::Policy,
@@ -90,15 +88,6 @@ fn step(
 fn decode_step(bencher: Bencher<'_, '_>, num_running: usize) {
     let (mut scheduler, mut plan, mut buffer, mut events) = decoding(num_running);
     bencher.bench_local(|| step(&mut scheduler, &mut plan, &mut buffer, &mut events));
-}
-
-#[divan::bench]
-fn block_allocate_and_release(bencher: Bencher<'_, '_>) {
-    let mut pool = BlockPool::new(10_000);
-    bencher.bench_local(|| {
-        let block = pool.allocate().expect("a block is free");
-        pool.release(divan::black_box(block), false);
-    });
 }
 
 /// A request that comes and goes behind others that wait.

@@ -1,6 +1,10 @@
 //! The scheduler's settings, checked once.
 
-use crate::{Nanos, error::ConfigError, policy::Policy};
+use crate::{
+    error::{ConfigError, at_least, at_most},
+    ids::Nanos,
+    policy::Policy,
+};
 
 /// A set of layers that share block tables: all the layers with the same window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +22,7 @@ impl KvGroup {
     }
 }
 
-/// Answers of one request at most, however many rows there are.
+/// Sequences of one request at most, however many rows there are.
 const MAX_ANSWERS: usize = 128;
 
 /// Settings of a [`crate::Scheduler`].
@@ -33,14 +37,14 @@ pub struct Config {
     pub step_budget: Option<Nanos>,
     /// Longest prompt plus answer that the model takes.
     pub max_model_len: usize,
-    /// Cap of the waiting queue; each answer of a request counts.
+    /// Cap of the waiting queue; each sequence of a request counts.
     pub max_queued_requests: usize,
     /// Width of the logits: every token id is below it.
     pub vocab_size: usize,
     pub block_size: usize,
     /// Blocks of the pool, the null block included.
     pub num_blocks: usize,
-    /// Blocks of the host's pool, where the preempted may keep theirs; with 0 they compute all tokens again.
+    /// Blocks of the host's pool, where preempted sequences may keep theirs; with 0 they compute all tokens again.
     pub num_host_blocks: usize,
     /// How long it takes to copy a block there, or back.
     pub swap_block_time: Nanos,
@@ -88,15 +92,15 @@ impl Config {
         (tokens.saturating_add(self.block_size) - 2) / self.block_size + 1
     }
 
-    /// Answers that a request may ask for: each takes a row, and a place in the queue before.
+    /// Sequences that a request may ask for: each takes a row, and counts in the queue before.
     pub fn max_answers(&self) -> usize {
         MAX_ANSWERS
             .min(self.max_num_seqs)
             .min(self.max_queued_requests)
     }
 
-    /// Answers that can exist at once: those in the queue, and one for each row. Who was preempted may lengthen the queue
-    /// beyond its cap, but leaves a row; who has ended and is named by a step in flight keeps its row.
+    /// Sequences that can exist at once: as many as may be queued, and one for each row. A preempted one may lengthen the
+    /// queue beyond its cap, but leaves a row; one that has ended keeps its row while a step in flight names it.
     pub fn num_slots(&self) -> usize {
         self.max_queued_requests + self.max_num_seqs
     }
@@ -140,41 +144,4 @@ impl Config {
         at_least("steps_in_flight", self.steps_in_flight, 1, "1")?;
         self.policy.validate(self.max_num_seqs)
     }
-}
-
-pub(crate) fn at_least(
-    name: &'static str,
-    got: usize,
-    least: usize,
-    meaning: &str,
-) -> Result<(), ConfigError> {
-    if got >= least {
-        return Ok(());
-    }
-    let expected = if meaning == least.to_string() {
-        format!("at least {least}")
-    } else {
-        format!("at least {least} ({meaning})")
-    };
-    Err(ConfigError {
-        name,
-        expected,
-        got: got as u64,
-    })
-}
-
-pub(crate) fn at_most(name: &'static str, got: usize, most: usize) -> Result<(), ConfigError> {
-    if got <= most {
-        return Ok(());
-    }
-    Err(ConfigError {
-        name,
-        expected: format!("at most {most}"),
-        got: got as u64,
-    })
-}
-
-/// Saturating time arithmetic: a window near the end of time must not wrap.
-pub(crate) fn after(time: Nanos, delay: Nanos) -> Nanos {
-    time.saturating_add(delay)
 }

@@ -10,7 +10,7 @@
 //! Åström & Wittenmark, *Adaptive Control*, 11.5). The same steps give the same model: there is no clock and no library
 //! function in it.
 
-use crate::Nanos;
+use crate::ids::Nanos;
 
 /// What a step computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,12 +50,12 @@ const PAIRS: f64 = 65_536.0;
 const MEMORY: f64 = 0.99;
 /// How hard the last estimate holds where nothing new is said.
 const INERTIA: f64 = 0.01;
-/// A step longer than this many times what was foretold was held up by something else.
+/// A step longer than this many times its prediction was held up by something else.
 const OUTLIER: f64 = 4.0;
 /// So many steps are believed whatever they say.
 const NUM_TRUSTED: u64 = 8;
 
-/// Foretells how long steps take.
+/// Predicts how long steps take.
 #[derive(Clone, Debug, Default)]
 pub struct CostModel {
     /// Nanoseconds of each feature.
@@ -76,13 +76,13 @@ fn dot(a: &[f64; SIZE], b: &[f64; SIZE]) -> f64 {
 
 impl CostModel {
     /// Nanoseconds that a step takes; 0 before the first was seen.
-    pub fn foretell(&self, work: Work) -> f64 {
+    pub fn predict(&self, work: Work) -> f64 {
         dot(&self.weights, &features(work))
     }
 
     /// Nanoseconds that more work adds to a step.
     pub fn added(&self, work: Work) -> f64 {
-        self.foretell(work) - self.weights[0]
+        self.predict(work) - self.weights[0]
     }
 
     /// Most tokens from position `start` on, up to `most`, that add no more than `time` nanoseconds.
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn error(model: &CostModel, work: Work) -> f64 {
-        model.foretell(work) / truth(work) as f64 - 1.0
+        model.predict(work) / truth(work) as f64 - 1.0
     }
 
     #[test]

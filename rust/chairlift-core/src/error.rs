@@ -11,6 +11,40 @@ pub struct ConfigError {
     pub got: u64,
 }
 
+/// Refuses a setting below `least`; `meaning` says where that comes from.
+pub(crate) fn at_least(
+    name: &'static str,
+    got: usize,
+    least: usize,
+    meaning: &str,
+) -> Result<(), ConfigError> {
+    if got >= least {
+        return Ok(());
+    }
+    let expected = if meaning == least.to_string() {
+        format!("at least {least}")
+    } else {
+        format!("at least {least} ({meaning})")
+    };
+    Err(ConfigError {
+        name,
+        expected,
+        got: got as u64,
+    })
+}
+
+/// Refuses a setting above `most`.
+pub(crate) fn at_most(name: &'static str, got: usize, most: usize) -> Result<(), ConfigError> {
+    if got <= most {
+        return Ok(());
+    }
+    Err(ConfigError {
+        name,
+        expected: format!("at most {most}"),
+        got: got as u64,
+    })
+}
+
 /// Why a request is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use crate::request::{Account, RequestId};
+use crate::{
+    ids::{Nanos, RequestId},
+    queue::WaitTimes,
+};
 
 /// Why a request ended before its answer was complete, or how its answer was completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub enum EventKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     pub reason: EndReason,
-    pub account: Account,
+    pub stats: RequestStats,
     /// Nothing follows for the request either; an error ends all answers.
     pub last: bool,
 }
@@ -88,13 +91,13 @@ impl Events {
         &mut self,
         (request, index): (RequestId, u32),
         reason: EndReason,
-        account: Account,
+        stats: RequestStats,
         last: bool,
     ) {
         let kind = EventKind::Ended(self.ends.len());
         self.ends.push(End {
             reason,
-            account,
+            stats,
             last,
         });
         self.list.push(Event {
@@ -130,4 +133,25 @@ impl Events {
             kind,
         });
     }
+}
+
+/// What a request has cost, for its last event: the scheduler writes it and decides nothing by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct RequestStats {
+    /// Counted for the first sequence of a request.
+    pub prompt_tokens: usize,
+    /// Of the prompt, found in the prefix cache at the first admission.
+    pub cached_tokens: usize,
+    pub output_tokens: usize,
+    pub arrival: Nanos,
+    pub first_scheduled: Option<Nanos>,
+    pub first_token: Option<Nanos>,
+    pub finished: Nanos,
+    pub num_preemptions: usize,
+    /// Tokens whose keys and values were computed, lost and computed again.
+    pub num_recomputed_tokens: usize,
+    /// Where the time from its arrival to its first step went, or to its end without one. Waits after a preemption
+    /// are not in it.
+    pub wait_times: WaitTimes,
 }

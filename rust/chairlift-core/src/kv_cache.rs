@@ -1,7 +1,7 @@
 //! The KV memory of requests: block tables over the pool, filled from the prefix cache where it can.
 //!
 //! A request is admitted only if the blocks of all its tokens can be had; they are *promised* then and allocated chunk
-//! by chunk, so that a prefill cannot be robbed half-way and memory is in use only when it is about to be written:
+//! by chunk, so that a prefill does not run out of blocks half-way and memory is in use only when it is about to be written:
 //!
 //! ```text
 //! columns   0      1      2      3      4      5
@@ -10,21 +10,24 @@
 //!          full           or being
 //! ```
 //!
-//! A KV group with a window gives back what no later token sees, so that a request never holds more than
+//! A KV group with a window gives back blocks that no later token sees, so that a request never holds more than
 //! [`Config::most_columns`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 mod admit;
+mod block_pool;
+mod block_table;
 mod check;
 mod fork;
+mod index_list;
+mod prefix_cache;
 mod swap;
 
-use self::swap::HostPool;
-pub(crate) use self::swap::Swapped;
+pub use self::prefix_cache::Namespace;
+use self::{block_pool::BlockPool, prefix_cache::PrefixCache, swap::HostPool};
+pub(crate) use self::{block_table::BlockTable, check::TableUse};
 use crate::{
-    block_pool::{BlockId, BlockPool, NULL_BLOCK},
-    block_table::BlockTable,
     config::{Config, KvGroup},
-    prefix_cache::{Namespace, PrefixCache},
+    ids::{BlockId, NULL_BLOCK},
 };
 
 /// A KV group as the cache knows it.
@@ -38,7 +41,7 @@ struct Group {
 /// The pool, what is known of its blocks, and what is promised.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
-    pub(crate) pool: BlockPool,
+    pool: BlockPool,
     prefix_cache: PrefixCache,
     block_size: usize,
     groups: Vec<Group>,
@@ -78,7 +81,22 @@ impl KvCache {
         )
     }
 
-    /// Blocks that nobody uses and nobody was promised.
+    /// Blocks that can be in use, and those that are not.
+    pub(crate) fn num_blocks(&self) -> usize {
+        self.pool.num_blocks()
+    }
+
+    pub(crate) fn num_free(&self) -> usize {
+        self.pool.num_free()
+    }
+
+    /// Blocks that become available when a table is released.
+    pub(crate) fn num_released(&self, table: &BlockTable) -> usize {
+        let is_private = |&block: &BlockId| self.pool.num_references(block) == 1;
+        table.blocks().filter(is_private).count() + table.promised
+    }
+
+    /// Blocks that are neither in use nor promised.
     fn num_available(&self) -> usize {
         self.pool.num_free() - self.promised
     }
@@ -166,7 +184,7 @@ impl KvCache {
         (fits && !table.shares_tail) || self.allocate_columns(table, num_tokens)
     }
 
-    // Apart, so that the answer of nearly every step is a comparison in the scheduler's loop.
+    // Not inlined, so that the check of nearly every step is a comparison in the scheduler's loop.
     #[cold]
     fn allocate_columns(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
         let columns = num_tokens.div_ceil(self.block_size);
@@ -189,7 +207,7 @@ impl KvCache {
             }
         }
         table.num_columns = columns;
-        table.is_news = true;
+        table.is_dirty = true;
         true
     }
 
@@ -266,7 +284,7 @@ impl KvCache {
                 let column = &mut columns.blocks[columns.num_freed];
                 let block = std::mem::replace(column, NULL_BLOCK);
                 columns.num_freed += 1;
-                table.is_news = true;
+                table.is_dirty = true;
                 self.pool
                     .release(block, !self.prefix_cache.is_published(block));
                 num_free += usize::from(self.pool.num_references(block) == 0);
@@ -294,7 +312,7 @@ impl KvCache {
         table.promised = 0;
     }
 
-    /// Forgets up to `most` published blocks that nobody uses, the least recently used first; returns how many.
+    /// Forgets up to `most` published blocks that are not in use, the least recently used first; returns how many.
     pub(crate) fn evict_cached(&mut self, most: usize) -> usize {
         let is_cached = |&block: &BlockId| self.prefix_cache.is_published(block);
         let blocks: Vec<_> = self.pool.free().filter(is_cached).take(most).collect();

@@ -9,8 +9,8 @@
 //!
 //! A row with `draft_counts` k ends with k drafts, guesses that the step checks: it has 1 + k tokens, its last and the
 //! drafts, and 1 + k sample slots in a row, one after each. Other rows have one sample slot, or none. `assigned` says
-//! of which answer a row is from now on and how many tokens of it are computed: for whoever joins, and again for the same
-//! answer after drafts, of which some may have been wrong.
+//! of which answer a row is from now on and how many tokens of it are computed: for a sequence that is admitted, and
+//! again after drafts, of which some may have been wrong, and after a step that failed.
 //!
 //! Blocks are copied before anything is written: all of `swap_out` (device block, host block), then all of `swap_in` (host
 //! block, device block), then `copies`. One direction at a time no block is both read and written, or written twice.
@@ -21,9 +21,8 @@
 use thiserror::Error;
 
 use crate::{
-    block_pool::BlockId,
     config::Config,
-    request::{Row, Slot},
+    ids::{BlockId, Row, Slot},
 };
 
 /// Input id of a token that only the runner knows for certain: the row's last sampled token.
@@ -58,7 +57,7 @@ impl Plan {
         let rows = config.max_num_seqs;
         let block_updates = rows * config.max_blocks_per_row() * config.kv_groups.len();
         let copies = rows * config.kv_groups.len();
-        // Whoever comes back is told before it can be preempted again.
+        // A sequence that resumes is in a plan before it can be preempted again.
         let swaps = config.num_host_blocks.min(block_updates);
         HEADER
             + rows * (1 + 1 + 1 + 6 + 1)

@@ -1,25 +1,27 @@
-//! The three admission policies. They decide one thing: *when a waiting request may first join*.
+//! The admission policies. They decide one thing: *when a waiting request may first be admitted*.
 //!
 //! ```text
-//! continuous  every step                                          (Orca, OSDI '22)
-//! dynamic     nothing runs, and a full batch waits or the oldest has waited `window`   (Triton's dynamic batcher)
-//! static      nothing runs, and a full batch waits, or the input is flushed, or the oldest has waited `timeout`
+//! continuous  every step                                                                   (Orca, OSDI '22)
+//! batched     no request runs, and a full batch waits, or the input is flushed, or the oldest has waited `patience`
 //! ```
 //!
-//! Everything else (budget, chunks, blocks, preemption) is the same scheduler.
+//! Static batching is `Batched` with a long patience, dynamic batching (Triton) with a short one. Everything else (budget,
+//! chunks, blocks, preemption) is the same scheduler.
 
 use crate::{
-    Nanos,
-    config::{after, at_least, at_most},
-    error::ConfigError,
+    error::{ConfigError, at_least, at_most},
+    ids::Nanos,
 };
 
-/// When a waiting request may first join the batch.
+/// When a waiting request may first be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Continuous,
-    Dynamic { batch_size: usize, window: Nanos },
-    Static { batch_size: usize, timeout: Nanos },
+    /// A batch of `size` sequences is admitted when the last has ended; a smaller one after `patience`.
+    Batched {
+        size: usize,
+        patience: Nanos,
+    },
 }
 
 /// What a policy may look at.
@@ -29,7 +31,7 @@ pub(crate) struct Moment {
     /// A request runs and is not suspended, or lost its row to preemption and will be back.
     pub(crate) batch_is_open: bool,
     pub(crate) num_waiting: usize,
-    /// When the first of those who wait arrived.
+    /// When the first of the waiting requests arrived.
     pub(crate) oldest: Nanos,
     /// One of them was waiting when the input was flushed.
     pub(crate) flushed: bool,
@@ -38,7 +40,7 @@ pub(crate) struct Moment {
 /// The policy's answer for this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// Up to `limit` new requests may join; a `whole_batch` takes its rows now even if the step's budget is spent.
+    /// Up to `limit` fresh requests may be admitted; a `whole_batch` takes its rows now even if the step's budget is spent.
     Open { limit: usize, whole_batch: bool },
     /// None may; at `wake_at` the answer changes by itself.
     Closed { wake_at: Option<Nanos> },
@@ -46,26 +48,19 @@ pub(crate) enum Gate {
 
 impl Policy {
     pub(crate) fn gate(self, moment: Moment) -> Gate {
-        let (batch_size, patience) = match self {
-            Self::Continuous => {
-                return Gate::Open {
-                    limit: usize::MAX,
-                    whole_batch: false,
-                };
-            }
-            Self::Dynamic { batch_size, window } => (batch_size, window),
-            Self::Static {
-                batch_size,
-                timeout,
-            } => (batch_size, timeout),
+        let Self::Batched { size, patience } = self else {
+            return Gate::Open {
+                limit: usize::MAX,
+                whole_batch: false,
+            };
         };
         if moment.batch_is_open || moment.num_waiting == 0 {
             return Gate::Closed { wake_at: None };
         }
-        let due = after(moment.oldest, patience);
-        if moment.num_waiting >= batch_size || moment.flushed || moment.now >= due {
+        let due = moment.oldest.saturating_add(patience);
+        if moment.num_waiting >= size || moment.flushed || moment.now >= due {
             Gate::Open {
-                limit: batch_size,
+                limit: size,
                 whole_batch: true,
             }
         } else {
@@ -81,9 +76,9 @@ impl Policy {
     pub(crate) fn validate(self, max_num_seqs: usize) -> Result<(), ConfigError> {
         match self {
             Self::Continuous => Ok(()),
-            Self::Dynamic { batch_size, .. } | Self::Static { batch_size, .. } => {
-                at_least("batch_size", batch_size, 1, "1")?;
-                at_most("batch_size", batch_size, max_num_seqs)
+            Self::Batched { size, .. } => {
+                at_least("batch_size", size, 1, "1")?;
+                at_most("batch_size", size, max_num_seqs)
             }
         }
     }
@@ -99,6 +94,10 @@ mod tests {
         num_waiting: 2,
         oldest: 90,
         flushed: false,
+    };
+    const BATCHED: Policy = Policy::Batched {
+        size: 4,
+        patience: 50,
     };
     const OPEN: Gate = Gate::Open {
         limit: 4,
@@ -122,55 +121,37 @@ mod tests {
 
     #[test]
     fn a_partial_batch_waits_for_its_time() {
-        for policy in [
-            Policy::Dynamic {
-                batch_size: 4,
-                window: 50,
-            },
-            Policy::Static {
-                batch_size: 4,
-                timeout: 50,
-            },
-        ] {
-            assert_eq!(policy.gate(MOMENT), Gate::Closed { wake_at: Some(140) });
-            assert_eq!(policy.gate(Moment { now: 140, ..MOMENT }), OPEN);
-            assert_eq!(
-                policy.gate(Moment {
-                    num_waiting: 4,
-                    ..MOMENT
-                }),
-                OPEN
-            );
-            assert_eq!(
-                policy.gate(Moment {
-                    flushed: true,
-                    ..MOMENT
-                }),
-                OPEN
-            );
+        assert_eq!(BATCHED.gate(MOMENT), Gate::Closed { wake_at: Some(140) });
+        let due = Moment { now: 140, ..MOMENT };
+        let full = Moment {
+            num_waiting: 4,
+            ..MOMENT
+        };
+        let flushed = Moment {
+            flushed: true,
+            ..MOMENT
+        };
+        for moment in [due, full, flushed] {
+            assert_eq!(BATCHED.gate(moment), OPEN);
         }
     }
 
     #[test]
-    fn nobody_joins_an_open_batch() {
-        let policy = Policy::Dynamic {
-            batch_size: 4,
-            window: 50,
-        };
+    fn an_open_batch_admits_no_request() {
         let busy = Moment {
             batch_is_open: true,
             num_waiting: 9,
             now: 500,
             ..MOMENT
         };
-        assert_eq!(policy.gate(busy), Gate::Closed { wake_at: None });
+        assert_eq!(BATCHED.gate(busy), Gate::Closed { wake_at: None });
     }
 
     #[test]
-    fn a_window_at_the_end_of_time_does_not_wrap() {
-        let policy = Policy::Static {
-            batch_size: 4,
-            timeout: Nanos::MAX,
+    fn a_patience_at_the_end_of_time_does_not_wrap() {
+        let policy = Policy::Batched {
+            size: 4,
+            patience: Nanos::MAX,
         };
         assert_eq!(
             policy.gate(MOMENT),

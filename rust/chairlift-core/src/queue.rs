@@ -1,9 +1,9 @@
-//! Who waits, in the order in which they join: the preempted, then the tenant that was served least, and of a tenant who
-//! has to start first.
+//! The queue of waiting requests, in the order of admission: preempted ones, then those of the tenant that was served
+//! least, and of one tenant the request that has to start first.
 //!
 //! A request has to start before its queue deadline, or within [`PATIENCE`] of its arrival. A level of priority is worth
-//! [`PRIORITY_LEVEL`] of that: it stands where it would stand had it to start so much earlier. Nobody starves, since
-//! whoever arrives late enough is behind; and nothing is sorted again as time passes, since all grow older at the same
+//! [`PRIORITY_LEVEL`] of that: it stands where it would stand had it to start so much earlier. No request starves, since one
+//! that arrives late enough is behind it; and nothing is sorted again as time passes, since all grow older at the same
 //! pace.
 //!
 //! ```text
@@ -12,13 +12,23 @@
 //! rank = when it has to start - priority * PRIORITY_LEVEL, ties in order of arrival
 //! ```
 
+mod deadlines;
+mod shares;
+mod wait_clock;
+
 use std::{collections::BTreeSet, ops::Bound};
 
-use crate::{
-    Nanos,
-    request::RequestId,
-    shares::{Shares, Tenant},
+use self::shares::Shares;
+pub(crate) use self::{
+    deadlines::Deadlines,
+    shares::{OUTPUT_COST, PROMPT_COST},
+    wait_clock::{WaitClock, Waiter},
 };
+pub use self::{
+    shares::ABSENCE,
+    wait_clock::{WaitCause, WaitTimes},
+};
+use crate::ids::{Nanos, RequestId, Tenant};
 
 /// Waiting that one level of priority stands for: 10 s.
 pub const PRIORITY_LEVEL: Nanos = 10_000_000_000;
@@ -54,8 +64,8 @@ impl Place {
     }
 }
 
-/// The requests that may join: an operation takes time in the logarithm of their number, and in the number of tenants who
-/// wait.
+/// The requests that may be admitted: an operation takes time in the logarithm of their number, and in the number of
+/// tenants with waiting requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     preempted: BTreeSet<Place>,
@@ -141,7 +151,7 @@ impl Queue {
     }
 
     /// Requests before a new one of this place, which need not be listed: exact with one tenant, else as if the others
-    /// took turns with it. Takes time in the number of those behind it.
+    /// took turns with it. Takes time in the number of requests behind it.
     pub(crate) fn num_before(&self, tenant: Tenant, place: Place) -> usize {
         let own = self.lines.get(tenant as usize).map_or(0, |line| {
             let behind = (Bound::Included(place), Bound::Unbounded);
@@ -160,7 +170,7 @@ impl Queue {
         self.preempted.range(..place).count()
     }
 
-    /// Everybody who is listed, and whether as new.
+    /// All requests that are listed, and whether as fresh.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (bool, Place)> + '_ {
         let preempted = self.preempted.iter().map(|&place| (false, place));
         preempted.chain(self.lines.iter().flatten().map(|&place| (true, place)))
@@ -181,7 +191,7 @@ mod tests {
         Place::new(arrival, None, priority, RequestId(id))
     }
 
-    /// Takes everybody out from the front; each costs its tenant `cost`.
+    /// Takes all requests out from the front; each costs its tenant `cost`.
     fn drain(queue: &mut Queue, mut listed: Vec<(Tenant, bool, Place)>, cost: u64) -> Vec<u64> {
         let mut order = Vec::new();
         while let Some(front) = queue.front() {

@@ -1,33 +1,20 @@
 //! A request inside the scheduler: `num_computed_tokens` chasing `num_tokens`.
 
 use crate::{
-    Nanos,
-    block_table::BlockTable,
-    events::EndReason,
-    prefix_cache::Namespace,
-    queue::Place,
-    shares::Tenant,
+    events::{EndReason, RequestStats},
+    ids::{Nanos, RequestId, Row, Slot, Tenant},
+    kv_cache::{BlockTable, Namespace},
+    queue::{Place, WaitTimes},
     text::{TextOptions, TextState, TokenTable},
-    waits::Waits,
 };
-
-/// Names a request for ever; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
-
-/// Dense index of a live request; reused after its end.
-pub type Slot = u32;
-
-/// A row of the batch.
-pub type Row = u32;
 
 /// What `Scheduler::add` takes.
 #[derive(Clone, Debug)]
 pub struct NewRequest {
     pub prompt: Vec<i32>,
-    /// Answers, each with a row of its own and numbered from 0.
+    /// Sequences, each with a row of its own and numbered from 0.
     pub num_answers: usize,
-    /// Output tokens of an answer, at most what the context leaves.
+    /// Output tokens of a sequence, at most what the context leaves.
     pub max_tokens: usize,
     /// No stop is looked for before this many output tokens.
     pub min_tokens: usize,
@@ -43,9 +30,9 @@ pub struct NewRequest {
     pub first_token_by: Option<Nanos>,
     /// Ends with what there is by then.
     pub deadline: Option<Nanos>,
-    /// Output tokens, over all answers, that it may produce before more is given; None is no limit.
+    /// Output tokens, over all sequences, that it may produce before more is given; None is no limit.
     pub credit: Option<u64>,
-    /// Higher joins first; see [`crate::PRIORITY_LEVEL`].
+    /// Higher is admitted first; see [`crate::PRIORITY_LEVEL`].
     pub priority: i32,
 }
 
@@ -79,15 +66,32 @@ impl NewRequest {
 /// Output tokens that a new request has memory for: growth happens when it is added, not in a step.
 pub(crate) const ROOM_AHEAD: usize = 1024;
 
-/// Where a request is in its life.
+/// Whether a request without a row had one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It never had a row: it waits for its tenant's turn.
+    Fresh,
+    /// It gave its row up to another request: it waits before all that are fresh.
+    Preempted,
+}
+
+/// Where a request is in its life. A step that fails changes nothing here: its requests keep their rows.
+///
+/// ```text
+/// Waiting(Fresh) --admit--> Running <--admit-- Waiting(Preempted)
+///                              |                      ^
+///                              +-------preempt--------+
+/// ```
+///
+/// `Suspended` takes the place of `Waiting` while the request may not go on; every state leads to `Ended`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// In the queue, new or preempted.
-    Waiting,
-    /// As one that waits, but outside the queue: it may not go on.
-    Suspended,
-    /// As one that waits, but behind another answer of its request, with which it joins.
-    Following,
+    /// In the queue.
+    Waiting(Origin),
+    /// Without a row and outside the queue: it may not go on.
+    Suspended(Origin),
+    /// A sibling without a row: it is admitted with its parent.
+    WithParent,
     /// Holds a row, suspended or not.
     Running { row: Row },
     /// Its last event is out; it keeps row and blocks until no step in flight names it.
@@ -113,18 +117,22 @@ pub(crate) struct Request {
     pub(crate) last_token_is_sampled: bool,
     /// It goes on elsewhere than where its row's last step ended: the next plan says where.
     pub(crate) is_moved: bool,
+    /// Its last step has failed: it keeps its row, and its next step begins it again.
+    pub(crate) restarts: bool,
     /// Its blocks come from host memory, with a step that has not ended.
     pub(crate) comes_back: bool,
+    /// Tokens of it were in a step at some time.
+    pub(crate) has_started: bool,
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
     pub(crate) include_stop: bool,
     pub(crate) is_paused: bool,
     /// No more credit follows: the answer ends when it is spent.
     pub(crate) credit_is_final: bool,
-    /// Waits for another answer to compute the prompt, with a row or without.
-    pub(crate) leader: Option<Slot>,
-    /// Answers that wait for this one to compute the prompt.
-    pub(crate) num_followers: usize,
+    /// The sequence that computes the prompt for it, while it waits for that, with a row or without.
+    pub(crate) parent: Option<Slot>,
+    /// Sequences that wait for this one to compute the prompt.
+    pub(crate) num_siblings: usize,
     /// Tokens, prompt and output, that its credit pays for; without a limit the largest number.
     pub(crate) credit_end: usize,
     /// Most tokens, prompt and output: `max_tokens` or the context.
@@ -135,42 +143,24 @@ pub(crate) struct Request {
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
     pub(crate) tenant: Tenant,
-    /// The name of the request of which this is an answer, and which one: of the first, its own.
+    /// The request of which this is a sequence, and which one: of the first, the request has its id.
     pub(crate) owner: RequestId,
     pub(crate) index: u32,
-    pub(crate) account: Account,
+    pub(crate) stats: RequestStats,
     /// What may follow `tokens`: proposed, or in the one step in flight that names it.
     pub(crate) drafts: Vec<i32>,
-    /// Computed tokens that a preemption threw away and nothing has replaced yet.
+    /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
+    /// How often it gave its row up to another request: the next victim is another one, if there is one.
+    pub(crate) times_preempted: u32,
+    pub(crate) arrival: Nanos,
     pub(crate) queue_deadline: Option<Nanos>,
     /// When it has to start: its queue deadline, or so that its prompt is computed in time.
     pub(crate) start_by: Option<Nanos>,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) priority: i32,
     /// The totals when it began to wait where it waits; nothing once it has started.
-    pub(crate) waits_before: Waits,
-}
-
-/// What a request has cost, for its last event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Account {
-    /// Counted for the first answer of a request.
-    pub prompt_tokens: usize,
-    /// Of the prompt, found in the prefix cache at the first admission.
-    pub cached_tokens: usize,
-    pub output_tokens: usize,
-    pub arrival: Nanos,
-    pub first_scheduled: Option<Nanos>,
-    pub first_token: Option<Nanos>,
-    pub finished: Nanos,
-    pub num_preemptions: usize,
-    /// Tokens whose keys and values were computed, lost and computed again.
-    pub num_recomputed_tokens: usize,
-    /// Where the time from its arrival to its first step went, or to its end without one. Waits after a preemption
-    /// are not in it.
-    pub waits: Waits,
+    pub(crate) waits_before: WaitTimes,
 }
 
 impl Request {
@@ -188,23 +178,27 @@ impl Request {
         tokens.reserve_exact(max_num_tokens.saturating_sub(num_prompt).min(ROOM_AHEAD));
         Self {
             id,
-            state: State::Waiting,
+            state: State::Waiting(Origin::Fresh),
             tokens,
             num_prompt,
             num_computed: 0,
             num_unknown: 0,
             last_token_is_sampled: false,
             is_moved: false,
+            restarts: false,
             comes_back: false,
             drafts: Vec::new(),
             num_lost: 0,
+            times_preempted: 0,
+            arrival,
+            has_started: false,
             in_flight: 0,
             table,
             tenant,
             owner: id,
             index: 0,
-            leader: None,
-            num_followers: 0,
+            parent: None,
+            num_siblings: 0,
             is_paused: false,
             credit_is_final: false,
             credit_end: new
@@ -221,16 +215,16 @@ impl Request {
             start_by: None,
             deadline: new.deadline,
             priority: new.priority,
-            waits_before: Waits::default(),
-            account: Account {
+            waits_before: WaitTimes::default(),
+            stats: RequestStats {
                 prompt_tokens: num_prompt,
                 arrival,
-                ..Account::default()
+                ..RequestStats::default()
             },
         }
     }
 
-    /// Known tokens, and those that the steps in flight sample.
+    /// Known tokens, and tokens that the steps in flight sample.
     pub(crate) fn num_tokens(&self) -> usize {
         self.tokens.len() + self.num_unknown
     }
@@ -238,12 +232,17 @@ impl Request {
     /// Tokens still to be computed before the next can be sampled; 1 is a decode. The last token that the limits allow
     /// is never computed: 0 once a step in flight samples it. 0 too while it is suspended.
     pub(crate) fn num_pending(&self) -> usize {
-        if self.is_suspended() || self.leader.is_some() {
+        if self.is_suspended() || self.parent.is_some() {
             return 0;
         }
         // Limits that were lowered may lie behind what steps in flight compute.
         let end = self.num_tokens().min(self.max_num_tokens - 1);
         end.saturating_sub(self.num_computed)
+    }
+
+    /// It lacks one token, which a step always has room for.
+    pub(crate) fn is_decode(&self) -> bool {
+        self.num_pending() == 1 && !self.restarts
     }
 
     /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
@@ -253,23 +252,17 @@ impl Request {
 
     /// Holds its row for nothing: suspended, and no step in flight names it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.is_suspended() && self.leader.is_none()
+        self.is_running() && self.in_flight == 0 && self.is_suspended() && self.parent.is_none()
     }
 
-    /// Rows that it takes: its own, and those of who follows it.
+    /// Rows that it takes: its own, and those of its siblings while they wait for it.
     pub(crate) fn num_rows(&self) -> usize {
-        1 + self.num_followers
+        1 + self.num_siblings
     }
 
     /// Its place in the queue.
     pub(crate) fn place(&self) -> Place {
-        let arrival = self.account.arrival;
-        Place::new(arrival, self.start_by, self.priority, self.id)
-    }
-
-    /// It never had a row.
-    pub(crate) fn is_new(&self) -> bool {
-        self.account.num_preemptions == 0
+        Place::new(self.arrival, self.start_by, self.priority, self.id)
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.
@@ -306,8 +299,24 @@ impl Request {
         })
     }
 
+    /// Row or blocks are gone, with what it has computed and what was guessed after it.
+    pub(crate) fn lose_computed(&mut self) {
+        self.num_lost += self.num_computed;
+        self.num_computed = 0;
+        self.last_token_is_sampled = false;
+        (self.is_moved, self.comes_back, self.restarts) = (false, false, false);
+        self.drafts.clear();
+    }
+
+    /// It goes on at `start`: of what it had lost, the tokens behind are computed again. Returns how many these are.
+    pub(crate) fn count_recomputed(&mut self, start: usize) -> u64 {
+        let recomputed = std::mem::take(&mut self.num_lost).saturating_sub(start);
+        self.stats.num_recomputed_tokens += recomputed;
+        recomputed as u64
+    }
+
     /// Request and index, as its events have them.
-    pub(crate) fn answer(&self) -> (RequestId, u32) {
+    pub(crate) fn event_key(&self) -> (RequestId, u32) {
         (self.owner, self.index)
     }
 
@@ -325,23 +334,31 @@ impl Request {
         self.tokens.len() - self.num_prompt
     }
 
+    /// It has a row.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.state, State::Ended { .. })
     }
 
-    /// It ran before and lost its row.
+    /// It gave its row up and waits, in the queue or outside.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.waits() && self.account.num_preemptions > 0
+        self.origin() == Some(Origin::Preempted)
     }
 
-    /// In the queue or outside.
-    pub(crate) fn waits(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Suspended)
+    /// Where it comes from while it waits, in the queue or outside.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        match self.state {
+            State::Waiting(origin) | State::Suspended(origin) => Some(origin),
+            State::WithParent | State::Running { .. } | State::Ended { .. } => None,
+        }
     }
 
     pub(crate) fn row(&self) -> Option<Row> {
         match self.state {
-            State::Waiting | State::Suspended | State::Following => None,
+            State::Waiting(_) | State::Suspended(_) | State::WithParent => None,
             State::Running { row } => Some(row),
             State::Ended { row } => row,
         }

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::{
     error::{Violation, ensure},
-    request::Row,
+    ids::Row,
 };
 
 /// Hands out the lowest free row.

@@ -4,15 +4,15 @@
 //! difference (vLLM v1; Sarathi-Serve's chunked prefill falls out of it). A decode is a request that lacks one token.
 //!
 //! ```text
-//!             add                 join (a free row, blocks for all tokens, the policy's gate)
+//!             add                 admit (a free row, blocks for all tokens, the policy's gate)
 //!   client ---------> waiting -----------------------------------------------> running ----> ended
 //!                        ^                                                        |
-//!                        +--- preempt: who loses least gives up row, blocks +---+
-//!                             and rejoins from the front
+//!                        +---- preempt: loses row and blocks, resumes before -----+
+//!                              all fresh requests
 //! ```
 //!
-//! Who is paused or has no credit is suspended and takes no part in this ([`waiting`]); `change` says so, or the last token
-//! that the credit pays for.
+//! A request that is paused or has no credit is suspended: it is in no step, and keeps row and blocks until another request
+//! needs them ([`waiting`]).
 //!
 //! - Requests and blocks have one owner, this struct; `end` is the one way out and `release` the one place that frees.
 //! - What a step in flight names is released when the last such step ends, and is not preempted before.
@@ -21,19 +21,19 @@
 //! - There is no clock, randomness, thread, lock or I/O here: the same calls give the same plans.
 
 mod add;
-mod answers;
+mod admit;
 mod budget;
 mod change;
 mod check;
-mod crowd;
 mod draft;
 mod end;
 mod explain;
+mod fair_share;
 mod outcome;
-mod spare_rows;
+mod preempt;
+mod reserved_rows;
+mod sequence_group;
 mod step;
-mod swap;
-mod victim;
 mod waiting;
 
 use std::{
@@ -46,28 +46,23 @@ pub use self::{
     budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
     draft::MAX_DRAFTS,
-    explain::{Standing, Waiting},
+    explain::{Explanation, RequestState},
     outcome::Sampled,
     step::Next,
 };
+pub use crate::ids::StepId;
 use crate::{
-    Nanos,
     config::Config,
     cost_model::{CostModel, Work},
-    deadlines::Deadlines,
     error::ConfigError,
     events::{EndReason, Events},
+    ids::{Nanos, RequestId, Slot},
     kv_cache::KvCache,
-    queue::Queue,
-    request::{Request, RequestId, Slot},
+    queue::{Deadlines, Queue, WaitClock},
+    request::Request,
     rows::Rows,
     text::TokenTable,
-    waits::WaitClock,
 };
-
-/// Names a planned step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StepId(pub u64);
 
 /// What a step in flight computes for one request.
 #[derive(Clone, Copy, Debug)]
@@ -95,10 +90,10 @@ pub struct Load {
     pub num_waiting_tokens: usize,
     /// With a row, suspended or not.
     pub num_running: usize,
-    /// Of each, those that may not go on: paused, or without credit.
+    /// Of each, requests that may not go on: paused, or without credit.
     pub num_waiting_suspended: usize,
     pub num_running_suspended: usize,
-    /// Rows in use, those that stay empty until their batch ends included.
+    /// Rows in use, rows that stay empty until their batch ends included.
     pub num_rows_held: usize,
     pub num_blocks: usize,
     /// Free or evictable.
@@ -108,14 +103,14 @@ pub struct Load {
     pub num_kv_tokens: usize,
     /// Since the start.
     pub num_preemptions: u64,
-    /// Tokens that were computed again because of them.
+    /// Tokens that were computed again after a preemption or a failed step.
     pub num_recomputed_tokens: u64,
     /// Blocks of the host's pool, and those that hold nothing, now.
     pub num_host_blocks: usize,
     pub num_free_host_blocks: usize,
-    /// Computed tokens that came back from host memory since the start.
+    /// Computed tokens that were swapped in since the start.
     pub num_swapped_tokens: u64,
-    /// Full prompt columns of admitted requests since the start, and those found in the prefix cache.
+    /// Full prompt blocks of admitted requests since the start, and how many of them the prefix cache had.
     pub num_prefix_queries: u64,
     pub num_prefix_hits: u64,
 }
@@ -130,22 +125,18 @@ pub struct Scheduler {
     free_slots: Vec<Slot>,
     num_added: u64,
     queue: Queue,
-    /// Those who wait outside the queue, and those who do behind another answer.
-    num_outside: usize,
-    num_following: usize,
-    /// The answers that have not ended of each request with several, in order.
-    families: HashMap<RequestId, Vec<Slot>>,
+    /// Suspended requests without a row, and siblings that wait for their parent's admission.
+    num_suspended: usize,
+    num_with_parent: usize,
+    /// The sequences that have not ended of each request with several, in order.
+    groups: HashMap<RequestId, Vec<Slot>>,
     num_waiting_tokens: usize,
-    waits: WaitClock,
+    wait_clock: WaitClock,
     /// In order of admission: the youngest last.
     running: Vec<Slot>,
-    /// While a step is planned: rows of those who are suspended and whom no step in flight names; and prompts that let those
-    /// of others go first.
-    num_idle: usize,
-    crowding: Vec<Slot>,
-    /// Drafts are proposed that no step has taken.
-    has_drafts: bool,
-    /// Somebody on the running list no longer runs, or a row was held.
+    /// Requests with proposed drafts that no step has taken.
+    drafted: Vec<Slot>,
+    /// A request on the running list no longer runs, or a row was held.
     needs_sweep: bool,
     rows: Rows,
     kv: KvCache,
@@ -155,10 +146,9 @@ pub struct Scheduler {
     in_flight: VecDeque<Step>,
     spare_items: Vec<Vec<Item>>,
     num_steps: u64,
-    /// How long steps take; the last ended then, and the one at hand computes so much.
+    /// How long steps take, and when the last ended.
     costs: CostModel,
     last_update: Nanos,
-    planned: Work,
     events: Events,
     num_preemptions: u64,
     num_recomputed_tokens: u64,
@@ -188,15 +178,13 @@ impl Scheduler {
             free_slots: (0..num_slots as Slot).rev().collect(),
             num_added: 0,
             queue: Queue::default(),
-            num_outside: 0,
-            num_following: 0,
-            families: HashMap::new(),
+            num_suspended: 0,
+            num_with_parent: 0,
+            groups: HashMap::new(),
             num_waiting_tokens: 0,
-            waits: WaitClock::default(),
+            wait_clock: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
-            num_idle: 0,
-            crowding: Vec::new(),
-            has_drafts: false,
+            drafted: Vec::new(),
             needs_sweep: false,
             rows: Rows::new(config.max_num_seqs),
             kv: KvCache::new(&config),
@@ -207,7 +195,6 @@ impl Scheduler {
             num_steps: 0,
             costs: CostModel::default(),
             last_update: 0,
-            planned: Work::default(),
             events: Events::default(),
             num_preemptions: 0,
             num_recomputed_tokens: 0,
@@ -216,6 +203,13 @@ impl Scheduler {
             num_prefix_hits: 0,
             config,
         })
+    }
+
+    /// The request in a slot that is listed somewhere.
+    fn request(&self, slot: Slot) -> &Request {
+        self.requests[slot as usize]
+            .as_ref()
+            .expect("invariant: a listed slot holds a request")
     }
 
     /// The settings.
@@ -229,16 +223,16 @@ impl Scheduler {
         reason = "each answer ends for it, and the caller has no use for it after"
     )]
     pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
-        self.waits.pass(now);
-        let answers = self.answers(request);
-        for &slot in answers.iter().rev() {
+        self.wait_clock.advance(now);
+        let sequences = self.sequences(request);
+        for &slot in sequences.iter().rev() {
             // An error has ended all at once.
-            if self.is_answer(slot, request) {
+            if self.is_sequence_of(slot, request) {
                 self.end_early(now, slot, reason.clone());
             }
         }
         self.sweep();
-        !answers.is_empty()
+        !sequences.is_empty()
     }
 
     /// What the steps so far say about the next.
@@ -251,7 +245,7 @@ impl Scheduler {
         self.flushed_before = RequestId((self.num_added + 1) * self.requests.len() as u64);
     }
 
-    /// Forgets up to `most` cached blocks that nobody uses, the least recently used first, and returns how many.
+    /// Forgets up to `most` cached blocks that are not in use, the least recently used first, and returns how many.
     ///
     /// Answers do not depend on it; it gives way to pressure from outside.
     pub fn evict_cached(&mut self, most: usize) -> usize {
@@ -267,13 +261,13 @@ impl Scheduler {
     /// A snapshot; O(running requests).
     pub fn load(&self) -> Load {
         let block_size = self.config.block_size;
-        let num_free_blocks = self.kv.pool.num_free();
-        let num_used = self.kv.pool.num_blocks() - num_free_blocks;
+        let num_free_blocks = self.kv.num_free();
+        let num_used = self.kv.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
             let request = self.requests[slot as usize].as_ref();
             // Of a column that others own, too, nothing is its own.
             let request = request.filter(|request| {
-                request.leader.is_none() && !self.kv.is_tail_shared(&request.table)
+                request.parent.is_none() && !self.kv.is_tail_shared(&request.table)
             });
             request.map_or(0, |request| {
                 request.table.num_columns() * block_size - request.num_computed
@@ -288,10 +282,10 @@ impl Scheduler {
             num_waiting: self.num_waiting(),
             num_waiting_tokens: self.num_waiting_tokens,
             num_running: self.running.len(),
-            num_waiting_suspended: self.num_outside,
+            num_waiting_suspended: self.num_suspended,
             num_running_suspended: self.running.iter().filter(is_suspended).count(),
             num_rows_held: self.rows.num_occupied(),
-            num_blocks: self.kv.pool.num_blocks(),
+            num_blocks: self.kv.num_blocks(),
             num_free_blocks,
             num_cached_blocks: self.kv.num_published(),
             num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),
@@ -308,10 +302,10 @@ impl Scheduler {
     /// Forgets deadlines that no longer hold, if they are many.
     fn compact_deadlines(&mut self) {
         let num_live = self.num_waiting() + self.running.len();
-        let (requests, families) = (&self.requests, &self.families);
+        let (requests, groups) = (&self.requests, &self.groups);
         self.deadlines.compact(num_live, |time, id| {
-            let answers = families.get(&id).and_then(|slots| slots.first().copied());
-            let slot = answers.or_else(|| slot_of(requests, id));
+            let sequences = groups.get(&id).and_then(|slots| slots.first().copied());
+            let slot = sequences.or_else(|| slot_of(requests, id));
             let request = slot.and_then(|slot| requests[slot as usize].as_ref());
             request.is_some_and(|request| {
                 [request.queue_deadline, request.deadline].contains(&Some(time))

@@ -109,7 +109,7 @@ impl World {
                 }
                 EventKind::Ended(end) => {
                     let end = &events.ends[end];
-                    let bill = (end.account.prompt_tokens, end.account.output_tokens);
+                    let bill = (end.stats.prompt_tokens, end.stats.output_tokens);
                     ends.push((event.index, end.reason.clone(), bill, end.last));
                 }
             }
@@ -248,9 +248,9 @@ fn a_request_waits_until_all_its_answers_find_a_row() {
 
 #[test]
 fn batches_and_the_queue_count_answers() {
-    let mut world = World::new(config(Policy::Static {
-        batch_size: 3,
-        timeout: 100,
+    let mut world = World::new(config(Policy::Batched {
+        size: 3,
+        patience: 100,
     }));
     world.add(2, 2, 1);
     assert_eq!(world.step(), None, "two of three");
@@ -275,9 +275,9 @@ fn batches_and_the_queue_count_answers() {
 
 #[test]
 fn a_request_larger_than_a_batch_is_a_batch() {
-    let mut world = World::new(config(Policy::Dynamic {
-        batch_size: 2,
-        window: 0,
+    let mut world = World::new(config(Policy::Batched {
+        size: 2,
+        patience: 0,
     }));
     world.add(2, 3, 1);
     assert_eq!(world.step(), step(&[2], 0, 3));
@@ -313,8 +313,8 @@ fn credit_is_dealt_out_and_what_is_left_of_it_goes_to_the_others() {
     while world.step().is_some() {}
     // Answer 1 stops at once with 2 of its 3; answer 0 has these beside its own 4.
     assert_eq!(world.ends(), [(1, EndReason::StopToken(1), (0, 1), false)]);
-    let standing = world.scheduler.explain(request).expect("it lives");
-    assert_eq!(standing.num_tokens, 2 + 6);
+    let state = world.scheduler.explain(request).expect("it lives");
+    assert_eq!(state.num_tokens, 2 + 6);
     let change = Change {
         credit: 3,
         ..Change::default()
@@ -326,16 +326,40 @@ fn credit_is_dealt_out_and_what_is_left_of_it_goes_to_the_others() {
 }
 
 #[test]
-fn a_failed_step_sends_all_back_and_the_prompt_is_computed_once_again() {
+fn after_a_failed_step_all_keep_their_rows_and_the_prompt_is_computed_once_again() {
     let mut world = World::new(continuous());
     world.add(10, 3, 2);
     assert_eq!(world.step(), step(&[8], 0, 3));
     let (id, _, _) = world.plan().expect("the rest of the prompt");
     world.scheduler.fail(0, id, &[]).expect("it is in flight");
-    assert_eq!(world.scheduler.load().num_waiting, 3);
-    assert_eq!(world.step(), step(&[8], 0, 3), "together again");
+    assert_eq!(world.scheduler.load().num_waiting, 0);
+    assert_eq!(world.step(), step(&[8], 0, 1), "one row begins again");
     assert_eq!(world.step(), step(&[2], 0, 0));
     assert_eq!(world.step(), step(&[1, 1, 1], 2, 0));
+    world.assert_empty();
+}
+
+#[test]
+fn after_a_failed_step_answers_that_shared_blocks_take_their_own_as_far_as_there_is_room() {
+    let mut world = World::new(Config {
+        num_blocks: 1 + 9,
+        max_num_batched_tokens: 32,
+        ..continuous()
+    });
+    world.add(17, 2, 3);
+    assert_eq!(world.step(), step(&[17], 0, 2));
+    assert_eq!(world.step(), step(&[1, 1], 0, 0));
+    assert_eq!(world.used_blocks(), 6, "four are shared");
+    let (id, _, _) = world.plan().expect("a decode of both");
+    world.scheduler.fail(0, id, &[]).expect("it is in flight");
+    world.check();
+    let load = world.scheduler.load();
+    assert_eq!((load.num_running, load.num_preemptions), (2, 0));
+    // Each needs five blocks of nine: the second is preempted for want of blocks when its turn comes.
+    while world.step().is_some() {}
+    assert_eq!(world.scheduler.load().num_preemptions, 1);
+    let ends = world.ends();
+    assert_eq!(ends.iter().map(|end| end.2.1).sum::<usize>(), 6);
     world.assert_empty();
 }
 

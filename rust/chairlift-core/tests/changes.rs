@@ -64,9 +64,9 @@ fn a_waiting_request_moves_when_its_priority_changes() {
 
 #[test]
 fn the_first_who_came_opens_the_gate_whatever_stands_before_it() {
-    let mut driver = Driver::new(config(Policy::Dynamic {
-        batch_size: 4,
-        window: 50,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 4,
+        patience: 50,
     }));
     driver.add('A', 1, 1);
     driver.now = 40;

@@ -1,12 +1,12 @@
-//! Why a request waits: what it is told while it waits, and where its account says the time went.
+//! Why a request waits: what it is told while it waits, and where its stats says the time went.
 
 mod driver;
 
 use chairlift_core::{
-    Account, Cause, Config, NewRequest, RequestId,
+    Config, NewRequest, RequestId, RequestStats, WaitCause,
     events::{EndReason, EventKind, Events, Failure},
     policy::Policy,
-    scheduler::{Change, Standing},
+    scheduler::{Change, RequestState},
 };
 use driver::{Driver, config};
 
@@ -17,28 +17,28 @@ fn one_row() -> Config {
     }
 }
 
-fn cause(driver: &Driver, request: RequestId) -> Option<Cause> {
+fn cause(driver: &Driver, request: RequestId) -> Option<WaitCause> {
     let waiting = driver.scheduler.explain(request);
     waiting.expect("the request lives").cause
 }
 
 /// Where the time of a request went that is ended now.
-fn waits(driver: &mut Driver, request: RequestId) -> Vec<(Cause, u64)> {
+fn waits(driver: &mut Driver, request: RequestId) -> Vec<(WaitCause, u64)> {
     let mut events = Events::default();
     driver.scheduler.take_events(&mut events);
     driver
         .scheduler
         .abort(driver.now, request, EndReason::Cancelled);
     driver.scheduler.take_events(&mut events);
-    let account = events.list.iter().find_map(|event| match &event.kind {
-        EventKind::Ended(end) if event.request == request => Some(events.ends[*end].account),
+    let stats = events.list.iter().find_map(|event| match &event.kind {
+        EventKind::Ended(end) if event.request == request => Some(events.ends[*end].stats),
         _ => None,
     });
-    times(&account.expect("the request ends"))
+    times(&stats.expect("the request ends"))
 }
 
-fn times(account: &Account) -> Vec<(Cause, u64)> {
-    let times = Cause::ALL.map(|cause| (cause, account.waits.get(cause)));
+fn times(stats: &RequestStats) -> Vec<(WaitCause, u64)> {
+    let times = WaitCause::ALL.map(|cause| (cause, stats.wait_times.get(cause)));
     times.into_iter().filter(|&(_, time)| time > 0).collect()
 }
 
@@ -55,14 +55,17 @@ fn a_request_without_a_row_waits_for_one_and_then_for_nothing() {
     let b = driver.add('B', 2, 9);
     assert_eq!(
         cause(&driver, b),
-        Some(Cause::Step),
+        Some(WaitCause::Step),
         "it came after the step was planned"
     );
     step_at(&mut driver, 14);
-    assert_eq!(cause(&driver, b), Some(Cause::Row));
+    assert_eq!(cause(&driver, b), Some(WaitCause::Row));
     assert_eq!(step_at(&mut driver, 20), "B2*");
     assert_eq!(cause(&driver, b), None);
-    assert_eq!(waits(&mut driver, b), [(Cause::Step, 4), (Cause::Row, 6)]);
+    assert_eq!(
+        waits(&mut driver, b),
+        [(WaitCause::Step, 4), (WaitCause::Row, 6)]
+    );
 }
 
 #[test]
@@ -75,11 +78,11 @@ fn a_request_without_blocks_waits_for_them() {
     step_at(&mut driver, 0);
     let b = driver.add('B', 8, 1);
     step_at(&mut driver, 5);
-    assert_eq!(cause(&driver, b), Some(Cause::Blocks));
+    assert_eq!(cause(&driver, b), Some(WaitCause::Blocks));
     driver.now = 9;
     assert_eq!(
         waits(&mut driver, b),
-        [(Cause::Step, 5), (Cause::Blocks, 4)]
+        [(WaitCause::Step, 5), (WaitCause::Blocks, 4)]
     );
 }
 
@@ -89,39 +92,39 @@ fn a_request_that_the_step_has_no_tokens_for_waits_for_the_budget() {
     driver.add('A', 16, 4);
     let b = driver.add('B', 8, 1);
     assert_eq!(step_at(&mut driver, 3), "A8");
-    assert_eq!(cause(&driver, b), Some(Cause::Budget));
+    assert_eq!(cause(&driver, b), Some(WaitCause::Budget));
     step_at(&mut driver, 7);
     driver.now = 8;
     assert_eq!(
         waits(&mut driver, b),
-        [(Cause::Step, 3), (Cause::Budget, 5)]
+        [(WaitCause::Step, 3), (WaitCause::Budget, 5)]
     );
 }
 
 #[test]
 fn a_closed_gate_is_the_policy_and_a_row_without_tokens_the_budget() {
-    let batch_of_two = Policy::Static {
-        batch_size: 2,
-        timeout: 1000,
+    let batch_of_two = Policy::Batched {
+        size: 2,
+        patience: 1000,
     };
     let mut driver = Driver::new(config(batch_of_two));
     let a = driver.add('A', 8, 4);
     assert_eq!(step_at(&mut driver, 0), "-");
-    assert_eq!(cause(&driver, a), Some(Cause::Policy));
+    assert_eq!(cause(&driver, a), Some(WaitCause::Policy));
     driver.now = 10;
     let b = driver.add('B', 4, 4);
     assert_eq!(step_at(&mut driver, 10), "A8*");
     let waiting = driver.scheduler.explain(b).expect("it lives");
     assert_eq!(
-        (waiting.standing, waiting.cause, waiting.num_before),
-        (Standing::Running, None, 0)
+        (waiting.state, waiting.cause, waiting.num_before),
+        (RequestState::Running, None, 0)
     );
     let c = driver.add('C', 1, 1);
     step_at(&mut driver, 14);
-    assert_eq!(cause(&driver, c), Some(Cause::Policy), "a batch runs");
+    assert_eq!(cause(&driver, c), Some(WaitCause::Policy), "a batch runs");
     driver.now = 15;
-    assert_eq!(waits(&mut driver, b), [(Cause::Budget, 4)]);
-    assert_eq!(waits(&mut driver, a), [(Cause::Policy, 10)]);
+    assert_eq!(waits(&mut driver, b), [(WaitCause::Budget, 4)]);
+    assert_eq!(waits(&mut driver, a), [(WaitCause::Policy, 10)]);
 }
 
 #[test]
@@ -140,14 +143,14 @@ fn who_is_not_next_by_its_share_waits_for_it() {
     // They began alike, and the flood was served since.
     step_at(&mut driver, 0);
     let causes = [more, quiet].map(|request| cause(&driver, request));
-    assert_eq!(causes, [Some(Cause::Share), Some(Cause::Row)]);
+    assert_eq!(causes, [Some(WaitCause::Share), Some(WaitCause::Row)]);
     driver.now = 30;
-    assert_eq!(waits(&mut driver, quiet), [(Cause::Row, 30)]);
+    assert_eq!(waits(&mut driver, quiet), [(WaitCause::Row, 30)]);
     step_at(&mut driver, 30);
     driver.now = 31;
     assert_eq!(
         waits(&mut driver, more),
-        [(Cause::Row, 1), (Cause::Share, 30)]
+        [(WaitCause::Row, 1), (WaitCause::Share, 30)]
     );
 }
 
@@ -161,23 +164,27 @@ fn a_pause_is_told_and_counted_apart() {
     driver.pause(b, true);
     let [runs, waits_outside] = [a, b].map(|id| driver.scheduler.explain(id).expect("it lives"));
     assert_eq!(
-        (runs.standing, runs.num_computed, runs.num_tokens),
-        (Standing::Suspended, 2, 3)
+        (runs.state, runs.num_computed, runs.num_tokens),
+        (RequestState::Suspended, 2, 3)
     );
     assert_eq!(
-        (waits_outside.standing, waits_outside.num_tokens),
-        (Standing::Suspended, 2)
+        (waits_outside.state, waits_outside.num_tokens),
+        (RequestState::Suspended, 2)
     );
     assert_eq!(
         [runs.cause, waits_outside.cause],
-        [Some(Cause::Suspended); 2]
+        [Some(WaitCause::Suspended); 2]
     );
     driver.now = 7;
     driver.pause(a, false);
     driver.pause(b, false);
     step_at(&mut driver, 9);
     driver.now = 12;
-    let expected = [(Cause::Step, 2), (Cause::Row, 3), (Cause::Suspended, 7)];
+    let expected = [
+        (WaitCause::Step, 2),
+        (WaitCause::Row, 3),
+        (WaitCause::Suspended, 7),
+    ];
     assert_eq!(waits(&mut driver, b), expected);
 }
 
@@ -222,15 +229,21 @@ fn a_clock_that_steps_back_adds_nothing() {
 
 #[test]
 fn the_wait_after_a_preemption_is_not_in_the_account() {
-    let mut driver = Driver::new(config(Policy::Continuous));
+    let mut driver = Driver::new(Config {
+        num_blocks: 1 + 4,
+        ..config(Policy::Continuous)
+    });
+    driver.add('B', 7, 9);
     let a = driver.add('A', 2, 9);
     driver.now = 5;
-    driver.failing_step(&[]);
+    while driver.load().num_preemptions == 0 {
+        driver.step();
+    }
     let waiting = driver.scheduler.explain(a).expect("it lives");
     assert_eq!(
-        (waiting.standing, waiting.num_computed),
-        (Standing::Waiting, 0)
+        (waiting.state, waiting.num_computed),
+        (RequestState::Waiting, 0)
     );
     driver.now = 50;
-    assert_eq!(waits(&mut driver, a), [(Cause::Step, 5)]);
+    assert_eq!(waits(&mut driver, a), [(WaitCause::Step, 5)]);
 }

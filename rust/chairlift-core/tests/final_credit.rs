@@ -148,7 +148,7 @@ fn finish(scheduler: &mut Scheduler) -> Vec<(u32, EndReason, usize)> {
         for event in &events.list {
             if let EventKind::Ended(end) = event.kind {
                 let end = &events.ends[end];
-                ends.push((event.index, end.reason.clone(), end.account.output_tokens));
+                ends.push((event.index, end.reason.clone(), end.stats.output_tokens));
             }
         }
         if !matches!(next, Next::Run(_)) {

@@ -1,4 +1,4 @@
-//! Random operations on pool, cache and scheduler; after each one everything must add up.
+//! Random operations on the scheduler; after each one everything must add up.
 
 mod driver;
 
@@ -6,30 +6,12 @@ use std::collections::BTreeMap;
 
 use chairlift_core::{
     KvGroup, NewRequest, RequestId,
-    block_pool::{BlockPool, NULL_BLOCK},
     events::{EndReason, Failure},
     policy::Policy,
-    prefix_cache::{Namespace, PrefixCache},
     scheduler::{Next, Sampled},
 };
 use driver::{Driver, config, expected_tokens};
 use proptest::prelude::*;
-
-/// Operations on a pool; numbers pick among what exists.
-#[derive(Clone, Debug)]
-enum PoolOp {
-    Allocate,
-    Share(usize),
-    Release(usize, bool),
-}
-
-fn pool_op() -> impl Strategy<Value = PoolOp> {
-    prop_oneof![
-        Just(PoolOp::Allocate),
-        any::<usize>().prop_map(PoolOp::Share),
-        (any::<usize>(), any::<bool>()).prop_map(|(i, blank)| PoolOp::Release(i, blank)),
-    ]
-}
 
 /// What a user does to a scheduler.
 #[derive(Clone, Debug)]
@@ -43,7 +25,7 @@ enum Op {
     },
     Step,
     FailedStep {
-        guilty: usize,
+        failing: usize,
     },
     BrokenRow,
     AbortInFlight(usize),
@@ -64,7 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
             }
         ),
         12 => Just(Op::Step),
-        1 => any::<usize>().prop_map(|guilty| Op::FailedStep { guilty }),
+        1 => any::<usize>().prop_map(|failing| Op::FailedStep { failing }),
         1 => Just(Op::BrokenRow),
         1 => any::<usize>().prop_map(Op::AbortInFlight),
         2 => any::<usize>().prop_map(Op::Abort),
@@ -76,14 +58,8 @@ fn op() -> impl Strategy<Value = Op> {
 fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![
         Just(Policy::Continuous),
-        (1..4_usize).prop_map(|batch_size| Policy::Dynamic {
-            batch_size,
-            window: 10
-        }),
-        (1..4_usize).prop_map(|batch_size| Policy::Static {
-            batch_size,
-            timeout: 40
-        }),
+        (1..4_usize, prop_oneof![Just(10), Just(40)])
+            .prop_map(|(size, patience)| Policy::Batched { size, patience }),
     ]
 }
 
@@ -111,9 +87,9 @@ impl Machine {
                 self.add(prompt, prefix, max_tokens, stop_early, deadline);
             }
             Op::Step => drop(self.driver.step()),
-            Op::FailedStep { guilty } => {
-                let guilty: Vec<_> = self.nth(guilty).into_iter().collect();
-                self.driver.failing_step(&guilty);
+            Op::FailedStep { failing } => {
+                let failing: Vec<_> = self.nth(failing).into_iter().collect();
+                self.driver.failing_step(&failing);
             }
             Op::BrokenRow => self.broken_row(),
             Op::AbortInFlight(i) => self.abort_in_flight(i),
@@ -243,64 +219,6 @@ impl Machine {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_block_of_a_pool_is_free_or_owned(ops in prop::collection::vec(pool_op(), 1..200)) {
-        let mut pool = BlockPool::new(12);
-        let mut owners = Vec::new();
-        for op in ops {
-            match op {
-                PoolOp::Allocate => {
-                    if let Some(block) = pool.allocate() {
-                        prop_assert!(block != NULL_BLOCK && !owners.contains(&block));
-                        owners.push(block);
-                    } else {
-                        prop_assert_eq!(pool.num_free(), 0);
-                    }
-                }
-                PoolOp::Share(i) => {
-                    let block = 1 + (i % 11) as u32;
-                    pool.share(block);
-                    owners.push(block);
-                }
-                PoolOp::Release(i, blank) => {
-                    if let Some(index) = i.checked_rem(owners.len()) {
-                        pool.release(owners.swap_remove(index), blank);
-                    }
-                }
-            }
-            prop_assert_eq!(pool.check_invariants(), Ok(()));
-            for block in 1..12 {
-                let count = owners.iter().filter(|&&owner| owner == block).count();
-                prop_assert_eq!(pool.num_references(block) as usize, count);
-            }
-        }
-    }
-
-    #[test]
-    fn a_cache_finds_exactly_what_was_published_last(
-        ops in prop::collection::vec((0..6_i32, 0..6_i32, 1..10_u32, any::<bool>()), 1..100),
-    ) {
-        let mut cache = PrefixCache::new([3; 32], 1, 10);
-        let root = cache.root(&Namespace::default());
-        let mut model: BTreeMap<(i32, i32), u32> = BTreeMap::new();
-        for (first, second, block, evict) in ops {
-            let tokens = [first, second];
-            let hash = root.next(&tokens);
-            if evict {
-                cache.evict(block);
-                model.retain(|_, known| *known != block);
-            } else {
-                cache.publish(0, block, hash, root, &tokens);
-                if !model.values().any(|&known| known == block) {
-                    model.entry((first, second)).or_insert(block);
-                }
-            }
-            prop_assert_eq!(cache.check_invariants(), Ok(()));
-            prop_assert_eq!(cache.lookup(0, hash, root, &tokens), model.get(&(first, second)).copied());
-            prop_assert_eq!(cache.num_published(), model.len());
-        }
-    }
 
     #[test]
     fn every_request_ends_once_with_its_own_tokens_and_nothing_leaks(

@@ -177,9 +177,9 @@ fn a_failed_step_takes_the_later_one_with_it() {
 
 #[test]
 fn a_batch_is_open_until_its_last_step_has_landed() {
-    let mut driver = Driver::new(pipelined(Policy::Static {
-        batch_size: 1,
-        timeout: 1000,
+    let mut driver = Driver::new(pipelined(Policy::Batched {
+        size: 1,
+        patience: 1000,
     }));
     let request = driver.add('A', 2, 5);
     driver.add('B', 2, 1);

@@ -20,9 +20,9 @@ fn continuous_batching_lets_requests_join_and_leave_at_every_step() {
 
 #[test]
 fn static_batching_waits_for_a_full_batch_and_for_its_longest_request() {
-    let mut driver = Driver::new(config(Policy::Static {
-        batch_size: 2,
-        timeout: 1000,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 2,
+        patience: 1000,
     }));
     driver.add('A', 2, 4);
     assert_eq!(driver.step(), "-", "half a batch waits");
@@ -38,9 +38,9 @@ fn static_batching_waits_for_a_full_batch_and_for_its_longest_request() {
 
 #[test]
 fn the_row_of_a_finished_request_stays_empty_until_its_static_batch_ends() {
-    let mut driver = Driver::new(config(Policy::Static {
-        batch_size: 2,
-        timeout: 1000,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 2,
+        patience: 1000,
     }));
     driver.add('A', 2, 3);
     driver.add('B', 2, 1);
@@ -55,9 +55,9 @@ fn the_row_of_a_finished_request_stays_empty_until_its_static_batch_ends() {
 
 #[test]
 fn a_partial_static_batch_goes_when_the_input_is_flushed() {
-    let mut driver = Driver::new(config(Policy::Static {
-        batch_size: 4,
-        timeout: 1000,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 4,
+        patience: 1000,
     }));
     driver.add('A', 2, 2);
     driver.scheduler.flush();
@@ -68,9 +68,9 @@ fn a_partial_static_batch_goes_when_the_input_is_flushed() {
 
 #[test]
 fn a_partial_static_batch_goes_after_its_timeout() {
-    let mut driver = Driver::new(config(Policy::Static {
-        batch_size: 4,
-        timeout: 1000,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 4,
+        patience: 1000,
     }));
     driver.now = 10;
     driver.add('A', 2, 1);
@@ -87,9 +87,9 @@ fn a_partial_static_batch_goes_after_its_timeout() {
 
 #[test]
 fn dynamic_batching_runs_when_full_or_when_the_oldest_has_waited_its_window() {
-    let mut driver = Driver::new(config(Policy::Dynamic {
-        batch_size: 2,
-        window: 50,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 2,
+        patience: 50,
     }));
     driver.add('A', 2, 2);
     assert_eq!(driver.step(), "-");
@@ -106,9 +106,9 @@ fn dynamic_batching_runs_when_full_or_when_the_oldest_has_waited_its_window() {
 
 #[test]
 fn a_batch_takes_its_rows_at_once_and_its_prompts_share_the_budget() {
-    let mut driver = Driver::new(config(Policy::Static {
-        batch_size: 3,
-        timeout: 1000,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 3,
+        patience: 1000,
     }));
     driver.add('A', 6, 2);
     driver.add('B', 6, 2);

@@ -14,7 +14,7 @@ use driver::{Driver, config, expected_tokens};
 const CONTINUOUS: Policy = Policy::Continuous;
 
 #[test]
-fn the_youngest_is_preempted_and_its_answer_does_not_change() {
+fn a_preempted_request_gives_the_same_answer() {
     let mut small = config(CONTINUOUS);
     small.num_blocks = 1 + 5;
     let mut driver = Driver::new(small);
@@ -35,7 +35,7 @@ fn the_youngest_is_preempted_and_its_answer_does_not_change() {
 }
 
 #[test]
-fn a_preempted_request_rejoins_before_those_who_never_ran() {
+fn a_preempted_request_resumes_before_fresh_ones() {
     let mut small = config(CONTINUOUS);
     small.num_blocks = 1 + 4;
     let mut driver = Driver::new(small);
@@ -50,17 +50,31 @@ fn a_preempted_request_rejoins_before_those_who_never_ran() {
 }
 
 #[test]
-fn who_comes_back_has_room_for_its_next_token() {
+fn a_preempted_request_resumes_only_with_room_for_its_next_token_and_those_of_others() {
     let mut small = config(CONTINUOUS);
-    small.num_blocks = 1 + 5;
+    small.num_blocks = 1 + 6;
     small.max_num_batched_tokens = 32;
     let mut driver = Driver::new(small);
-    driver.add('A', 7, 4);
-    driver.add('B', 7, 3);
-    assert_eq!(driver.step(), "A7* B7*");
-    driver.failing_step(&[]);
-    // Each has 8 tokens in two full blocks, and one block of five is left for the next token of one of them.
-    assert_eq!(driver.trace(), ["A8*", "A1*", "A1*", "B8*", "B1*"]);
+    let with_credit = |name: char, num_prompt: usize| NewRequest {
+        credit: Some(1),
+        ..NewRequest::new(vec![name as i32; num_prompt], 4)
+    };
+    driver.add('A', 7, 12);
+    let c = driver.add_request('C', with_credit('C', 3));
+    let b = driver.add_request('B', with_credit('B', 7));
+    assert_eq!(driver.step(), "A7* C3* B7*");
+    // B and C have no more credit. For its fourth block A takes those of B.
+    while driver.load().num_preemptions == 0 {
+        driver.step();
+    }
+    driver.scheduler.abort(0, c, EndReason::Cancelled);
+    driver.collect();
+    assert_eq!(driver.load().num_free_blocks, 2, "as many as B had");
+    driver.credit(b, 3);
+    // With these B would be preempted again as soon as A needs its fifth.
+    driver.trace();
+    assert_eq!(driver.load().num_preemptions, 1);
+    driver.assert_empty();
 }
 
 #[test]

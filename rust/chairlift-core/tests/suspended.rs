@@ -174,13 +174,13 @@ fn a_suspended_request_keeps_its_blocks_from_a_prompt_that_would_not_fit_even_so
 fn all_suspended_requests_together_block_nobody() {
     for policy in [
         CONTINUOUS,
-        Policy::Static {
-            batch_size: 2,
-            timeout: 1000,
+        Policy::Batched {
+            size: 2,
+            patience: 1000,
         },
-        Policy::Dynamic {
-            batch_size: 2,
-            window: 0,
+        Policy::Batched {
+            size: 2,
+            patience: 0,
         },
     ] {
         let mut narrow = config(policy);
@@ -205,9 +205,9 @@ fn all_suspended_requests_together_block_nobody() {
 
 #[test]
 fn a_suspended_row_belongs_to_its_batch_while_others_of_it_run() {
-    let mut driver = Driver::new(config(Policy::Static {
-        batch_size: 2,
-        timeout: 1000,
+    let mut driver = Driver::new(config(Policy::Batched {
+        size: 2,
+        patience: 1000,
     }));
     let a = driver.add_request('A', with_credit('A', 1, 9, 1));
     driver.add('B', 1, 4);

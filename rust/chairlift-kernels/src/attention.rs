@@ -5,6 +5,7 @@
 //! which numbers it holds, and [`kv_write`] writes them.
 
 pub mod attend;
+pub mod attention_work;
 pub mod kv_format;
 pub mod kv_layout;
 pub mod kv_write;

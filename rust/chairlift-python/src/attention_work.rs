@@ -1,6 +1,6 @@
 //! `attention_work`: the work lists of a step in the caller's buffers.
 
-use chairlift_core::attention_work::Cut;
+use chairlift_kernels::attention::attention_work::Cut;
 use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 

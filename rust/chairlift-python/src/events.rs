@@ -147,10 +147,10 @@ impl Events {
             EventKind::Ended(end) => {
                 let events::End {
                     reason,
-                    account,
+                    stats,
                     last,
                 } = &self.inner.ends[*end];
-                let account = Py::new(py, Account::from(account))?;
+                let account = Py::new(py, Account::from(stats))?;
                 if let EndReason::Failed(failure) = reason {
                     let reason = failure_name(*failure);
                     let event = FailedEvent {
@@ -182,19 +182,19 @@ impl Events {
     }
 }
 
-impl From<&chairlift_core::Account> for Account {
-    fn from(account: &chairlift_core::Account) -> Self {
+impl From<&chairlift_core::RequestStats> for Account {
+    fn from(stats: &chairlift_core::RequestStats) -> Self {
         Self {
-            prompt_tokens: account.prompt_tokens,
-            cached_tokens: account.cached_tokens,
-            output_tokens: account.output_tokens,
-            arrival: account.arrival,
-            first_scheduled: account.first_scheduled,
-            first_token: account.first_token,
-            finished: account.finished,
-            num_preemptions: account.num_preemptions,
-            num_recomputed_tokens: account.num_recomputed_tokens,
-            waits: waits::times(&account.waits),
+            prompt_tokens: stats.prompt_tokens,
+            cached_tokens: stats.cached_tokens,
+            output_tokens: stats.output_tokens,
+            arrival: stats.arrival,
+            first_scheduled: stats.first_scheduled,
+            first_token: stats.first_token,
+            finished: stats.finished,
+            num_preemptions: stats.num_preemptions,
+            num_recomputed_tokens: stats.num_recomputed_tokens,
+            waits: waits::times(&stats.wait_times),
         }
     }
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use chairlift_core::{
-    Config, KvGroup, NewRequest, RequestId,
+    Config, KvGroup, Namespace, NewRequest, RequestId,
     plan::Plan,
     policy::Policy,
-    prefix_cache::Namespace,
     scheduler::{self, Change, Next, Sampled, Schedule, StepId, Stopping},
     text::TextOptions,
 };
@@ -71,10 +70,13 @@ pub(crate) struct Scheduler {
 fn policy(name: &str, batch_size: usize, window: u64, timeout: u64) -> PyResult<Policy> {
     match name {
         "continuous" => Ok(Policy::Continuous),
-        "dynamic" => Ok(Policy::Dynamic { batch_size, window }),
-        "static" => Ok(Policy::Static {
-            batch_size,
-            timeout,
+        "dynamic" => Ok(Policy::Batched {
+            size: batch_size,
+            patience: window,
+        }),
+        "static" => Ok(Policy::Batched {
+            size: batch_size,
+            patience: timeout,
         }),
         _ => Err(error::ConfigError::new_err(format!(
             "policy: expected continuous, dynamic or static, got {name:?}"
@@ -309,10 +311,10 @@ impl Scheduler {
         Ok(self.take_events())
     }
 
-    fn fail(&mut self, now: u64, step: u64, guilty: Vec<u64>) -> PyResult<Events> {
-        let guilty: Vec<_> = guilty.iter().map(|&id| RequestId(id)).collect();
+    fn fail(&mut self, now: u64, step: u64, failing: Vec<u64>) -> PyResult<Events> {
+        let failing: Vec<_> = failing.iter().map(|&id| RequestId(id)).collect();
         self.inner
-            .fail(now, StepId(step), &guilty)
+            .fail(now, StepId(step), &failing)
             .map_err(error::step)?;
         Ok(self.take_events())
     }

@@ -1,12 +1,12 @@
 //! Why a request waits, as Python names it.
 
 use chairlift_core::{
-    Cause,
-    scheduler::{self, Standing},
+    WaitCause,
+    scheduler::{self, RequestState},
 };
 use pyo3::prelude::*;
 
-/// How a live request stands.
+/// What a live request does and waits for.
 #[pyclass(module = "chairlift._core", frozen, get_all)]
 pub(crate) struct Waiting {
     state: &'static str,
@@ -16,36 +16,36 @@ pub(crate) struct Waiting {
     num_tokens: usize,
 }
 
-impl From<scheduler::Waiting> for Waiting {
-    fn from(waiting: scheduler::Waiting) -> Self {
+impl From<scheduler::Explanation> for Waiting {
+    fn from(explanation: scheduler::Explanation) -> Self {
         Self {
-            state: match waiting.standing {
-                Standing::Waiting => "waiting",
-                Standing::Running => "running",
-                Standing::Suspended => "suspended",
+            state: match explanation.state {
+                RequestState::Waiting => "waiting",
+                RequestState::Running => "running",
+                RequestState::Suspended => "suspended",
             },
-            cause: waiting.cause.map(cause_name),
-            num_before: waiting.num_before,
-            num_computed_tokens: waiting.num_computed,
-            num_tokens: waiting.num_tokens,
+            cause: explanation.cause.map(cause_name),
+            num_before: explanation.num_before,
+            num_computed_tokens: explanation.num_computed,
+            num_tokens: explanation.num_tokens,
         }
     }
 }
 
-/// The times of an account, those that are not 0.
-pub(crate) fn times(waits: &chairlift_core::Waits) -> Vec<(&'static str, u64)> {
-    let times = Cause::ALL.map(|cause| (cause_name(cause), waits.get(cause)));
+/// Waiting times by cause, without causes of no time.
+pub(crate) fn times(times: &chairlift_core::WaitTimes) -> Vec<(&'static str, u64)> {
+    let times = WaitCause::ALL.map(|cause| (cause_name(cause), times.get(cause)));
     times.into_iter().filter(|&(_, time)| time > 0).collect()
 }
 
-fn cause_name(cause: Cause) -> &'static str {
+fn cause_name(cause: WaitCause) -> &'static str {
     match cause {
-        Cause::Step => "step",
-        Cause::Row => "row",
-        Cause::Blocks => "blocks",
-        Cause::Budget => "budget",
-        Cause::Policy => "policy",
-        Cause::Share => "share",
-        Cause::Suspended => "suspended",
+        WaitCause::Step => "step",
+        WaitCause::Row => "row",
+        WaitCause::Blocks => "blocks",
+        WaitCause::Budget => "budget",
+        WaitCause::Policy => "policy",
+        WaitCause::Share => "share",
+        WaitCause::Suspended => "suspended",
     }
 }

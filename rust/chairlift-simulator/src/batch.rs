@@ -6,7 +6,7 @@ use chairlift_core::plan::PlanView;
 
 use crate::{
     client::{Client, State},
-    crowd::{Crowd, Newcomer},
+    fair_share::{Newcomer, RowUsage},
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -17,18 +17,18 @@ pub(crate) struct Before {
     pub(crate) running: Vec<usize>,
     /// Who was suspended with a row and no step in flight, in order of admission; and those of them who gave it up.
     pub(crate) suspended: Vec<usize>,
-    gave_way: Vec<usize>,
+    preempted_idle: Vec<usize>,
     /// Somebody who may go on was preempted.
     pub(crate) has_preempted: bool,
     /// Who had how many rows.
-    pub(crate) crowd: Crowd,
+    pub(crate) row_usage: RowUsage,
     /// Who joins in the step.
     pub(crate) newcomers: Vec<Newcomer>,
 }
 
 impl Before {
-    pub(crate) fn has_given_way(&self) -> bool {
-        !self.gave_way.is_empty()
+    pub(crate) fn has_preempted_idle(&self) -> bool {
+        !self.preempted_idle.is_empty()
     }
 }
 
@@ -43,22 +43,22 @@ impl World {
         ensure!(!view.rows.is_empty(), "the step is empty");
         let is_idle = |index: &usize| self.clients[*index].is_idle();
         let suspended: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
-        let (mut victims, mut gave_way, mut followers) = (0, Vec::new(), Vec::new());
+        let (mut victims, mut preempted_idle, mut siblings) = (0, Vec::new(), Vec::new());
         for &row in view.freed_rows {
             let owner = self.rows[row as usize].take();
             let Some(owner) = owner else {
                 return Err(format!("row {row} is freed and was not used"));
             };
             let runs = self.clients[owner].state == State::Running;
-            if runs && self.clients[owner].follows {
-                self.clients[owner].roll_back();
+            if runs && self.clients[owner].waits_for_parent {
+                self.clients[owner].preempt();
                 self.running.retain(|&other| other != owner);
-                followers.push(owner);
+                siblings.push(owner);
                 continue;
             }
             if runs && suspended.contains(&owner) {
-                gave_way.push(owner);
-                self.tally.saw(Sight::GaveWay);
+                preempted_idle.push(owner);
+                self.tally.saw(Sight::IdlePreempted);
             } else if runs {
                 victims += 1;
             }
@@ -66,21 +66,22 @@ impl World {
                 self.preempt(owner)?;
             }
         }
-        for &index in &followers {
-            let leader = &self.clients[index - self.clients[index].index];
+        for &index in &siblings {
+            let parent = &self.clients[index - self.clients[index].index];
             ensure!(
-                leader.state == State::Waiting,
+                parent.state == State::Waiting,
                 "#{} loses the row of an answer that waits for its prompt",
-                leader.label
+                parent.label
             );
         }
-        self.tally.add(Sight::FamiliesBack, followers.len() as u64);
+        self.tally
+            .add(Sight::GroupsPreempted, siblings.len() as u64);
         let mut before = Before {
             running: self.runnable().collect(),
             suspended,
-            gave_way,
+            preempted_idle,
             has_preempted: victims > 0,
-            crowd: self.crowd(),
+            row_usage: self.row_usage(),
             newcomers: Vec::new(),
         };
         let mut num_joining = 0;
@@ -94,7 +95,7 @@ impl World {
         for index in joined {
             let waits = |other: &usize| self.clients[*other].state == State::Waiting;
             ensure!(
-                !self.following(index).iter().any(waits),
+                !self.waiting_siblings(index).iter().any(waits),
                 "#{} joins, and not all of its answers have a row",
                 self.clients[index].label
             );
@@ -132,16 +133,16 @@ impl World {
         let faults = &self.scenario.faults;
         let is_even = self.scenario.config.steps_in_flight == 1
             && (faults.accept_many, faults.draft) == (0, 0);
-        let rejoined = self.clients[index].rejoined;
+        let resumed_at = self.clients[index].resumed_at;
         // Nor was anybody changed meanwhile, who may need a block now.
-        let is_back = rejoined + 1 == self.tally.steps() && self.last_change < rejoined;
+        let is_back = resumed_at + 1 == self.tally.steps() && self.last_change < resumed_at;
         ensure!(
             !is_even || !is_back || is_suspended,
             "#{label} is preempted right after it came back"
         );
         self.keep(index);
         self.running.retain(|&other| other != index);
-        self.clients[index].roll_back();
+        self.clients[index].preempt();
         self.tally.saw(Sight::Preemptions);
         Ok(())
     }
@@ -168,8 +169,8 @@ impl World {
             answer as usize == self.clients[index].index,
             "answer {answer} of #{label} joins in the slot of another"
         );
-        if self.clients[index].follows {
-            return self.check_follower(index, row, start);
+        if self.clients[index].waits_for_parent {
+            return self.check_sibling(index, row, start);
         }
         ensure!(
             !before.has_preempted || self.attempt.is_repeated || self.attempt.is_unsettled,
@@ -183,10 +184,10 @@ impl World {
         if self.clients[index].joined {
             let first = self.first(Client::is_preempted);
             ensure!(first == Some(index), "#{label} comes back out of turn");
-            self.clients[index].rejoined = self.tally.steps();
+            self.clients[index].resumed_at = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;
-            *num_joining += 1 + self.following(index).len();
+            *num_joining += 1 + self.waiting_siblings(index).len();
             let is_earliest = self.first(Client::is_fresh) == Some(index);
             self.tally.add(Sight::Shares, u64::from(!is_earliest));
             self.shares.admit(&self.clients[index], start);
@@ -205,11 +206,11 @@ impl World {
     }
 
     /// An answer gets its row with the one that computes the prompt, whose last token it will compute again.
-    fn check_follower(&mut self, index: usize, row: usize, start: usize) -> Checked<usize> {
+    fn check_sibling(&mut self, index: usize, row: usize, start: usize) -> Checked<usize> {
         let client = &self.clients[index];
-        let (label, leader) = (client.label, &self.clients[index - client.index]);
+        let (label, parent) = (client.label, &self.clients[index - client.index]);
         ensure!(
-            leader.state == State::Running && start == client.answer.num_prompt - 1,
+            parent.state == State::Running && start == client.answer.num_prompt - 1,
             "an answer of #{label} joins at {start}, or without the one that computes its prompt"
         );
         let client = &mut self.clients[index];
@@ -246,21 +247,24 @@ impl World {
                     place > 0,
                     "the oldest running request #{label} is not in the step"
                 );
-                ensure!(pending != 1, "#{label} decodes and is not in the step");
+                ensure!(
+                    pending != 1 || client.is_rolled_back,
+                    "#{label} decodes and is not in the step"
+                );
             }
         }
         Ok(())
     }
 
     /// Suspended requests give way before anybody else does, the youngest first, and not for nothing.
-    pub(crate) fn check_giving_way(&self, before: &Before, view: &PlanView<'_>) -> Checked {
+    pub(crate) fn check_idle_preempted(&self, before: &Before, view: &PlanView<'_>) -> Checked {
         if self.scenario.config.steps_in_flight > 1 {
             return Ok(());
         }
         let mut stays = before.suspended.iter();
-        let stays = stays.rfind(|index| !before.gave_way.contains(index));
+        let stays = stays.rfind(|index| !before.preempted_idle.contains(index));
         let place = |index: &usize| before.suspended.iter().position(|other| other == index);
-        let first_victim = before.gave_way.iter().filter_map(place).min();
+        let first_victim = before.preempted_idle.iter().filter_map(place).min();
         if let Some(&index) = stays {
             let label = self.clients[index].label;
             ensure!(

@@ -160,10 +160,10 @@ impl World {
             self.clients[index].wait.suspend(latest, is_suspended);
             if was_suspended != is_suspended {
                 let sight = match (is_suspended, self.clients[index].state) {
-                    (true, State::Running) => Sight::ParkedInRow,
-                    (true, _) => Sight::ParkedOutside,
-                    (false, State::Running) => Sight::UnsuspendedInRow,
-                    (false, _) => Sight::UnsuspendedOutside,
+                    (true, State::Running) => Sight::SuspendedRunning,
+                    (true, _) => Sight::SuspendedWaiting,
+                    (false, State::Running) => Sight::ResumedRunning,
+                    (false, _) => Sight::ResumedWaiting,
                 };
                 self.tally.saw(sight);
             }

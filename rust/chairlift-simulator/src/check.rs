@@ -1,6 +1,6 @@
 //! The invariants that the world checks from outside, most of them at every event.
 
-use chairlift_core::{Account, Load};
+use chairlift_core::{Load, RequestStats};
 
 use crate::{
     client::{Client, State},
@@ -71,7 +71,7 @@ impl World {
         client.last_step = number;
         client.in_flight += 1;
         let wait = client.wait;
-        for other in self.following(index) {
+        for other in self.waiting_siblings(index) {
             self.clients[other].started = true;
             self.clients[other].wait = wait;
         }
@@ -80,7 +80,7 @@ impl World {
 
     /// An idle scheduler with no step in flight has nothing that could run, and says when that changes.
     pub(crate) fn check_idle(&mut self, wake_at: Option<u64>) -> Checked {
-        if !self.flights.is_empty() {
+        if !self.in_flight_steps.is_empty() {
             return Ok(());
         }
         let num_running = self.runnable().count();
@@ -153,7 +153,7 @@ impl World {
         for client in self.live.iter().map(|&index| &self.clients[index]) {
             match client.state {
                 _ if !client.is_suspended() => {}
-                State::Waiting if client.follows => {}
+                State::Waiting if client.waits_for_parent => {}
                 State::Running => suspended.1 += 1,
                 State::Waiting | State::Ended => suspended.0 += 1,
             }
@@ -169,7 +169,7 @@ impl World {
             prefix == expected,
             "(prefix queries, hits) are {prefix:?}, expected {expected:?}"
         );
-        if live == 0 && self.flights.is_empty() {
+        if live == 0 && self.in_flight_steps.is_empty() {
             let (free, all) = (load.num_free_blocks, load.num_blocks);
             ensure!(
                 free == all,
@@ -193,7 +193,8 @@ impl World {
     /// Counts that the world knows where no step is planned ahead.
     fn check_counts(&self, load: &Load) -> Checked {
         let waiting = self.live.iter().map(|&index| &self.clients[index]);
-        let waiting = waiting.filter(|client| client.state == State::Waiting && !client.follows);
+        let waiting =
+            waiting.filter(|client| client.state == State::Waiting && !client.waits_for_parent);
         let (tokens, expected) = (
             load.num_waiting_tokens,
             waiting
@@ -204,15 +205,12 @@ impl World {
             tokens == expected,
             "{tokens} tokens wait, expected {expected}"
         );
-        let (preemptions, expected) = (
-            load.num_preemptions,
-            self.tally.get(Sight::Preemptions) + self.tally.get(Sight::RolledBack),
-        );
+        let (preemptions, expected) = (load.num_preemptions, self.tally.get(Sight::Preemptions));
         ensure!(
             preemptions == expected,
             "{preemptions} preemptions are counted, expected {expected}"
         );
-        if self.flights.is_empty() {
+        if self.in_flight_steps.is_empty() {
             let config = &self.scenario.config;
             let running = self.running.iter().map(|&index| &self.clients[index]);
             let most: usize = running.map(|client| self.num_kept(client)).sum();
@@ -250,20 +248,20 @@ impl World {
 
     pub(crate) fn check_deep(&mut self) -> Checked {
         self.tally.saw(Sight::DeepChecks);
-        self.check_standings()?;
+        self.check_states()?;
         self.scheduler
             .check_invariants()
             .map_err(|violation| violation.0)
     }
 
-    pub(crate) fn check_account(&self, index: usize, account: &Account) -> Checked {
+    pub(crate) fn check_account(&self, index: usize, stats: &RequestStats) -> Checked {
         let client = &self.clients[index];
         let label = client.label;
         let counts = (
-            account.prompt_tokens,
-            account.output_tokens,
-            account.num_preemptions,
-            account.num_recomputed_tokens,
+            stats.prompt_tokens,
+            stats.output_tokens,
+            stats.num_preemptions,
+            stats.num_recomputed_tokens,
         );
         let num_prompt = if client.index == 0 {
             client.answer.num_prompt
@@ -281,36 +279,36 @@ impl World {
             counts == expected || !is_seen,
             "#{label} is billed (prompt, output, preemptions, recomputed) {counts:?}, expected {expected:?}"
         );
-        let times = (account.arrival, account.finished);
+        let times = (stats.arrival, stats.finished);
         ensure!(
             times == (client.arrival, self.now),
             "#{label} is billed for the times {times:?}"
         );
         ensure!(
-            account.cached_tokens == client.num_cached,
+            stats.cached_tokens == client.num_cached,
             "#{label} is billed {} cached tokens, expected {}",
-            account.cached_tokens,
+            stats.cached_tokens,
             client.num_cached
         );
         ensure!(
-            account.first_scheduled.is_some() == client.started,
-            "#{label} started, its account differs"
+            stats.first_scheduled.is_some() == client.started,
+            "#{label} started, its stats differs"
         );
-        self.check_waits(client, account)
+        self.check_waits(client, stats)
     }
 
     /// The bill of answers that end together by an error.
-    pub(crate) fn check_failed_account(&self, ended: &[usize], account: &Account) -> Checked {
+    pub(crate) fn check_failed_account(&self, ended: &[usize], stats: &RequestStats) -> Checked {
         if let &[index] = ended
             && self.clients[index].num_answers == 1
         {
-            return self.check_account(index, account);
+            return self.check_account(index, stats);
         }
         let clients = || ended.iter().map(|&index| &self.clients[index]);
         let firsts = clients().filter(|client| client.index == 0);
         let num_prompt: usize = firsts.map(|client| client.answer.num_prompt).sum();
         let num_output: usize = clients().map(|client| client.num_output).sum();
-        let counts = (account.prompt_tokens, account.output_tokens);
+        let counts = (stats.prompt_tokens, stats.output_tokens);
         ensure!(
             counts == (num_prompt, num_output),
             "answers are billed (prompt, output) {counts:?}, expected {:?}",
@@ -320,11 +318,12 @@ impl World {
     }
 
     /// The answers that wait for this one to compute the prompt.
-    pub(crate) fn following(&self, index: usize) -> Vec<usize> {
+    pub(crate) fn waiting_siblings(&self, index: usize) -> Vec<usize> {
         if self.clients[index].index > 0 {
             return Vec::new();
         }
         let live = self.answers(index);
-        live.filter(|&other| self.clients[other].follows).collect()
+        live.filter(|&other| self.clients[other].waits_for_parent)
+            .collect()
     }
 }

@@ -35,8 +35,8 @@ pub(crate) struct Client {
     /// Which answer of its request, and how many there are.
     pub(crate) index: usize,
     pub(crate) num_answers: usize,
-    /// Waits, with a row or without, for the first answer to compute the prompt.
-    pub(crate) follows: bool,
+    /// It waits, with a row or without, for its parent to compute the prompt.
+    pub(crate) waits_for_parent: bool,
     pub(crate) id: RequestId,
     pub(crate) arrival: u64,
     pub(crate) queue_deadline: Option<u64>,
@@ -58,7 +58,7 @@ pub(crate) struct Client {
     /// Tokens of it were scheduled at some time.
     pub(crate) started: bool,
     /// The step in which it came back after its last preemption.
-    pub(crate) rejoined: u64,
+    pub(crate) resumed_at: u64,
     /// The last step that names it, counted from 1.
     pub(crate) last_step: u64,
     /// Steps in flight that name it.
@@ -73,13 +73,15 @@ pub(crate) struct Client {
     pub(crate) num_kept: usize,
     pub(crate) is_kept: bool,
     /// Came back from host memory, and no step that names it has ended since.
-    pub(crate) comes_back: bool,
+    pub(crate) swaps_in: bool,
     /// Tokens whose KV is written, or will be by the steps in flight.
     pub(crate) num_computed: usize,
     /// What it was told may follow, for its next step; or what that step, in flight, takes of it.
     pub(crate) drafts: Vec<i32>,
     /// Its last step had drafts: the next plan says where its row goes on.
     pub(crate) is_moved: bool,
+    /// Its last step failed: the next plan says where its row begins again, behind what the prefix cache knows.
+    pub(crate) is_rolled_back: bool,
     /// Output tokens that were sampled, or will be by the steps in flight.
     pub(crate) num_sampled: usize,
     /// Output tokens delivered.
@@ -109,7 +111,7 @@ impl Client {
             label: arrival.label,
             index,
             num_answers: arrival.num_answers,
-            follows: index > 0,
+            waits_for_parent: index > 0,
             id,
             arrival: now,
             queue_deadline: after(arrival.queue_patience),
@@ -126,7 +128,7 @@ impl Client {
             state: State::Waiting,
             joined: false,
             started: false,
-            rejoined: 0,
+            resumed_at: 0,
             last_step: 0,
             in_flight: 0,
             num_preemptions: 0,
@@ -135,10 +137,11 @@ impl Client {
             num_recomputed: 0,
             num_kept: 0,
             is_kept: false,
-            comes_back: false,
+            swaps_in: false,
             num_computed: 0,
             drafts: Vec::new(),
             is_moved: false,
+            is_rolled_back: false,
             num_sampled: 0,
             num_output: 0,
             text: String::new(),
@@ -153,12 +156,18 @@ impl Client {
 
     /// Preempted and not back yet, and not suspended.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.state == State::Waiting && self.joined && !self.is_suspended() && !self.follows
+        self.state == State::Waiting
+            && self.joined
+            && !self.is_suspended()
+            && !self.waits_for_parent
     }
 
     /// Never in the batch, and not suspended.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.state == State::Waiting && !self.joined && !self.is_suspended() && !self.follows
+        self.state == State::Waiting
+            && !self.joined
+            && !self.is_suspended()
+            && !self.waits_for_parent
     }
 
     /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
@@ -182,7 +191,7 @@ impl Client {
 
     /// Says when the first token should be there, by somebody who knows how long its prompt takes.
     pub(crate) fn aim(&mut self, first_token_by: Option<u64>, costs: &CostModel) {
-        let prefill = costs.foretell(Work::of(0, self.answer.num_prompt)) as u64;
+        let prefill = costs.predict(Work::of(0, self.answer.num_prompt)) as u64;
         let start_by = first_token_by.map(|time| time.saturating_sub(prefill));
         let times = [start_by, self.queue_deadline];
         self.start_by = times.into_iter().flatten().min();
@@ -195,7 +204,7 @@ impl Client {
 
     /// Tokens that the next step can compute. The last token that the limits allow is never computed.
     pub(crate) fn num_pending(&self) -> usize {
-        if self.is_suspended() || self.follows {
+        if self.is_suspended() || self.waits_for_parent {
             return 0;
         }
         let most = self.answer.num_prompt + self.answer.limit - 1;
@@ -206,7 +215,7 @@ impl Client {
 
     /// Holds a row for nothing.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_suspended() && self.in_flight == 0 && !self.follows
+        self.is_suspended() && self.in_flight == 0 && !self.waits_for_parent
     }
 
     /// It ends with the event at hand.
@@ -230,15 +239,34 @@ impl Client {
         (self.state, self.joined, self.num_computed) = (State::Running, true, start);
     }
 
-    /// Row and blocks are gone; what was sampled in lost steps will be sampled again.
-    pub(crate) fn roll_back(&mut self) {
+    /// Row and blocks are gone.
+    pub(crate) fn preempt(&mut self) {
         self.state = State::Waiting;
-        if self.follows {
+        if self.waits_for_parent {
             return;
         }
-        self.leave_drafts();
-        (self.is_moved, self.comes_back) = (false, false);
+        self.lose_computed();
+        self.is_rolled_back = false;
         self.num_preemptions += 1;
+    }
+
+    /// The row stays, its blocks are gone: the step that named it has failed.
+    pub(crate) fn roll_back(&mut self) {
+        self.lose_computed();
+        self.is_rolled_back = true;
+    }
+
+    /// A row that was rolled back begins again.
+    pub(crate) fn restart(&mut self, start: usize) {
+        self.is_rolled_back = false;
+        self.num_recomputed += std::mem::take(&mut self.num_lost).saturating_sub(start);
+        self.num_computed = start;
+    }
+
+    /// What was sampled in lost steps will be sampled again.
+    fn lose_computed(&mut self) {
+        self.leave_drafts();
+        (self.is_moved, self.swaps_in) = (false, false);
         self.num_lost += self.num_computed;
         self.num_computed = 0;
         self.num_sampled = self.num_output;

@@ -25,7 +25,7 @@ impl World {
         let load = self.scheduler.load();
         let is_idle = |index: &usize| self.clients[*index].is_idle();
         let suspended: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
-        let num_rows = |index: usize| 1 + self.following(index).len();
+        let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
         let num_idle: usize = suspended.iter().map(|&index| num_rows(index)).sum();
         let num_busy = load.num_rows_held - num_idle;
         let is_full = num_tokens == config.max_num_batched_tokens
@@ -77,7 +77,7 @@ impl World {
     /// Whether the head of the queue has to leave free rows to others.
     fn keeps_rows(&mut self, head: usize) -> bool {
         let is_new = !self.clients[head].is_preempted();
-        let is_kept = is_new && self.crowd_that_keeps_rows_from(head).is_some();
+        let is_kept = is_new && self.usage_that_reserves_rows(head).is_some();
         self.tally.add(Sight::RowsKept, u64::from(is_kept));
         is_kept
     }

@@ -16,7 +16,7 @@ use crate::{
     world::{Checked, World, ensure},
 };
 
-/// Guesses of what follows, right ones and wrong ones, at times too many or none that are tokens.
+/// Guesses of the next tokens, right ones and wrong ones, at times too many or none that are tokens.
 pub(crate) fn draw(random: &mut Random, client: Option<&Client>, vocab_size: usize) -> Vec<i32> {
     let count = random.magnitude(1, 2 * MAX_DRAFTS);
     let is_right = random.pick(&[0, 512, 960, 1024, 1024]);
@@ -132,11 +132,11 @@ impl World {
             .iter()
             .map(|run| Work::of(run.start, run.end - run.start));
         let work = works.fold(Work::default(), Work::and);
-        let time = self.scheduler.costs().foretell(work);
+        let time = self.scheduler.costs().predict(work);
         let has_drafts = runs.iter().any(|run| run.num_drafts > 0);
         ensure!(
             !has_drafts || time <= budget as f64 + 1.0 + 1e-6 * time,
-            "a step with drafts is foretold to take {time:.0} of {budget} ns"
+            "a step with drafts is predicted to take {time:.0} of {budget} ns"
         );
         Ok(())
     }
@@ -150,6 +150,11 @@ impl World {
         let client = &mut self.clients[index];
         if !is_own || client.state != State::Running || answer as usize != client.index {
             return Ok(false);
+        }
+        if client.is_rolled_back {
+            client.restart(start as usize);
+            self.check_start(index, start as usize)?;
+            return Ok(true);
         }
         ensure!(
             std::mem::take(&mut client.is_moved),

@@ -57,7 +57,7 @@ impl fmt::Display for Event {
                 Outcome::Sampled { accept: 1 } => write!(f, "complete"),
                 Outcome::Sampled { accept } => write!(f, "complete, up to {accept} tokens a row"),
                 Outcome::NotFinite(labels) => write!(f, "complete, not finite: {labels:?}"),
-                Outcome::Failed(labels) => write!(f, "fail, guilty: {labels:?}"),
+                Outcome::Failed(labels) => write!(f, "fail, failing: {labels:?}"),
                 Outcome::Refused => write!(f, "reports that do not fit"),
             },
             Self::Flush => write!(f, "flush"),

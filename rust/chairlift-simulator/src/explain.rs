@@ -1,15 +1,15 @@
 //! Whether the scheduler says truly why somebody waits.
 
 use chairlift_core::{
-    Account, Cause, RequestId,
+    RequestId, RequestStats, WaitCause,
     policy::Policy,
-    scheduler::{Standing, Waiting},
+    scheduler::{Explanation, RequestState},
 };
 
 use crate::{
     client::{Client, State},
     random::mix,
-    spare_rows::num_spare_rows,
+    reserved_rows::num_reserved_rows,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -59,10 +59,12 @@ impl World {
     pub(crate) fn note_rows(&mut self) {
         let waiting = self.live.iter().copied();
         let waiting = waiting.filter(|&index| self.clients[index].state == State::Waiting);
-        let most = waiting.map(|index| 1 + self.following(index).len()).max();
+        let most = waiting
+            .map(|index| 1 + self.waiting_siblings(index).len())
+            .max();
         let num_rows = self.scenario.config.max_num_seqs;
         let num_kept = if self.has_tenants() {
-            num_spare_rows(num_rows)
+            num_reserved_rows(num_rows)
         } else {
             0
         };
@@ -71,7 +73,7 @@ impl World {
     }
 
     /// Everybody who is there is told how it stands, and nobody else.
-    pub(crate) fn check_standings(&mut self) -> Checked {
+    pub(crate) fn check_states(&mut self) -> Checked {
         let unknown = RequestId(mix(self.clients.len() as u64));
         ensure!(
             self.scheduler.explain(unknown).is_none(),
@@ -101,7 +103,7 @@ impl World {
             }
             // What a step planned ahead has preempted the world learns later.
             if self.scenario.config.steps_in_flight == 1 {
-                self.check_standing(index, &waiting)?;
+                self.check_state(index, &waiting)?;
             }
         }
         Ok(())
@@ -115,52 +117,51 @@ impl World {
         }
         let leads = self
             .answers(index)
-            .filter(|&index| !self.clients[index].follows);
+            .filter(|&index| !self.clients[index].waits_for_parent);
         leads.min_by_key(|&index| (self.clients[index].state == State::Running, index))
     }
 
-    fn check_cause(&self, client: &Client, waiting: &Waiting) -> Checked {
+    fn check_cause(&self, client: &Client, waiting: &Explanation) -> Checked {
         let label = client.label;
         let Some(cause) = waiting.cause else {
-            let runs = waiting.standing == Standing::Running;
+            let runs = waiting.state == RequestState::Running;
             ensure!(runs, "#{label} waits for nothing");
             return Ok(());
         };
         let is_possible = match cause {
-            Cause::Suspended => waiting.standing == Standing::Suspended,
-            _ if waiting.standing != Standing::Waiting => false,
-            Cause::Policy => self.scenario.config.policy != Policy::Continuous,
-            Cause::Row => self.rows_are_taken,
-            Cause::Share => self.has_tenants() && !client.joined,
-            Cause::Step | Cause::Blocks | Cause::Budget => true,
+            WaitCause::Suspended => waiting.state == RequestState::Suspended,
+            _ if waiting.state != RequestState::Waiting => false,
+            WaitCause::Policy => self.scenario.config.policy != Policy::Continuous,
+            WaitCause::Row => self.rows_are_taken,
+            WaitCause::Share => self.has_tenants() && !client.joined,
+            WaitCause::Step | WaitCause::Blocks | WaitCause::Budget => true,
         };
         ensure!(
             is_possible,
             "#{label} ({:?}) is told that it waits for {cause:?}",
-            waiting.standing
+            waiting.state
         );
         Ok(())
     }
 
-    fn check_standing(&self, index: usize, waiting: &Waiting) -> Checked {
+    fn check_state(&self, index: usize, waiting: &Explanation) -> Checked {
         let client = &self.clients[index];
         let label = client.label;
-        let standing = match client.state {
-            _ if client.is_suspended() => Standing::Suspended,
-            State::Running => Standing::Running,
-            State::Waiting | State::Ended => Standing::Waiting,
+        let state = match client.state {
+            _ if client.is_suspended() => RequestState::Suspended,
+            State::Running => RequestState::Running,
+            State::Waiting | State::Ended => RequestState::Waiting,
         };
         let counts = (waiting.num_computed, waiting.num_tokens);
-        let num_computed = if client.state == State::Running {
-            client.num_computed
-        } else {
-            0
+        let num_computed = match client.state {
+            State::Running => client.num_computed,
+            State::Waiting | State::Ended => 0,
         };
         let expected = (num_computed, client.answer.num_prompt + client.num_output);
         ensure!(
-            waiting.standing == standing && counts == expected,
-            "#{label} is told {:?} with (computed, all) tokens {counts:?}, expected {standing:?} with {expected:?}",
-            waiting.standing
+            waiting.state == state && counts == expected,
+            "#{label} is told {:?} with (computed, all) tokens {counts:?}, expected {state:?} with {expected:?}",
+            waiting.state
         );
         if client.is_fresh() {
             return self.check_position(index, waiting.num_before, self.live.len());
@@ -187,13 +188,15 @@ impl World {
     }
 
     /// The causes of a wait add up to it, and the times that the world can tell are right.
-    pub(crate) fn check_waits(&self, client: &Client, account: &Account) -> Checked {
+    pub(crate) fn check_waits(&self, client: &Client, stats: &RequestStats) -> Checked {
         // Whoever waits for another has waited as that one did.
-        let leader = self.live.iter().map(|&index| &self.clients[index]);
-        let mut leader = leader.filter(|other| other.id == client.id && other.index == 0);
-        let leader = leader.next().filter(|_| client.follows && !client.started);
-        let wait = &leader.unwrap_or(client).wait;
-        let (label, waits) = (client.label, &account.waits);
+        let parent = self.live.iter().map(|&index| &self.clients[index]);
+        let mut parent = parent.filter(|other| other.id == client.id && other.index == 0);
+        let parent = parent
+            .next()
+            .filter(|_| client.waits_for_parent && !client.started);
+        let wait = &parent.unwrap_or(client).wait;
+        let (label, waits) = (client.label, &stats.wait_times);
         let end = wait.start.unwrap_or(self.latest);
         let (total, expected) = (waits.total(), end - wait.arrival);
         ensure!(
@@ -206,31 +209,31 @@ impl World {
                 _ => 0,
             };
         ensure!(
-            waits.get(Cause::Suspended) == suspended,
+            waits.get(WaitCause::Suspended) == suspended,
             "#{label} was suspended for {suspended} ns, is billed {}",
-            waits.get(Cause::Suspended)
+            waits.get(WaitCause::Suspended)
         );
         let is_gated = self.scenario.config.policy != Policy::Continuous;
         ensure!(
-            is_gated || waits.get(Cause::Policy) == 0,
+            is_gated || waits.get(WaitCause::Policy) == 0,
             "#{label} waited at a gate that is always open"
         );
         ensure!(
-            self.has_tenants() || waits.get(Cause::Share) == 0,
+            self.has_tenants() || waits.get(WaitCause::Share) == 0,
             "#{label} waited for the only tenant's turn"
         );
         Ok(())
     }
 }
 
-fn sight(cause: Cause) -> Sight {
+fn sight(cause: WaitCause) -> Sight {
     match cause {
-        Cause::Step => Sight::ForStep,
-        Cause::Row => Sight::ForRow,
-        Cause::Blocks => Sight::ForBlocks,
-        Cause::Budget => Sight::ForBudget,
-        Cause::Policy => Sight::ForPolicy,
-        Cause::Share => Sight::ForShare,
-        Cause::Suspended => Sight::ForParked,
+        WaitCause::Step => Sight::ForStep,
+        WaitCause::Row => Sight::ForRow,
+        WaitCause::Blocks => Sight::ForBlocks,
+        WaitCause::Budget => Sight::ForBudget,
+        WaitCause::Policy => Sight::ForPolicy,
+        WaitCause::Share => Sight::ForShare,
+        WaitCause::Suspended => Sight::ForSuspended,
     }
 }

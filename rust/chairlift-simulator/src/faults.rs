@@ -77,7 +77,7 @@ impl Chooser {
             let by = random.magnitude(1, 1 << 36) as i64;
             return Event::Clock(if random.chance(256) { -by.min(64) } else { by });
         }
-        let in_flight = world.flights.len();
+        let in_flight = world.in_flight_steps.len();
         let may_plan = in_flight < world.scenario.config.steps_in_flight;
         let is_late = in_flight > 0 && random.chance(faults.late);
         if in_flight == 0 || (may_plan && (is_late || random.chance(768))) {
@@ -209,7 +209,7 @@ impl Chooser {
         let random = &mut self.random;
         let rate = random.pick(&[0, 128, 512, 1024]);
         let clients = world
-            .flights
+            .in_flight_steps
             .front()
             .map_or(&[][..], |flight| &flight.clients);
         let mut labels: Vec<_> = clients

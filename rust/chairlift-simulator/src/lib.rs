@@ -13,7 +13,8 @@
 //! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
 //! | `batch`, `conserve`, `check` | the invariants, seen from outside |
 //! | `drafts` | guesses of an answer's next tokens |
-//! | `family` | several answers to one prompt |
+//! | `sequence_group` | several sequences of one request |
+//! | `turns`, `shares`, `fair_share`, `reserved_rows` | the order of admission, told from outside |
 //! | `swap` | blocks of the preempted in host memory |
 //! | `explain` | why somebody waits, as told and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
@@ -24,21 +25,21 @@ mod change;
 mod check;
 mod client;
 mod conserve;
-mod crowd;
 mod device;
 mod drafts;
 mod event;
 mod explain;
-mod family;
+mod fair_share;
 mod faults;
 mod oracle;
 mod panics;
 mod random;
+mod reserved_rows;
 mod run;
 mod scenario;
+mod sequence_group;
 mod shares;
 mod shrink;
-mod spare_rows;
 mod step;
 mod swap;
 mod tally;

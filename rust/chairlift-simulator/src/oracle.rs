@@ -24,7 +24,7 @@ pub(crate) fn absorb(seen: u64, token: i32, position: usize) -> u64 {
     mix(seen ^ ((token as u64) << 32) ^ position as u64)
 }
 
-/// The token that follows what the KV groups see, in one of the answers.
+/// The token after what the KV groups see, in one of the sequences.
 pub(crate) fn sampled(views: impl Iterator<Item = u64>, index: usize, vocab_size: usize) -> i32 {
     let mixed = views.fold(index as u64, |all, view| mix(all ^ view));
     (mixed % vocab_size as u64) as i32

@@ -157,7 +157,7 @@ fn finish(world: &mut World, happen: &mut dyn FnMut(&mut World, Event) -> Checke
         live.all(|&index| world.clients[index].is_suspended())
     };
     let mut rounds = 0;
-    while !is_over(world) || !world.flights.is_empty() {
+    while !is_over(world) || !world.in_flight_steps.is_empty() {
         ensure!(
             rounds <= bound,
             "{} requests live after {bound} steps without a fault",
@@ -165,7 +165,7 @@ fn finish(world: &mut World, happen: &mut dyn FnMut(&mut World, Event) -> Checke
         );
         rounds += 1;
         happen(world, Event::Schedule)?;
-        if world.flights.len() == world.scenario.config.steps_in_flight
+        if world.in_flight_steps.len() == world.scenario.config.steps_in_flight
             || is_over(world)
             || rounds % 2 == 0
         {

@@ -30,7 +30,7 @@ pub(crate) struct Traffic {
     pub(crate) max_prompt: usize,
     pub(crate) max_output: usize,
     /// Different beginnings of prompts, of which requests share up to `max_shared` tokens.
-    pub(crate) num_families: usize,
+    pub(crate) num_prefixes: usize,
     pub(crate) max_shared: usize,
     pub(crate) num_tenants: usize,
     pub(crate) stops: Rate,
@@ -61,7 +61,7 @@ pub(crate) struct Faults {
     pub(crate) accept_many: Rate,
     /// A request is changed.
     pub(crate) change: Rate,
-    /// Somebody guesses what follows.
+    /// A client proposes drafts.
     pub(crate) draft: Rate,
 }
 
@@ -85,7 +85,7 @@ impl Scenario {
             } else {
                 random.magnitude(1, 2 * context)
             },
-            num_families: random.between(1, 4),
+            num_prefixes: random.between(1, 4),
             max_shared: random.between(0, context),
             num_tenants: random.between(1, 3),
             stops: sometimes(random, 512),
@@ -184,16 +184,15 @@ const BAD_SETTINGS: &[BadSetting] = &[
     ("steps_in_flight", |config| config.steps_in_flight = 0),
     ("steps_in_flight", |config| config.steps_in_flight = 3),
     ("batch_size", |config| {
-        config.policy = Policy::Static {
-            batch_size: 0,
-            timeout: 1,
+        config.policy = Policy::Batched {
+            size: 0,
+            patience: 1,
         }
     }),
     ("batch_size", |config| {
-        let batch_size = config.max_num_seqs + 1;
-        config.policy = Policy::Dynamic {
-            batch_size,
-            window: 1,
+        config.policy = Policy::Batched {
+            size: config.max_num_seqs + 1,
+            patience: 1,
         };
     }),
 ];
@@ -230,7 +229,7 @@ fn draw_config(random: &mut Random) -> Config {
     } else {
         random.magnitude(8, 256)
     };
-    let batch_size = random.between(1, max_num_seqs);
+    let size = random.between(1, max_num_seqs);
     let patience = random.magnitude(1, 1 << 16) as u64;
     let limited = random.chance(256);
     let step_budget = limited.then(|| random.magnitude(1, 1 << 16) as u64);
@@ -238,14 +237,7 @@ fn draw_config(random: &mut Random) -> Config {
     hash_key[..8].copy_from_slice(&random.next().to_le_bytes());
     Config {
         policy: match random.below(4) {
-            0 => Policy::Static {
-                batch_size,
-                timeout: patience,
-            },
-            1 => Policy::Dynamic {
-                batch_size,
-                window: patience,
-            },
+            0 | 1 => Policy::Batched { size, patience },
             _ => Policy::Continuous,
         },
         max_num_seqs,

@@ -58,7 +58,7 @@ impl Shrinker<'_> {
         self.attempt(scenario, events)
     }
 
-    /// Keeps scenario and events if they fail; what follows the failure is dropped.
+    /// Keeps scenario and events if they fail; events after the failure are dropped.
     fn attempt(&mut self, scenario: Scenario, events: &[Event]) -> bool {
         if self.events_left < events.len() {
             return false;

@@ -1,4 +1,4 @@
-//! Steps: what `schedule` plans is run and checked at once, what `update` and `fail` do is foretold.
+//! Steps: what `schedule` plans is run and checked at once, what `update` and `fail` do is predicted.
 
 use chairlift_core::{
     cost_model::Work,
@@ -8,19 +8,18 @@ use chairlift_core::{
 };
 
 use crate::{
-    client::State,
     device::RowRun,
     drafts::check_beside_drafts,
     tally::Sight,
     workload::Label,
-    world::{Attempt, Checked, Flight, World, ensure},
+    world::{Attempt, Checked, InFlightStep, World, ensure},
 };
 
 impl World {
     /// Plans a step and runs it.
     pub(crate) fn schedule(&mut self) -> Checked {
         self.tell_time();
-        let is_full = self.flights.len() >= self.scenario.config.steps_in_flight;
+        let is_full = self.in_flight_steps.len() >= self.scenario.config.steps_in_flight;
         if !is_full {
             self.owe_expired();
         }
@@ -47,7 +46,7 @@ impl World {
         match next {
             Next::Idle { wake_at } => {
                 self.tally.saw(Sight::Idle);
-                self.attempt.is_repeated |= !is_full && !self.flights.is_empty();
+                self.attempt.is_repeated |= !is_full && !self.in_flight_steps.is_empty();
                 self.idle = Some(next);
                 self.hash(wake_at.unwrap_or(1));
                 if self.takes_notes {
@@ -98,7 +97,7 @@ impl World {
             self.hash(word as u64);
         }
         self.tally.saw(Sight::Steps);
-        if !self.flights.is_empty() {
+        if !self.in_flight_steps.is_empty() {
             self.tally.saw(Sight::Pipelined);
         }
         let number = self.tally.steps();
@@ -124,14 +123,14 @@ impl World {
         let time_is_spent = self.check_time(&runs)?;
         self.check_time_of_drafts(&runs)?;
         let num_drafts: i32 = view.draft_counts.iter().sum();
-        let num_claimed = self.check_crowd(&before, &runs)?;
-        self.flights.push_back(Flight {
+        let num_claimed = self.check_deferred(&before, &runs)?;
+        self.in_flight_steps.push_back(InFlightStep {
             step,
             runs,
             clients: in_step,
             writes,
         });
-        self.check_giving_way(&before, &view)?;
+        self.check_idle_preempted(&before, &view)?;
         self.check_fairness(&before, number)?;
         if time_is_spent {
             return Ok(());
@@ -140,7 +139,7 @@ impl World {
         self.check_work_is_conserved(&before, num_tokens - num_claimed)
     }
 
-    /// A step is not foretold to take longer than it may, but for its decodes and one least chunk; gives whether no other
+    /// A step is not predicted to take longer than it may, but for its decodes and one least chunk; gives whether no other
     /// token fits. All without its drafts.
     fn check_time(&mut self, runs: &[RowRun]) -> Checked<bool> {
         let Some(budget) = self.scenario.config.step_budget else {
@@ -149,13 +148,13 @@ impl World {
         let count = |run: &RowRun| run.end - run.start - run.num_drafts;
         let works = runs.iter().map(|run| Work::of(run.start, count(run)));
         let costs = self.scheduler.costs();
-        let time = costs.foretell(works.fold(Work::default(), Work::and));
+        let time = costs.predict(works.fold(Work::default(), Work::and));
         let chunks = runs.iter().map(count);
         let num_chunked: usize = chunks.filter(|&count| count > 1).sum();
         let (most, rounding) = (budget as f64, 1.0 + 1e-6 * time);
         ensure!(
             time <= most + rounding || num_chunked <= LEAST_CHUNK,
-            "the step computes {num_chunked} tokens of prompts and is foretold to take {time:.0} of {budget} ns"
+            "the step computes {num_chunked} tokens of prompts and is predicted to take {time:.0} of {budget} ns"
         );
         let is_spent = time + costs.added(Work::of(0, 1)) > most - rounding;
         self.tally.add(Sight::TimeSpent, u64::from(is_spent));
@@ -164,7 +163,7 @@ impl World {
 
     /// Reports the oldest step in flight: each sampled row gives up to `accept` tokens, those of `not_finite` none.
     pub(crate) fn update(&mut self, accept: usize, not_finite: &[Label]) -> Checked {
-        let Some(flight) = self.flights.pop_front() else {
+        let Some(flight) = self.in_flight_steps.pop_front() else {
             return Ok(());
         };
         let changed = self.device.changed(&flight.writes);
@@ -186,7 +185,7 @@ impl World {
             if run.sampled.is_empty() {
                 let client = &mut self.clients[index];
                 client.in_flight = client.in_flight.saturating_sub(1);
-                client.comes_back = false;
+                client.swaps_in = false;
                 continue;
             }
             let first_slot = counts.len();
@@ -199,7 +198,7 @@ impl World {
             let num_taken = self.settle(index, run, num_finite, &flight.writes);
             let client = &mut self.clients[index];
             client.in_flight = client.in_flight.saturating_sub(1);
-            client.comes_back = false;
+            client.swaps_in = false;
             let is_over = !client.is_live() || client.is_ending();
             if is_over {
                 self.tally.saw(Sight::Overshoots);
@@ -263,51 +262,52 @@ impl World {
 
     /// The prompt is computed: whoever waits for it goes on from its last token.
     fn fork(&mut self, index: usize) {
-        for other in self.following(index) {
+        for other in self.waiting_siblings(index) {
             let client = &mut self.clients[other];
-            client.follows = false;
+            client.waits_for_parent = false;
             client.num_computed = client.answer.num_prompt - 1;
             self.tally.saw(Sight::Forks);
         }
     }
 
     /// The oldest step fails, and with it those behind it, which read what it wrote.
-    pub(crate) fn fail(&mut self, guilty: &[Label]) -> Checked {
-        let Some(oldest) = self.flights.front().map(|flight| flight.step) else {
+    pub(crate) fn fail(&mut self, failing: &[Label]) -> Checked {
+        let Some(oldest) = self.in_flight_steps.front().map(|flight| flight.step) else {
             return Ok(());
         };
         self.tally.saw(Sight::FailedSteps);
-        let mut guilty_ids = Vec::new();
-        for flight in std::mem::take(&mut self.flights) {
+        let mut failing_ids = Vec::new();
+        for flight in std::mem::take(&mut self.in_flight_steps) {
             self.device.scribble(flight.writes.iter().copied());
             for &index in &flight.clients {
                 let client = &mut self.clients[index];
                 client.leave_drafts();
                 client.in_flight = 0;
-                if !client.is_live() || client.state == State::Waiting || client.due.is_some() {
+                if !client.is_live() || client.is_rolled_back || client.due.is_some() {
                     continue;
                 }
-                if guilty.contains(&client.label) {
-                    guilty_ids.push(client.id);
-                    self.tally.saw(Sight::Guilty);
+                if failing.contains(&client.label) {
+                    failing_ids.push(client.id);
+                    self.tally.saw(Sight::Failing);
                     self.owe_failure(index, Failure::StepFailed);
                     continue;
                 }
                 self.roll_back(index);
             }
         }
+        self.last_change = self.tally.steps();
         self.roll_back_returning();
-        self.forget_kept();
+        self.forget_swapped();
         self.device.scribble_host();
         self.scheduler
-            .fail(self.now, oldest, &guilty_ids)
+            .fail(self.now, oldest, &failing_ids)
             .map_err(|error| error.to_string())
     }
 
     /// Reports that do not fit are refused and change nothing.
     pub(crate) fn misreport(&mut self) -> Checked {
         let before = self.scheduler.load();
-        let oldest = self.flights.front();
+        let oldest = self.in_flight_steps.front();
         let num_samples = oldest.map_or(0, |flight| {
             let runs = flight.runs.iter();
             runs.map(|run| run.sampled.len()).sum()
@@ -353,7 +353,11 @@ impl World {
             self.scheduler.fail(self.now, unknown, &[]).is_err(),
             "an unknown step fails"
         );
-        if let Some(newest) = self.flights.back().filter(|newest| newest.step != step) {
+        if let Some(newest) = self
+            .in_flight_steps
+            .back()
+            .filter(|newest| newest.step != step)
+        {
             ensure!(
                 self.scheduler.fail(self.now, newest.step, &[]).is_err(),
                 "a step fails before an older one"

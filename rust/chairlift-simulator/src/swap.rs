@@ -31,7 +31,7 @@ impl World {
     }
 
     /// A step has failed: nothing in host memory is trusted.
-    pub(crate) fn forget_kept(&mut self) {
+    pub(crate) fn forget_swapped(&mut self) {
         for &index in &self.live {
             let client = &mut self.clients[index];
             self.tally
@@ -60,22 +60,22 @@ impl World {
             "#{label} does not read the cache and joins at {start}"
         );
         (client.num_kept, client.is_kept) = (0, false);
-        client.comes_back = is_back;
-        self.tally.add(Sight::CameBack, u64::from(is_back));
+        client.swaps_in = is_back;
+        self.tally.add(Sight::SwappedBack, u64::from(is_back));
         self.tally.add(
-            Sight::CameBackAmid,
+            Sight::SwappedBackMidBlock,
             u64::from(!start.is_multiple_of(config.block_size)),
         );
         Ok(())
     }
 
-    /// Who came back and was in no step yet waits again if one fails: its blocks may not have come.
+    /// Who came back and was in no step yet begins again if one fails: its blocks may not have come.
     pub(crate) fn roll_back_returning(&mut self) {
         let returning = self.running.iter().copied();
         let returning: Vec<_> = returning
             .filter(|&index| {
                 let client = &self.clients[index];
-                client.comes_back && client.is_live() && client.due.is_none()
+                client.swaps_in && client.is_live() && client.due.is_none()
             })
             .collect();
         for index in returning {
@@ -83,16 +83,10 @@ impl World {
         }
     }
 
-    /// It waits again with those who follow it, and computes everything again.
+    /// It keeps its row and computes everything again.
     pub(crate) fn roll_back(&mut self, index: usize) {
         self.clients[index].roll_back();
         self.tally.saw(Sight::RolledBack);
-        let mut back = self.following(index);
-        for &other in &back {
-            self.clients[other].roll_back();
-        }
-        back.push(index);
-        self.running.retain(|other| !back.contains(other));
     }
 
     /// Host blocks that those who wait hold at most.

@@ -7,7 +7,7 @@ use chairlift_core::policy::Policy;
 use crate::{
     batch::Before,
     client::Client,
-    spare_rows::num_spare_rows,
+    reserved_rows::num_reserved_rows,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -28,25 +28,24 @@ impl World {
         ensure!(!waits, "#{label} joins before a preempted request");
         if num_joining == 0 {
             // A step in flight names rows that are not back, even if all who had them have ended.
-            let gate = self.gate_opens(!before.running.is_empty() || !self.flights.is_empty());
+            let gate =
+                self.gate_opens(!before.running.is_empty() || !self.in_flight_steps.is_empty());
             ensure!(
                 gate.is_some_and(|time| time <= self.now),
                 "#{label} joins though the policy's gate is closed"
             );
         }
-        if let Policy::Static { batch_size, .. } | Policy::Dynamic { batch_size, .. } =
-            self.scenario.config.policy
-        {
-            let num_rows = num_joining + 1 + self.following(index).len();
+        if let Policy::Batched { size, .. } = self.scenario.config.policy {
+            let num_rows = num_joining + 1 + self.waiting_siblings(index).len();
             ensure!(
-                num_joining == 0 || num_rows <= batch_size,
+                num_joining == 0 || num_rows <= size,
                 "more than a batch joins"
             );
         }
         let tenant = self.clients[index].tenant;
         if self.scenario.config.steps_in_flight > 1 || !before.suspended.is_empty() {
             // Which rows are free the world learns later.
-            let is_kept = num_spare_rows(self.scenario.config.max_num_seqs) > 0;
+            let is_kept = num_reserved_rows(self.scenario.config.max_num_seqs) > 0;
             let first = self.first_fresh(|other| other == tenant || !is_kept);
             ensure!(first == Some(index), "#{label} joins out of turn");
             return Ok(());
@@ -56,7 +55,7 @@ impl World {
             "#{label} joins out of turn"
         );
         ensure!(
-            self.crowd_that_keeps_rows_from(index).is_none(),
+            self.usage_that_reserves_rows(index).is_none(),
             "#{label} takes a row that is kept for tenants below their share"
         );
         let has_passed = self.first_fresh(|_| true) != Some(index);
@@ -123,17 +122,14 @@ impl World {
             .collect();
         let arrivals = fresh.iter().map(|&index| self.clients[index].arrival);
         let oldest = arrivals.min()?;
-        let (batch_size, patience) = match self.scenario.config.policy {
-            Policy::Continuous => return Some(0),
-            Policy::Dynamic { batch_size, window } => (batch_size, window),
-            Policy::Static {
-                batch_size,
-                timeout,
-            } => (batch_size, timeout),
+        let Policy::Batched { size, patience } = self.scenario.config.policy else {
+            return Some(0);
         };
         let was_flushed = fresh.iter().any(|&index| index < self.flushed_before);
-        let rows = fresh.iter().map(|&index| 1 + self.following(index).len());
-        let is_ready = rows.sum::<usize>() >= batch_size || was_flushed;
+        let rows = fresh
+            .iter()
+            .map(|&index| 1 + self.waiting_siblings(index).len());
+        let is_ready = rows.sum::<usize>() >= size || was_flushed;
         let due = oldest.saturating_add(patience);
         (!batch_is_open).then_some(if is_ready { 0 } else { due })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use chairlift_core::{Config, NewRequest, prefix_cache::Namespace, text::TextOptions};
+use chairlift_core::{Config, Namespace, NewRequest, text::TextOptions};
 
 use crate::{
     change::draw_priority,
@@ -45,8 +45,8 @@ pub(crate) struct Arrival {
     pub(crate) flaw: Option<Flaw>,
     pub(crate) num_prompt: usize,
     pub(crate) num_answers: usize,
-    /// Requests of one family share beginnings: of their prompts the first `shared` tokens.
-    pub(crate) family: u8,
+    /// Requests with one prefix share beginnings: of their prompts the first `shared` tokens.
+    pub(crate) prefix: u8,
     pub(crate) shared: usize,
     pub(crate) max_tokens: usize,
     pub(crate) min_tokens: usize,
@@ -115,7 +115,7 @@ impl Arrival {
             } else {
                 1
             },
-            family: random.below(traffic.num_families) as u8,
+            prefix: random.below(traffic.num_prefixes) as u8,
             shared: random.between(0, traffic.max_shared),
             max_tokens,
             min_tokens: if random.chance(256) {
@@ -188,7 +188,7 @@ impl Arrival {
     fn prompt(&self, config: &Config) -> Vec<i32> {
         let token = |position: usize| {
             let stream = if position < self.shared {
-                u64::from(self.family)
+                u64::from(self.prefix)
             } else {
                 1000 + u64::from(self.label)
             };
@@ -222,14 +222,14 @@ impl fmt::Display for Arrival {
         let Self {
             label,
             num_prompt,
-            family,
+            prefix,
             shared,
             max_tokens,
             ..
         } = self;
         write!(f, "add #{label}: prompt {num_prompt}")?;
         if *shared > 0 {
-            write!(f, " (first {} of family {family})", shared.min(num_prompt))?;
+            write!(f, " (first {} of prefix {prefix})", shared.min(num_prompt))?;
         }
         write!(f, ", max_tokens {max_tokens}")?;
         if self.num_answers > 1 {

@@ -43,7 +43,7 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 /// A step in flight.
-pub(crate) struct Flight {
+pub(crate) struct InFlightStep {
     pub(crate) step: StepId,
     pub(crate) runs: Vec<RowRun>,
     /// Index of each run's client.
@@ -84,7 +84,7 @@ pub(crate) struct World {
     pub(crate) last_change: u64,
     /// The client that each row was last assigned to, until the row is freed.
     pub(crate) rows: Vec<Option<usize>>,
-    pub(crate) flights: VecDeque<Flight>,
+    pub(crate) in_flight_steps: VecDeque<InFlightStep>,
     /// Clients before this one were there at the last flush.
     pub(crate) flushed_before: usize,
     owed: Vec<usize>,
@@ -130,7 +130,7 @@ impl World {
             attempt: Attempt::default(),
             last_change: 0,
             rows: vec![None; config.max_num_seqs],
-            flights: VecDeque::new(),
+            in_flight_steps: VecDeque::new(),
             flushed_before: 0,
             owed: Vec::new(),
             num_prefix_queries: 0,
@@ -153,7 +153,9 @@ impl World {
         self.note = None;
         self.idle = None;
         self.tally.saw(Sight::Events);
-        if !self.flights.is_empty() && !matches!(event, Event::Schedule | Event::Complete(_)) {
+        if !self.in_flight_steps.is_empty()
+            && !matches!(event, Event::Schedule | Event::Complete(_))
+        {
             self.tally.saw(Sight::Late);
         }
         match event {
@@ -164,7 +166,7 @@ impl World {
             Event::Schedule => self.schedule()?,
             Event::Complete(Outcome::Sampled { accept }) => self.update(*accept, &[])?,
             Event::Complete(Outcome::NotFinite(labels)) => self.update(1, labels)?,
-            Event::Complete(Outcome::Failed(guilty)) => self.fail(guilty)?,
+            Event::Complete(Outcome::Failed(failing)) => self.fail(failing)?,
             Event::Complete(Outcome::Refused) => self.misreport()?,
             Event::Flush => {
                 self.tally.saw(Sight::Flushes);
@@ -233,7 +235,7 @@ impl World {
                 self.by_label.insert(arrival.label, index);
                 self.tally.saw(Sight::Accepted);
                 let is_one = arrival.num_answers == 1;
-                self.tally.add(Sight::Families, u64::from(!is_one));
+                self.tally.add(Sight::Groups, u64::from(!is_one));
                 ensure!(
                     added.slots.len() == arrival.num_answers,
                     "{} answers have {} slots",

@@ -9,11 +9,10 @@ use std::sync::{
 
 use bolero::{check, generator::*};
 use chairlift_core::{
-    Config, KvGroup, NewRequest, RefusalReason, Scheduler,
+    Config, KvGroup, Namespace, NewRequest, RefusalReason, Scheduler,
     events::Events,
     plan::Plan,
     policy::Policy,
-    prefix_cache::Namespace,
     scheduler::{Next, Sampled},
     text::{TextOptions, TokenTable},
 };

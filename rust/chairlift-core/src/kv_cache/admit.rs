@@ -1,4 +1,4 @@
-//! Joining: the columns that a request begins with, and the promise of the rest.
+//! Admission: the columns that a request begins with, and the promise of the rest.
 //!
 //! ```text
 //! new           [ known | known | promised ...                 ]   from the prefix cache, shared
@@ -7,11 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{KvCache, swap::HostBlock};
-use crate::{
-    block_pool::{BlockId, NULL_BLOCK},
-    block_table::BlockTable,
-};
+use super::{KvCache, block_table::BlockTable};
+use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
 
 /// Where a column of a KV group comes from.
 #[derive(Clone, Copy)]
@@ -23,7 +20,7 @@ enum Source {
     Host(HostBlock),
 }
 
-/// The columns that a request joins with; of each its KV groups, one after another.
+/// The columns that a request begins with; of each its KV groups, one after another.
 struct Start {
     num_columns: usize,
     sources: Vec<Source>,
@@ -39,7 +36,7 @@ impl Start {
 }
 
 impl KvCache {
-    /// Computed tokens with which a request joins whose first `num_hits` columns the prefix cache knows.
+    /// Computed tokens with which a request begins whose first `num_hits` columns the prefix cache knows.
     pub(crate) fn start(&self, table: &BlockTable, num_hits: usize) -> usize {
         table.swapped.num_tokens.max(num_hits * self.block_size)
     }
@@ -63,7 +60,7 @@ impl KvCache {
         if promise + self.num_taken(&start) + headroom > self.num_available() {
             return false;
         }
-        // Before anything is allocated, which takes what nobody owns.
+        // Before anything is allocated, which takes blocks without owners.
         start.known().for_each(|block| self.pool.share(block));
         for (i, &source) in start.sources.iter().enumerate() {
             let block = match source {
@@ -85,7 +82,7 @@ impl KvCache {
             .take_while(|column| column.iter().all(is_known))
             .count();
         table.num_columns = start.num_columns;
-        table.is_news = true;
+        table.is_dirty = true;
         table.promised = promise;
         self.promised += promise;
         self.forget_swapped(table);
@@ -104,7 +101,7 @@ impl KvCache {
         let start = self.beginning(table, tokens, num_hits);
         let needed = self.promise(&start, tokens.len()) + self.num_taken(&start) + headroom;
         let mut available = self.num_available();
-        // Owners that stay. A hit has the one who asks, too: it cannot be had twice.
+        // Owners that stay. A hit gets the new owner, too: it cannot be had twice.
         let mut owners: BTreeMap<BlockId, u32> = BTreeMap::new();
         for block in start.known() {
             owners.insert(block, self.pool.num_references(block) + 1);
@@ -150,7 +147,7 @@ impl KvCache {
         }
     }
 
-    /// Blocks that a request needs for so many tokens beside those that it joins with, at a time.
+    /// Blocks that a request needs for so many tokens beside those that it begins with, at a time.
     fn promise(&self, start: &Start, num_tokens: usize) -> usize {
         let left = num_tokens.div_ceil(self.block_size) - start.num_columns;
         let needed = |group: usize| {
@@ -163,7 +160,7 @@ impl KvCache {
         (0..self.groups.len()).map(needed).sum()
     }
 
-    /// Free blocks that it joins with: new ones, and known ones that nobody owns.
+    /// Free blocks that it begins with: new ones, and known ones without owners.
     fn num_taken(&self, start: &Start) -> usize {
         let is_taken = |source: &&Source| match **source {
             Source::Unseen => false,

@@ -1,21 +1,34 @@
 //! The invariants of the KV memory, executable.
 
-use super::KvCache;
+use super::{KvCache, block_table::BlockTable};
 use crate::{
-    block_pool::{BlockId, NULL_BLOCK},
-    block_table::BlockTable,
     error::{Violation, ensure},
+    ids::{BlockId, NULL_BLOCK},
 };
+
+/// A block table and what its owner has computed.
+#[derive(Clone, Copy)]
+pub(crate) struct TableUse<'a> {
+    /// Of the owner, for messages.
+    pub(crate) id: u64,
+    pub(crate) table: &'a BlockTable,
+    pub(crate) num_computed: usize,
+    pub(crate) num_tokens: usize,
+    /// No step in flight may write to it.
+    pub(crate) is_settled: bool,
+}
 
 impl KvCache {
     /// The pool, the cache and the tables agree.
     pub(crate) fn check_invariants<'a>(
         &self,
-        tables: impl Iterator<Item = &'a BlockTable>,
+        uses: impl Iterator<Item = TableUse<'a>>,
     ) -> Result<(), Violation> {
         self.pool.check_invariants()?;
         self.prefix_cache.check_invariants()?;
-        let tables: Vec<_> = tables.collect();
+        let uses: Vec<_> = uses.collect();
+        self.check_uses(&uses)?;
+        let tables: Vec<_> = uses.iter().map(|table_use| table_use.table).collect();
         self.check_host(tables.iter().copied())?;
         let mut references = vec![0; self.pool.num_blocks() + 1];
         let mut promised = 0;
@@ -62,6 +75,46 @@ impl KvCache {
             self.promised,
             self.pool.num_free()
         );
+        Ok(())
+    }
+
+    /// Each table has the blocks of what is computed, and none that it writes to is another's.
+    fn check_uses(&self, uses: &[TableUse<'_>]) -> Result<(), Violation> {
+        // Owners that will copy a block before they write to it.
+        let mut copying = vec![0; self.pool.num_blocks() + 1];
+        for block in uses.iter().flat_map(|owner| owner.table.shared_tail()) {
+            copying[block as usize] += 1;
+        }
+        for owner in uses {
+            let (id, table, num_computed) = (owner.id, owner.table, owner.num_computed);
+            let columns = table.num_columns();
+            ensure!(
+                columns * self.block_size >= num_computed,
+                "request {id} has too few blocks"
+            );
+            ensure!(
+                !owner.is_settled || columns == num_computed.div_ceil(self.block_size),
+                "request {id} has {columns} columns for {num_computed} tokens"
+            );
+            let outstanding = self.outstanding(table, owner.num_tokens);
+            ensure!(
+                table.promised <= outstanding,
+                "request {id} is promised {} blocks and needs {outstanding}",
+                table.promised
+            );
+            // Only full columns are shared: a block is written by its only owner.
+            for column in num_computed / self.block_size..columns {
+                for group in 0..self.num_groups() {
+                    let block = table.block(group, column);
+                    let owners = self.pool.num_references(block);
+                    // Owners that copy a column before they write to it read what is written already.
+                    ensure!(
+                        table.shares_tail || owners == 1 + copying[block as usize],
+                        "request {id} writes to a block with {owners} owners"
+                    );
+                }
+            }
+        }
         Ok(())
     }
 }

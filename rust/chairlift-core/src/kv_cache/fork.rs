@@ -1,16 +1,13 @@
-//! Answers that share the blocks of their prompt, and copy the last of them before they write to it.
+//! Sequences that share the blocks of their prompt, and copy the last of them before they write to it.
 
-use super::KvCache;
-use crate::{
-    block_pool::{BlockId, NULL_BLOCK},
-    block_table::BlockTable,
-};
+use super::{KvCache, block_table::BlockTable};
+use crate::ids::{BlockId, NULL_BLOCK};
 
 impl KvCache {
     /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;
     /// a column that is not full is copied when it is first written.
     pub(crate) fn fork(&mut self, from: &BlockTable, table: &mut BlockTable, num_tokens: usize) {
-        debug_assert_eq!(table.num_columns(), 0, "a follower starts without blocks");
+        debug_assert_eq!(table.num_columns(), 0, "a sibling starts without blocks");
         let num_columns = num_tokens.div_ceil(self.block_size);
         let groups = self.groups.iter().zip(&from.groups);
         for (columns, (group, from)) in table.groups.iter_mut().zip(groups) {
@@ -34,7 +31,7 @@ impl KvCache {
         tail.any(|block| self.pool.num_references(block) > 1)
     }
 
-    /// Whoever owns the last column alone keeps it; until it is written again the cache does not know it.
+    /// The only owner of the last column keeps it; until it is written again the cache does not know it.
     pub(super) fn copy_tail(&mut self, table: &mut BlockTable) {
         for columns in &mut table.groups {
             let tail = columns.blocks.last_mut();

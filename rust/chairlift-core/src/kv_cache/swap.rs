@@ -3,50 +3,29 @@
 //! ```text
 //! device   [ 5 | 6 | 7 | 8, part ]   preempted: copied out (`swap_out` of the plan), then given back
 //! host     [ 0 | 3 | 1 | 2, part ]   while it waits
-//! device   [ 9 | 4 | 5 | 6, part ]   joins: copied back (`swap_in`), and goes on where it was
+//! device   [ 9 | 4 | 5 | 6, part ]   resumes: copied back (`swap_in`), and goes on where it was
 //! ```
 //!
 //! A plan's copies run in this order: all that go out, all that come in, and only then anything is written. So a block may
 //! be given out again in the same plan. A host block may not: the copies of one direction run in any order.
 
-use super::KvCache;
+use std::vec::Drain;
+
+use super::{
+    KvCache,
+    block_table::{BlockTable, Swapped},
+};
 use crate::{
-    block_pool::BlockId,
-    block_table::BlockTable,
     error::{Violation, ensure},
-    plan::Plan,
+    ids::{BlockId, HostBlock},
 };
 
-/// Names a block of the host's pool.
-pub(super) type HostBlock = u32;
-
-/// What a request without blocks has in host memory.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Swapped {
-    /// Its first so many tokens are computed.
-    pub(crate) num_tokens: usize,
-    num_columns: usize,
-    /// Of each KV group the last columns: those before are behind its window.
-    groups: Vec<Vec<HostBlock>>,
-}
-
-impl Swapped {
-    pub(super) fn block(&self, group: usize, column: usize) -> HostBlock {
-        let blocks = &self.groups[group];
-        blocks[column + blocks.len() - self.num_columns]
-    }
-
-    pub(super) fn blocks(&self) -> impl Iterator<Item = HostBlock> + '_ {
-        self.groups.iter().flatten().copied()
-    }
-}
-
-/// The host's pool, and copies that no plan has told yet.
+/// The host's pool, and copies that no plan has yet.
 #[derive(Clone, Debug)]
 pub(super) struct HostPool {
     num_blocks: usize,
     free: Vec<HostBlock>,
-    /// Free once a plan has told the copies.
+    /// Free once a plan has the copies.
     returned: Vec<HostBlock>,
     /// Source and target.
     outs: Vec<(BlockId, HostBlock)>,
@@ -75,6 +54,12 @@ impl HostPool {
             self.returned.extend(blocks);
         }
     }
+}
+
+/// Copies between the device and host memory.
+pub(crate) struct Swaps<'a> {
+    pub(crate) outs: Drain<'a, (BlockId, HostBlock)>,
+    pub(crate) ins: Drain<'a, (HostBlock, BlockId)>,
 }
 
 impl KvCache {
@@ -109,22 +94,20 @@ impl KvCache {
         self.host.give_back(swapped.blocks());
     }
 
-    /// Forgets the copies that no plan has told: their requests are forgotten, too.
+    /// Forgets the copies that no plan has: what their requests have in host memory is forgotten, too.
     pub(crate) fn forget_swaps(&mut self) {
         self.host.outs.clear();
         self.host.ins.clear();
         self.host.free.append(&mut self.host.returned);
     }
 
-    /// Tells a plan the copies since the last.
-    pub(crate) fn tell_swaps(&mut self, plan: &mut Plan) {
-        for (source, target) in self.host.outs.drain(..) {
-            plan.swap_out(source, target);
-        }
-        for (source, target) in self.host.ins.drain(..) {
-            plan.swap_in(source, target);
-        }
+    /// Takes the copies since the last call, which the next plan makes: source and target.
+    pub(crate) fn take_swaps(&mut self) -> Swaps<'_> {
         self.host.free.append(&mut self.host.returned);
+        Swaps {
+            outs: self.host.outs.drain(..),
+            ins: self.host.ins.drain(..),
+        }
     }
 
     pub(crate) fn num_free_host(&self) -> usize {

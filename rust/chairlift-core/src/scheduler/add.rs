@@ -1,18 +1,18 @@
-//! The door: what a request must be to be queued.
+//! What a request must be to be queued.
 
 use super::Scheduler;
 use crate::{
-    Nanos,
     cost_model::Work,
     error::{Refusal, RefusalReason},
-    request::{NewRequest, ROOM_AHEAD, Request, RequestId, Slot, State, add_credit},
+    ids::{Nanos, RequestId, Slot},
+    request::{NewRequest, Origin, ROOM_AHEAD, Request, State, add_credit},
 };
 
 /// A request is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
     pub request: RequestId,
-    /// Of its answers, in order.
+    /// Of its sequences, in order.
     pub slots: Vec<Slot>,
     /// Requests before it in the queue; with several tenants as if they took turns.
     pub queue_position: usize,
@@ -24,7 +24,7 @@ impl Scheduler {
     /// # Errors
     /// A refusal leaves nothing behind.
     pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
-        self.waits.pass(now);
+        self.wait_clock.advance(now);
         self.check_request(&new)?;
         let slots = self.take_slots(new.num_answers)?;
         let ids: Vec<_> = slots.iter().map(|&slot| self.new_id(slot)).collect();
@@ -38,35 +38,35 @@ impl Scheduler {
         let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
         let credit = new.credit;
         let num_prompt = new.prompt.len();
-        let mut leader = Request::new(request, now, new, self.max_context_len, table, tenant);
-        leader.start_by = start_by;
-        leader.num_followers = slots.len() - 1;
+        let mut parent = Request::new(request, now, new, self.max_context_len, table, tenant);
+        parent.start_by = start_by;
+        parent.num_siblings = slots.len() - 1;
         let share = |index: usize| {
             let num_answers = slots.len() as u64;
             let over = |credit: u64| u64::from((index as u64) < credit % num_answers);
             let share = credit.map(|credit| credit / num_answers + over(credit));
             share.map_or(usize::MAX, |share| add_credit(num_prompt, share))
         };
-        leader.credit_end = share(0);
+        parent.credit_end = share(0);
         for index in 1..slots.len() {
-            let mut follower = leader.clone();
-            (follower.id, follower.index) = (ids[index], index as u32);
-            (follower.leader, follower.num_followers) = (Some(slot), 0);
-            (follower.account.prompt_tokens, follower.credit_end) = (0, share(index));
-            follower.state = State::Following;
+            let mut sibling = parent.clone();
+            (sibling.id, sibling.index) = (ids[index], index as u32);
+            (sibling.parent, sibling.num_siblings) = (Some(slot), 0);
+            (sibling.stats.prompt_tokens, sibling.credit_end) = (0, share(index));
+            sibling.state = State::WithParent;
             self.queue.shares.enter_again(tenant);
-            self.requests[slots[index] as usize] = Some(follower);
+            self.requests[slots[index] as usize] = Some(sibling);
         }
         if slots.len() > 1 {
-            self.num_following += slots.len() - 1;
-            self.families.insert(request, slots.clone());
+            self.num_with_parent += slots.len() - 1;
+            self.groups.insert(request, slots.clone());
         }
-        if !leader.is_suspended() {
+        if !parent.is_suspended() {
             self.queue.arrive(tenant);
         }
-        let queue_position = self.queue.num_before(tenant, leader.place());
-        self.requests[slot as usize] = Some(leader);
-        self.wait(slot);
+        let queue_position = self.queue.num_before(tenant, parent.place());
+        self.requests[slot as usize] = Some(parent);
+        self.wait(slot, Origin::Fresh);
         self.compact_deadlines();
         Ok(Added {
             request,
@@ -87,7 +87,7 @@ impl Scheduler {
         queue_deadline: Option<Nanos>,
         first_token_by: Option<Nanos>,
     ) -> Option<Nanos> {
-        let prefill = self.costs.foretell(Work::of(0, num_prompt)) as Nanos;
+        let prefill = self.costs.predict(Work::of(0, num_prompt)) as Nanos;
         let start_by = first_token_by.map(|time| time.saturating_sub(prefill));
         [queue_deadline, start_by].into_iter().flatten().min()
     }
@@ -146,7 +146,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Slots for so many answers; the cap of the queue counts them.
+    /// Slots for so many sequences; the cap of the queue counts them.
     fn take_slots(&mut self, num_answers: usize) -> Result<Vec<Slot>, Refusal> {
         let most = self.config.max_queued_requests;
         if self.num_waiting() + num_answers > most {
@@ -161,6 +161,6 @@ impl Scheduler {
         }
         let slots = (0..num_answers).map(|_| self.free_slots.pop());
         let slots = slots.collect::<Option<Vec<_>>>();
-        Ok(slots.expect("invariant: who waits or has a row has a slot"))
+        Ok(slots.expect("invariant: a waiting or running sequence has a slot"))
     }
 }

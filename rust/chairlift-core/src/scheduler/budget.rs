@@ -8,8 +8,8 @@
 //! ```
 
 use crate::{
-    Nanos,
     cost_model::{CostModel, Work},
+    ids::Nanos,
 };
 
 /// Tokens of the step's first chunk at least, however little time there is.
@@ -34,7 +34,7 @@ impl Budget {
     ) -> Self {
         Self {
             tokens: tokens - decodes.tokens as usize,
-            time: time.map(|time| time as f64 - costs.foretell(decodes)),
+            time: time.map(|time| time as f64 - costs.predict(decodes)),
             has_chunk: false,
         }
     }

@@ -2,10 +2,8 @@
 
 use super::{Scheduler, live};
 use crate::{
-    Nanos,
-    config::after,
     error::UnknownRequest,
-    request::{RequestId, Slot},
+    ids::{Nanos, RequestId, Slot},
 };
 
 /// What `Scheduler::change` does to a request; what is not set stays as it is.
@@ -63,16 +61,16 @@ impl Scheduler {
         request: RequestId,
         change: Change,
     ) -> Result<(), UnknownRequest> {
-        self.waits.pass(now);
-        let answers = self.answers(request);
-        if answers.is_empty() {
+        self.wait_clock.advance(now);
+        let sequences = self.sequences(request);
+        if sequences.is_empty() {
             return Err(UnknownRequest(request.0));
         }
-        for &slot in &answers {
-            self.change_answer(slot, &change);
+        for &slot in &sequences {
+            self.change_sequence(slot, &change);
         }
-        self.deal_credit(&answers, change.credit);
-        for slot in answers.into_iter().rev() {
+        self.deal_credit(&sequences, change.credit);
+        for slot in sequences.into_iter().rev() {
             if let Some(reason) = live(&mut self.requests, slot).limit_reached() {
                 self.end_early(now, slot, reason);
             }
@@ -81,10 +79,10 @@ impl Scheduler {
         Ok(())
     }
 
-    fn change_answer(&mut self, slot: Slot, change: &Change) {
+    fn change_sequence(&mut self, slot: Slot, change: &Change) {
         // Its place in the queue depends on what changes, and whether it has one.
         let was_suspended = live(&mut self.requests, slot).is_suspended();
-        let waits = self.stop_waiting(slot);
+        let origin = self.stop_waiting(slot);
         if let Some(schedule) = change.schedule {
             self.set_schedule(slot, schedule);
         }
@@ -94,7 +92,7 @@ impl Scheduler {
         if let Some(stopping) = &change.stopping {
             self.set_stopping(slot, stopping.clone());
         }
-        self.wait_again(slot, was_suspended, waits);
+        self.wait_again(slot, was_suspended, origin);
     }
 
     fn set_stopping(&mut self, slot: Slot, new: Stopping) {
@@ -112,8 +110,8 @@ impl Scheduler {
 
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {
         let request = live(&mut self.requests, slot);
-        let (arrival, num_prompt) = (request.account.arrival, request.num_prompt);
-        let time = |delay: Option<Nanos>| delay.map(|delay| after(arrival, delay));
+        let (arrival, num_prompt) = (request.arrival, request.num_prompt);
+        let time = |delay: Option<Nanos>| delay.map(|delay| arrival.saturating_add(delay));
         let (queue_deadline, first_token_by) =
             (time(new.queue_timeout), time(new.time_to_first_token));
         let start_by = self.start_by(num_prompt, queue_deadline, first_token_by);
@@ -123,7 +121,7 @@ impl Scheduler {
             (&mut request.queue_deadline, new.queue_timeout),
             (&mut request.deadline, new.time_limit),
         ] {
-            let time = delay.map(|delay| after(arrival, delay));
+            let time = delay.map(|delay| arrival.saturating_add(delay));
             if let Some(time) = time.filter(|_| time != *deadline) {
                 self.deadlines.push(time, request.owner);
             }

@@ -3,7 +3,8 @@
 use super::{Scheduler, slot_of};
 use crate::{
     error::{Violation, ensure},
-    request::{Request, State},
+    kv_cache::TableUse,
+    request::{Origin, Request, State},
 };
 
 impl Scheduler {
@@ -13,21 +14,22 @@ impl Scheduler {
     /// Describes the first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), Violation> {
         let requests = || self.requests.iter().flatten();
-        self.kv
-            .check_invariants(requests().map(|request| &request.table))?;
+        let uses = requests().map(|request| TableUse {
+            id: request.id.0,
+            table: &request.table,
+            num_computed: request.num_computed,
+            num_tokens: request.tokens.len(),
+            is_settled: request.in_flight == 0 && request.parent.is_none(),
+        });
+        self.kv.check_invariants(uses)?;
         self.rows
             .check_invariants(requests().filter_map(Request::row))?;
         self.check_slots()?;
-        self.check_families()?;
+        self.check_groups()?;
         self.check_queue()?;
         self.check_running()?;
-        // Owners that will copy a block before they write to it.
-        let mut copying = vec![0; self.kv.pool.num_blocks() + 1];
-        for block in requests().flat_map(|request| request.table.shared_tail()) {
-            copying[block as usize] += 1;
-        }
         for request in requests() {
-            self.check_request_state(request, &copying)?;
+            self.check_request_state(request)?;
         }
         Ok(())
     }
@@ -47,30 +49,30 @@ impl Scheduler {
         Ok(())
     }
 
-    fn check_families(&self) -> Result<(), Violation> {
-        let answers = self.requests.iter().flatten().filter(|r| r.is_live());
-        for answer in answers {
+    fn check_groups(&self) -> Result<(), Violation> {
+        let sequences = self.requests.iter().flatten().filter(|r| r.is_live());
+        for answer in sequences {
             let id = answer.id.0;
-            let family = self.families.get(&answer.owner);
-            let num_followers = family.into_iter().flatten().filter(|&&slot| {
+            let group = self.groups.get(&answer.owner);
+            let num_siblings = group.into_iter().flatten().filter(|&&slot| {
                 let other = self.requests[slot as usize].as_ref();
-                let leader = other.and_then(|other| other.leader);
-                leader.is_some_and(|slot| {
-                    let leader = self.requests[slot as usize].as_ref();
-                    leader.is_some_and(|leader| leader.id == answer.id)
+                let parent = other.and_then(|other| other.parent);
+                parent.is_some_and(|slot| {
+                    let parent = self.requests[slot as usize].as_ref();
+                    parent.is_some_and(|parent| parent.id == answer.id)
                 })
             });
             ensure!(
-                num_followers.count() == answer.num_followers,
-                "answer {id} counts those who follow it wrong"
+                num_siblings.count() == answer.num_siblings,
+                "answer {id} counts its siblings wrong"
             );
             ensure!(
-                answer.leader.is_none() || answer.in_flight == 0,
-                "answer {id} follows another and is in a step"
+                answer.parent.is_none() || answer.in_flight == 0,
+                "answer {id} waits for its parent and is in a step"
             );
             let is_alone = answer.owner == answer.id;
             ensure!(
-                family.map_or(is_alone, |slots| {
+                group.map_or(is_alone, |slots| {
                     let mut slots = slots.iter();
                     slots.any(|&slot| {
                         let other = self.requests[slot as usize].as_ref();
@@ -80,13 +82,13 @@ impl Scheduler {
                 "answer {id} is not listed among those of its request"
             );
         }
-        let listed: usize = self.families.values().map(Vec::len).sum();
+        let listed: usize = self.groups.values().map(Vec::len).sum();
         let requests = self.requests.iter().flatten().filter(|r| r.is_live());
-        let of_many = requests.filter(|r| self.families.contains_key(&r.owner));
+        let of_many = requests.filter(|r| self.groups.contains_key(&r.owner));
         let num_answers = of_many.count();
         ensure!(
             listed == num_answers,
-            "{num_answers} answers of several live, {listed} are listed"
+            "{num_answers} sequences of several live, {listed} are listed"
         );
         Ok(())
     }
@@ -97,20 +99,24 @@ impl Scheduler {
             let id = place.request();
             let slot = slot_of(&self.requests, id);
             let request = slot.and_then(|slot| self.requests[slot as usize].as_ref());
-            let Some(request) = request.filter(|request| request.state == State::Waiting) else {
+            let Some(request) =
+                request.filter(|request| matches!(request.state, State::Waiting(_)))
+            else {
                 return Err(Violation(format!("{id:?} is queued and does not wait")));
             };
+            let is_fresh = request.origin() == Some(Origin::Fresh);
             ensure!(
-                request.place() == place && request.is_new() == is_new,
+                request.place() == place && is_fresh == is_new,
                 "{id:?} has a wrong place"
             );
             num_preempted += usize::from(request.is_preempted());
         }
-        let (mut num_queued, mut num_outside) = (0, 0);
+        let (mut num_queued, mut num_suspended) = (0, 0);
         let requests = self.requests.iter().flatten();
         let num_live = requests.filter(|request| request.is_live()).count();
-        for request in self.requests.iter().flatten().filter(|r| r.waits()) {
-            let is_queued = request.state == State::Waiting;
+        let waits = |request: &&Request| request.origin().is_some();
+        for request in self.requests.iter().flatten().filter(waits) {
+            let is_queued = matches!(request.state, State::Waiting(_));
             let id = request.id.0;
             ensure!(
                 is_queued != request.is_suspended(),
@@ -119,16 +125,16 @@ impl Scheduler {
             *(if is_queued {
                 &mut num_queued
             } else {
-                &mut num_outside
+                &mut num_suspended
             }) += 1;
             num_tokens += request.tokens.len();
         }
-        let follows = |request: &&Request| request.state == State::Following;
-        let num_following = self.requests.iter().flatten().filter(follows).count();
+        let follows = |request: &&Request| request.state == State::WithParent;
+        let num_with_parent = self.requests.iter().flatten().filter(follows).count();
         for (what, counted, expected) in [
             ("are queued", self.queue.len(), num_queued),
-            ("wait outside the queue", self.num_outside, num_outside),
-            ("follow another", self.num_following, num_following),
+            ("wait outside the queue", self.num_suspended, num_suspended),
+            ("wait for a parent", self.num_with_parent, num_with_parent),
             ("are preempted", self.queue.num_preempted(), num_preempted),
             ("have a share", self.queue.shares.num_live(), num_live),
             ("tokens wait", self.num_waiting_tokens, num_tokens),
@@ -153,7 +159,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn check_request_state(&self, request: &Request, copying: &[u32]) -> Result<(), Violation> {
+    fn check_request_state(&self, request: &Request) -> Result<(), Violation> {
         let id = request.id.0;
         let named = self.in_flight.iter().flat_map(|step| &step.items);
         let named = named.filter(|item| {
@@ -190,13 +196,13 @@ impl Scheduler {
             "request {id} lives and may have no more tokens"
         );
         match request.state {
-            State::Waiting | State::Suspended => ensure!(
-                request.table.num_columns() == 0 && request.table.promised() == 0,
+            State::Waiting(_) | State::Suspended(_) => ensure!(
+                request.table.is_empty(),
                 "request {id} waits and owns blocks"
             ),
-            State::Following => ensure!(
-                request.leader.is_some() && request.table.num_columns() == 0,
-                "request {id} follows nobody, or owns blocks"
+            State::WithParent => ensure!(
+                request.parent.is_some() && request.table.is_empty(),
+                "request {id} waits for no parent, or owns blocks"
             ),
             State::Running { .. } => ensure!(
                 request.num_computed + usize::from(request.in_flight == 0)
@@ -208,37 +214,6 @@ impl Scheduler {
                 ensure!(
                     request.in_flight > 0,
                     "request {id} has ended and is still here"
-                );
-            }
-        }
-        let block_size = self.config.block_size;
-        let columns = request.table.num_columns();
-        ensure!(
-            columns * block_size >= request.num_computed,
-            "request {id} has too few blocks"
-        );
-        ensure!(
-            request.in_flight > 0
-                || columns == request.num_computed.div_ceil(block_size)
-                || request.leader.is_some(),
-            "request {id} has {columns} columns for {} tokens",
-            request.num_computed
-        );
-        let outstanding = self.kv.outstanding(&request.table, request.tokens.len());
-        ensure!(
-            request.table.promised() <= outstanding,
-            "request {id} is promised {} blocks and needs {outstanding}",
-            request.table.promised()
-        );
-        // Only full columns are shared: whoever writes a block is its only owner.
-        for column in request.num_computed / block_size..columns {
-            for group in 0..self.kv.num_groups() {
-                let block = request.table.block(group, column);
-                let owners = self.kv.pool.num_references(block);
-                // Those who copy a column before they write to it read what is written already.
-                ensure!(
-                    request.table.shares_tail || owners == 1 + copying[block as usize],
-                    "request {id} writes to a block with {owners} owners"
                 );
             }
         }

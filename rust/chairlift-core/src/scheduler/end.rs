@@ -2,37 +2,36 @@
 
 use super::{Scheduler, live};
 use crate::{
-    Nanos,
-    events::{EndReason, Failure},
-    request::{Account, RequestId, Slot, State},
+    events::{EndReason, Failure, RequestStats},
+    ids::{Nanos, RequestId, Slot},
+    request::State,
 };
 
 impl Scheduler {
     /// Ends what is due: requests that waited too long to start, and requests out of time.
     pub(super) fn expire(&mut self, now: Nanos) {
         while let Some(request) = self.deadlines.pop_due(now) {
-            for slot in self.answers(request).into_iter().rev() {
-                if self.is_answer(slot, request) {
-                    self.expire_answer(now, slot);
+            for slot in self.sequences(request).into_iter().rev() {
+                if self.is_sequence_of(slot, request) {
+                    self.expire_sequence(now, slot);
                 }
             }
         }
         self.sweep();
     }
 
-    pub(super) fn expire_answer(&mut self, now: Nanos, slot: Slot) {
+    pub(super) fn expire_sequence(&mut self, now: Nanos, slot: Slot) {
         let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
         let request = live(&mut self.requests, slot);
-        let started = request.account.first_scheduled.is_some();
         if due(request.deadline) {
             self.end_early(now, slot, EndReason::TimeLimit);
-        } else if due(request.queue_deadline) && !started {
+        } else if due(request.queue_deadline) && !request.has_started {
             self.end_early(now, slot, EndReason::Failed(Failure::QueueTimeout));
         }
     }
 
-    /// The slot still has an answer of this request.
-    pub(super) fn is_answer(&self, slot: Slot, owner: RequestId) -> bool {
+    /// The slot still has a sequence of this request.
+    pub(super) fn is_sequence_of(&self, slot: Slot, owner: RequestId) -> bool {
         let request = self.requests[slot as usize].as_ref();
         request.is_some_and(|request| request.owner == owner && request.is_live())
     }
@@ -45,64 +44,64 @@ impl Scheduler {
             request
                 .text
                 .finish(&self.token_table, &mut self.events.text);
-            self.events.tokens(request.answer(), start, &[], 0);
+            self.events.tokens(request.event_key(), start, &[], 0);
         }
         self.end(now, slot, reason);
     }
 
-    /// The one way out: emits the last event of an answer. An error ends all answers of its request.
+    /// The one way out: emits the last event of a sequence. An error ends all sequences of its request.
     pub(super) fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
         let request = live(&mut self.requests, slot);
-        let (owner, answer) = (request.owner, request.answer());
+        let (owner, answer) = (request.owner, request.event_key());
         if !matches!(reason, EndReason::Failed(_)) {
             let unspent = request.unspent_credit();
             let ends_all = matches!(reason, EndReason::Cancelled | EndReason::TimeLimit);
-            let (account, last) = self.close(now, slot);
-            self.events.end(answer, reason, account, last);
+            let (stats, last) = self.close(now, slot);
+            self.events.end(answer, reason, stats, last);
             if !last && !ends_all {
-                let others = self.answers(owner);
+                let others = self.sequences(owner);
                 self.deal_credit(&others, unspent);
             }
             return;
         }
-        let mut answers = self.answers(owner);
-        answers.retain(|&other| other != slot);
-        answers.push(slot);
-        // Whoever follows goes before the one that it follows.
-        answers.sort_by_key(|&slot| live(&mut self.requests, slot).leader.is_none());
-        let mut account = live(&mut self.requests, slot).account;
-        (account.prompt_tokens, account.cached_tokens) = (0, 0);
-        account.finished = now;
-        for other in answers {
+        let mut sequences = self.sequences(owner);
+        sequences.retain(|&other| other != slot);
+        sequences.push(slot);
+        // Siblings that wait for their parent end before it.
+        sequences.sort_by_key(|&slot| live(&mut self.requests, slot).parent.is_none());
+        let mut stats = live(&mut self.requests, slot).stats;
+        (stats.prompt_tokens, stats.cached_tokens) = (0, 0);
+        stats.finished = now;
+        for other in sequences {
             let ended = self.close(now, other).0;
-            account.prompt_tokens += ended.prompt_tokens;
-            account.cached_tokens += ended.cached_tokens;
-            account.output_tokens += ended.output_tokens;
+            stats.prompt_tokens += ended.prompt_tokens;
+            stats.cached_tokens += ended.cached_tokens;
+            stats.output_tokens += ended.output_tokens;
             if other == slot {
-                account.waits = ended.waits;
+                stats.wait_times = ended.wait_times;
             }
         }
-        self.events.end((owner, 0), reason, account, true);
+        self.events.end((owner, 0), reason, stats, true);
     }
 
-    /// Ends an answer without a word, and releases what no step in flight names; gives its account, and whether it is the
+    /// Ends a sequence without an event, and releases what no step in flight names; returns its stats, and whether it is the
     /// last of its request.
-    pub(super) fn close(&mut self, now: Nanos, slot: Slot) -> (Account, bool) {
+    pub(super) fn close(&mut self, now: Nanos, slot: Slot) -> (RequestStats, bool) {
         self.stop_waiting(slot);
         self.share_wait(slot);
-        let last = self.leave_family(slot);
+        let last = self.leave_group(slot);
         let request = live(&mut self.requests, slot);
-        self.num_following -= usize::from(request.state == State::Following);
+        self.num_with_parent -= usize::from(request.state == State::WithParent);
         self.queue.shares.leave(now, request.tenant);
         request.state = State::Ended { row: request.row() };
         self.needs_sweep = true;
-        request.account.finished = now;
-        request.account.output_tokens = request.num_output();
-        let account = request.account;
+        request.stats.finished = now;
+        request.stats.output_tokens = request.num_output();
+        let stats = request.stats;
         if request.in_flight == 0 {
             self.release(slot);
         }
-        (account, last)
+        (stats, last)
     }
 
     /// The one place that frees: blocks, row and slot of an ended request that no step names.

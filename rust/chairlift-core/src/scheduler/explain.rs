@@ -2,13 +2,14 @@
 
 use super::{Scheduler, live};
 use crate::{
-    request::{Request, RequestId, Slot, State},
-    waits::{Cause, Line},
+    ids::{RequestId, Slot},
+    queue::{WaitCause, Waiter},
+    request::{Origin, Request, State},
 };
 
 /// What a live request is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RequestState {
     /// In the queue, new or preempted.
     Waiting,
     /// Has a row.
@@ -17,12 +18,12 @@ pub enum Standing {
     Suspended,
 }
 
-/// How a live request stands.
+/// What a live request does and waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    pub standing: Standing,
+pub struct Explanation {
+    pub state: RequestState,
     /// What it waits for; None while it runs. As of the last step that was planned.
-    pub cause: Option<Cause>,
+    pub cause: Option<WaitCause>,
     /// Requests before it in the queue, were it to go on if it is suspended; with several tenants as if they took turns.
     pub num_before: usize,
     /// Tokens whose keys and values are written, or will be by the steps in flight.
@@ -32,72 +33,75 @@ pub struct Waiting {
 }
 
 impl Scheduler {
-    /// How a request stands; None if it has ended or never was. Takes time in the number of those who wait.
-    pub fn explain(&self, request: RequestId) -> Option<Waiting> {
-        let answers = self.answers(request).into_iter();
-        let answers = answers.filter_map(|slot| self.requests[slot as usize].as_ref());
-        // Of several the one that is furthest from its end: whoever follows stands as the one that it follows.
-        let leads = answers.filter(|answer| answer.leader.is_none());
+    /// Explains what a request does and waits for; None if it has ended or never was. Takes time in the number of waiting
+    /// requests.
+    pub fn explain(&self, request: RequestId) -> Option<Explanation> {
+        let sequences = self.sequences(request).into_iter();
+        let sequences = sequences.filter_map(|slot| self.requests[slot as usize].as_ref());
+        // Of several the one that is furthest from its end: a sibling that waits for its parent does as the parent does.
+        let leads = sequences.filter(|answer| answer.parent.is_none());
         let request = leads.min_by_key(|answer| (answer.row().is_some(), answer.index))?;
-        let standing = match request.state {
-            _ if request.is_suspended() => Standing::Suspended,
-            State::Running { .. } => Standing::Running,
-            _ => Standing::Waiting,
+        let state = match request.state {
+            _ if request.is_suspended() => RequestState::Suspended,
+            State::Running { .. } => RequestState::Running,
+            _ => RequestState::Waiting,
         };
-        let runs = standing == Standing::Running;
-        let num_before = match request.row() {
-            Some(_) => 0,
-            None if request.is_new() => self.queue.num_before(request.tenant, request.place()),
-            None => self.queue.num_preempted_before(request.place()),
+        let runs = state == RequestState::Running;
+        let num_before = match request.origin() {
+            None => 0,
+            Some(Origin::Fresh) => self.queue.num_before(request.tenant, request.place()),
+            Some(Origin::Preempted) => self.queue.num_preempted_before(request.place()),
         };
-        Some(Waiting {
-            standing,
-            cause: (!runs).then(|| self.waits.cause(line(request))),
+        Some(Explanation {
+            state,
+            cause: (!runs).then(|| self.wait_clock.cause(waiter(request))),
             num_before,
             num_computed: request.num_computed,
             num_tokens: request.tokens.len(),
         })
     }
 
-    /// Begins to book the wait of a request in the line that it is in now.
+    /// Begins to measure the wait of a request, as it waits now.
     pub(super) fn begin_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        if request.account.first_scheduled.is_none() && request.leader.is_none() {
-            request.waits_before = self.waits.totals(line(request));
+        if !request.has_started && request.parent.is_none() {
+            request.waits_before = self.wait_clock.totals(waiter(request));
         }
     }
 
-    /// Books the wait of a request that is about to leave its line.
-    pub(super) fn book_wait(&mut self, slot: Slot) {
+    /// Records the wait of a request that is about to wait in another way, or no more.
+    pub(super) fn record_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        if request.account.first_scheduled.is_none() && request.leader.is_none() {
-            let totals = self.waits.totals(line(request));
-            let account = &mut request.account;
-            account.waits.add_since(&totals, &request.waits_before);
+        if !request.has_started && request.parent.is_none() {
+            let totals = self.wait_clock.totals(waiter(request));
+            let stats = &mut request.stats;
+            stats.wait_times.add_since(&totals, &request.waits_before);
         }
     }
 }
 
 impl Scheduler {
-    /// Whoever ends before the one that it follows has waited as that one did.
+    /// A sibling that ends before its parent has started has waited as the parent did.
     pub(super) fn share_wait(&mut self, slot: Slot) {
         let request = live(&mut self.requests, slot);
-        let has_started = request.account.first_scheduled.is_some();
-        if let Some(leader) = request.leader.filter(|_| !has_started) {
-            self.book_wait(leader);
-            self.begin_wait(leader);
-            let waits = live(&mut self.requests, leader).account.waits;
-            live(&mut self.requests, slot).account.waits = waits;
+        let has_started = request.has_started;
+        if let Some(parent) = request.parent.filter(|_| !has_started) {
+            self.record_wait(parent);
+            self.begin_wait(parent);
+            let waits = live(&mut self.requests, parent).stats.wait_times;
+            live(&mut self.requests, slot).stats.wait_times = waits;
         }
     }
 }
 
-/// Where a live request waits.
-fn line(request: &Request) -> Line {
+/// How a live request waits.
+fn waiter(request: &Request) -> Waiter {
     match request.state {
-        _ if request.is_suspended() => Line::Suspended,
-        State::Waiting if request.is_new() => Line::Tenant(request.tenant),
-        State::Waiting | State::Suspended | State::Following => Line::Front,
-        State::Running { .. } | State::Ended { .. } => Line::Seated,
+        _ if request.is_suspended() => Waiter::Suspended,
+        State::Waiting(Origin::Fresh) => Waiter::Fresh(request.tenant),
+        State::Waiting(Origin::Preempted) | State::Suspended(_) | State::WithParent => {
+            Waiter::Preempted
+        }
+        State::Running { .. } | State::Ended { .. } => Waiter::Running,
     }
 }

@@ -1,12 +1,12 @@
 //! The end of a step: take the sampled tokens, or roll the step back.
 
-use super::{Item, Scheduler, Step, StepId, draft::accepted, live};
+use super::{Item, Scheduler, Step, draft::accepted, live};
 use crate::{
-    Nanos,
     error::StepError,
     events::{EndReason, Failure},
-    request::{RequestId, Slot},
-    shares::OUTPUT_COST,
+    ids::{Nanos, RequestId, Slot, StepId},
+    queue::OUTPUT_COST,
+    request::Request,
 };
 
 /// What the sampler gave for each sample slot of a step.
@@ -110,7 +110,7 @@ impl Scheduler {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
         }
-        if request.num_followers > 0 && item.end >= request.num_prompt {
+        if request.num_siblings > 0 && item.end >= request.num_prompt {
             self.fork(item.slot);
         }
         // A later step in flight begins where this one ended.
@@ -158,7 +158,7 @@ impl Scheduler {
         }
         // The runner goes on from the last of all tokens, if that was taken.
         request.last_token_is_sampled = num_taken == tokens.len();
-        request.account.first_token.get_or_insert(now);
+        request.stats.first_token.get_or_insert(now);
         self.queue
             .shares
             .charge(request.tenant, OUTPUT_COST * num_taken as u64);
@@ -168,7 +168,7 @@ impl Scheduler {
             end = Some(EndReason::StopString(request.text.stop(stop).to_owned()));
         }
         self.events.tokens(
-            request.answer(),
+            request.event_key(),
             text_start,
             &tokens[..num_taken],
             token_start,
@@ -182,8 +182,8 @@ impl Scheduler {
     }
 
     /// Rolls a failed step back, and with it the later step in flight, which read what this one wrote: neither is to be
-    /// reported again. The guilty requests fail, the others wait at the front and compute everything again, since what
-    /// the steps wrote cannot be trusted.
+    /// reported again. The requests `failing` fail. The others keep their rows and compute everything again, but for what the
+    /// prefix cache knows, since what the steps wrote cannot be trusted.
     ///
     /// # Errors
     /// If the step is not the oldest in flight.
@@ -191,36 +191,51 @@ impl Scheduler {
         &mut self,
         now: Nanos,
         step: StepId,
-        guilty: &[RequestId],
+        failing: &[RequestId],
     ) -> Result<(), StepError> {
         self.check_oldest(step)?;
-        self.forget_swaps();
+        // What it should have copied is anything.
+        self.kv.forget_swaps();
+        for request in self.requests.iter_mut().flatten() {
+            self.kv.forget_swapped(&mut request.table);
+        }
         let is_named = |slot: &Slot| {
             let request = self.requests[*slot as usize].as_ref();
             request.is_some_and(|request| request.in_flight > 0 || request.comes_back)
         };
-        let named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
+        let mut named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
         while let Some(step) = self.in_flight.pop_front() {
             for &item in &step.items {
                 self.leave_step(item);
             }
             self.recycle(step.items);
         }
-        // Youngest first, so that the oldest ends up at the front of the queue.
-        for slot in named.into_iter().rev() {
+        for &slot in &named {
             let request = self.requests[slot as usize].as_ref();
-            let Some(request) = request.filter(|request| request.is_live()) else {
-                // It ended with another answer of its request.
-                continue;
-            };
-            if guilty.contains(&request.owner) {
+            // One that has ended did so with another sequence of its request.
+            let request = request.filter(|request| request.is_live());
+            if request.is_some_and(|request| failing.contains(&request.owner)) {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
-            } else {
-                self.roll_back(slot);
             }
         }
+        named.retain(|&slot| {
+            let request = self.requests[slot as usize].as_ref();
+            request.is_some_and(Request::is_live)
+        });
+        self.roll_back(&named);
         self.sweep();
         Ok(())
+    }
+
+    /// Takes what they have computed from running requests, of which no step in flight names any: they keep their rows, and
+    /// their next steps begin them again.
+    fn roll_back(&mut self, named: &[Slot]) {
+        for &slot in named {
+            let request = live(&mut self.requests, slot);
+            self.kv.release(&mut request.table);
+            request.lose_computed();
+            request.restarts = true;
+        }
     }
 
     fn check_oldest(&self, step: StepId) -> Result<&Step, StepError> {
@@ -235,7 +250,7 @@ impl Scheduler {
     }
 }
 
-/// Tokens of slots with such counts, one where the row was not finite, too; and those before that.
+/// Tokens of slots with such counts, one where the row was not finite, too; and of the slots before that one.
 fn num_tokens(counts: &[i32]) -> (usize, usize) {
     let sum = |counts: &[i32]| {
         counts

@@ -192,12 +192,12 @@ impl Driver {
     }
 
     /// As `step`, but the step fails after it has run.
-    pub(crate) fn failing_step(&mut self, guilty: &[RequestId]) -> String {
+    pub(crate) fn failing_step(&mut self, failing: &[RequestId]) -> String {
         let (next, trace, plan) = self.plan();
         if let Next::Run(step) = next {
             self.runner.run(&plan);
             self.scheduler
-                .fail(self.now, step, guilty)
+                .fail(self.now, step, failing)
                 .expect("the step is in flight");
         }
         self.collect();

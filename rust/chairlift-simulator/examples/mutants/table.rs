@@ -37,10 +37,10 @@ mutants! {
     abort_before_first_schedule, "vllm#18485", "only preempted requests are taken off the queue", "scheduler/end.rs":
         "        self.stop_waiting(slot);\n" => "        if live(&mut self.requests, slot).is_preempted() { self.stop_waiting(slot); }\n";
     normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler/end.rs":
-        "        self.free_slots.push(slot);" => "        if request.account.num_preemptions > 0 { self.free_slots.push(slot); }";
+        "        self.free_slots.push(slot);" => "        if request.times_preempted > 0 { self.free_slots.push(slot); }";
     half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache/admit.rs":
         "if promise + self.num_taken(&start) + headroom > self.num_available() {" => "if promise + self.num_taken(&start) + headroom > self.num_available() { self.promised += promise.min(self.num_available());";
-    shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "block_pool.rs":
+    shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "kv_cache/block_pool.rs":
         "        self.references[block as usize] += 1;" => "        self.references[block as usize] = 1;";
     rows_are_held_for_ever, "vllm#45414", "held rows are not released when their batch ends", "scheduler/end.rs":
         "            self.rows.release_held();" => "";
@@ -50,7 +50,7 @@ mutants! {
         "self.preempted.remove(&place)," => "self.preempted.contains(&place),";
 
     // Double frees and counts.
-    free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "block_pool.rs":
+    free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "kv_cache/block_pool.rs":
         "        if *references == 0 {" => "        if *references <= 1 {";
     promises_drift, "vllm-ascend#14283", "promises are not taken back", "kv_cache.rs":
         "        self.promised -= table.promised;\n        table.promised = 0;" => "        table.promised = 0;";
@@ -60,7 +60,7 @@ mutants! {
         "Source::Known(block) => self.pool.num_references(block) == 0," => "Source::Known(_) => false,";
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
         "        self.prefix_cache.evict(block);\n        block\n" => "        block\n";
-    two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "prefix_cache.rs":
+    two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "kv_cache/prefix_cache.rs":
         "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return;\n        };\n        entry.insert(block);" =>
             "self.by_hash[group].insert(hash, block);";
 
@@ -69,60 +69,62 @@ mutants! {
         "        if num_prompt >= context {" => "        if num_prompt > 2 * context {";
     whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache/admit.rs":
         "headroom > self.num_available()" => "headroom >= self.num_available()";
-    suspended_keeps_blocks, "vllm#45388", "a preempted request suspends its blocks", "scheduler/step.rs":
-        "        self.kv.release(&mut request.table);\n        self.rows" => "        self.rows";
-    preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/step.rs":
-        "                    continue;\n                }\n                // What" => "                    break false;\n                }\n                // What";
-    rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/step.rs":
-        "            (self.running.len() - self.num_idle) * self.kv.num_groups() + own" => "            own * 0";
+    suspended_keeps_blocks, "vllm#45388", "a preempted request suspends its blocks", "scheduler/preempt.rs":
+        "        self.kv.release(&mut request.table);\n" => "";
+    preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/preempt.rs":
+        "            self.scheduler.preempt(slot);\n            return true;\n        }\n        // Steps" => "            self.scheduler.preempt(slot);\n            return false;\n        }\n        // Steps";
+    rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/admit.rs":
+        "(scheduler.running.len() - self.num_idle_rows) * scheduler.kv.num_groups() + own" => "own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
     prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/budget.rs":
         "tokens: tokens - decodes.tokens as usize," => "tokens,";
-    newcomers_go_first, "vllm#11067", "a request that joins counts as the oldest", "scheduler/step.rs":
-        "        self.running.push(slot);" => "        self.running.insert(0, slot);";
-    the_oldest_pays, "-", "a request gives way though a step in flight may bring its block", "scheduler/step.rs":
-        "} else if self.in_flight.is_empty() {" => "} else if self.running.len() > i && live(&mut self.requests, slot).in_flight == 0 {";
+    newcomers_go_first, "vllm#11067", "a request that joins counts as the oldest", "scheduler/admit.rs":
+        "        scheduler.running.push(slot);" => "        scheduler.running.insert(0, slot);";
+    the_oldest_pays, "-", "a request gives way though a step in flight may bring its block", "scheduler/preempt.rs":
+        "self.end == index && self.scheduler.in_flight.is_empty()" => "self.end == index && self.scheduler.request(slot).in_flight == 0";
     empty_steps, "vllm#15996", "a step is planned with nothing in it", "scheduler/step.rs":
-        "if items.is_empty() {" => "if items.is_empty() && self.queue.len() == 0 {";
-    preempted_go_last, "vllm#31731", "a preempted request queues up again", "request.rs":
-        "self.account.num_preemptions == 0" => "self.account.num_preemptions != usize::MAX";
+        "if self.items.is_empty() {" => "if self.items.is_empty() && scheduler.queue.len() == 0 {";
+    preempted_go_last, "vllm#31731", "a preempted request queues up again", "scheduler/preempt.rs":
+        "self.wait(slot, Origin::Preempted);" => "self.wait(slot, Origin::Fresh);";
+    a_failed_step_preempts, "-", "a failed step is counted as a preemption", "scheduler/outcome.rs":
+        "            request.restarts = true;\n" => "            request.restarts = true;\n            self.num_preemptions += 1;\n";
     no_wake_up, "vllm#45387", "an idle scheduler forgets its deadlines", "scheduler/step.rs":
-        "[gate_opens, self.deadlines.next()]" => "[gate_opens, None]";
+        "[gate_opens, scheduler.deadlines.next()]" => "[gate_opens, None]";
     gate_opens_late, "-", "a partial batch misses the moment it was told to wake at", "policy.rs":
         "moment.now >= due" => "moment.now > due";
     flush_is_lost, "-", "a flush does not reach who arrived last", "scheduler.rs":
         "RequestId((self.num_added + 1) * self.requests.len() as u64)" => "RequestId(self.num_added * self.requests.len() as u64)";
 
     // Wrong KV.
-    tenants_share, "vllm#53347", "the tenant is not part of a block's name", "prefix_cache.rs":
+    tenants_share, "vllm#53347", "the tenant is not part of a block's name", "kv_cache/prefix_cache.rs":
         "for field in [&namespace.tenant, &namespace.salt] {" => "for field in [&namespace.salt] {";
-    fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "prefix_cache.rs":
+    fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "kv_cache/prefix_cache.rs":
         "            hasher.update(&(field.len() as u64).to_le_bytes());\n" => "";
-    names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "prefix_cache.rs":
+    names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "kv_cache/prefix_cache.rs":
         "let bytes = bytemuck::cast_slice(tokens);" =>
         "let bytes = &[tokens.iter().fold(0, |sum: i32, token| sum.wrapping_mul(31).wrapping_add(*token)) as u8];",
         "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "(published.parent == parent).then_some(block)";
-    name_only, "openvino.genai#3722", "short names, and nothing is compared on a hit", "prefix_cache.rs":
+    name_only, "openvino.genai#3722", "short names, and nothing is compared on a hit", "kv_cache/prefix_cache.rs":
         "Self(*blake3::keyed_hash(&self.0, bytes).as_bytes())" =>
         "Self([blake3::keyed_hash(&self.0, bytes).as_bytes()[0]; 32])",
         "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "Some(block)";
-    constant_seed, "vllm#12621", "names of first blocks do not depend on the namespace", "prefix_cache.rs":
+    constant_seed, "vllm#12621", "names of first blocks do not depend on the namespace", "kv_cache/prefix_cache.rs":
         "BlockHash(*hasher.finalize().as_bytes())" => "BlockHash([0; 32])";
-    unrelated_prompt, "llama.cpp#27148", "a block is found whatever came before it", "prefix_cache.rs":
+    unrelated_prompt, "llama.cpp#27148", "a block is found whatever came before it", "kv_cache/prefix_cache.rs":
         "blake3::keyed_hash(&self.0, bytes)" => "blake3::keyed_hash(&[0; 32], bytes)",
         "published.parent == parent && " => "";
-    hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/step.rs":
+    hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/admit.rs":
         "plan.assign(row, slot, request.index, start);\n        request\n" => "plan.assign(row, slot, request.index, 0);\n        request\n";
-    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "block_table.rs":
-        "for column in self.num_told..self.num_columns {" => "for column in self.num_told..self.num_columns.min(self.num_told + 1) {";
+    hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "kv_cache/block_table.rs":
+        "for column in self.num_reported..self.num_columns {" => "for column in self.num_reported..self.num_columns.min(self.num_reported + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
         "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
-    left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "scheduler/step.rs":
-        "        request.last_token_is_sampled = false;\n" => "";
+    left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "request.rs":
+        "        self.last_token_is_sampled = false;\n" => "";
     published_too_early, "-", "blocks are known before their step has succeeded", "scheduler/step.rs":
         "        request.num_computed = end;\n        request.in_flight" =>
-        "        self.kv.publish(&mut request.table, &request.tokens, end.min(request.tokens.len()));\n        request.num_computed = end;\n        request.in_flight";
+        "        scheduler.kv.publish(&mut request.table, &request.tokens, end.min(request.tokens.len()));\n        request.num_computed = end;\n        request.in_flight";
     nan_is_cached, "sglang#33206", "blocks of a row that was not finite are cached", "scheduler/outcome.rs":
         "        if samples && (tokens.is_empty()" =>
         "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if samples && (tokens.is_empty()";
@@ -136,8 +138,8 @@ mutants! {
         "while columns.num_freed < first {" => "while columns.num_freed + 1 < first {";
     window_slides_in_flight, "-", "a block is freed by a step planned ahead, while the step before it runs", "scheduler/outcome.rs":
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), request.num_computed)";
-    freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "block_table.rs":
-        "                tell(group, column, NULL_BLOCK);" => "                let _ = column;";
+    freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "kv_cache/block_table.rs":
+        "                update(group, column, NULL_BLOCK);" => "                let _ = column;";
     shared_window_is_promised, "-", "a block that somebody else still holds is promised again", "kv_cache.rs":
         "missing.min(num_free)" => "missing";
     window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache.rs":
@@ -158,31 +160,31 @@ mutants! {
         "item.end >= request.num_prompt" => "item.end > 0";
     never_forks, "-", "answers wait for a prompt that is computed", "scheduler/outcome.rs":
         "item.end >= request.num_prompt" => "item.end > request.num_prompt";
-    fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/answers.rs":
-        "follower.num_computed = follower.num_prompt - 1;" => "follower.num_computed = follower.num_prompt;";
+    fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/sequence_group.rs":
+        "sibling.num_computed = sibling.num_prompt - 1;" => "sibling.num_computed = sibling.num_prompt;";
     fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache/fork.rs":
         "                self.pool.share(block);\n                columns.blocks.push(block);\n            }\n        }\n        let num_full" => "                columns.blocks.push(block);\n            }\n        }\n        let num_full";
-    answers_draw_alike, "-", "all answers have the index of the first", "scheduler/answers.rs":
+    answers_draw_alike, "-", "all answers have the index of the first", "scheduler/sequence_group.rs":
         "plan.assign(row, slot, request.index, request.num_prompt - 1);" => "plan.assign(row, slot, 0, request.num_prompt - 1);";
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
-        "        1 + self.num_followers\n" => "        1\n";
-    followers_keep_their_rows, "-", "whoever gives way leaves those who wait for it in their rows", "scheduler/step.rs":
-        "        self.unseat_followers(slot);\n" => "";
+        "        1 + self.num_siblings\n" => "        1\n";
+    followers_keep_their_rows, "-", "whoever gives way leaves those who wait for it in their rows", "scheduler/preempt.rs":
+        "for sibling in self.siblings(slot) {\n            self.release_row" => "for sibling in Vec::new() {\n            self.release_row";
     followers_give_way_alone, "-", "an answer loses its row while another computes its prompt", "request.rs":
-        "self.in_flight == 0 && self.is_suspended() && self.leader.is_none()" => "self.in_flight == 0 && self.is_suspended()";
-    a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/step.rs":
-        "limit.saturating_sub(if rejoins { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!rejoins))";
+        "self.in_flight == 0 && self.is_suspended() && self.parent.is_none()" => "self.in_flight == 0 && self.is_suspended()";
+    a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/admit.rs":
+        "limit.saturating_sub(if resumes { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!resumes))";
     each_answer_pays_the_prompt, "-", "the prompt is on the bill of every answer", "scheduler/add.rs":
-        "(follower.account.prompt_tokens, follower.credit_end) = (0, share(index));" => "follower.credit_end = share(index);";
-    last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/answers.rs":
+        "(sibling.stats.prompt_tokens, sibling.credit_end) = (0, share(index));" => "sibling.credit_end = share(index);";
+    last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/sequence_group.rs":
         "        is_last\n" => "        let _ = is_last;\n        true\n";
     an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler/end.rs":
-        "        answers.retain(|&other| other != slot);\n        answers.push(slot);" => "        answers = vec![slot];";
+        "        sequences.retain(|&other| other != slot);\n        sequences.push(slot);" => "        sequences = vec![slot];";
     abort_forgets_the_first, "-", "a cancel ends the first answer alone", "scheduler.rs":
-        "for &slot in answers.iter().rev() {" => "for &slot in answers.iter().take(1) {";
+        "for &slot in sequences.iter().rev() {" => "for &slot in sequences.iter().take(1) {";
     unspent_credit_is_lost, "-", "what an answer leaves of the credit is lost", "scheduler/end.rs":
         "if !last && !ends_all {" => "if false && !last && !ends_all {";
-    credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/answers.rs":
+    credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/sequence_group.rs":
         "let num_answers = slots.len() as u64;" => "let num_answers = 1;";
 
     // Races between abort, end and step; names.
@@ -197,20 +199,20 @@ mutants! {
         "        self.num_added += 1;\n" => "";
     stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
-    preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/victim.rs":
-        "let may_go = request.in_flight == 0 && request.leader.is_none();" => "let may_go = request.leader.is_none();";
-    row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/step.rs":
-        "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.running.len() - self.num_idle;";
+    preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/preempt.rs":
+        "request.is_running() && request.in_flight == 0 && request.parent.is_none();" => "request.is_running() && request.parent.is_none();";
+    row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/admit.rs":
+        "let num_active = scheduler.rows.num_used() - self.num_idle_rows;" => "let num_active = scheduler.running.len() - self.num_idle_rows;";
 
     // Limits and recomputation.
-    recompute_is_lost, "vllm#16832", "a preempted request goes on where it was", "scheduler/step.rs":
-        "let start = self.kv.start(&request.table, num_hits);" => "let start = self.kv.start(&request.table, num_hits).max(request.num_lost.min(request.tokens.len() - 1));";
+    recompute_is_lost, "vllm#16832", "a preempted request goes on where it was", "scheduler/admit.rs":
+        "let start = scheduler.kv.start(&request.table, num_hits);" => "let start = scheduler.kv.start(&request.table, num_hits).max(request.num_lost.min(request.tokens.len() - 1));";
     one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
         "let end = self.num_tokens().min(self.max_num_tokens - 1);" => "let end = self.num_tokens();";
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
         "if self.num_waiting() + num_answers > most {" => "if self.num_waiting() + num_answers > most + 1 {";
     queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler/end.rs":
-        "due(request.queue_deadline) && !started" => "due(request.queue_deadline)";
+        "due(request.queue_deadline) && !request.has_started" => "due(request.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
         "if may_stop && self.stop_token_ids" => "if self.stop_token_ids";
 
@@ -223,19 +225,19 @@ mutants! {
     token_after_a_wrong_draft, "-", "a token that follows a wrong draft is accepted", "scheduler/draft.rs":
         "sampled.len().min(num_right + 1)" => "sampled.len().min(num_right + 2)";
     drafts_go_first, "-", "drafts take budget and blocks of who waits", "scheduler/step.rs":
-        "= self.schedule_running(now, plan, &mut items);\n" => "= self.schedule_running(now, plan, &mut items);\n        self.schedule_drafts(budget, plan, &mut items);\n";
+        "        step.schedule_running();\n" => "        step.schedule_running();\n        step.schedule_drafts();\n";
     wrong_drafts_keep_blocks, "-", "blocks that only wrong drafts needed are not given back", "scheduler/draft.rs":
         "        self.kv.shrink(&mut request.table, num_computed);\n" => "";
-    block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "block_table.rs":
-        "        self.num_told = self.num_told.min(num_columns);\n" => "";
+    block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "kv_cache/block_table.rs":
+        "        self.num_reported = self.num_reported.min(num_columns);\n" => "";
     row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
         "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
     stop_amid_drafts_is_missed, "-", "an answer goes on past a stop amid accepted drafts", "scheduler/outcome.rs":
         "while end.is_none() && num_taken < most {" => "while (end.is_none() || has_drafts) && num_taken < most {";
     window_slides_over_drafts, "-", "a block is freed that is behind the window of a draft only", "scheduler/outcome.rs":
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), item.end + item.num_samples.saturating_sub(1) as usize)";
-    drafts_outlive_a_preemption, "-", "drafts are kept by a request that loses its row", "scheduler/step.rs":
-        "        request.drafts.clear();\n" => "";
+    drafts_outlive_a_preemption, "-", "drafts are kept by a request that loses its row", "request.rs":
+        "        self.drafts.clear();\n" => "";
     drafts_beyond_the_credit, "-", "more drafts are computed than the credit pays for", "scheduler/draft.rs":
         "request.max_num_tokens.min(request.credit_end)" => "request.max_num_tokens";
     drafts_beyond_the_time, "-", "drafts take time that the step has not", "scheduler/budget.rs":
@@ -245,14 +247,14 @@ mutants! {
     host_block_is_given_out_again, "-", "a host block is written in the plan that reads it", "kv_cache/swap.rs":
         "if self.outs.is_empty() && self.ins.is_empty() {" => "if !self.outs.is_empty() || self.outs.is_empty() {";
     failed_copies_are_trusted, "-", "what a failed step should have copied is read", "scheduler/outcome.rs":
-        "        self.forget_swaps();\n" => "";
+        "        self.kv.forget_swaps();\n" => "";
     host_blocks_leak, "-", "who ends while it waits keeps its host blocks", "scheduler/end.rs":
         "        self.kv.forget_swapped(&mut request.table);\n" => "";
-    dear_swaps, "-", "blocks are copied though computing is cheaper", "scheduler/swap.rs":
+    dear_swaps, "-", "blocks are copied though computing is cheaper", "scheduler/preempt.rs":
         "both_ways as f64 <= again" => "both_ways as f64 >= 0.0";
-    no_swaps, "-", "what would be cheaper is never kept", "scheduler/swap.rs":
+    no_swaps, "-", "what would be cheaper is never kept", "scheduler/preempt.rs":
         "num_blocks > 0 && both_ways" => "num_blocks > usize::MAX as u64 - 1 && both_ways";
-    window_shifts_host_blocks, "-", "host blocks are counted from the first column of a window", "kv_cache/swap.rs":
+    window_shifts_host_blocks, "-", "host blocks are counted from the first column of a window", "kv_cache/block_table.rs":
         "blocks[column + blocks.len() - self.num_columns]" => "blocks[column.min(blocks.len() - 1)]";
     part_of_a_block_is_left, "-", "the last, partial block is not copied back", "kv_cache/admit.rs":
         "let num_columns = num_computed.div_ceil(self.block_size);" => "let num_columns = num_computed / self.block_size;";
@@ -276,20 +278,21 @@ mutants! {
         "request.credit_is_final |= change.credit_is_final;" => "request.credit_is_final |= change.credit_is_final || change.credit > 0;";
     dropped_token_goes_on, "-", "a token beyond the credit is dropped, and the runner goes on from it", "scheduler/outcome.rs":
         "= num_taken == tokens.len();" => "= true;";
-    suspended_block_the_queue, "-", "who waits gets neither row nor blocks of the suspended", "scheduler/waiting.rs":
-        "        if self.num_idle == 0 {\n            return false;" => "        if self.num_idle < usize::MAX {\n            return false;";
-    the_suspended_outlast_the_running, "-", "a running request is preempted though another is suspended", "scheduler/step.rs":
-        "if let Some(suspended) = self.youngest_idle() {" => "if let Some(suspended) = self.youngest_idle().filter(|_| false) {";
+    suspended_block_the_queue, "-", "who waits gets neither row nor blocks of the suspended", "scheduler/preempt.rs":
+        "        if self.num_idle_rows == 0 {\n            return false;" => "        if self.num_idle_rows < usize::MAX {\n            return false;";
+    the_suspended_outlast_the_running, "-", "a running request is preempted though another is suspended", "scheduler/preempt.rs":
+        "if let Some(slot) = self.youngest_idle() {" => "if let Some(slot) = self.youngest_idle().filter(|_| false) {";
     suspended_give_way_in_vain, "-", "suspended requests lose their rows, and who waits does not fit even so", "kv_cache/admit.rs":
         "(available >= needed).then_some(num_releases)" => "Some(num_releases)";
-    the_oldest_suspended_gives_way, "-", "not the youngest of the suspended gives way", "scheduler/waiting.rs":
-        ".rposition(|&slot|" => ".position(|&slot|";
-    suspended_hold_the_batch, "-", "a batch of which nobody may go on stays open", "scheduler/step.rs":
-        "let num_active = self.rows.num_used() - self.num_idle;" => "let num_active = self.rows.num_used();";
+    the_oldest_suspended_gives_way, "-", "not the youngest of the suspended gives way", "scheduler/preempt.rs":
+        "let running = scheduler.running.iter().rev().copied();" => "let running = scheduler.running.iter().copied();",
+        "let mut running = self.scheduler.running.iter().rev().copied();" => "let mut running = self.scheduler.running.iter().copied();";
+    suspended_hold_the_batch, "-", "a batch of which nobody may go on stays open", "scheduler/admit.rs":
+        "let num_active = scheduler.rows.num_used() - self.num_idle_rows;" => "let num_active = scheduler.rows.num_used();";
     resumed_stays_outside, "-", "a request that may go on again is not queued", "scheduler/waiting.rs":
-        "if request.is_suspended() {" => "if request.is_suspended() || request.state == State::Suspended {";
+        "if request.is_suspended() {" => "if request.is_suspended() || matches!(request.state, State::Suspended(_)) {";
     abort_of_the_suspended_leaks, "-", "a suspended request that ends is still counted", "scheduler/waiting.rs":
-        "State::Suspended => self.num_outside -= 1," => "State::Suspended => {}";
+        "State::Suspended(_) => self.num_suspended -= 1," => "State::Suspended(_) => {}";
     priority_is_upside_down, "-", "a higher priority waits longer", "queue.rs":
         "start_by - i128::from(priority)" => "start_by + i128::from(priority)";
     priority_does_not_age, "-", "a lower priority starves, however long it waits", "queue.rs":
@@ -298,38 +301,38 @@ mutants! {
         "start_by.map_or(latest, |time| latest.min(time.into()))" => "start_by.map_or(latest, |_| latest)";
     a_flood_goes_first, "-", "who comes first goes first, whatever its tenant was served", "queue.rs":
         "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
-    who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "shares.rs":
+    who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "let _ = floor;";
-    kept_rows_go_to_the_flood, "-", "a flood takes the rows that are kept for those who come seldom", "scheduler/spare_rows.rs":
-        "crowd.has_share(request.tenant) && !expected" => "!crowd.has_share(request.tenant) && !expected";
-    nobody_passes_the_flood, "-", "who may have a kept row waits behind who may not", "scheduler/spare_rows.rs":
-        "slot_of(&self.requests, self.queue.first_new(passes)?)" => "self.queue.first_new(passes).and(None)";
-    one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/spare_rows.rs":
-        "(num_rows / ROWS_PER_SPARE).max(1)" => "(num_rows / ROWS_PER_SPARE).min(1)";
-    rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "shares.rs":
+    kept_rows_go_to_the_flood, "-", "a flood takes the rows that are kept for those who come seldom", "scheduler/reserved_rows.rs":
+        "usage.has_share(request.tenant) && !expected" => "!usage.has_share(request.tenant) && !expected";
+    nobody_passes_the_flood, "-", "who may have a kept row waits behind who may not", "scheduler/reserved_rows.rs":
+        "slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)" => "scheduler.queue.first_new(passes).and(None)";
+    one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/reserved_rows.rs":
+        "(num_rows / ROWS_PER_RESERVED).max(1)" => "(num_rows / ROWS_PER_RESERVED).min(1)";
+    rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "queue/shares.rs":
         "now.saturating_sub(left) < ABSENCE" => "now >= left";
-    newcomers_wait_for_the_crowd, "-", "a tenant below its share waits for prompts that others have begun", "scheduler/crowd.rs":
-        "!self.crowding.is_empty()" => "false";
-    nobody_steps_back, "-", "begun prompts of a tenant below its share wait for those of others", "scheduler/crowd.rs":
-        "!items.is_empty() && is_in_prompt" => "false && is_in_prompt";
-    newcomers_never_cease, "-", "whoever comes seldom goes first however much it was served", "scheduler/crowd.rs":
-        "shares.served(tenant) <= shares.served(other.tenant)" => "shares.served(tenant) <= shares.served(other.tenant) + 99_999";
-    the_crowd_pushes_on, "-", "a tenant with its share joins before prompts that have begun", "scheduler/step.rs":
-        "rejoins || !self.goes_before_the_crowd(now, tenant)" => "rejoins";
-    debts_are_forgiven, "-", "a tenant that comes back owes nothing", "shares.rs":
+    newcomers_wait_for_the_crowd, "-", "a tenant below its share waits for prompts that others have begun", "scheduler/fair_share.rs":
+        "!self.deferred.is_empty()" => "false";
+    nobody_steps_back, "-", "begun prompts of a tenant below its share wait for those of others", "scheduler/fair_share.rs":
+        "!self.items.is_empty() && is_in_prompt" => "false && is_in_prompt";
+    newcomers_never_cease, "-", "whoever comes seldom goes first however much it was served", "scheduler/fair_share.rs":
+        "shares.served(tenant) <= shares.served(other)" => "shares.served(tenant) <= shares.served(other) + 99_999";
+    the_crowd_pushes_on, "-", "a tenant with its share joins before prompts that have begun", "scheduler/admit.rs":
+        "resumes || !self.goes_before_deferred(tenant)" => "resumes";
+    debts_are_forgiven, "-", "a tenant that comes back owes nothing", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "entry.served = floor;";
     output_is_free, "-", "a share counts prompts only", "scheduler/outcome.rs":
         "OUTPUT_COST * num_taken as u64" => "OUTPUT_COST * num_taken as u64 / 9";
-    hits_are_charged, "-", "what the prefix cache has is charged again", "scheduler/step.rs":
+    hits_are_charged, "-", "what the prefix cache has is charged again", "scheduler/admit.rs":
         "PROMPT_COST * (request.num_prompt - start) as u64" => "PROMPT_COST * request.num_prompt as u64";
     steps_take_too_long, "-", "a chunk is cut to the budget of tokens only", "scheduler/budget.rs":
-        "time as f64 - costs.foretell(decodes)" => "time as f64 + costs.foretell(decodes) * 1e9";
+        "time as f64 - costs.predict(decodes)" => "time as f64 + costs.predict(decodes) * 1e9";
     decodes_are_free, "-", "decodes do not count against the budget of time", "scheduler/budget.rs":
-        "costs.foretell(decodes)" => "costs.foretell(Work::default())";
+        "costs.predict(decodes)" => "costs.predict(Work::default())";
     prompts_starve, "-", "a prompt gets nothing while decodes take all the time", "scheduler/budget.rs":
         "if self.has_chunk { 0 } else { LEAST_CHUNK }" => "0";
-    sent_to_and_fro, "vllm#25538", "who has given way gives way again at once", "scheduler/victim.rs":
-        "num_preemptions: request.account.num_preemptions," => "num_preemptions: 0,";
+    sent_to_and_fro, "vllm#25538", "who has given way gives way again at once", "scheduler/preempt.rs":
+        "times_preempted: request.times_preempted," => "times_preempted: 0,";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len)" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
@@ -341,9 +344,9 @@ mutants! {
     new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text.rs":
         "        matcher.feed(&held, false);\n" => "";
     waits_are_forgotten, "-", "where a wait went before its last part is not told", "scheduler/waiting.rs":
-        "        self.book_wait(slot);\n" => "";
+        "        self.record_wait(slot);\n" => "";
     a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
-        "        _ if request.is_suspended() => Line::Suspended,\n" => "";
-    a_closed_gate_is_a_full_batch, "-", "who waits for the policy is told that no row is free", "scheduler/step.rs":
-        "Err(Cause::Policy)" => "Err(Cause::Row)";
+        "        _ if request.is_suspended() => Waiter::Suspended,\n" => "";
+    a_closed_gate_is_a_full_batch, "-", "who waits for the policy is told that no row is free", "scheduler/admit.rs":
+        "Err(WaitCause::Policy)" => "Err(WaitCause::Row)";
 }

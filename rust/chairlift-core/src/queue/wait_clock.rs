@@ -1,7 +1,7 @@
 //! Where waiting time goes: for each cause one total, which grows as time passes.
 //!
-//! Whoever waits remembers the totals of the moment when its wait began; the difference to those of the moment when it
-//! ends says what it waited for. So the books cost the same for one request as for thousands: one addition a step.
+//! A waiting request remembers the totals of the moment when its wait began; their difference to the totals when it ends
+//! says what it waited for. So the books cost the same for one request as for thousands: one addition a step.
 //!
 //! ```text
 //!             schedule          schedule          schedule          schedule
@@ -12,11 +12,11 @@
 //! Between two steps the cause is what stopped the head of the queue in the first of them. A head that never ran has the
 //! turn of its tenant: to requests of other tenants that time is lost to their share.
 
-use crate::{Nanos, shares::Tenant};
+use crate::ids::{Nanos, Tenant};
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum WaitCause {
     /// The step that is being computed: it came after that was planned.
     Step,
     /// Every row of the batch is taken.
@@ -25,7 +25,7 @@ pub enum Cause {
     Blocks,
     /// The step's tokens, or its time, are spent on others.
     Budget,
-    /// The policy lets nobody join: a batch runs, or is not full yet.
+    /// The policy admits no request: a batch runs, or is not full yet.
     Policy,
     /// It is another tenant's turn.
     Share,
@@ -33,7 +33,7 @@ pub enum Cause {
     Suspended,
 }
 
-impl Cause {
+impl WaitCause {
     pub const ALL: [Self; 7] = [
         Self::Step,
         Self::Row,
@@ -47,10 +47,10 @@ impl Cause {
 
 /// Time by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits([Nanos; Cause::ALL.len()]);
+pub struct WaitTimes([Nanos; WaitCause::ALL.len()]);
 
-impl Waits {
-    pub fn get(&self, cause: Cause) -> Nanos {
+impl WaitTimes {
+    pub fn get(&self, cause: WaitCause) -> Nanos {
         self.0[cause as usize]
     }
 
@@ -58,7 +58,7 @@ impl Waits {
         self.0.iter().sum()
     }
 
-    fn add(&mut self, cause: Cause, time: Nanos) {
+    fn add(&mut self, cause: WaitCause, time: Nanos) {
         self.0[cause as usize] += time;
     }
 
@@ -70,40 +70,40 @@ impl Waits {
     }
 }
 
-/// In which line somebody waits.
+/// How a request waits, which decides what stops it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
-    /// That of its tenant: it never ran.
-    Tenant(Tenant),
-    /// Before all tenants: it was preempted.
-    Front,
-    /// In none: it is paused, or has no credit.
+pub(crate) enum Waiter {
+    /// It is fresh, and in the queue of its tenant.
+    Fresh(Tenant),
+    /// It was preempted, and is before all tenants.
+    Preempted,
+    /// It is paused, or has no credit.
     Suspended,
-    /// In none: it has a row, and the steps so far had nothing left for it.
-    Seated,
+    /// It has a row, and the steps so far had nothing left for it.
+    Running,
 }
 
 /// The totals; time that goes backwards does not pass.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitClock {
     now: Nanos,
-    cause: Cause,
+    cause: WaitCause,
     /// Whose turn it is; None concerns all alike.
     turn: Option<Tenant>,
-    all: Waits,
-    /// Of it, the time of somebody's turn; and whose.
-    turns: Waits,
-    turns_of: Vec<Waits>,
+    all: WaitTimes,
+    /// Of it, the time of one tenant's turn; and by tenant.
+    turns: WaitTimes,
+    turns_of: Vec<WaitTimes>,
 }
 
 impl Default for WaitClock {
     fn default() -> Self {
         Self {
             now: 0,
-            cause: Cause::Step,
+            cause: WaitCause::Step,
             turn: None,
-            all: Waits::default(),
-            turns: Waits::default(),
+            all: WaitTimes::default(),
+            turns: WaitTimes::default(),
             turns_of: Vec::new(),
         }
     }
@@ -111,7 +111,7 @@ impl Default for WaitClock {
 
 impl WaitClock {
     /// It is `now`, at least.
-    pub(crate) fn pass(&mut self, now: Nanos) {
+    pub(crate) fn advance(&mut self, now: Nanos) {
         let time = now.saturating_sub(self.now);
         self.now += time;
         self.all.add(self.cause, time);
@@ -122,40 +122,42 @@ impl WaitClock {
     }
 
     /// What stops the queue from now on.
-    pub(crate) fn hold(&mut self, cause: Cause, turn: Option<Tenant>) {
+    pub(crate) fn set_cause(&mut self, cause: WaitCause, turn: Option<Tenant>) {
         (self.cause, self.turn) = (cause, turn);
         if let Some(tenant) = turn
             && self.turns_of.len() <= tenant as usize
         {
             self.turns_of
-                .resize_with(tenant as usize + 1, Waits::default);
+                .resize_with(tenant as usize + 1, WaitTimes::default);
         }
     }
 
-    /// What stops those in a line now.
-    pub(crate) fn cause(&self, line: Line) -> Cause {
-        match line {
-            Line::Tenant(tenant) if self.turn.is_some_and(|turn| turn != tenant) => Cause::Share,
-            Line::Tenant(_) | Line::Front => self.cause,
-            Line::Suspended => Cause::Suspended,
-            Line::Seated => Cause::Budget,
+    /// What stops a request now.
+    pub(crate) fn cause(&self, waiter: Waiter) -> WaitCause {
+        match waiter {
+            Waiter::Fresh(tenant) if self.turn.is_some_and(|turn| turn != tenant) => {
+                WaitCause::Share
+            }
+            Waiter::Fresh(_) | Waiter::Preempted => self.cause,
+            Waiter::Suspended => WaitCause::Suspended,
+            Waiter::Running => WaitCause::Budget,
         }
     }
 
-    /// All the time so far, as those in a line see it; the total is the same for all.
-    pub(crate) fn totals(&self, line: Line) -> Waits {
-        let mut totals = Waits::default();
-        match line {
-            Line::Front => totals = self.all,
-            Line::Tenant(tenant) => {
+    /// All the time so far, as a request that waits so sees it; the total is the same for all.
+    pub(crate) fn totals(&self, waiter: Waiter) -> WaitTimes {
+        let mut totals = WaitTimes::default();
+        match waiter {
+            Waiter::Preempted => totals = self.all,
+            Waiter::Fresh(tenant) => {
                 let own = self.turns_of.get(tenant as usize).copied();
                 let own = own.unwrap_or_default();
                 totals.add_since(&self.all, &self.turns);
-                totals.add_since(&own, &Waits::default());
-                totals.add(Cause::Share, self.turns.total() - own.total());
+                totals.add_since(&own, &WaitTimes::default());
+                totals.add(WaitCause::Share, self.turns.total() - own.total());
             }
-            Line::Suspended => totals.add(Cause::Suspended, self.now),
-            Line::Seated => totals.add(Cause::Budget, self.now),
+            Waiter::Suspended => totals.add(WaitCause::Suspended, self.now),
+            Waiter::Running => totals.add(WaitCause::Budget, self.now),
         }
         totals
     }
@@ -166,32 +168,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_sees_the_same_time_by_its_own_causes() {
+    fn each_waiter_sees_the_same_time_by_its_own_causes() {
         let mut clock = WaitClock::default();
-        clock.pass(10);
-        clock.hold(Cause::Row, Some(1));
-        clock.pass(15);
-        clock.hold(Cause::Blocks, None);
-        clock.pass(18);
-        let times = |line, causes: &[Cause]| -> Vec<_> {
-            let totals = clock.totals(line);
+        clock.advance(10);
+        clock.set_cause(WaitCause::Row, Some(1));
+        clock.advance(15);
+        clock.set_cause(WaitCause::Blocks, None);
+        clock.advance(18);
+        let times = |waiter, causes: &[WaitCause]| -> Vec<_> {
+            let totals = clock.totals(waiter);
             assert_eq!(totals.total(), 18);
             causes.iter().map(|&cause| totals.get(cause)).collect()
         };
-        let causes = [Cause::Step, Cause::Row, Cause::Blocks, Cause::Share];
-        assert_eq!(times(Line::Tenant(1), &causes), [10, 5, 3, 0]);
-        assert_eq!(times(Line::Tenant(7), &causes), [10, 0, 3, 5]);
-        assert_eq!(times(Line::Front, &causes), [10, 5, 3, 0]);
-        assert_eq!(times(Line::Suspended, &[Cause::Suspended]), [18]);
-        assert_eq!(times(Line::Seated, &[Cause::Budget]), [18]);
+        let causes = [
+            WaitCause::Step,
+            WaitCause::Row,
+            WaitCause::Blocks,
+            WaitCause::Share,
+        ];
+        assert_eq!(times(Waiter::Fresh(1), &causes), [10, 5, 3, 0]);
+        assert_eq!(times(Waiter::Fresh(7), &causes), [10, 0, 3, 5]);
+        assert_eq!(times(Waiter::Preempted, &causes), [10, 5, 3, 0]);
+        assert_eq!(times(Waiter::Suspended, &[WaitCause::Suspended]), [18]);
+        assert_eq!(times(Waiter::Running, &[WaitCause::Budget]), [18]);
     }
 
     #[test]
     fn time_that_goes_backwards_does_not_pass() {
         let mut clock = WaitClock::default();
         for now in [10, 4, 9, 11, Nanos::MAX, 0, Nanos::MAX] {
-            clock.pass(now);
+            clock.advance(now);
         }
-        assert_eq!(clock.totals(Line::Front).total(), Nanos::MAX);
+        assert_eq!(clock.totals(Waiter::Preempted).total(), Nanos::MAX);
     }
 }

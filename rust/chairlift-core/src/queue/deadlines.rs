@@ -1,8 +1,8 @@
-//! What is due when: a heap of times, cleaned of those that no longer hold.
+//! What is due when: a heap of times, cleaned of entries that no longer hold.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use crate::{Nanos, request::RequestId};
+use crate::ids::{Nanos, RequestId};
 
 /// Entries that no longer hold are tolerated up to this many beside twice the live ones.
 const SLACK: usize = 1024;

@@ -2,30 +2,25 @@
 //!
 //! - A block is free (no references, in the free list) or in use (at least one reference, not in the list).
 //! - Allocate, share and release are O(1) and never allocate memory; sharing takes a block out of the middle of the list.
-//! - Free blocks are given out in LRU order, blank ones before those whose content the prefix cache still knows.
-//! - Block 0 is the null block: it belongs to nobody and is never given out.
+//! - Free blocks are given out in LRU order, blank ones before blocks whose content the prefix cache still knows.
+//! - Block 0 is the null block: it has no owner and is never given out.
 
+use super::index_list::IndexList;
 use crate::{
     error::{Violation, ensure},
-    index_list::IndexList,
+    ids::{BlockId, NULL_BLOCK},
 };
-
-/// Names a block of the pool.
-pub type BlockId = u32;
-
-/// Padding of block tables; never allocated.
-pub const NULL_BLOCK: BlockId = 0;
 
 /// Reference counts and the free list.
 #[derive(Clone, Debug)]
-pub struct BlockPool {
+pub(crate) struct BlockPool {
     references: Vec<u32>,
     free: IndexList,
 }
 
 impl BlockPool {
     /// A pool of `num_blocks` blocks, the null block included.
-    pub fn new(num_blocks: usize) -> Self {
+    pub(crate) fn new(num_blocks: usize) -> Self {
         let mut free = IndexList::with_capacity(num_blocks);
         (1..num_blocks as BlockId).for_each(|block| free.push_back(block));
         Self {
@@ -35,27 +30,27 @@ impl BlockPool {
     }
 
     /// Blocks that can be in use.
-    pub fn num_blocks(&self) -> usize {
+    pub(crate) fn num_blocks(&self) -> usize {
         self.references.len() - 1
     }
 
     /// Blocks without references.
-    pub fn num_free(&self) -> usize {
+    pub(crate) fn num_free(&self) -> usize {
         self.free.len()
     }
 
     /// The free blocks in the order in which they would be given out.
-    pub fn free(&self) -> impl Iterator<Item = BlockId> + '_ {
+    pub(crate) fn free(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.free.iter()
     }
 
     /// Owners of a block.
-    pub fn num_references(&self, block: BlockId) -> u32 {
+    pub(crate) fn num_references(&self, block: BlockId) -> u32 {
         self.references[block as usize]
     }
 
     /// Takes the least recently used free block; the caller is its only owner.
-    pub fn allocate(&mut self) -> Option<BlockId> {
+    pub(crate) fn allocate(&mut self) -> Option<BlockId> {
         let block = self.free.pop_front()?;
         self.references[block as usize] = 1;
         Some(block)
@@ -65,7 +60,7 @@ impl BlockPool {
     ///
     /// # Panics
     /// If it is the null block.
-    pub fn share(&mut self, block: BlockId) {
+    pub(crate) fn share(&mut self, block: BlockId) {
         assert_ne!(block, NULL_BLOCK, "invariant: the null block has no owner");
         if self.references[block as usize] == 0 {
             self.free.remove(block);
@@ -77,7 +72,7 @@ impl BlockPool {
     ///
     /// # Panics
     /// If the block has no owner.
-    pub fn release(&mut self, block: BlockId, blank: bool) {
+    pub(crate) fn release(&mut self, block: BlockId, blank: bool) {
         let references = &mut self.references[block as usize];
         assert!(
             *references > 0,
@@ -97,7 +92,7 @@ impl BlockPool {
     ///
     /// # Errors
     /// Names the first block that is not.
-    pub fn check_invariants(&self) -> Result<(), Violation> {
+    pub(crate) fn check_invariants(&self) -> Result<(), Violation> {
         ensure!(
             self.references[NULL_BLOCK as usize] == 0,
             "the null block has an owner"
@@ -128,7 +123,25 @@ impl BlockPool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Operations on a pool; numbers pick among what exists.
+    #[derive(Clone, Debug)]
+    enum PoolOp {
+        Allocate,
+        Share(usize),
+        Release(usize, bool),
+    }
+
+    fn pool_op() -> impl Strategy<Value = PoolOp> {
+        prop_oneof![
+            Just(PoolOp::Allocate),
+            any::<usize>().prop_map(PoolOp::Share),
+            (any::<usize>(), any::<bool>()).prop_map(|(i, blank)| PoolOp::Release(i, blank)),
+        ]
+    }
 
     #[test]
     fn the_null_block_is_never_given_out() {
@@ -172,5 +185,42 @@ mod tests {
         let block = pool.allocate().expect("one block is free");
         pool.release(block, true);
         pool.release(block, true);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_block_of_a_pool_is_free_or_owned(ops in prop::collection::vec(pool_op(), 1..200)) {
+            let mut pool = BlockPool::new(12);
+            let mut owners = Vec::new();
+            for op in ops {
+                match op {
+                    PoolOp::Allocate => {
+                        if let Some(block) = pool.allocate() {
+                            prop_assert!(block != NULL_BLOCK && !owners.contains(&block));
+                            owners.push(block);
+                        } else {
+                            prop_assert_eq!(pool.num_free(), 0);
+                        }
+                    }
+                    PoolOp::Share(i) => {
+                        let block = 1 + (i % 11) as u32;
+                        pool.share(block);
+                        owners.push(block);
+                    }
+                    PoolOp::Release(i, blank) => {
+                        if let Some(index) = i.checked_rem(owners.len()) {
+                            pool.release(owners.swap_remove(index), blank);
+                        }
+                    }
+                }
+                prop_assert_eq!(pool.check_invariants(), Ok(()));
+                for block in 1..12 {
+                    let count = owners.iter().filter(|&&owner| owner == block).count();
+                    prop_assert_eq!(pool.num_references(block) as usize, count);
+                }
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Fair shares between tenants: virtual token counters (VTC; Sheng et al., OSDI '24).
 //!
-//! Each tenant has a counter of the tokens that it was served, and of those who wait the tenant with the lowest is next.
-//! Nobody saves up by staying away: who comes back to wait is lifted to the lowest of those who wait already.
+//! Each tenant has a counter of the tokens that it was served, and of the tenants with waiting requests the one with the
+//! lowest counter is next. A tenant does not save up while it sends nothing: when it waits again, its counter is lifted to
+//! the lowest of the tenants that wait already.
 //!
 //! ```text
 //!   served  a |##########|            a waits       next: c, then a (1 ahead of b), then b
@@ -9,11 +10,11 @@
 //!           c |####......|            c comes: lifted to a
 //! ```
 //!
-//! Tenants who always wait differ by at most what one of their batches costs (theorem 4.3 there).
+//! Tenants that always wait differ by at most what one of their batches costs (theorem 4.3 there).
 
 use std::collections::HashMap;
 
-use crate::Nanos;
+use crate::ids::{Nanos, Tenant};
 
 /// What a token costs: a token of output reads all that the row has in its cache, and is computed alone.
 pub(crate) const PROMPT_COST: u64 = 1;
@@ -24,9 +25,6 @@ const MOST_IDLE: usize = 1024;
 
 /// How long a tenant without requests is expected back: 30 s.
 pub const ABSENCE: Nanos = 30_000_000_000;
-
-/// Dense index of a tenant; reused when it is forgotten.
-pub(crate) type Tenant = u32;
 
 #[derive(Clone, Debug, Default)]
 struct Entry {
@@ -89,10 +87,10 @@ impl Shares {
         }
     }
 
-    /// A tenant of whom nobody waited begins to wait, beside those with the counters of `others`.
+    /// A tenant without waiting requests gets its first, beside the tenants `others`.
     pub(crate) fn lift(&mut self, tenant: Tenant, others: impl Iterator<Item = Tenant>) {
         let lowest = others.map(|other| self.served(other)).min();
-        // Where nobody waits, nobody has a claim: all begin from the highest. Just below the lowest, it need not let an older
+        // Where no tenant waits, none has a claim: all begin from the highest. Just below the lowest, it need not let an older
         // request go first.
         let floor = lowest.map_or(self.most, |lowest| lowest.saturating_sub(1));
         let entry = &mut self.entries[tenant as usize];
@@ -111,7 +109,7 @@ impl Shares {
         self.entries[tenant as usize].served
     }
 
-    /// Who is here, or was lately.
+    /// Tenants with live requests, and those that had some lately.
     pub(crate) fn expected(&self, now: Nanos) -> impl Iterator<Item = Tenant> + '_ {
         let was_lately = move |left: Nanos| now.saturating_sub(left) < ABSENCE;
         let is_expected =
@@ -126,7 +124,7 @@ impl Shares {
         self.entries.len()
     }
 
-    /// Who is here or remembered.
+    /// Tenants with live requests, and those whose counters are remembered.
     pub(crate) fn num_tenants(&self) -> usize {
         self.by_name.len()
     }
@@ -152,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_back_is_lifted_to_just_below_the_lowest_of_those_who_wait() {
+    fn a_tenant_that_waits_again_is_lifted_to_just_below_the_lowest_that_waits() {
         let mut shares = Shares::default();
         let [a, b, c] = ["a", "b", "c"].map(|name| shares.enter(name));
         shares.charge(a, 100);
@@ -164,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_waits_all_begin_alike() {
+    fn where_no_tenant_waits_all_begin_alike() {
         let mut shares = Shares::default();
         let [a, b] = ["a", "b"].map(|name| shares.enter(name));
         shares.charge(a, 100);
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_here_lately_is_expected() {
+    fn a_tenant_that_left_lately_is_expected() {
         let mut shares = Shares::default();
         let [a, b] = ["a", "b"].map(|name| shares.enter(name));
         shares.leave(7, b);

@@ -10,61 +10,79 @@
 //!                      shared, full  written       promised
 //! ```
 
-use crate::{
-    block_pool::{BlockId, NULL_BLOCK},
-    kv_cache::Swapped,
-    prefix_cache::BlockHash,
-};
+use super::prefix_cache::BlockHash;
+use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
 
 /// The columns of one KV group.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Columns {
-    pub(crate) blocks: Vec<BlockId>,
+pub(super) struct Columns {
+    pub(super) blocks: Vec<BlockId>,
     /// Leading columns that hold nothing any more: the null block.
-    pub(crate) num_freed: usize,
-    /// Of these, those that the runner knows of.
-    num_freed_told: usize,
+    pub(super) num_freed: usize,
+    /// Leading columns of these that the runner knows of.
+    num_freed_reported: usize,
 }
 
 impl Columns {
     /// Blocks that the request owns in this group.
-    pub(crate) fn num_held(&self) -> usize {
+    pub(super) fn num_held(&self) -> usize {
         self.blocks.len() - self.num_freed
+    }
+}
+
+/// What a request without blocks has in host memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Swapped {
+    /// Its first so many tokens are computed.
+    pub(super) num_tokens: usize,
+    pub(super) num_columns: usize,
+    /// Of each KV group the last columns: the others are behind its window.
+    pub(super) groups: Vec<Vec<HostBlock>>,
+}
+
+impl Swapped {
+    pub(super) fn block(&self, group: usize, column: usize) -> HostBlock {
+        let blocks = &self.groups[group];
+        blocks[column + blocks.len() - self.num_columns]
+    }
+
+    pub(super) fn blocks(&self) -> impl Iterator<Item = HostBlock> + '_ {
+        self.groups.iter().flatten().copied()
     }
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct BlockTable {
-    pub(crate) num_columns: usize,
+    pub(super) num_columns: usize,
     /// The runner does not know all: a decode step asks every table, and touches few.
-    pub(crate) is_news: bool,
+    pub(super) is_dirty: bool,
     /// Columns that the runner knows of.
-    num_told: usize,
-    pub(crate) groups: Vec<Columns>,
+    num_reported: usize,
+    pub(super) groups: Vec<Columns>,
     /// Names of the full columns known so far; kept when the blocks are released, since tokens never change.
-    pub(crate) hashes: Vec<BlockHash>,
+    pub(super) hashes: Vec<BlockHash>,
     root: BlockHash,
     /// Leading columns that were hits or have been published.
-    pub(crate) num_published: usize,
+    pub(super) num_published: usize,
     /// Blocks that this request may still allocate without asking.
-    pub(crate) promised: usize,
+    pub(super) promised: usize,
     /// Others own its last column, too: it is copied before this request writes to it.
-    pub(crate) shares_tail: bool,
+    pub(super) shares_tail: bool,
     /// What was computed before it lost its blocks.
-    pub(crate) swapped: Swapped,
+    pub(super) swapped: Swapped,
 }
 
 impl BlockTable {
     /// No blocks, and memory for so many columns.
-    pub(crate) fn new(num_groups: usize, num_columns: usize, root: BlockHash) -> Self {
+    pub(super) fn new(num_groups: usize, num_columns: usize, root: BlockHash) -> Self {
         let columns = || Columns {
             blocks: Vec::with_capacity(num_columns),
             ..Columns::default()
         };
         Self {
             num_columns: 0,
-            is_news: false,
-            num_told: 0,
+            is_dirty: false,
+            num_reported: 0,
             groups: (0..num_groups).map(|_| columns()).collect(),
             hashes: Vec::with_capacity(num_columns),
             root,
@@ -80,7 +98,7 @@ impl BlockTable {
     }
 
     /// The null block where the column holds nothing any more.
-    pub(crate) fn block(&self, group: usize, column: usize) -> BlockId {
+    pub(super) fn block(&self, group: usize, column: usize) -> BlockId {
         self.groups[group].blocks[column]
     }
 
@@ -91,7 +109,7 @@ impl BlockTable {
     }
 
     /// The blocks that are copied before this request writes to them, if others still own them.
-    pub(crate) fn shared_tail(&self) -> impl Iterator<Item = BlockId> + '_ {
+    pub(super) fn shared_tail(&self) -> impl Iterator<Item = BlockId> + '_ {
         let tails = self
             .groups
             .iter()
@@ -99,12 +117,18 @@ impl BlockTable {
         tails.copied().filter(|_| self.shares_tail)
     }
 
-    pub(crate) fn promised(&self) -> usize {
-        self.promised
+    /// Whether it owns nothing, and nothing is promised to it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.num_columns == 0 && self.promised == 0
+    }
+
+    /// Computed tokens that are in host memory.
+    pub(crate) fn num_swapped_tokens(&self) -> usize {
+        self.swapped.num_tokens
     }
 
     /// The name of what comes before a column.
-    pub(crate) fn parent(&self, column: usize) -> BlockHash {
+    pub(super) fn parent(&self, column: usize) -> BlockHash {
         if column == 0 {
             self.root
         } else {
@@ -112,38 +136,38 @@ impl BlockTable {
         }
     }
 
-    /// Calls `tell(group, column, block)` for all that has changed since the last time.
-    pub(crate) fn tell(&mut self, mut tell: impl FnMut(usize, usize, BlockId)) {
-        if !std::mem::take(&mut self.is_news) {
+    /// Calls `update(group, column, block)` for all that has changed since the last time.
+    pub(crate) fn take_updates(&mut self, mut update: impl FnMut(usize, usize, BlockId)) {
+        if !std::mem::take(&mut self.is_dirty) {
             return;
         }
         for (group, columns) in self.groups.iter_mut().enumerate() {
-            for column in columns.num_freed_told..columns.num_freed.min(self.num_told) {
-                tell(group, column, NULL_BLOCK);
+            for column in columns.num_freed_reported..columns.num_freed.min(self.num_reported) {
+                update(group, column, NULL_BLOCK);
             }
-            columns.num_freed_told = columns.num_freed;
+            columns.num_freed_reported = columns.num_freed;
         }
-        for column in self.num_told..self.num_columns {
+        for column in self.num_reported..self.num_columns {
             for (group, columns) in self.groups.iter().enumerate() {
-                tell(group, column, columns.blocks[column]);
+                update(group, column, columns.blocks[column]);
             }
         }
-        self.num_told = self.num_columns;
+        self.num_reported = self.num_columns;
     }
 
     /// Forgets the columns behind the first so many; what they held has been given back.
-    pub(crate) fn cut(&mut self, num_columns: usize) {
+    pub(super) fn cut(&mut self, num_columns: usize) {
         self.num_columns = num_columns;
-        self.num_told = self.num_told.min(num_columns);
+        self.num_reported = self.num_reported.min(num_columns);
     }
 
     /// Forgets all columns; what they held has been given back, or is in host memory.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         for columns in &mut self.groups {
             columns.blocks.clear();
-            (columns.num_freed, columns.num_freed_told) = (0, 0);
+            (columns.num_freed, columns.num_freed_reported) = (0, 0);
         }
-        (self.num_columns, self.num_told, self.num_published) = (0, 0, 0);
+        (self.num_columns, self.num_reported, self.num_published) = (0, 0, 0);
         self.shares_tail = false;
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - Such a cascade of keyed hashes is one itself (Bellare, Canetti, Krawczyk 1996): without the key no name can be
-//!   computed. Whoever learnt a name could go on from it, so that names do not leave the process.
+//!   computed. From a known name the next can be computed, so that names do not leave the process.
 //! - A hit compares parent and tokens too: a collision costs a miss, never a wrong answer.
 //! - The cache owns nothing. A published block may be free: it is found until the pool gives it out again.
 
@@ -19,18 +19,18 @@ use std::{
 };
 
 use crate::{
-    block_pool::BlockId,
     error::{Violation, ensure},
+    ids::BlockId,
 };
 
 /// Names a full block and, through its parents, everything before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockHash([u8; 32]);
+pub(crate) struct BlockHash([u8; 32]);
 
 impl BlockHash {
     /// The name of a block with these tokens behind the block of this name.
     #[must_use]
-    pub fn next(self, tokens: &[i32]) -> Self {
+    pub(crate) fn next(self, tokens: &[i32]) -> Self {
         let bytes = bytemuck::cast_slice(tokens);
         Self(*blake3::keyed_hash(&self.0, bytes).as_bytes())
     }
@@ -81,7 +81,7 @@ struct Published {
 
 /// The published blocks of every KV group.
 #[derive(Clone, Debug)]
-pub struct PrefixCache {
+pub(crate) struct PrefixCache {
     key: [u8; 32],
     by_hash: Vec<HashMap<BlockHash, BlockId, BuildHasherDefault<Uniform>>>,
     by_block: Vec<Option<Published>>,
@@ -90,7 +90,7 @@ pub struct PrefixCache {
 
 impl PrefixCache {
     /// An empty cache over a pool of `num_blocks` blocks.
-    pub fn new(key: [u8; 32], num_groups: usize, num_blocks: usize) -> Self {
+    pub(crate) fn new(key: [u8; 32], num_groups: usize, num_blocks: usize) -> Self {
         // All that it may hold, if groups share the pool alike: growth would hold a step up.
         let capacity = num_blocks.div_ceil(num_groups);
         let map = |_| HashMap::with_capacity_and_hasher(capacity, BuildHasherDefault::default());
@@ -103,7 +103,7 @@ impl PrefixCache {
     }
 
     /// The parent of a namespace's first blocks.
-    pub fn root(&self, namespace: &Namespace) -> BlockHash {
+    pub(crate) fn root(&self, namespace: &Namespace) -> BlockHash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         for field in [&namespace.tenant, &namespace.salt] {
             hasher.update(&(field.len() as u64).to_le_bytes());
@@ -113,7 +113,7 @@ impl PrefixCache {
     }
 
     /// The block of a group that holds `tokens` after `parent`.
-    pub fn lookup(
+    pub(crate) fn lookup(
         &self,
         group: usize,
         hash: BlockHash,
@@ -126,7 +126,7 @@ impl PrefixCache {
     }
 
     /// Makes a block known. An equal block that is known already stays the known one.
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         group: usize,
         block: BlockId,
@@ -151,12 +151,12 @@ impl PrefixCache {
     }
 
     /// Whether the block can be found.
-    pub fn is_published(&self, block: BlockId) -> bool {
+    pub(crate) fn is_published(&self, block: BlockId) -> bool {
         self.by_block[block as usize].is_some()
     }
 
     /// Forgets a block that is about to be overwritten.
-    pub fn evict(&mut self, block: BlockId) {
+    pub(crate) fn evict(&mut self, block: BlockId) {
         if let Some(published) = self.by_block[block as usize].take() {
             self.by_hash[published.group].remove(&published.hash);
             self.num_published -= 1;
@@ -164,7 +164,7 @@ impl PrefixCache {
     }
 
     /// Blocks that can be found.
-    pub fn num_published(&self) -> usize {
+    pub(crate) fn num_published(&self) -> usize {
         self.num_published
     }
 
@@ -172,7 +172,7 @@ impl PrefixCache {
     ///
     /// # Errors
     /// Names the first block that does not.
-    pub fn check_invariants(&self) -> Result<(), Violation> {
+    pub(crate) fn check_invariants(&self) -> Result<(), Violation> {
         let mut count = 0;
         for (block, published) in self.by_block.iter().enumerate() {
             let Some(published) = published else { continue };
@@ -204,6 +204,10 @@ impl PrefixCache {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn cache() -> PrefixCache {
@@ -285,5 +289,34 @@ mod tests {
         cache.publish(0, 6, hash, root, &[1]);
         assert_eq!(cache.lookup(0, hash, root, &[1]), Some(5));
         assert!(!cache.is_published(6));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_cache_finds_exactly_what_was_published_last(
+            ops in prop::collection::vec((0..6_i32, 0..6_i32, 1..10_u32, any::<bool>()), 1..100),
+        ) {
+            let mut cache = PrefixCache::new([3; 32], 1, 10);
+            let root = cache.root(&Namespace::default());
+            let mut model: BTreeMap<(i32, i32), u32> = BTreeMap::new();
+            for (first, second, block, evict) in ops {
+                let tokens = [first, second];
+                let hash = root.next(&tokens);
+                if evict {
+                    cache.evict(block);
+                    model.retain(|_, known| *known != block);
+                } else {
+                    cache.publish(0, block, hash, root, &tokens);
+                    if !model.values().any(|&known| known == block) {
+                        model.entry((first, second)).or_insert(block);
+                    }
+                }
+                prop_assert_eq!(cache.check_invariants(), Ok(()));
+                prop_assert_eq!(cache.lookup(0, hash, root, &tokens), model.get(&(first, second)).copied());
+                prop_assert_eq!(cache.num_published(), model.len());
+            }
+        }
     }
 }

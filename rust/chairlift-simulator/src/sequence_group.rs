@@ -90,29 +90,27 @@ impl World {
     pub(crate) fn end(&mut self, index: usize, end: &End) -> Checked {
         let End {
             reason,
-            account,
+            stats,
             last,
         } = end;
         let first = index - self.clients[index].index;
-        let family = first..first + self.clients[index].num_answers;
+        let group = first..first + self.clients[index].num_answers;
         if matches!(reason, EndReason::Failed(_)) {
-            let live = family
-                .clone()
-                .filter(|&other| self.clients[other].is_live());
+            let live = group.clone().filter(|&other| self.clients[other].is_live());
             let live: Vec<_> = live.collect();
             for &other in &live {
                 self.clients[other].end(reason)?;
             }
-            self.check_failed_account(&live, account)?;
+            self.check_failed_account(&live, stats)?;
             for other in live {
                 self.forget(other, reason);
             }
         } else {
             self.clients[index].end(reason)?;
-            self.check_account(index, account)?;
+            self.check_account(index, stats)?;
             self.forget(index, reason);
         }
-        let is_over = family.clone().all(|other| !self.clients[other].is_live());
+        let is_over = group.clone().all(|other| !self.clients[other].is_live());
         ensure!(
             is_over == *last,
             "the end of #{}.{} says that it is the last: {last}",

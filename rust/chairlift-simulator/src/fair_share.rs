@@ -15,12 +15,12 @@ use crate::{
 
 /// The rows of each tenant who is here or was lately.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Crowd {
+pub(crate) struct RowUsage {
     num_used: BTreeMap<u8, usize>,
     num_rows: usize,
 }
 
-impl Crowd {
+impl RowUsage {
     pub(crate) fn has_share(&self, tenant: u8) -> bool {
         let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
         num_used * self.num_used.len() >= self.num_rows
@@ -50,7 +50,7 @@ impl Newcomer {
 }
 
 impl World {
-    pub(crate) fn crowd(&self) -> Crowd {
+    pub(crate) fn row_usage(&self) -> RowUsage {
         let live = self.live.iter().map(|&index| self.clients[index].tenant);
         let left = self.shares.left.iter();
         let lately = left.filter(|&(_, &time)| self.now.saturating_sub(time) < ABSENCE);
@@ -59,7 +59,7 @@ impl World {
         for &index in &self.running {
             *num_used.entry(self.clients[index].tenant).or_default() += 1;
         }
-        Crowd {
+        RowUsage {
             num_used,
             num_rows: self.scenario.config.max_num_seqs,
         }
@@ -70,7 +70,7 @@ impl World {
         let client = &self.clients[index];
         Newcomer {
             tenant: client.tenant,
-            has_claim: client.is_fresh() && !self.crowd().has_share(client.tenant),
+            has_claim: client.is_fresh() && !self.row_usage().has_share(client.tenant),
             shares: self.shares.clone(),
         }
     }
@@ -79,16 +79,16 @@ impl World {
     pub(crate) fn newcomer_in(&self, &[_, slot, ..]: &[i32; 6]) -> Option<Newcomer> {
         let index = *self.by_slot.get(slot as usize)?;
         let client = self.clients.get(index)?;
-        (!client.follows).then(|| self.newcomer(index))
+        (!client.waits_for_parent).then(|| self.newcomer(index))
     }
 
     /// Prompts that had begun of tenants with their share, but the oldest request's, get what others leave: prompts of
     /// tenants below it that had begun are in the step whole, nobody joins before them who may not, and who may is not left
     /// behind. Gives how many of their tokens the head of the queue may claim.
-    pub(crate) fn check_crowd(&mut self, before: &Before, runs: &[RowRun]) -> Checked<usize> {
+    pub(crate) fn check_deferred(&mut self, before: &Before, runs: &[RowRun]) -> Checked<usize> {
         let config = &self.scenario.config;
         let is_odd = config.steps_in_flight > 1 || config.step_budget.is_some();
-        if is_odd || before.has_preempted || before.has_given_way() {
+        if is_odd || before.has_preempted || before.has_preempted_idle() {
             return Ok(0);
         }
         let runs: HashMap<_, _> = runs
@@ -106,13 +106,13 @@ impl World {
                 let is_prompt = run.start < client.answer.num_prompt && is_chunk;
                 if is_prompt { count } else { 0 }
             });
-            if before.crowd.has_share(client.tenant) && (count > 0 || has_prompt_left(client)) {
+            if before.row_usage.has_share(client.tenant) && (count > 0 || has_prompt_left(client)) {
                 num_tokens += count;
                 tenants.insert(client.tenant);
                 cut = cut.or(has_prompt_left(client).then_some(client.label));
             }
         }
-        self.tally.add(Sight::Crowds, u64::from(num_tokens > 0));
+        self.tally.add(Sight::Deferred, u64::from(num_tokens > 0));
         if num_tokens > 0 {
             self.check_none_is_cut_below_share(before)?;
         }
@@ -136,7 +136,7 @@ impl World {
         for &index in &before.running {
             let client = &self.clients[index];
             ensure!(
-                before.crowd.has_share(client.tenant) || !has_prompt_left(client),
+                before.row_usage.has_share(client.tenant) || !has_prompt_left(client),
                 "the prompt of #{} is cut for those of tenants who have their share",
                 client.label
             );

@@ -1,0 +1,192 @@
+//! Admission: a waiting request gets a row, the blocks that are computed already, and the promise of the rest.
+
+use super::{Scheduler, live, slot_of, step::StepBuilder};
+use crate::{
+    ids::{Nanos, Slot},
+    policy::{Gate, Moment},
+    queue::{PROMPT_COST, WaitCause},
+    request::State,
+};
+
+impl StepBuilder<'_> {
+    /// Admits waiting requests while rows, budget, blocks and the policy allow, in order: only a row that is reserved for
+    /// others lets a request pass the head ([`super::reserved_rows`]). Returns when the policy's answer changes by itself,
+    /// and notes what stopped the head.
+    pub(super) fn admit_waiting(&mut self) -> Option<Nanos> {
+        if self.is_short {
+            // A request that is admitted now would take the very blocks that a preemption has just won.
+            self.scheduler.wait_clock.set_cause(WaitCause::Blocks, None);
+            return None;
+        }
+        let (mut limit, whole_batch, opens) = match self.gate() {
+            Gate::Open { limit, whole_batch } => (limit, whole_batch, None),
+            Gate::Closed { wake_at } => (0, false, wake_at),
+        };
+        let batch_size = limit;
+        let (mut cause, mut turn) = (WaitCause::Step, None);
+        while let Some(head) = self.scheduler.queue.front() {
+            let head = slot_of(&self.scheduler.requests, head);
+            let head = head.expect("invariant: a queued request is live");
+            let Some(slot) = self.next_to_admit(head) else {
+                let tenant = self.scheduler.request(head).tenant;
+                (cause, turn) = (WaitCause::Row, Some(tenant));
+                break;
+            };
+            let request = self.scheduler.request(slot);
+            let (resumes, tenant) = (request.is_preempted(), request.tenant);
+            // The first of a batch may be larger than the batch.
+            let num_rows = request.num_rows();
+            if resumes || !self.goes_before_deferred(tenant) {
+                self.schedule_deferred();
+            }
+            let is_full = limit == 0 || (num_rows > limit && limit < batch_size);
+            let admitted = if is_full && !resumes {
+                Err(WaitCause::Policy)
+            } else if self.budget.is_spent(&self.scheduler.costs) && !whole_batch {
+                Err(WaitCause::Budget)
+            } else if self.is_short {
+                Err(WaitCause::Blocks)
+            } else {
+                self.admit(slot)
+            };
+            if let Err(reason) = admitted {
+                cause = reason;
+                // Preempted requests go before all tenants, and the policy's gate is closed to all.
+                turn = (!resumes && cause != WaitCause::Policy).then_some(tenant);
+                break;
+            }
+            limit = limit.saturating_sub(if resumes { 0 } else { num_rows });
+            let has_blocks = self.schedule_chunk(slot);
+            assert!(
+                has_blocks,
+                "invariant: the blocks of all its tokens are promised"
+            );
+        }
+        self.scheduler.wait_clock.set_cause(cause, turn);
+        opens
+    }
+
+    /// What the policy says about fresh requests.
+    fn gate(&mut self) -> Gate {
+        let scheduler = &mut *self.scheduler;
+        // Rows of ended requests that a step in flight names are part of the batch still, those of suspended requests are
+        // not: a batch of which no request may go on is over.
+        let num_active = scheduler.rows.num_used() - self.num_idle_rows;
+        if num_active == 0 {
+            scheduler.rows.release_held();
+        }
+        let batch_is_open = num_active > 0 || scheduler.queue.num_preempted() > 0;
+        let mut moment = Moment {
+            now: self.now,
+            batch_is_open,
+            num_waiting: 0,
+            oldest: self.now,
+            flushed: false,
+        };
+        if !batch_is_open && scheduler.config.policy.holds_rows() {
+            // More than a full batch need not be looked at.
+            let most = scheduler.config.max_num_seqs;
+            for id in scheduler.queue.new_requests().take(most) {
+                let slot = slot_of(&scheduler.requests, id);
+                let slot = slot.expect("invariant: a queued request is live");
+                let request = live(&mut scheduler.requests, slot);
+                moment.num_waiting += request.num_rows();
+                moment.oldest = moment.oldest.min(request.arrival);
+                moment.flushed |= id < scheduler.flushed_before;
+            }
+        }
+        scheduler.config.policy.gate(moment)
+    }
+
+    /// Admits a request with its siblings.
+    ///
+    /// # Errors
+    /// What it lacks: a row, or blocks.
+    fn admit(&mut self, slot: Slot) -> Result<(), WaitCause> {
+        let scheduler = &mut *self.scheduler;
+        let missing_rows = scheduler.missing_rows(slot);
+        if missing_rows > self.num_idle_rows {
+            return Err(WaitCause::Row);
+        }
+        let num_hits = scheduler.num_hits(slot);
+        let request = scheduler.request(slot);
+        // A preempted request resumes only when every request that runs, itself included, could take one more token;
+        // otherwise it would lose its row again at once and compute the same tokens over and over.
+        let headroom = if request.is_preempted() {
+            let own = scheduler.kv.room_for_next(request.tokens.len());
+            (scheduler.running.len() - self.num_idle_rows) * scheduler.kv.num_groups() + own
+        } else {
+            0
+        };
+        let start = scheduler.kv.start(&request.table, num_hits);
+        let num_swapped = request.table.num_swapped_tokens();
+        let has_blocks = missing_rows == 0 && scheduler.take_blocks(slot, num_hits, headroom)
+            || self.make_room_for_head(slot, num_hits, headroom)
+                && self.scheduler.take_blocks(slot, num_hits, headroom);
+        if !has_blocks {
+            return Err(WaitCause::Blocks);
+        }
+        self.run(slot, start, num_hits, num_swapped);
+        Ok(())
+    }
+
+    /// Gives a request that has its blocks a row, with its siblings, and adds both to the plan.
+    fn run(&mut self, slot: Slot, start: usize, num_hits: usize, num_swapped: usize) {
+        let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
+        let row = scheduler.rows.take().expect("invariant: a row was free");
+        let resumes = scheduler.request(slot).is_preempted();
+        scheduler.stop_waiting(slot);
+        let block_size = scheduler.config.block_size;
+        let request = live(&mut scheduler.requests, slot);
+        request.state = State::Running { row };
+        request.num_computed = start;
+        if resumes {
+            scheduler.num_recomputed_tokens += request.count_recomputed(start);
+            // Unless the prefix cache knows as much.
+            if start > 0 && start == num_swapped {
+                request.comes_back = true;
+                scheduler.num_swapped_tokens += (start - num_hits * block_size) as u64;
+            }
+        } else {
+            request.stats.cached_tokens = start;
+            let cost = PROMPT_COST * (request.num_prompt - start) as u64;
+            scheduler.queue.shares.charge(request.tenant, cost);
+            if scheduler.config.prefix_cache && request.cache_read {
+                scheduler.num_prefix_queries += ((request.num_prompt - 1) / block_size) as u64;
+                scheduler.num_prefix_hits += num_hits as u64;
+            }
+        }
+        plan.assign(row, slot, request.index, start);
+        request
+            .table
+            .take_updates(|group, column, block| plan.set_block(group, row, column, block));
+        scheduler.running.push(slot);
+        scheduler.begin_wait(slot);
+        scheduler.admit_siblings(slot, plan);
+    }
+}
+
+impl Scheduler {
+    /// Rows that a waiting request lacks, its siblings' included.
+    pub(super) fn missing_rows(&self, slot: Slot) -> usize {
+        let num_rows = self.request(slot).num_rows();
+        num_rows.saturating_sub(self.rows.num_free())
+    }
+
+    /// Leading blocks of a request's tokens that the prefix cache knows.
+    pub(super) fn num_hits(&mut self, slot: Slot) -> usize {
+        let request = live(&mut self.requests, slot);
+        if self.config.prefix_cache && request.cache_read {
+            self.kv.lookup(&mut request.table, &request.tokens)
+        } else {
+            0
+        }
+    }
+
+    /// Gives a request the blocks that it begins with; false if they cannot be had.
+    pub(super) fn take_blocks(&mut self, slot: Slot, num_hits: usize, headroom: usize) -> bool {
+        let request = live(&mut self.requests, slot);
+        self.kv
+            .admit(&mut request.table, &request.tokens, num_hits, headroom)
+    }
+}

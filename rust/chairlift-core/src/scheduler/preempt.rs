@@ -1,0 +1,193 @@
+//! Preemption: which request gives up its row and blocks when another lacks a block, and what becomes of it.
+//!
+//! ```text
+//! running, in order of admission   [ in the step already | index: needs a block |   candidates   | left out ]
+//!                                    never                                     fewest tokens to compute again, per block
+//! ```
+//!
+//! 1. The youngest suspended request, wherever it is on the list.
+//! 2. Of the running requests behind the one that lacks a block the one that loses least. The loss is counted in tokens,
+//!    not in time, so that a trace is replayed as it was recorded. A request that was preempted before is spared while
+//!    there is another. The oldest is never a candidate, so that the batch always comes to its end.
+//! 3. If steps in flight name all of these, the youngest is left out of this step, and is a candidate in the next.
+//!
+//! A preempted request waits in front of all that are fresh. It keeps what it has computed in host memory where copying it
+//! there and back takes less time than computing it again.
+
+use std::ops::Range;
+
+use super::{Scheduler, live, step::StepBuilder};
+use crate::{
+    cost_model::Work,
+    ids::Slot,
+    request::{Origin, State},
+};
+
+/// What a preemption costs; the request of the least is preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    times_preempted: u32,
+    /// Tokens to compute again for each 1,024 blocks that become free.
+    per_block: usize,
+    num_tokens: usize,
+}
+
+impl StepBuilder<'_> {
+    /// Makes room for the running request at `index`, which lacks a block; false if it gets none in this step.
+    pub(super) fn make_room(&mut self, index: usize) -> bool {
+        if let Some(slot) = self.youngest_idle() {
+            self.preempt_idle(slot);
+            return true;
+        }
+        self.is_short = true;
+        if let Some(slot) = self.victim(index + 1..self.end) {
+            self.withdraw(slot);
+            self.scheduler.preempt(slot);
+            return true;
+        }
+        // Steps in flight name them all. The request itself keeps its blocks while a step is in flight, whose end may bring
+        // what is missing.
+        let slot = self.leave_out_youngest(index);
+        if self.end == index && self.scheduler.in_flight.is_empty() {
+            self.scheduler.preempt(slot);
+        }
+        self.end > index
+    }
+
+    /// Preempts suspended requests, as few as will do and the youngest first, so that the head of the queue can be admitted;
+    /// false (and nothing changed) if all of them are not enough.
+    pub(super) fn make_room_for_head(
+        &mut self,
+        head: Slot,
+        num_hits: usize,
+        headroom: usize,
+    ) -> bool {
+        if self.num_idle_rows == 0 {
+            return false;
+        }
+        let scheduler = &*self.scheduler;
+        let missing_rows = scheduler.missing_rows(head);
+        let head = scheduler.request(head);
+        let running = scheduler.running.iter().rev().copied();
+        let idle: Vec<_> = running
+            .filter(|&slot| scheduler.request(slot).is_idle())
+            .collect();
+        let tables = idle.iter().map(|&slot| &scheduler.request(slot).table);
+        let for_blocks =
+            scheduler
+                .kv
+                .num_releases(&head.table, &head.tokens, num_hits, headroom, tables);
+        let Some(for_blocks) = for_blocks else {
+            return false;
+        };
+        let mut num_rows = 0;
+        let gains_row = |slot: &&Slot| {
+            let is_short = num_rows < missing_rows;
+            num_rows += scheduler.request(**slot).num_rows();
+            is_short
+        };
+        let for_rows = idle.iter().take_while(gains_row).count();
+        for &slot in &idle[..for_blocks.max(for_rows)] {
+            self.preempt_idle(slot);
+        }
+        self.scheduler.sweep();
+        true
+    }
+
+    /// The youngest suspended request with a row that no step in flight names.
+    fn youngest_idle(&self) -> Option<Slot> {
+        if self.num_idle_rows == 0 {
+            return None;
+        }
+        let mut running = self.scheduler.running.iter().rev().copied();
+        running.find(|&slot| self.scheduler.request(slot).is_idle())
+    }
+
+    fn preempt_idle(&mut self, slot: Slot) {
+        self.num_idle_rows -= self.scheduler.request(slot).num_rows();
+        self.scheduler.preempt(slot);
+    }
+
+    /// The request that loses least of these places on the running list; of equals the youngest.
+    fn victim(&self, candidates: Range<usize>) -> Option<Slot> {
+        let candidates = self.scheduler.running[candidates].iter().rev().copied();
+        let costs = candidates.filter_map(|slot| Some((self.scheduler.cost(slot)?, slot)));
+        costs.min_by_key(|&(cost, _)| cost).map(|(_, slot)| slot)
+    }
+
+    /// Leaves the youngest running request from `index` on out of the step.
+    fn leave_out_youngest(&mut self, index: usize) -> Slot {
+        let mut behind = self.scheduler.running[index..self.end].iter();
+        let youngest = behind.rposition(|&slot| self.scheduler.request(slot).is_running());
+        self.end = index + youngest.expect("invariant: the request at the index runs");
+        let slot = self.scheduler.running[self.end];
+        self.withdraw(slot);
+        slot
+    }
+
+    /// A request is not in the step: if it is a decode, the token that is reserved for it is free.
+    fn withdraw(&mut self, slot: Slot) {
+        if self.scheduler.request(slot).is_decode() {
+            self.budget.give_back();
+        }
+    }
+}
+
+impl Scheduler {
+    /// What is lost with a running request; None while a step in flight names it, or while its parent computes the prompt.
+    fn cost(&self, slot: Slot) -> Option<Cost> {
+        let request = self.request(slot);
+        let may_go = request.is_running() && request.in_flight == 0 && request.parent.is_none();
+        if !may_go {
+            return None;
+        }
+        let num_freed = self.kv.num_released(&request.table);
+        let num_tokens = request.num_computed;
+        Some(Cost {
+            times_preempted: request.times_preempted,
+            per_block: (num_tokens << 10)
+                .checked_div(num_freed)
+                .unwrap_or(usize::MAX),
+            num_tokens,
+        })
+    }
+
+    /// A running request that no step names loses row and blocks, with its siblings if they wait for its prompt, and waits
+    /// in front of all that are fresh, or outside the queue while it is suspended.
+    fn preempt(&mut self, slot: Slot) {
+        self.swap_out(slot);
+        self.record_wait(slot);
+        for sibling in self.siblings(slot) {
+            self.release_row(sibling);
+            live(&mut self.requests, sibling).state = State::WithParent;
+            self.num_with_parent += 1;
+        }
+        self.release_row(slot);
+        let request = live(&mut self.requests, slot);
+        debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
+        self.kv.release(&mut request.table);
+        request.lose_computed();
+        request.times_preempted += 1;
+        request.stats.num_preemptions += 1;
+        self.num_preemptions += 1;
+        self.wait(slot, Origin::Preempted);
+    }
+
+    fn release_row(&mut self, slot: Slot) {
+        let row = live(&mut self.requests, slot).row();
+        let row = row.expect("invariant: a running request has a row");
+        self.rows.release(row);
+        self.needs_sweep = true;
+    }
+
+    /// Copies what a request has computed to host memory if that pays and there is room.
+    fn swap_out(&mut self, slot: Slot) {
+        let request = live(&mut self.requests, slot);
+        let num_blocks = request.table.blocks().count() as u64;
+        let both_ways = 2 * num_blocks * self.config.swap_block_time;
+        let again = self.costs.added(Work::of(0, request.num_computed));
+        if num_blocks > 0 && both_ways as f64 <= again {
+            self.kv.swap_out(&mut request.table, request.num_computed);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Reserved rows: some are kept for tenants that have less than their share, so that a tenant that sends little need not
+//! wait until a row becomes free: of 32 rows one, and of 16 or more one at least.
+//!
+//! ```text
+//! rows   a a a a a a a a a a a a a a a .     a waits, b was here 10 s ago: the row stays free
+//!        a a a a a a a a a a a a a a a b     b arrives and is admitted to the next step
+//!        a a a a a a . a a a a a . a a b     one of the rows that a leaves is a's again
+//! ```
+//!
+//! A request that may not have a reserved row is passed by one that may, even if that one's tenant was served more: the
+//! row is not for the first in any case.
+
+use super::{fair_share::RowUsage, slot_of, step::StepBuilder};
+use crate::ids::Slot;
+
+/// With fewer rows none is reserved.
+const FEWEST_ROWS: usize = 16;
+
+/// Of so many rows one is reserved.
+const ROWS_PER_RESERVED: usize = 32;
+
+impl StepBuilder<'_> {
+    /// The request that is admitted next: the head of the queue, or one that passes it; None if the rows that are free are
+    /// reserved for others.
+    pub(super) fn next_to_admit(&self, head: Slot) -> Option<Slot> {
+        let Some(usage) = self.usage_that_reserves_rows(head) else {
+            return Some(head);
+        };
+        let passes = |tenant| !usage.has_share(tenant);
+        let scheduler = &self.scheduler;
+        slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)
+    }
+
+    /// The rows by tenant, if the request has to leave those that are free to others: its tenant has its share of the rows,
+    /// and another one has not. While there are suspended requests, their rows can be had instead.
+    fn usage_that_reserves_rows(&self, slot: Slot) -> Option<RowUsage> {
+        let scheduler = &self.scheduler;
+        let request = scheduler.request(slot);
+        let num_rows = scheduler.config.max_num_seqs;
+        let num_reserved = (num_rows / ROWS_PER_RESERVED).max(1);
+        let can_reserve = num_rows >= FEWEST_ROWS
+            && !scheduler.config.policy.holds_rows()
+            && self.num_idle_rows == 0;
+        let num_left = scheduler.rows.num_free().checked_sub(request.num_rows());
+        let is_left = num_left.is_some_and(|left| left >= num_reserved);
+        if !can_reserve || request.is_preempted() || is_left {
+            return None;
+        }
+        let usage = scheduler.row_usage(self.now)?;
+        let mut expected = scheduler.queue.shares.expected(self.now);
+        let is_reserved =
+            usage.has_share(request.tenant) && !expected.all(|other| usage.has_share(other));
+        is_reserved.then_some(usage)
+    }
+}
