@@ -12,6 +12,7 @@ from chairlift.client.options import RequestOptions
 from chairlift.client.security import Metadata, Security
 from chairlift.client.shared import (
     Answer,
+    Awaiting,
     BaseClient,
     BaseGeneration,
     BaseStream,
@@ -27,7 +28,7 @@ from chairlift.v1 import generation_pb2_grpc, server_pb2
 R = TypeVar("R")
 
 
-class AsyncGeneration(BaseGeneration):
+class AsyncGeneration(Awaiting, BaseGeneration):
     """One request and its answers; iterate it for the text as it comes.
 
     The request is sent when the iteration begins.
@@ -149,7 +150,7 @@ class _Stream(BaseStream):
             self._end(error)
 
 
-class AsyncClient(BaseClient):
+class AsyncClient(Awaiting, BaseClient):
     """A connection whose requests share one stream; for one event loop."""
 
     def __init__(self, address: str, security: Security | None = None) -> None:

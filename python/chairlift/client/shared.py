@@ -11,7 +11,6 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Final,
@@ -39,15 +38,23 @@ from chairlift.v1 import (
     tokenizer_pb2_grpc,
 )
 
-if TYPE_CHECKING:
-    from chairlift.client.aio import AsyncClient, AsyncGeneration
-    from chairlift.client.sync import Client, Generation
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_ANSWERS: Final = 1024
 """Answers that memory is allocated for; a server refuses a request for more."""
+
+
+class Blocking:
+    """Mark a class whose methods block and return the result."""
+
+    __slots__ = ()
+
+
+class Awaiting:
+    """Mark a class whose methods return an awaitable of the result."""
+
+    __slots__ = ()
 
 
 # --- calls ------------------------------------------------------------------------------------
@@ -70,11 +77,9 @@ class unary(Generic[P, R]):
         functools.update_wrapper(self, build)  # type: ignore[arg-type]
 
     @overload
-    def __get__(self, client: "Client", owner: type | None = None) -> Callable[P, R]: ...
+    def __get__(self, client: Blocking, owner: type | None = None) -> Callable[P, R]: ...
     @overload
-    def __get__(
-        self, client: "AsyncClient", owner: type | None = None
-    ) -> Callable[P, Awaitable[R]]: ...
+    def __get__(self, client: Awaiting, owner: type | None = None) -> Callable[P, Awaitable[R]]: ...
     @overload
     def __get__(self, client: None, owner: type) -> Self: ...
 
@@ -182,10 +187,10 @@ class command(Generic[P]):
         functools.update_wrapper(self, build)  # type: ignore[arg-type]
 
     @overload
-    def __get__(self, generation: "Generation", owner: type | None = None) -> Callable[P, None]: ...
+    def __get__(self, generation: Blocking, owner: type | None = None) -> Callable[P, None]: ...
     @overload
     def __get__(
-        self, generation: "AsyncGeneration", owner: type | None = None
+        self, generation: Awaiting, owner: type | None = None
     ) -> Callable[P, Awaitable[None]]: ...
     @overload
     def __get__(self, generation: None, owner: type) -> Self: ...

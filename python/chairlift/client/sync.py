@@ -16,6 +16,7 @@ from chairlift.client.shared import (
     BaseClient,
     BaseGeneration,
     BaseStream,
+    Blocking,
     Call,
     stream_ended,
 )
@@ -30,7 +31,7 @@ R = TypeVar("R")
 _HALF_CLOSE: Final = None
 
 
-class Generation(BaseGeneration):
+class Generation(Blocking, BaseGeneration):
     """One request and its answers; iterate it for the text as it comes."""
 
     def __init__(self, stream: "_Stream", start: pb.Start) -> None:
@@ -126,7 +127,7 @@ class _Stream(BaseStream):
         self.half_close()
 
 
-class Client(BaseClient):
+class Client(Blocking, BaseClient):
     """A connection whose requests share one stream; safe to use from many threads."""
 
     def __init__(self, address: str, security: Security | None = None) -> None:
