@@ -18,10 +18,6 @@ SOURCES = [
 ]
 
 
-PENDING = {"docs/quantization.md", "docs/robustness.md"}
-"""Pages under their old names, which sources still have: docs/models.md, docs/internals/..."""
-
-
 def text_of(page: Path) -> str:
     """Return a page without its blocks of code."""
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -55,7 +51,7 @@ def test_a_page_in_docs_that_is_named_exists(page: Path) -> None:
 def test_a_source_that_is_named_exists(page: Path) -> None:
     named = re.findall(r"`([\w./-]+\.(?:py|pyi|rs|cu|cuh|proto|toml))`", text_of(page))
     files = [f"/{path}" for path in SOURCES]
-    # Files of users.
+    # A file of the user.
     theirs = {"chairlift.toml"}
     missing = {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
     assert missing <= theirs
@@ -65,7 +61,7 @@ def test_a_page_that_a_source_names_exists() -> None:
     for name in SOURCES:
         if name.endswith((".py", ".pyi", ".rs", ".cu", ".cuh", ".proto")):
             text = (ROOT / name).read_text(encoding="utf-8")
-            for page in set(re.findall(r"\bdocs/[\w/-]+\.md\b", text)) - PENDING:
+            for page in set(re.findall(r"\bdocs/[\w/-]+\.md\b", text)):
                 assert (ROOT / page).exists(), f"{name}: {page}"
 
 

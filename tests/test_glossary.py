@@ -16,14 +16,6 @@ ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 SOURCES = {"python": (".py", ".pyi"), "tests": (".py",), "rust": (".rs",), "proto": (".proto",)}
 
-PENDING = {
-    # rust/chairlift-core and rust/chairlift-simulator
-    "crowd", "follower", "foretell", "leader", "parked", "spare_rows", "unlist", "unseat",
-    # python/chairlift
-    "desk", "doorkeeper", "hand_over", "happened", "hear_out", "heard", "judge", "quarantine",
-    "scribe", "seat",
-}  # fmt: skip
-"""Words of the table that the code still has: each leaves this set when its last use is renamed."""
 
 # A word of an identifier: `HTTPServer2` is http, server2; `num_spare_rows` is num, spare, rows.
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
@@ -111,8 +103,6 @@ TABLE = retired_words()
 
 @pytest.mark.parametrize("retired", TABLE, ids=[row.word for row in TABLE])
 def test_a_retired_word_is_in_no_identifier_of_its_scope(retired: Retired) -> None:
-    if retired.word in PENDING:
-        pytest.skip("still in use")
     assert not uses(retired), f"docs/glossary.md has the term for it: {uses(retired)[:20]}"
 
 
@@ -122,10 +112,6 @@ def test_every_scope_has_files() -> None:
         assert row.scope, row.word
         for pattern in row.scope:
             assert any(fnmatch(path, pattern) for path in paths), (row.word, pattern)
-
-
-def test_what_is_pending_is_in_the_table() -> None:
-    assert {row.word for row in TABLE} >= PENDING
 
 
 def test_words_are_found_in_every_style_and_not_inside_of_others() -> None:

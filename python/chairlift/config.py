@@ -86,9 +86,9 @@ class EngineConfig(BaseModel):
     dtype: Annotated[Dtype, _BY_NAME] = Dtype.AUTO
     """Element type."""
     quantize: Annotated[Quantize, _BY_NAME] = Quantize.NONE
-    """Weights of linear layers, packed once at load; see docs/quantization.md."""
+    """Weights of linear layers, packed once at load; see docs/models.md."""
     kv_cache_dtype: Annotated[KvCacheDtype, _BY_NAME] = KvCacheDtype.AUTO
-    """Keys and values; int8 has a scale per token and head, see docs/quantization.md."""
+    """Keys and values; int8 has a scale per token and head, see docs/models.md."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the kernels; None is the cores this process may use."""
     default_max_tokens: Annotated[int, Field(ge=1)] = 512

@@ -1,7 +1,7 @@
 //! Puts the bugs of other engines into a copy of the core, one at a time, and lets the simulator find them.
 //!
 //! `cargo run --example mutants [NAME ...]` prints the table; a full run that catches all of them also puts it into
-//! `docs/robustness.md`. The core itself carries no trace of them: each is a change of its text, and a test holds that
+//! `docs/internals/robustness.md`. The core itself carries no trace of them: each is a change of its text, and a test holds that
 //! every change still applies.
 #![allow(clippy::print_stdout, reason = "a command")]
 
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-const DOCUMENT: &str = "docs/robustness.md";
+const DOCUMENT: &str = "docs/internals/robustness.md";
 const BEGIN: &str = "<!-- make mutants -->\n";
 const END: &str = "<!-- end -->\n";
 
