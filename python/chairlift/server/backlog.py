@@ -32,14 +32,14 @@ class AdmissionSlot:
         """Count the request as waiting: it may start, so that others wait behind it."""
         if not (self._waits or self._has_ended):
             self._waits = True
-            self._backlog.joined(self._tenant)
+            self._backlog.add(self._tenant)
 
     def end(self, *, started: bool) -> None:
         """Discount the request: it has its first token, or will never have one."""
         self._has_ended = True
         if self._waits:
             self._waits = False
-            self._backlog.left(self._tenant, started=started)
+            self._backlog.remove(self._tenant, started=started)
 
 
 class Backlog:
@@ -109,11 +109,11 @@ class Backlog:
         is_known = self._num_seen >= _NUM_TRUSTED
         return self._time_s / self._num_starts if is_known else None
 
-    def joined(self, tenant: str) -> None:
+    def add(self, tenant: str) -> None:
         """Count a waiting request."""
         self._waiting[tenant] += 1
 
-    def left(self, tenant: str, *, started: bool) -> None:
+    def remove(self, tenant: str, *, started: bool) -> None:
         """Discount a waiting request."""
         self._waiting[tenant] -= 1
         if not self._waiting[tenant]:

@@ -313,13 +313,10 @@ def seconds(value: duration_pb2.Duration, field: str) -> float:
     Raises:
         RequestError: Not a positive time of at most a year.
     """
-    expected = "expected a positive time of at most a year"
-    try:
-        total = float(value.ToNanoseconds() * 1e-9)
-    except ValueError:
-        raise bad(field, f"{expected}, got a malformed duration") from None
-    if not 0 < total <= _YEAR_S:
-        raise bad(field, f"{expected}, got {total:g} s")
+    total = float(value.ToNanoseconds() * 1e-9)
+    # Protobuf converts a duration whose parts have different signs, too.
+    if not (0 <= value.nanos < 1_000_000_000 and 0 < total <= _YEAR_S):
+        raise bad(field, f"expected a positive time of at most a year, got {total:g} s")
     return total
 
 
