@@ -1,4 +1,4 @@
-//! Who is in the batch: rows change hands as the plan says, in turn, when the policy lets them, and nobody starves.
+//! The batch: rows change owners as the plan says, in turn, when the policy lets them, and no request starves.
 
 use std::collections::HashSet;
 
@@ -13,16 +13,16 @@ use crate::{
 
 /// The batch as it was before a plan.
 pub(crate) struct Before {
-    /// Who ran, may go on and was not preempted, in order of admission.
+    /// Requests that ran, may go on and were not preempted, in order of admission.
     pub(crate) running: Vec<usize>,
-    /// Who was suspended with a row and no step in flight, in order of admission; and those of them who gave it up.
+    /// Suspended requests with a row and no step in flight, in order of admission; and the preempted ones of them.
     pub(crate) suspended: Vec<usize>,
     preempted_idle: Vec<usize>,
-    /// Somebody who may go on was preempted.
+    /// A request that may go on was preempted.
     pub(crate) has_preempted: bool,
-    /// Who had how many rows.
+    /// How many rows each tenant had.
     pub(crate) row_usage: RowUsage,
-    /// Who joins in the step.
+    /// Requests that the step admits.
     pub(crate) newcomers: Vec<Newcomer>,
 }
 
@@ -96,7 +96,7 @@ impl World {
             let waits = |other: &usize| self.clients[*other].state == State::Waiting;
             ensure!(
                 !self.waiting_siblings(index).iter().any(waits),
-                "#{} joins, and not all of its answers have a row",
+                "#{} is admitted, and not all of its siblings have a row",
                 self.clients[index].label
             );
         }
@@ -129,12 +129,12 @@ impl World {
             self.clients[index].in_flight == 0,
             "#{label} is preempted though a step in flight names it"
         );
-        // Where every request grows by a token a step, whoever comes back has room for the next.
+        // Where every request grows by a token a step, a request that resumes has room for the next.
         let faults = &self.scenario.faults;
         let is_even = self.scenario.config.steps_in_flight == 1
             && (faults.accept_many, faults.draft) == (0, 0);
         let resumed_at = self.clients[index].resumed_at;
-        // Nor was anybody changed meanwhile, who may need a block now.
+        // Nor was a request changed meanwhile, which may need a block now.
         let is_back = resumed_at + 1 == self.tally.steps() && self.last_change < resumed_at;
         ensure!(
             !is_even || !is_back || is_suspended,
@@ -155,35 +155,35 @@ impl World {
     ) -> Checked<usize> {
         let (row, slot, start) = (row as usize, slot as usize, start as usize);
         let index = self.by_slot[slot];
-        ensure!(index != usize::MAX, "slot {slot} joins and is nobody's");
+        ensure!(index != usize::MAX, "slot {slot} is admitted and is free");
         let label = self.clients[index].label;
         ensure!(
             self.rows[row].is_none(),
-            "#{label} joins in row {row}, which is in use"
+            "#{label} is admitted to row {row}, which is in use"
         );
         ensure!(
             self.clients[index].state == State::Waiting,
-            "#{label} joins and does not wait"
+            "#{label} is admitted and does not wait"
         );
         ensure!(
             answer as usize == self.clients[index].index,
-            "answer {answer} of #{label} joins in the slot of another"
+            "sequence {answer} of #{label} is admitted in the slot of another"
         );
         if self.clients[index].waits_for_parent {
             return self.check_sibling(index, row, start);
         }
         ensure!(
             !before.has_preempted || self.attempt.is_repeated || self.attempt.is_unsettled,
-            "#{label} joins in a step that preempts"
+            "#{label} is admitted in a step that preempts"
         );
         ensure!(
             !self.clients[index].is_suspended(),
-            "#{label} joins though it is suspended"
+            "#{label} is admitted though it is suspended"
         );
         self.check_start(index, start)?;
         if self.clients[index].joined {
             let first = self.first(Client::is_preempted);
-            ensure!(first == Some(index), "#{label} comes back out of turn");
+            ensure!(first == Some(index), "#{label} resumes out of turn");
             self.clients[index].resumed_at = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;
@@ -196,7 +196,7 @@ impl World {
         let client = &mut self.clients[index];
         ensure!(
             start < client.num_tokens(),
-            "#{label} joins at {start} and has nothing to compute"
+            "#{label} is admitted at {start} and has nothing to compute"
         );
         self.tally.add(Sight::CacheHits, u64::from(start > 0));
         client.join(start);
@@ -211,7 +211,7 @@ impl World {
         let (label, parent) = (client.label, &self.clients[index - client.index]);
         ensure!(
             parent.state == State::Running && start == client.answer.num_prompt - 1,
-            "an answer of #{label} joins at {start}, or without the one that computes its prompt"
+            "a sibling of #{label} is admitted at {start}, or without its parent"
         );
         let client = &mut self.clients[index];
         (client.state, client.joined) = (State::Running, true);
@@ -228,13 +228,13 @@ impl World {
         }
     }
 
-    /// Those who hold a row and may go on, in order of admission.
+    /// Requests that hold a row and may go on, in order of admission.
     pub(crate) fn runnable(&self) -> impl Iterator<Item = usize> + '_ {
         let running = self.running.iter().copied();
         running.filter(|&index| !self.clients[index].is_suspended())
     }
 
-    /// Whoever ran before the step goes on: the oldest always, and every decode.
+    /// Requests that ran before the step go on: the oldest always, and every decode.
     pub(crate) fn check_fairness(&self, before: &Before, number: u64) -> Checked {
         if self.scenario.config.steps_in_flight > 1 {
             return Ok(());
@@ -256,7 +256,7 @@ impl World {
         Ok(())
     }
 
-    /// Suspended requests give way before anybody else does, the youngest first, and not for nothing.
+    /// Suspended requests are preempted before others are, the youngest first, and not for nothing.
     pub(crate) fn check_idle_preempted(&self, before: &Before, view: &PlanView<'_>) -> Checked {
         if self.scenario.config.steps_in_flight > 1 {
             return Ok(());
@@ -269,7 +269,7 @@ impl World {
             let label = self.clients[index].label;
             ensure!(
                 !before.has_preempted,
-                "somebody is preempted, and the suspended #{label} is not"
+                "a request is preempted, and the suspended #{label} is not"
             );
             ensure!(
                 first_victim.is_none() || place(&index) < first_victim,
@@ -281,7 +281,7 @@ impl World {
             !view.assigned.is_empty() || !view.block_updates.is_empty() || before.has_preempted;
         ensure!(
             first_victim.is_none() || is_gain,
-            "a suspended request gives way and nobody gains"
+            "a suspended request is preempted and no request gains"
         );
         Ok(())
     }

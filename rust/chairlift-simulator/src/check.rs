@@ -13,8 +13,8 @@ use crate::{
 impl World {
     /// One row of a step: the right tokens at the right positions over the right KV, and a sample where one is due.
     pub(crate) fn check_run(&mut self, run: &RowRun, number: u64) -> Checked<usize> {
-        let index = self.rows[run.row]
-            .ok_or_else(|| format!("row {} is in the step and nobody's", run.row))?;
+        let index =
+            self.rows[run.row].ok_or_else(|| format!("row {} is in the step and free", run.row))?;
         self.check_drafts(index, run)?;
         let client = &self.clients[index];
         let (label, start, end) = (client.label, run.start, run.end - run.num_drafts);
@@ -103,7 +103,10 @@ impl World {
         let Some(first) = times.into_iter().min() else {
             return Ok(());
         };
-        ensure!(first > self.now, "idle, and somebody who waits may join");
+        ensure!(
+            first > self.now,
+            "idle, and a waiting request may be admitted"
+        );
         ensure!(
             wake_at.is_some_and(|time| time <= first),
             "idle until {wake_at:?}, something is due at {first}"
@@ -173,17 +176,17 @@ impl World {
             let (free, all) = (load.num_free_blocks, load.num_blocks);
             ensure!(
                 free == all,
-                "nobody is there, and {} blocks are not free",
+                "no request is live, and {} blocks are not free",
                 all - free
             );
             ensure!(
                 load.num_rows_held == 0,
-                "nobody is there, and {} rows are held",
+                "no request is live, and {} rows are held",
                 load.num_rows_held
             );
             ensure!(
                 load.num_waiting_tokens == 0,
-                "nobody waits, and {} tokens do",
+                "no request waits, and {} tokens do",
                 load.num_waiting_tokens
             );
         }

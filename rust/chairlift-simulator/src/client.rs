@@ -66,7 +66,7 @@ pub(crate) struct Client {
     pub(crate) num_preemptions: usize,
     /// Tokens found in the cache when it first joined.
     pub(crate) num_cached: usize,
-    /// Tokens whose KV a preemption threw away, and those of them that were computed again.
+    /// Tokens whose KV a preemption or a failed step threw away, and how many were computed again.
     num_lost: usize,
     pub(crate) num_recomputed: usize,
     /// Tokens whose KV may be in host memory, and whether it has to be there.
@@ -181,7 +181,7 @@ impl Client {
         self.credit.map_or(usize::MAX, left)
     }
 
-    /// Among those of a tenant that wait the least is the first; ties by arrival.
+    /// Of a tenant's waiting requests the one of the least rank is the first; ties by arrival.
     pub(crate) fn rank(&self) -> (i128, RequestId) {
         let ahead = i128::from(self.priority) * i128::from(PRIORITY_LEVEL);
         let latest = i128::from(self.arrival) + i128::from(PATIENCE);
@@ -189,7 +189,7 @@ impl Client {
         (start_by.min(latest) - ahead, self.id)
     }
 
-    /// Says when the first token should be there, by somebody who knows how long its prompt takes.
+    /// Says when the first token should be there, by the scheduler's prediction of its prompt.
     pub(crate) fn aim(&mut self, first_token_by: Option<u64>, costs: &CostModel) {
         let prefill = costs.predict(Work::of(0, self.answer.num_prompt)) as u64;
         let start_by = first_token_by.map(|time| time.saturating_sub(prefill));
@@ -228,7 +228,7 @@ impl Client {
         self.num_output + self.due.as_ref().map_or(0, |due| due.num_tokens)
     }
 
-    /// It joins the batch, with the KV of `start` tokens found in the cache.
+    /// It is admitted, with the KV of `start` tokens found in the cache.
     pub(crate) fn join(&mut self, start: usize) {
         if self.joined {
             self.num_recomputed += self.num_lost.saturating_sub(start);

@@ -1,4 +1,4 @@
-//! Work is conserved: who fits beside what a step computes is in it.
+//! Work is conserved: a request that fits beside what a step computes is in it.
 
 use chairlift_core::policy::Policy;
 
@@ -57,7 +57,7 @@ impl World {
         let promised: usize = promised.map(|&index| left(&self.clients[index])).sum();
         let num_runnable = self.running.len() - num_idle;
         let head = &self.clients[head];
-        // Who was preempted comes back only if everyone who runs, itself included, could take one more token.
+        // A preempted request resumes only if every request that runs, itself included, could take one more token.
         let mut num_tokens = head.num_tokens();
         let mut headroom = 0;
         if head.is_preempted() {
@@ -112,7 +112,7 @@ impl World {
             .sum()
     }
 
-    /// The head of the queue: who was preempted, then who never ran.
+    /// The head of the queue: a preempted request, else a fresh one.
     pub(crate) fn head(&self) -> Option<usize> {
         let preempted = self.first(Client::is_preempted);
         preempted.or_else(|| self.next_fresh())

@@ -42,7 +42,7 @@ impl World {
             let id = chairlift_core::RequestId(u64::MAX - u64::from(label));
             ensure!(
                 !self.scheduler.draft(id, 0, tokens),
-                "drafts of nobody are taken"
+                "drafts of an unknown request are taken"
             );
             self.tally.saw(Sight::DraftsRefused);
             return Ok(());
@@ -102,7 +102,7 @@ impl World {
         Ok(())
     }
 
-    /// What the scheduler would plan if nobody had proposed anything, if somebody has.
+    /// What the scheduler would plan without drafts, if any are proposed.
     pub(crate) fn plan_without_drafts(&self) -> Option<Vec<i32>> {
         let drafting = self.live.iter().map(|&index| &self.clients[index]);
         let drafting: Vec<_> = drafting
@@ -241,7 +241,7 @@ impl World {
     }
 }
 
-/// Drafts change nothing but their own rows: who is in the step, who joins and who leaves, and how many tokens each
+/// Drafts change nothing but their own rows: which requests are in the step, admitted or ended, and how many tokens each
 /// computes beside them.
 pub(crate) fn check_beside_drafts(view: &PlanView<'_>, without: &[i32]) -> Checked {
     let without = PlanView::parse(without).map_err(|error| error.0)?;
@@ -258,7 +258,7 @@ pub(crate) fn check_beside_drafts(view: &PlanView<'_>, without: &[i32]) -> Check
         view.assigned == without.assigned
             && view.freed_rows == without.freed_rows
             && view.copies == without.copies,
-        "with drafts others join or leave"
+        "with drafts other requests are admitted or preempted"
     );
     let plain = without.block_updates.iter();
     let mut plain = plain.map(|update| view.block_updates.contains(update));

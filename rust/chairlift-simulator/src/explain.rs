@@ -1,4 +1,4 @@
-//! Whether the scheduler says truly why somebody waits.
+//! Whether the scheduler says truly why a request waits.
 
 use chairlift_core::{
     RequestId, RequestStats, WaitCause,
@@ -54,8 +54,8 @@ impl World {
         self.latest
     }
 
-    /// So many rows are taken, or kept empty or for others, that somebody's answers do not find one each, when `schedule` has
-    /// decided who joins.
+    /// So many rows are taken, or kept empty or reserved, that the sequences of a waiting request do not find one each, when
+    /// `schedule` has admitted requests.
     pub(crate) fn note_rows(&mut self) {
         let waiting = self.live.iter().copied();
         let waiting = waiting.filter(|&index| self.clients[index].state == State::Waiting);
@@ -72,12 +72,12 @@ impl World {
         self.rows_are_taken = num_held + most.unwrap_or(1) > num_rows;
     }
 
-    /// Everybody who is there is told how it stands, and nobody else.
+    /// Every live request is explained, and no other.
     pub(crate) fn check_states(&mut self) -> Checked {
         let unknown = RequestId(mix(self.clients.len() as u64));
         ensure!(
             self.scheduler.explain(unknown).is_none(),
-            "an unknown request stands somewhere"
+            "an unknown request is explained"
         );
         let is_over = |index: &usize| {
             let client = &self.clients[*index];
@@ -87,7 +87,7 @@ impl World {
         let ended = ended.map(|index| &self.clients[index]);
         ensure!(
             ended.is_none_or(|ended| self.scheduler.explain(ended.id).is_none()),
-            "a request that has ended stands somewhere"
+            "a request that has ended is explained"
         );
         for &index in &self.live {
             let client = &self.clients[index];
@@ -96,7 +96,7 @@ impl World {
             }
             let label = client.label;
             let waiting = self.scheduler.explain(client.id);
-            let waiting = waiting.ok_or_else(|| format!("#{label} lives and stands nowhere"))?;
+            let waiting = waiting.ok_or_else(|| format!("#{label} lives and is not explained"))?;
             self.check_cause(client, &waiting)?;
             if let Some(cause) = waiting.cause {
                 self.tally.saw(sight(cause));
@@ -175,7 +175,7 @@ impl World {
         };
         ensure!(
             waiting.num_before == num_before,
-            "#{label} comes back after {num_before} others, is told {}",
+            "#{label} resumes after {num_before} others, is told {}",
             waiting.num_before
         );
         Ok(())
@@ -189,7 +189,7 @@ impl World {
 
     /// The causes of a wait add up to it, and the times that the world can tell are right.
     pub(crate) fn check_waits(&self, client: &Client, stats: &RequestStats) -> Checked {
-        // Whoever waits for another has waited as that one did.
+        // A sibling that waits for its parent has waited as the parent did.
         let parent = self.live.iter().map(|&index| &self.clients[index]);
         let mut parent = parent.filter(|other| other.id == client.id && other.index == 0);
         let parent = parent

@@ -1,4 +1,4 @@
-//! Whose prompts go first: those of tenants below their share of the rows, told from outside.
+//! Fair shares of the rows, checked from outside: prompts of tenants below their share go first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use crate::{
     world::{Checked, World, ensure},
 };
 
-/// The rows of each tenant who is here or was lately.
+/// The rows of each tenant that has live requests or had some lately.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowUsage {
     num_used: BTreeMap<u8, usize>,
@@ -31,7 +31,7 @@ impl RowUsage {
     }
 }
 
-/// Who joins, as it stood before.
+/// A request that is admitted, as it was before.
 #[derive(Clone, Debug)]
 pub(crate) struct Newcomer {
     tenant: u8,
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// How a request stands that is about to join.
+    /// A request that is about to be admitted.
     pub(crate) fn newcomer(&self, index: usize) -> Newcomer {
         let client = &self.clients[index];
         Newcomer {
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Prompts that had begun of tenants with their share, but the oldest request's, get what others leave: prompts of
-    /// tenants below it that had begun are in the step whole, nobody joins before them who may not, and who may is not left
+    /// tenants below it that had begun are in the step whole, no request is admitted before them that may not, and none that may is left
     /// behind. Gives how many of their tokens the head of the queue may claim.
     pub(crate) fn check_deferred(&mut self, before: &Before, runs: &[RowRun]) -> Checked<usize> {
         let config = &self.scenario.config;
@@ -121,7 +121,7 @@ impl World {
         let have_passed = num_passed == before.newcomers.len();
         ensure!(
             have_passed || cut.is_none() || self.scenario.config.policy != Policy::Continuous,
-            "somebody joins before the prompt of #{} is computed",
+            "a request is admitted before the prompt of #{} is computed",
             cut.unwrap_or_default()
         );
         if !tenants.is_empty() {
@@ -137,7 +137,7 @@ impl World {
             let client = &self.clients[index];
             ensure!(
                 before.row_usage.has_share(client.tenant) || !has_prompt_left(client),
-                "the prompt of #{} is cut for those of tenants who have their share",
+                "the prompt of #{} is cut for those of tenants that have their share",
                 client.label
             );
         }

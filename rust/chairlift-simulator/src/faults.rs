@@ -86,7 +86,7 @@ impl Chooser {
         Event::Complete(self.outcome(world))
     }
 
-    /// Between steps a little; where the scheduler is idle up to its next wake-up, or until somebody arrives.
+    /// Between steps a little; where the scheduler is idle up to its next wake-up, or until a request arrives.
     fn time_passes(&mut self, world: &World) -> Option<Event> {
         let random = &mut self.random;
         let Some(Next::Idle { wake_at }) = world.idle else {
@@ -110,7 +110,7 @@ impl Chooser {
         }
     }
 
-    /// Somebody suspended or anybody, ended and unknown ones included.
+    /// A suspended request or any, ended and unknown ones included.
     fn change(&mut self, world: &World) -> Event {
         let random = &mut self.random;
         let mut found = world.live.clone();
@@ -120,33 +120,33 @@ impl Chooser {
         } else if random.chance(512) {
             found.retain(|&index| world.clients[index].is_suspended());
         }
-        let (client, label) = self.somebody(world, &found, 32);
+        let (client, label) = self.some_request(world, &found, 32);
         let random = &mut self.random;
         let max_output = world.scenario.traffic.max_output;
         Event::Change(label, Alteration::draw(random, client, max_output))
     }
 
-    /// One of those found; now and then, or if there are none, a label that may be nobody's.
-    fn somebody<'a>(
+    /// One of those found; now and then, or if there are none, a label that may be of no request.
+    fn some_request<'a>(
         &mut self,
         world: &'a World,
         found: &[usize],
-        nobody: Rate,
+        unknown: Rate,
     ) -> (Option<&'a Client>, Label) {
         let random = &mut self.random;
-        if found.is_empty() || random.chance(nobody) {
+        if found.is_empty() || random.chance(unknown) {
             return (None, random.below(self.num_arrivals as usize + 2) as Label);
         }
         let client = &world.clients[found[random.below(found.len())]];
         (Some(client), client.label)
     }
 
-    /// For somebody who decodes and has none, if there is such a one; now and then for anybody.
+    /// For a request that decodes and has none, if there is one; now and then for any.
     fn draft(&mut self, world: &World) -> Option<Event> {
         let random = &mut self.random;
         let mut found = world.live.clone();
-        let is_anybody = random.chance(32);
-        if !is_anybody {
+        let is_any = random.chance(32);
+        if !is_any {
             found.retain(|&index| {
                 let client = &world.clients[index];
                 client.state == State::Running
@@ -156,10 +156,10 @@ impl Chooser {
                     && client.num_pending() == 1
             });
         }
-        if found.is_empty() && !is_anybody {
+        if found.is_empty() && !is_any {
             return None;
         }
-        let (client, label) = self.somebody(world, &found, 16);
+        let (client, label) = self.some_request(world, &found, 16);
         let random = &mut self.random;
         let tokens = drafts::draw(random, client, world.scenario.config.vocab_size);
         let answer = client.map_or(0, |client| client.index);
@@ -223,7 +223,7 @@ impl Chooser {
         labels
     }
 
-    /// Somebody in a drawn state, or anybody, ended and unknown ones included.
+    /// A request in a drawn state, or any, ended and unknown ones included.
     fn abort(&mut self, world: &World) -> Event {
         let random = &mut self.random;
         let wanted: fn(&Client) -> bool = match random.below(6) {

@@ -9,14 +9,14 @@
 //! | `scenario`, `workload`, `faults` | what a seed draws: settings, requests, the next event |
 //! | `event` | an event as a value; a run is a list of them |
 //! | `change` | changes of live requests |
-//! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes whom |
+//! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes to which client |
 //! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
 //! | `batch`, `conserve`, `check` | the invariants, seen from outside |
 //! | `drafts` | guesses of an answer's next tokens |
 //! | `sequence_group` | several sequences of one request |
 //! | `turns`, `shares`, `fair_share`, `reserved_rows` | the order of admission, told from outside |
 //! | `swap` | blocks of the preempted in host memory |
-//! | `explain` | why somebody waits, as told and as it is |
+//! | `explain` | why a request waits, as explained and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
 #![forbid(unsafe_code)]
 

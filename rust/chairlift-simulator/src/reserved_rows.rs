@@ -1,4 +1,4 @@
-//! Whether rows are kept for tenants that have less than their share, and who passes, told from outside.
+//! Rows that are reserved for tenants below their share, checked from outside.
 
 use chairlift_core::policy::Policy;
 
@@ -14,7 +14,7 @@ pub(crate) fn num_reserved_rows(num_rows: usize) -> usize {
 }
 
 impl World {
-    /// The rows by tenant, if a new request may not have those that are free.
+    /// The rows by tenant, if a fresh request may not have the free ones.
     pub(crate) fn usage_that_reserves_rows(&self, index: usize) -> Option<RowUsage> {
         let config = &self.scenario.config;
         let num_free = self.rows.iter().filter(|owner| owner.is_none()).count();
@@ -34,7 +34,7 @@ impl World {
         (row_usage.has_share(tenant) && !row_usage.have_all_their_share()).then_some(row_usage)
     }
 
-    /// The new request that joins next: the first, or whoever passes it.
+    /// The fresh request that is admitted next: the first, or one that passes it.
     pub(crate) fn next_fresh(&self) -> Option<usize> {
         let first = self.first_fresh(|_| true)?;
         let Some(row_usage) = self.usage_that_reserves_rows(first) else {

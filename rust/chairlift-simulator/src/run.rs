@@ -108,7 +108,7 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
         applied
     };
     happen(world, Event::Flush)?;
-    // Whoever may go on comes to its end beside the suspended, however many these are; then they go on, too.
+    // Requests that may go on come to their end beside suspended ones, however many these are; then those go on, too.
     finish(world, &mut happen)?;
     for index in world.live.clone() {
         let label = world.clients[index].label;
@@ -144,7 +144,7 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
     Ok(())
 }
 
-/// Runs until nobody is left but the suspended, or too long.
+/// Runs until only suspended requests are left, or too long.
 fn finish(world: &mut World, happen: &mut dyn FnMut(&mut World, Event) -> Checked) -> Checked {
     let lengths = world.live.iter().map(|&index| {
         let answer = &world.clients[index].answer;

@@ -20,7 +20,7 @@ impl World {
         })
     }
 
-    /// Deals credit out to the answers of a request: evenly, what is over to those who have least left.
+    /// Deals credit out to the answers of a request: evenly, the remainder to those that have least left.
     pub(crate) fn deal(&mut self, index: usize, credit: u64) {
         let left = |index: &usize| {
             let client = &self.clients[*index];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{client::Client, world::World};
 
-/// Counters of those who ever asked for something.
+/// Counters of all tenants that ever sent a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     served: BTreeMap<u8, u64>,
@@ -38,7 +38,7 @@ impl Shares {
 }
 
 impl World {
-    /// A request begins to wait: if it is its tenant's only one, nobody owes the tenant for the time before.
+    /// A request begins to wait: if it is its tenant's only one, the tenant has no claim from the time before.
     pub(crate) fn lift(&mut self, index: usize) {
         let client = &self.clients[index];
         let waiting = self.live.iter().copied();

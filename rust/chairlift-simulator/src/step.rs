@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// The prompt is computed: whoever waits for it goes on from its last token.
+    /// The prompt is computed: siblings go on from its last token.
     fn fork(&mut self, index: usize) {
         for other in self.waiting_siblings(index) {
             let client = &mut self.clients[other];
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// The oldest step fails, and with it those behind it, which read what it wrote.
+    /// The oldest step fails, and with it later ones, which read what it wrote.
     pub(crate) fn fail(&mut self, failing: &[Label]) -> Checked {
         let Some(oldest) = self.in_flight_steps.front().map(|flight| flight.step) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Host memory, seen from outside: who comes back with what it had computed, and who must.
+//! Host memory, seen from outside: which requests resume with what they had computed, and which must.
 
 use chairlift_core::cost_model::Work;
 
@@ -48,16 +48,16 @@ impl World {
         let (kept, is_kept) = (client.num_kept, client.is_kept);
         ensure!(
             !is_kept || start >= kept,
-            "#{label} joins at {start} and has {kept} tokens in host memory"
+            "#{label} begins at {start} and has {kept} tokens in host memory"
         );
         let is_back = start > 0 && start == kept;
         ensure!(
             is_back || start.is_multiple_of(config.block_size),
-            "#{label} joins at {start}, amid a block"
+            "#{label} begins at {start}, amid a block"
         );
         ensure!(
             is_back || start == 0 || client.reads_cache,
-            "#{label} does not read the cache and joins at {start}"
+            "#{label} does not read the cache and begins at {start}"
         );
         (client.num_kept, client.is_kept) = (0, false);
         client.swaps_in = is_back;
@@ -69,7 +69,7 @@ impl World {
         Ok(())
     }
 
-    /// Who came back and was in no step yet begins again if one fails: its blocks may not have come.
+    /// A request that was swapped in and was in no step yet begins again if one fails: its blocks may not be there.
     pub(crate) fn roll_back_returning(&mut self) {
         let returning = self.running.iter().copied();
         let returning: Vec<_> = returning
@@ -89,7 +89,7 @@ impl World {
         self.tally.saw(Sight::RolledBack);
     }
 
-    /// Host blocks that those who wait hold at most.
+    /// Host blocks that waiting requests hold at most.
     fn most_host_blocks(&self) -> usize {
         let waiting = self.live.iter().map(|&index| &self.clients[index]);
         let kept = waiting.filter(|client| client.state == State::Waiting && client.num_kept > 0);
@@ -105,11 +105,11 @@ impl World {
             load.num_host_blocks == config.num_host_blocks
                 && (num_used <= most || config.steps_in_flight > 1)
                 && num_used <= config.num_host_blocks,
-            "{num_used} host blocks are in use, those who wait need {most}"
+            "{num_used} host blocks are in use, waiting requests need {most}"
         );
         ensure!(
             !self.live.is_empty() || num_used == 0,
-            "nobody is there, and {num_used} host blocks are not free"
+            "no request is live, and {num_used} host blocks are not free"
         );
         Ok(())
     }

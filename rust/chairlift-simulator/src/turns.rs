@@ -1,4 +1,5 @@
-//! Whose turn it is to join: when the policy's gate is open, of the tenant that was served least who has to start first.
+//! The order of admission: when the policy's gate is open, of the tenant that was served least the request that has to
+//! start first.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::{
 };
 
 impl World {
-    /// New requests join in order of priority and arrival, behind the preempted, when the policy lets them.
+    /// Fresh requests are admitted in order of priority and arrival, behind preempted ones, when the policy lets them.
     pub(crate) fn check_turn(
         &mut self,
         index: usize,
@@ -25,21 +26,21 @@ impl World {
             .live
             .iter()
             .any(|&other| self.clients[other].is_preempted());
-        ensure!(!waits, "#{label} joins before a preempted request");
+        ensure!(!waits, "#{label} is admitted before a preempted request");
         if num_joining == 0 {
-            // A step in flight names rows that are not back, even if all who had them have ended.
+            // A step in flight names rows that are not back, even if all their requests have ended.
             let gate =
                 self.gate_opens(!before.running.is_empty() || !self.in_flight_steps.is_empty());
             ensure!(
                 gate.is_some_and(|time| time <= self.now),
-                "#{label} joins though the policy's gate is closed"
+                "#{label} is admitted though the policy's gate is closed"
             );
         }
         if let Policy::Batched { size, .. } = self.scenario.config.policy {
             let num_rows = num_joining + 1 + self.waiting_siblings(index).len();
             ensure!(
                 num_joining == 0 || num_rows <= size,
-                "more than a batch joins"
+                "more than a batch is admitted"
             );
         }
         let tenant = self.clients[index].tenant;
@@ -47,12 +48,12 @@ impl World {
             // Which rows are free the world learns later.
             let is_kept = num_reserved_rows(self.scenario.config.max_num_seqs) > 0;
             let first = self.first_fresh(|other| other == tenant || !is_kept);
-            ensure!(first == Some(index), "#{label} joins out of turn");
+            ensure!(first == Some(index), "#{label} is admitted out of turn");
             return Ok(());
         }
         ensure!(
             self.next_fresh() == Some(index),
-            "#{label} joins out of turn"
+            "#{label} is admitted out of turn"
         );
         ensure!(
             self.usage_that_reserves_rows(index).is_none(),
@@ -63,7 +64,7 @@ impl World {
         Ok(())
     }
 
-    /// The first in the queue of those who are so.
+    /// The first in the queue of the requests that are so.
     pub(crate) fn first(&self, is_wanted: fn(&Client) -> bool) -> Option<usize> {
         let wanted = self.live.iter().copied();
         wanted
@@ -114,7 +115,7 @@ impl World {
         Ok(())
     }
 
-    /// When the policy lets somebody who waits now join, if nothing else happens.
+    /// When the policy admits a request that waits now, if nothing else happens.
     pub(crate) fn gate_opens(&self, batch_is_open: bool) -> Option<u64> {
         let fresh = self.live.iter().copied();
         let fresh: Vec<_> = fresh

@@ -88,7 +88,7 @@ pub(crate) struct World {
     /// Clients before this one were there at the last flush.
     pub(crate) flushed_before: usize,
     owed: Vec<usize>,
-    /// Full prompt columns of requests that joined, and those found in the cache.
+    /// Full prompt blocks of admitted requests, and how many of them were found in the cache.
     pub(crate) num_prefix_queries: u64,
     pub(crate) num_prefix_hits: u64,
     pub(crate) shares: Shares,
