@@ -111,6 +111,17 @@ async def test_of_servers_that_each_replaced_the_last_only_the_newest_keeps_the_
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_folder_that_another_process_keeps_locked_is_refused(bind, tmp_path, monkeypatch):
+    monkeypatch.setattr("chairlift.server.listen._LOCK_S", 0.05)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match="another process locks its folder"):
+        await bind(listen=f"unix:{tmp_path}/lift.sock")
+    os.close(folder)
+    server, _ = await bind(listen=f"unix:{tmp_path}/lift.sock")
+    await server.stop(0)
+
+
 async def test_what_took_the_place_of_a_socket_is_left_alone(bind, tmp_path):
     path = tmp_path / "lift.sock"
     server, _ = await bind(listen=f"unix:{path}")

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from chairlift.errors import ConfigError
 _MAX_UNIX_PATH_BYTES: Final = 107
 _MAX_UNIX_FOLDER_BYTES: Final = 97
 """The system's limit, less the length of the private name."""
+_LOCK_S: Final = 5.0
+"""Wait for another server that starts in the same folder; it holds the lock for milliseconds."""
+_LOCK_PERIOD_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ def unbind(address: TcpAddress | UnixAddress) -> None:
     """
     if not isinstance(address, UnixAddress) or address.inode is None:
         return
-    with suppress(OSError), _locked(address.path.parent, fcntl.LOCK_NB):
+    with suppress(OSError), _locked(address.path.parent, within_s=0):
         if _inode(address.path) == address.inode:
             address.path.unlink()
 
@@ -205,18 +209,29 @@ def _locked_folder(folder: Path, address: UnixAddress, option: str) -> Iterator[
         if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
             message = f"{option}: other users could replace {address}: they can write to its folder"
             raise ConfigError(message)
-        with _locked(folder):
+        with _locked(folder, _LOCK_S):
             yield
+    except BlockingIOError:
+        message = f"{option}: cannot listen on {address}: another process locks its folder"
+        raise ConfigError(message) from None
     except OSError as error:
         message = f"{option}: cannot listen on {address}: {_reason(error)}"
         raise ConfigError(message) from None
 
 
 @contextmanager
-def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+def _locked(folder: Path, within_s: float) -> Iterator[None]:
+    until = time.monotonic() + within_s
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | flags)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_LOCK_PERIOD_S)
         yield
     finally:
         os.close(handle)
