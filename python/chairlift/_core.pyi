@@ -295,7 +295,7 @@ class Outboxes:
         inter_token_bounds: Sequence[float],
     ) -> Outboxes: ...
     def open(self) -> int:
-        """Gives a stream with nothing to send."""
+        """Return a stream with nothing to send."""
 
     def close(self, stream: int) -> None:
         """Forgets a stream and the requests that still send to it."""
@@ -358,7 +358,7 @@ class Outboxes:
         """
 
     def take(self, stream: int) -> list[bytes]:
-        """Gives everything that waits for a stream, as messages."""
+        """Return everything that waits for a stream, as messages."""
 
     def is_empty(self, stream: int) -> bool:
         """Tells whether a stream has nothing to send."""
@@ -619,7 +619,7 @@ class Scheduler:
         """
 
     def take_events(self) -> Events:
-        """Gives the events that no step carried (aborts, timeouts)."""
+        """Return the events that no step carried (aborts, timeouts)."""
 
     def flush(self) -> None:
         """Lets the requests that wait now run in a partial batch (static, dynamic)."""

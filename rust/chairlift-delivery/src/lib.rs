@@ -18,5 +18,6 @@ mod track;
 mod wire;
 
 pub use histogram::Histogram;
-pub use outboxes::{Outboxes, Posted, StreamId};
+pub use outboxes::{Outboxes, Posted};
+pub use stream::StreamId;
 pub use track::Options;

@@ -9,14 +9,10 @@ use chairlift_core::{
 
 use crate::{
     histogram::Histogram,
-    stream::Stream,
+    stream::{Stream, StreamId},
     track::{Options, Output, Track},
     wire,
 };
-
-/// Names a stream while it is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StreamId(pub usize);
 
 /// What became of the events of a step.
 #[derive(Debug, Default)]

@@ -7,6 +7,10 @@ use crate::wire;
 /// Clients receive 4 MiB by default; a message of several events stays well below.
 const MESSAGE_BYTES: usize = 1 << 20;
 
+/// Names a stream while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId(pub usize);
+
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     /// Events that stand for themselves and tokens that came before them, as messages; the last one grows.

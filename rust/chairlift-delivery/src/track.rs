@@ -3,7 +3,7 @@
 use chairlift_core::Nanos;
 
 use crate::{
-    outboxes::StreamId,
+    stream::StreamId,
     wire::{Tokens, put_varint},
 };
 

@@ -221,3 +221,10 @@ pub(crate) fn paged_attention(
     };
     call(py, attention)
 }
+
+/// Registers the functions of this file with the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(kv_write, module)?)?;
+    module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
+    Ok(())
+}

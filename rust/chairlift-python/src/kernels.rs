@@ -1,10 +1,6 @@
 //! Bindings of the CPU kernels: check at the door, release the GIL, call; or keep the call ([`crate::recording`]).
 
-use crate::{
-    attention, linear,
-    recording::{Argument, Call, call},
-    sampling,
-};
+use crate::recording::{Argument, Call, call};
 use chairlift_kernels::{
     bf16,
     isa::dispatch::instruction_set,
@@ -15,17 +11,13 @@ use chairlift_kernels::{
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Registers the kernels with the module.
+/// Registers the functions of this file with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    linear::register(module)?;
     module.add_function(wrap_pyfunction!(select_rows, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
-    module.add_function(wrap_pyfunction!(attention::kv_write, module)?)?;
-    module.add_function(wrap_pyfunction!(attention::paged_attention, module)?)?;
-    module.add_function(wrap_pyfunction!(sampling::sample, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_function(wrap_pyfunction!(set_num_threads, module)?)
 }

@@ -44,6 +44,9 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::kernels::register(module)?;
+        crate::linear::register(module)?;
+        crate::attention::register(module)?;
+        crate::sampling::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("HEAD_DIM_STEP", kv_layout::HEAD_DIM_STEP)?;

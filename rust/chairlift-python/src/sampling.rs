@@ -107,3 +107,9 @@ pub(crate) fn sample(
     };
     call(py, sample)
 }
+
+/// Registers the functions of this file with the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(sample, module)?)?;
+    Ok(())
+}
