@@ -1,4 +1,4 @@
-"""Settings that have a few values, apart from `config`: whoever computes needs no more of it."""
+"""Enums of settings, importable without pydantic."""
 
 from enum import StrEnum
 
@@ -48,3 +48,14 @@ class Quantize(StrEnum):
     NONE = "none"
     INT8 = "int8"
     INT4 = "int4"
+
+
+class InstructionSet(StrEnum):
+    """Values of `CHAIRLIFT_CPU`: the kernels use the best set of the machine up to this one."""
+
+    AMX = "amx"
+    AVX512_BF16 = "avx512bf16"
+    AVX512_VNNI = "avx512vnni"
+    AVX512 = "avx512"
+    AVX2 = "avx2"
+    PORTABLE = "portable"

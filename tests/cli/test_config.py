@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from chairlift import _core
+from chairlift.choices import InstructionSet
 from chairlift.cli import app
 from chairlift.cli.config_sources import known_variables, option_name
 from chairlift.config import EngineConfig
@@ -110,6 +112,15 @@ def test_a_value_of_another_type_is_not_bent_to_fit(chairlift: Run, file: Path, 
     file.write_text(f"max-num-seqs = {value}")
     run = chairlift("serve", "--config", file, "--print-config")
     assert_one_line(run, f"error: {file}:1: max-num-seqs: ")
+
+
+def test_an_unknown_instruction_set_is_refused(
+    chairlift: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHAIRLIFT_CPU", "avx1024")
+    run = chairlift("serve", "--print-config")
+    assert_one_line(run, "environment: CHAIRLIFT_CPU: expected one of amx,", "got 'avx1024'")
+    assert _core.cpu_features() in list(InstructionSet)
 
 
 @pytest.mark.parametrize("command", [("serve", "--print-config"), ("plan", "demo")])

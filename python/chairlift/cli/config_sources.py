@@ -17,8 +17,9 @@ from typing import Any, Final
 import typer
 from pydantic import BaseModel
 
+from chairlift.choices import InstructionSet
 from chairlift.config import EngineConfig
-from chairlift.errors import ConfigError
+from chairlift.errors import ConfigError, echo
 from chairlift.logs import LogConfig
 from chairlift.replay.options import ReplayOptions
 from chairlift.server.config import ServerConfig
@@ -58,11 +59,16 @@ def known_variables() -> set[str]:
 
 
 def check_environment() -> None:
-    """Check that every variable of this program is known.
+    """Check that every variable of this program is known, and the value of the kernels' own.
 
     Raises:
         ConfigError: One is unknown; the message names the nearest known one.
     """
+    name = PREFIX + "CPU"
+    if (value := os.environ.get(name)) and value not in list(InstructionSet):
+        sets = ", ".join(InstructionSet)
+        message = f"environment: {name}: expected one of {sets}, got {echo(value)!r}"
+        raise ConfigError(message)
     known = known_variables()
     for name, value in sorted(os.environ.items()):
         is_ours = name.startswith(PREFIX) and not _OF_KUBERNETES.fullmatch(name)

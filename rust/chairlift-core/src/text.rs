@@ -157,7 +157,7 @@ impl TextState {
             return;
         }
         if self.stops.is_none() && !self.detokenize {
-            // Nothing has been decoded, since nobody wanted it.
+            // Nothing has been decoded, since no client wanted it.
             let mut passed = String::new();
             for &token in so_far {
                 self.detokenizer.push(table, token, &mut passed);
