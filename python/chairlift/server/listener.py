@@ -55,24 +55,9 @@ class _AioServer(cygrpc.AioServer):  # type: ignore[misc]  # grpc has no types
         if method is None:
             request = self._event_loop.create_task(self._refuse_all(request))
         # The core writes into the state of a request until it has ended it. The accept loop cancels
-        # what is pending when a fault ends it, which would free that state: cancel a copy.
+        # what is pending when a fault ends it, which would free that state.
         self._keep(request)
-        pending: asyncio.Future[Any] = self._event_loop.create_future()
-
-        def settle(request: asyncio.Future[Any]) -> None:
-            if request.cancelled():
-                pending.cancel()
-                return
-            error = request.exception()
-            if pending.cancelled():
-                return
-            if error is None:
-                pending.set_result(request.result())
-            else:
-                pending.set_exception(error)
-
-        request.add_done_callback(settle)
-        return pending
+        return asyncio.shield(request)
 
     def _serving_task_crash_handler(self, task: asyncio.Future[Any]) -> None:
         """Report the end of the accept loop where a fault ended it."""
