@@ -22,7 +22,10 @@ async def test_other_work_of_the_event_loop_comes_between_long_messages():
 
     work = asyncio.create_task(turns())
     long = bytes(SHORT_BYTES + 1)
-    assert await asyncio.gather(*(queue.decode(decode, long) for _ in range(4))) == [len(long)] * 4
+    assert (
+        await asyncio.gather(*(queue.decode(decode, long, "a") for _ in range(4)))
+        == [len(long)] * 4
+    )
     await work
     assert done.count("decode") == 4
     assert ("decode", "decode") not in list(itertools.pairwise(done))
@@ -37,16 +40,27 @@ async def test_three_quarters_of_the_time_are_left_for_other_work():
             pass
         spans.append((began, time.monotonic()))
 
-    await asyncio.gather(*(queue.decode(decode, bytes(SHORT_BYTES + 1)) for _ in range(3)))
+    await asyncio.gather(*(queue.decode(decode, bytes(SHORT_BYTES + 1), "a") for _ in range(3)))
     for (began, ended), (following, _) in itertools.pairwise(spans):
         # The clock of the event loop may be coarser.
         assert following - ended > 0.95 * PAUSE * (ended - began)
 
 
+async def test_a_connection_with_many_long_messages_delays_another_by_one_of_them():
+    queue, done = DecodingQueue(), []
+
+    async def decode(connection):
+        await queue.decode(lambda _: done.append(connection), bytes(SHORT_BYTES + 1), connection)
+
+    await asyncio.gather(*(decode(connection) for connection in ("a", "a", "a", "a", "b")))
+    assert done.index("b") <= 1
+    assert len(done) == 5
+
+
 async def test_a_short_message_waits_for_no_other():
     queue = DecodingQueue()
-    long = asyncio.create_task(queue.decode(len, bytes(SHORT_BYTES + 1)))
-    assert await queue.decode(len, b"abc") == 3
+    long = asyncio.create_task(queue.decode(len, bytes(SHORT_BYTES + 1), "a"))
+    assert await queue.decode(len, b"abc", "a") == 3
     assert not long.done()
     assert await long == SHORT_BYTES + 1
 
@@ -58,5 +72,5 @@ async def test_a_message_that_cannot_be_decoded_keeps_nothing_else_waiting():
         raise LookupError
 
     with pytest.raises(LookupError):
-        await queue.decode(fail, bytes(SHORT_BYTES + 1))
-    assert await queue.decode(len, bytes(SHORT_BYTES + 1)) == SHORT_BYTES + 1
+        await queue.decode(fail, bytes(SHORT_BYTES + 1), "a")
+    assert await queue.decode(len, bytes(SHORT_BYTES + 1), "a") == SHORT_BYTES + 1

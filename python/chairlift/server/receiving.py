@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 
@@ -47,18 +48,21 @@ class DecodingQueue:
 
     Protobuf decodes a message of 1 MiB in up to 25 ms, with the interpreter's lock held. The engine
     thread takes that lock several times in a step, so decodings without pauses would delay the
-    tokens of all streams by the time of several of them.
+    tokens of all streams by the time of several of them. Of each connection one message is in the
+    queue, so that a connection with many delays the message of another by one of them.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._resume_at = 0.0
+        self._connections: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks of the connections whose messages wait."""
 
-    async def decode(self, decode: Callable[[bytes], Any], data: bytes) -> Any:
+    async def decode(self, decode: Callable[[bytes], Any], data: bytes, connection: str) -> Any:
         """Decode a message in its turn; raise what `decode` raises."""
         if len(data) <= SHORT_BYTES:
             return decode(data)
-        async with self._lock:
+        async with self._connections.setdefault(connection, asyncio.Lock()), self._lock:
             await asyncio.sleep(self._resume_at - time.monotonic())
             began = time.monotonic()
             try:
@@ -194,7 +198,7 @@ class Messages:
         if self._decode is None:
             return data
         try:
-            return await self._receiving.decoding.decode(self._decode, data)
+            return await self._receiving.decoding.decode(self._decode, data, self.holder[1])
         except (DecodeError, UnicodeDecodeError):
             text = "the message is not valid protobuf of this type, or holds text that is not UTF-8"
             raise RequestError(Reason.BAD_PARAMETER, text) from None
