@@ -104,7 +104,11 @@ fn duration(seconds: f64) -> PyResult<Duration> {
 
 /// Writes to standard error on a thread of its own: a closed pipe is an error, and a full one may block for ever.
 fn print_within(most: Duration, text: String) {
-    let writer = thread::spawn(move || io::stderr().write_all(text.as_bytes()));
+    let write = move || io::stderr().write_all(text.as_bytes());
+    // A machine that can start no thread any more must not keep the process alive either.
+    let Ok(writer) = thread::Builder::new().spawn(write) else {
+        return;
+    };
     let until = Instant::now() + most;
     while !writer.is_finished() && Instant::now() < until {
         thread::sleep(Duration::from_millis(1));
