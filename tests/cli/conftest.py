@@ -81,6 +81,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+def run_python(program: str) -> str:
+    """Run the Python of a page in a process of its own; return what it prints."""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=100,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    return run.stdout
+
+
 def environment() -> dict[str, str]:
     """This process's, without settings of the command and without colours."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("CHAIRLIFT_")}

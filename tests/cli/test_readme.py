@@ -2,11 +2,9 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.cli.conftest import Run, environment
+from tests.cli.conftest import Run, run_python
 from tests.clients.console import assert_shown, examples
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -33,13 +31,4 @@ def test_the_python_examples_answer(demo: str) -> None:
     program = "\n".join(python_examples()).replace("127.0.0.1:50051", demo)
     assert demo in program
     assert "Engine(" in program
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=100,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "The sky is blue because the air scatters blue light" in run.stdout
+    assert "The sky is blue because the air scatters blue light" in run_python(program)
