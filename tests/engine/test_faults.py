@@ -1,4 +1,4 @@
-"""A fault fails the failing alone, or takes the engine down with everybody told."""
+"""A fault ends the failing requests alone, or takes the engine down and fails every request."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""Who may use the threads of the text queue, how many may wait for them and how long."""
+"""Which texts get the threads of the text queue, how many may wait for one and how long."""
 
 import asyncio
 import threading

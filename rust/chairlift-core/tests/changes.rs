@@ -38,7 +38,7 @@ fn priority_overtakes_and_waiting_makes_up_for_it() {
     driver.add_request('C', with_priority('C', 1));
     driver.add_request('D', with_priority('D', 2));
     driver.add_request('E', with_priority('E', -1));
-    // C came exactly its advantage later than B, who has the older name.
+    // C came exactly its advantage later than B, which has the older name.
     assert_eq!(driver.trace(), ["A1*", "D1*", "B1*", "C1*", "E1*"]);
 }
 
@@ -169,7 +169,7 @@ fn new_stops_hold_for_what_was_not_given_out() {
     assert_eq!(
         run(&[], next, false, false),
         (String::new(), 5, stop(&words[4])),
-        "also where nobody wants text"
+        "also where no text is wanted"
     );
     // Held back for the old one, and then the beginning of the new one.
     let held = [words[1..3].concat() + "never"];

@@ -1,4 +1,4 @@
-//! Drafts: right ones save steps, wrong ones cost nothing but their step, and nobody else notices either.
+//! Drafts: right ones save steps, wrong ones cost nothing but their step, and no other request notices either.
 
 mod driver;
 
@@ -169,7 +169,7 @@ fn only_an_answer_that_decodes_takes_drafts() {
     assert!(!drafts(&mut driver, a), "part of its prompt is left");
     driver.step();
     assert!(!driver.scheduler.draft(a, 1, &[1]), "it has one answer");
-    assert!(!drafts(&mut driver, RequestId(77)), "nobody");
+    assert!(!drafts(&mut driver, RequestId(77)), "no such request");
     driver.pause(a, true);
     assert!(!drafts(&mut driver, a), "it is paused");
     driver.pause(a, false);

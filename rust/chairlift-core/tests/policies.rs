@@ -63,7 +63,7 @@ fn a_partial_static_batch_goes_when_the_input_is_flushed() {
     driver.scheduler.flush();
     assert_eq!(driver.trace(), ["A2*", "A1*"]);
     driver.add('B', 2, 1);
-    assert_eq!(driver.step(), "-", "who comes after the flush waits again");
+    assert_eq!(driver.step(), "-", "a request after the flush waits again");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn dynamic_batching_runs_when_full_or_when_the_oldest_has_waited_its_window() {
     assert_eq!(
         driver.trace(),
         ["A1*", "B2* C2*"],
-        "nobody joins a running batch"
+        "no request joins a running batch"
     );
 }
 

@@ -217,7 +217,7 @@ fn a_suspended_row_belongs_to_its_batch_while_others_of_it_run() {
     assert_eq!(
         driver.trace(),
         ["B1*", "B1*", "B1*", "C1* D1*"],
-        "the next batch comes when nobody of this one may go on"
+        "the next batch comes when every request of this one is suspended"
     );
     driver.scheduler.abort(driver.now, a, EndReason::Cancelled);
     driver.collect();

@@ -1,4 +1,4 @@
-//! Events of a step, turned into Python objects only when somebody iterates: the engine thread hands them on unread.
+//! Events of a step, turned into Python objects only when they are iterated: the engine thread passes them on unread.
 
 use std::{
     mem,
@@ -66,7 +66,7 @@ pub(crate) struct Events {
     buffers: Buffers,
 }
 
-/// Memory of events that nobody holds any more, for later steps: what a large batch needs is more than an allocator
+/// Memory of events that no object holds any more, for later steps: what a large batch needs is more than an allocator
 /// keeps, and fresh pages cost as much as the step itself.
 #[derive(Clone, Default)]
 pub(crate) struct Buffers(Arc<Mutex<Vec<events::Events>>>);

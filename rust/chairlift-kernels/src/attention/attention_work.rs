@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Where a split begins depends on nothing but its row, so that its bits do not depend on the batch. The longest come
-//! first: whoever takes them in turn ends at about the same time.
+//! first: workers that take them in turn end at about the same time.
 
 use std::cmp::Reverse;
 

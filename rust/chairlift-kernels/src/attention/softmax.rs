@@ -109,7 +109,7 @@ impl<const R: usize> State<'_, R> {
         let scores = &mut scores[..blocks];
         let (mut scale, mut keys) = (scale, scales.keys);
         if visible.len() < SPAN {
-            // Scaled first: nobody has written the scale of a token that is not there.
+            // Scaled first: the scale of a token that is not there was never written.
             scale_visible::<I, K>(scores, scale, keys, visible);
             (scale, keys) = (1.0, Scales::NONE.keys);
         }

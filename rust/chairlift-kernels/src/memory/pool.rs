@@ -117,7 +117,7 @@ pub fn run(parts: usize, task: &(dyn Fn(usize) + Sync)) {
 
 type Payload = Box<dyn Any + Send>;
 
-/// One call of `run`, on the stack of the caller, who leaves only when `pending` is 0.
+/// One call of `run`, on the stack of the caller, which leaves only when `pending` is 0.
 struct Job<'a> {
     task: &'a (dyn Fn(usize) + Sync),
     pending: AtomicUsize,
@@ -168,7 +168,7 @@ impl Pool {
             // SAFETY: leaked above.
             Ok(_) => unsafe { &*fresh },
             Err(winner) => {
-                // SAFETY: nobody else has seen `fresh`; the winner is leaked.
+                // SAFETY: no other thread has seen `fresh`; the winner is leaked.
                 unsafe {
                     drop(Box::from_raw(fresh));
                     &*winner
@@ -252,7 +252,7 @@ fn spawn(part: usize) -> io::Result<Worker> {
 fn wait_until(condition: impl Fn() -> bool) {
     let start = Instant::now();
     while start.elapsed() < SPINNING {
-        // Some microseconds, in which nobody looks at the clock.
+        // Some microseconds, in which no thread reads the clock.
         for _ in 0..64 {
             if condition() {
                 return;

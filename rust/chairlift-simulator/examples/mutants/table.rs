@@ -71,7 +71,7 @@ mutants! {
         "headroom > self.num_available()" => "headroom >= self.num_available()";
     suspended_keeps_blocks, "vllm#45388", "a preempted request suspends its blocks", "scheduler/preempt.rs":
         "        self.kv.release(&mut request.table);\n" => "";
-    preempts_without_gain, "vllm-ascend#16315", "who was made room for is not scheduled", "scheduler/preempt.rs":
+    preempts_without_gain, "vllm-ascend#16315", "a request is preempted for another that is not scheduled", "scheduler/preempt.rs":
         "            self.scheduler.preempt(slot);\n            return true;\n        }\n        // Steps" => "            self.scheduler.preempt(slot);\n            return false;\n        }\n        // Steps";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/admit.rs":
         "(scheduler.running.len() - self.num_idle_rows) * scheduler.kv.num_groups() + own" => "own * 0";
@@ -91,9 +91,9 @@ mutants! {
         "            request.restarts = true;\n" => "            request.restarts = true;\n            self.num_preemptions += 1;\n";
     no_wake_up, "vllm#45387", "an idle scheduler forgets its deadlines", "scheduler/step.rs":
         "[gate_opens, scheduler.deadlines.next()]" => "[gate_opens, None]";
-    gate_opens_late, "-", "a partial batch misses the moment it was told to wake at", "policy.rs":
+    gate_opens_late, "-", "a partial batch misses the time at which it is due", "policy.rs":
         "moment.now >= due" => "moment.now > due";
-    flush_is_lost, "-", "a flush does not reach who arrived last", "scheduler.rs":
+    flush_is_lost, "-", "a flush does not reach the request that arrived last", "scheduler.rs":
         "RequestId((self.num_added + 1) * self.requests.len() as u64)" => "RequestId(self.num_added * self.requests.len() as u64)";
 
     // Wrong KV.
@@ -140,7 +140,7 @@ mutants! {
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), request.num_computed)";
     freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "kv_cache/block_table.rs":
         "                update(group, column, NULL_BLOCK);" => "                let _ = column;";
-    shared_window_is_promised, "-", "a block that somebody else still holds is promised again", "kv_cache.rs":
+    shared_window_is_promised, "-", "a block that another request still holds is promised again", "kv_cache.rs":
         "missing.min(num_free)" => "missing";
     window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache.rs":
         "                suffices &= *known >= end - self.first_seen(group, end);" => "                suffices &= *known >= (end - self.first_seen(group, end)).min(1);";
@@ -168,15 +168,15 @@ mutants! {
         "plan.assign(row, slot, request.index, request.num_prompt - 1);" => "plan.assign(row, slot, 0, request.num_prompt - 1);";
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
         "        1 + self.num_siblings\n" => "        1\n";
-    followers_keep_their_rows, "-", "whoever gives way leaves those who wait for it in their rows", "scheduler/preempt.rs":
+    siblings_keep_their_rows, "-", "a preempted request leaves its waiting siblings in their rows", "scheduler/preempt.rs":
         "for sibling in self.siblings(slot) {\n            self.release_row" => "for sibling in Vec::new() {\n            self.release_row";
-    followers_give_way_alone, "-", "an answer loses its row while another computes its prompt", "request.rs":
+    siblings_give_way_alone, "-", "an answer loses its row while another computes its prompt", "request.rs":
         "self.in_flight == 0 && self.is_suspended() && self.parent.is_none()" => "self.in_flight == 0 && self.is_suspended()";
     a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/admit.rs":
         "limit.saturating_sub(if resumes { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!resumes))";
     each_answer_pays_the_prompt, "-", "the prompt is on the bill of every answer", "scheduler/add.rs":
         "(sibling.stats.prompt_tokens, sibling.credit_end) = (0, share(index));" => "sibling.credit_end = share(index);";
-    last_too_early, "-", "the first answer that ends is told to be the last", "scheduler/sequence_group.rs":
+    last_too_early, "-", "the first sequence that ends is reported as the last", "scheduler/sequence_group.rs":
         "        is_last\n" => "        let _ = is_last;\n        true\n";
     an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler/end.rs":
         "        sequences.retain(|&other| other != slot);\n        sequences.push(slot);" => "        sequences = vec![slot];";
@@ -197,7 +197,7 @@ mutants! {
         "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            return;\n        }";
     ids_repeat, "vllm#10583", "an id is given out twice", "scheduler/add.rs":
         "        self.num_added += 1;\n" => "";
-    stale_abort, "vllm#23697", "an abort of an ended request hits who has its slot now", "scheduler.rs":
+    stale_abort, "vllm#23697", "an abort of an ended request ends the request that has its slot now", "scheduler.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
     preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/preempt.rs":
         "request.is_running() && request.in_flight == 0 && request.parent.is_none();" => "request.is_running() && request.parent.is_none();";
@@ -224,7 +224,7 @@ mutants! {
         "let drafts = std::mem::take(&mut request.drafts);\n            let all = [&request.tokens[..], &drafts].concat();\n            self.kv.publish(&mut request.table, &all, all.len());\n            accepted(tokens, &drafts)";
     token_after_a_wrong_draft, "-", "a token that follows a wrong draft is accepted", "scheduler/draft.rs":
         "sampled.len().min(num_right + 1)" => "sampled.len().min(num_right + 2)";
-    drafts_go_first, "-", "drafts take budget and blocks of who waits", "scheduler/step.rs":
+    drafts_go_first, "-", "drafts take budget and blocks of waiting requests", "scheduler/step.rs":
         "        step.schedule_running();\n" => "        step.schedule_running();\n        step.schedule_drafts();\n";
     wrong_drafts_keep_blocks, "-", "blocks that only wrong drafts needed are not given back", "scheduler/draft.rs":
         "        self.kv.shrink(&mut request.table, num_computed);\n" => "";
@@ -248,7 +248,7 @@ mutants! {
         "if self.outs.is_empty() && self.ins.is_empty() {" => "if !self.outs.is_empty() || self.outs.is_empty() {";
     failed_copies_are_trusted, "-", "what a failed step should have copied is read", "scheduler/outcome.rs":
         "        self.kv.forget_swaps();\n" => "";
-    host_blocks_leak, "-", "who ends while it waits keeps its host blocks", "scheduler/end.rs":
+    host_blocks_leak, "-", "a request that ends while it waits keeps its host blocks", "scheduler/end.rs":
         "        self.kv.forget_swapped(&mut request.table);\n" => "";
     dear_swaps, "-", "blocks are copied though computing is cheaper", "scheduler/preempt.rs":
         "both_ways as f64 <= again" => "both_ways as f64 >= 0.0";
@@ -266,9 +266,9 @@ mutants! {
         "self.num_tokens() >= self.credit_end" => "self.tokens.len() >= self.credit_end";
     credit_is_exceeded, "-", "several tokens at once go beyond the credit", "scheduler/outcome.rs":
         "tokens.len().min(request.credit_end - request.tokens.len())" => "tokens.len()";
-    the_last_credit_is_no_end, "-", "who has spent its last credit waits for more", "request.rs":
+    the_last_credit_is_no_end, "-", "a request that has spent its last credit waits for more", "request.rs":
         "let is_spent = self.credit_is_final && " => "let is_spent = self.max_num_tokens == 0 && ";
-    spent_before_the_last, "-", "who has spent its credit before the last is said to come waits for more", "scheduler/change.rs":
+    spent_before_the_last, "-", "a request that has spent its credit before the last one is announced waits for more", "scheduler/change.rs":
         "live(&mut self.requests, slot).limit_reached() {" => "live(&mut self.requests, slot).limit_reached().filter(|_| !change.credit_is_final) {";
     the_last_token_is_not_awaited, "-", "the token that the last credit pays for is on its way and dropped", "request.rs":
         "let num_tokens = self.tokens.len();" => "let num_tokens = self.num_tokens();";
@@ -278,16 +278,16 @@ mutants! {
         "request.credit_is_final |= change.credit_is_final;" => "request.credit_is_final |= change.credit_is_final || change.credit > 0;";
     dropped_token_goes_on, "-", "a token beyond the credit is dropped, and the runner goes on from it", "scheduler/outcome.rs":
         "= num_taken == tokens.len();" => "= true;";
-    suspended_block_the_queue, "-", "who waits gets neither row nor blocks of the suspended", "scheduler/preempt.rs":
+    suspended_block_the_queue, "-", "a waiting request gets neither row nor blocks of a suspended one", "scheduler/preempt.rs":
         "        if self.num_idle_rows == 0 {\n            return false;" => "        if self.num_idle_rows < usize::MAX {\n            return false;";
     the_suspended_outlast_the_running, "-", "a running request is preempted though another is suspended", "scheduler/preempt.rs":
         "if let Some(slot) = self.youngest_idle() {" => "if let Some(slot) = self.youngest_idle().filter(|_| false) {";
-    suspended_give_way_in_vain, "-", "suspended requests lose their rows, and who waits does not fit even so", "kv_cache/admit.rs":
+    suspended_give_way_in_vain, "-", "suspended requests lose their rows, and the waiting request does not fit even so", "kv_cache/admit.rs":
         "(available >= needed).then_some(num_releases)" => "Some(num_releases)";
     the_oldest_suspended_gives_way, "-", "not the youngest of the suspended gives way", "scheduler/preempt.rs":
         "let running = scheduler.running.iter().rev().copied();" => "let running = scheduler.running.iter().copied();",
         "let mut running = self.scheduler.running.iter().rev().copied();" => "let mut running = self.scheduler.running.iter().copied();";
-    suspended_hold_the_batch, "-", "a batch of which nobody may go on stays open", "scheduler/admit.rs":
+    suspended_hold_the_batch, "-", "a batch of suspended requests alone stays open", "scheduler/admit.rs":
         "let num_active = scheduler.rows.num_used() - self.num_idle_rows;" => "let num_active = scheduler.rows.num_used();";
     resumed_stays_outside, "-", "a request that may go on again is not queued", "scheduler/waiting.rs":
         "if request.is_suspended() {" => "if request.is_suspended() || matches!(request.state, State::Suspended(_)) {";
@@ -297,27 +297,27 @@ mutants! {
         "start_by - i128::from(priority)" => "start_by + i128::from(priority)";
     priority_does_not_age, "-", "a lower priority starves, however long it waits", "queue.rs":
         "start_by - i128::from(priority) *" => "start_by - (i128::from(priority) << 40) *";
-    the_urgent_wait, "-", "who has to start soon waits behind who has not", "queue.rs":
+    the_urgent_wait, "-", "a request that has to start soon waits behind one that has not", "queue.rs":
         "start_by.map_or(latest, |time| latest.min(time.into()))" => "start_by.map_or(latest, |_| latest)";
-    a_flood_goes_first, "-", "who comes first goes first, whatever its tenant was served", "queue.rs":
+    a_flood_goes_first, "-", "the first request is admitted first, whatever its tenant was served", "queue.rs":
         "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
     who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "let _ = floor;";
-    kept_rows_go_to_the_flood, "-", "a flood takes the rows that are kept for those who come seldom", "scheduler/reserved_rows.rs":
+    reserved_rows_go_to_the_flood, "-", "a flood takes the rows that are reserved for tenants below their share", "scheduler/reserved_rows.rs":
         "usage.has_share(request.tenant) && !expected" => "!usage.has_share(request.tenant) && !expected";
-    nobody_passes_the_flood, "-", "who may have a kept row waits behind who may not", "scheduler/reserved_rows.rs":
+    reserved_rows_wait_for_the_flood, "-", "a request that may have a reserved row waits behind one that may not", "scheduler/reserved_rows.rs":
         "slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)" => "scheduler.queue.first_new(passes).and(None)";
     one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/reserved_rows.rs":
         "(num_rows / ROWS_PER_RESERVED).max(1)" => "(num_rows / ROWS_PER_RESERVED).min(1)";
     rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "queue/shares.rs":
         "now.saturating_sub(left) < ABSENCE" => "now >= left";
-    newcomers_wait_for_the_crowd, "-", "a tenant below its share waits for prompts that others have begun", "scheduler/fair_share.rs":
+    prompts_below_their_share_wait, "-", "a tenant below its share waits for prompts that others have begun", "scheduler/fair_share.rs":
         "!self.deferred.is_empty()" => "false";
-    nobody_steps_back, "-", "begun prompts of a tenant below its share wait for those of others", "scheduler/fair_share.rs":
+    no_prompt_is_deferred, "-", "begun prompts of a tenant below its share wait for those of others", "scheduler/fair_share.rs":
         "!self.items.is_empty() && is_in_prompt" => "false && is_in_prompt";
-    newcomers_never_cease, "-", "whoever comes seldom goes first however much it was served", "scheduler/fair_share.rs":
+    newcomers_never_cease, "-", "a tenant that comes seldom goes first however much it was served", "scheduler/fair_share.rs":
         "shares.served(tenant) <= shares.served(other)" => "shares.served(tenant) <= shares.served(other) + 99_999";
-    the_crowd_pushes_on, "-", "a tenant with its share joins before prompts that have begun", "scheduler/admit.rs":
+    prompts_over_their_share_join, "-", "a tenant with its share joins before prompts that have begun", "scheduler/admit.rs":
         "resumes || !self.goes_before_deferred(tenant)" => "resumes";
     debts_are_forgiven, "-", "a tenant that comes back owes nothing", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "entry.served = floor;";
@@ -331,7 +331,7 @@ mutants! {
         "costs.predict(decodes)" => "costs.predict(Work::default())";
     prompts_starve, "-", "a prompt gets nothing while decodes take all the time", "scheduler/budget.rs":
         "if self.has_chunk { 0 } else { LEAST_CHUNK }" => "0";
-    sent_to_and_fro, "vllm#25538", "who has given way gives way again at once", "scheduler/preempt.rs":
+    sent_to_and_fro, "vllm#25538", "a request that was preempted is preempted again at once", "scheduler/preempt.rs":
         "times_preempted: request.times_preempted," => "times_preempted: 0,";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len)" => "end";
@@ -343,10 +343,10 @@ mutants! {
         ".map_or(String::new(), |old| old.held)" => ".map_or(String::new(), |old| { drop(old.held); String::new() })";
     new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text.rs":
         "        matcher.feed(&held, false);\n" => "";
-    waits_are_forgotten, "-", "where a wait went before its last part is not told", "scheduler/waiting.rs":
+    waits_are_forgotten, "-", "the parts of a wait before its last one are lost", "scheduler/waiting.rs":
         "        self.record_wait(slot);\n" => "";
     a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
         "        _ if request.is_suspended() => Waiter::Suspended,\n" => "";
-    a_closed_gate_is_a_full_batch, "-", "who waits for the policy is told that no row is free", "scheduler/admit.rs":
+    a_closed_gate_is_a_full_batch, "-", "a request that waits for the policy is reported to wait for a row", "scheduler/admit.rs":
         "Err(WaitCause::Policy)" => "Err(WaitCause::Row)";
 }
