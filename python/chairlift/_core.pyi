@@ -21,13 +21,11 @@ HEAD_DIM_STEP: int
 """Numbers of a head come in multiples of this."""
 MAX_HEAD_DIM: int
 """Most numbers of a head."""
-MAX_INT8_INPUTS: int
 """Most inputs of a linear layer whose weights are quantized to int8."""
 
 __all__ = [
     "HEAD_DIM_STEP",
     "MAX_HEAD_DIM",
-    "MAX_INT8_INPUTS",
     "Account",
     "Added",
     "ConfigError",
@@ -731,6 +729,20 @@ class Linear:
             MemoryError: There is no memory for the packed weights.
         """
 
+    @staticmethod
+    def from_blocks(blocks: Tensor, block_type: str, bias: Tensor | None = None) -> Linear:
+        """Packs weights that are stored in the blocks of a GGUF file; their values stay the same.
+
+        Args:
+            blocks: uint8 `[out_features, bytes of a row]`.
+            block_type: `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q4_K`, `Q5_K` or `Q6_K`.
+            bias: float32 `[out_features]`.
+
+        Raises:
+            ValueError: The type is unknown, or a row is not a whole number of blocks.
+            MemoryError: There is no memory for the packed weights.
+        """
+
     in_features: int
     out_features: int
 
@@ -741,12 +753,18 @@ class Linear:
         """
 
 def linear_bytes(
-    out_features: int, in_features: int, item_size: int, quantize: str | None = None
+    out_features: int, in_features: int, item_size: int, weight_format: str | None = None
 ) -> int:
-    """Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16.
+    """Bytes that a `Linear` of these shapes takes.
+
+    Args:
+        out_features: Outputs.
+        in_features: Inputs.
+        item_size: Of a number in bytes: 4 is float32, 2 bfloat16.
+        weight_format: `quantize` or `block_type` of the layer; None keeps the dtype.
 
     Raises:
-        ValueError: No memory is so large.
+        ValueError: The format is unknown, or no memory is so large.
     """
 
 @final

@@ -16,7 +16,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return integers of -127..=127 and float32 `[T, 1]`, the value of 1; nearest, ties to even."""
+    """Return integers of -127..=127 and float32 `[..., 1]`, the value of 1; ties go to even."""
     x = x.float()
     largest = x.abs().amax(-1, keepdim=True)
     most = torch.tensor(127.0)  # a tensor: a number over a tensor is rounded twice
@@ -24,52 +24,114 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.round(x * inverse), largest / most
 
 
-def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear with a scale per row of both; float32. The kernel has the same bits."""
-    x, x_scale = quantize_rows(x)
-    weight, scale = quantize_rows(weight)
-    sums = (x.long() @ weight.long().T).float()
-    y = sums * x_scale * scale.T
-    return y if bias is None else y + bias.float()
+GROUP = 32
+"""Neighbours along a row that share a scale in quantized layers."""
 
 
-def quantize_int4(weight: Tensor, group: int = 32) -> tuple[Tensor, Tensor]:
-    """Return integers of -8..=7 `[N, G, group]` and scales `[N, G]` that bfloat16 holds.
+def quantize_inputs(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers `[T, G, 32]` of `quantize_rows` and their scales; zeros fill the rows."""
+    x = torch.nn.functional.pad(x, (0, -x.shape[1] % GROUP))
+    return quantize_rows(x.view(len(x), -1, GROUP))
 
-    Of eight scales around the one that maps the largest magnitude to -8, the one with the least
-    squared error counts.
+
+def linear_in_groups(
+    x: Tensor, codes: Tensor, scales: Tensor, minima: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Linear with weights `scales * codes + minima` and inputs in eight bits; float32, same bits.
+
+    Args:
+        x: `[T, K]`.
+        codes: Integers `[N, G, 32]`, or `[N, G, 2, 16]` where halves of a group have scales.
+        scales: float32 `[N, G]` or `[N, G, 2]`.
+        minima: float32 `[N, G]`.
+        bias: `[N]`.
     """
-    columns = weight.shape[1]
-    weight = torch.nn.functional.pad(weight.float(), (0, -columns % group))
-    w = weight.view(len(weight), -1, group)
-    largest = w.gather(-1, w.abs().argmax(-1, keepdim=True))
-    best, scales = torch.zeros_like(w), torch.zeros_like(largest)
-    least = torch.full_like(largest, torch.inf)
-    for part in (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 1.04, 1.08):
-        scale = (largest * torch.tensor(part) / -8.0).bfloat16().float()
-        inverse = torch.where((1.0 / scale).isfinite(), 1.0 / scale, 0.0)
-        tried = torch.round((w * inverse).clamp(-8, 7))
-        squares = (w - scale * tried).square().view(*w.shape[:2], -1, 8).unbind(-2)
-        lanes = sum(squares[1:], squares[0]).unbind(-1)
-        error = sum(lanes[1:], lanes[0]).unsqueeze(-1)
-        better = error < least
-        best, scales = torch.where(better, tried, best), torch.where(better, scale, scales)
-        least = torch.where(better, error, least)
-    return best, scales.squeeze(-1)
+    x, unit = quantize_inputs(x)
+    parts = scales.view(*scales.shape[:2], -1).unbind(-1)
+    x_parts, w_parts = (t.double().chunk(len(parts), -1) for t in (x, codes.flatten(2)))
+    y = torch.zeros(len(x), len(codes)) if bias is None else bias.float().expand(len(x), -1)
+
+    def add(product: Tensor) -> Tensor:  # of doubles, exact: a fused multiply-add
+        return (product + y.double()).float()
+
+    for group in range(codes.shape[1]):
+        for x_part, w_part, scale in zip(x_parts, w_parts, parts, strict=True):
+            sums = x_part[:, group] @ w_part[:, group].T
+            y = add(sums * (scale[:, group] * unit[:, group]).double())
+        if minima is not None:
+            weighted = x[:, group].sum(-1, keepdim=True) * unit[:, group]
+            y = add(minima[:, group].double() * weighted.double())
+    return y
+
+
+def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Linear with weights in eight bits, a scale per group."""
+    codes, scales = quantize_int8(weight)
+    return linear_in_groups(x, codes, scales, None, bias)
 
 
 def linear_int4(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear with a scale per row of `x` and per group of a weight's row; float32, same bits."""
-    weight, scales = quantize_int4(weight)
-    x, x_scale = quantize_rows(x)
-    x = torch.nn.functional.pad(x, (0, weight[0].numel() - x.shape[1]))
-    x = x.view(len(x), -1, weight.shape[-1])
-    sums = torch.einsum("tgk,ngk->gtn", x.double(), weight.double()).float()
-    y = torch.zeros(x.shape[0], weight.shape[0])
-    for group, sum_of_group in enumerate(sums):
-        y = y + sum_of_group * scales[:, group]
-    y = y * x_scale
-    return y if bias is None else y + bias.float()
+    """Linear with weights in four bits, a scale and a minimum per group."""
+    return linear_in_groups(x, *quantize_int4(weight), bias)
+
+
+def _groups(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `[N, G, 32]`, filled up with the last number of a row, and which groups are finite."""
+    weight = weight.float()
+    last = weight[:, -1:].expand(-1, -weight.shape[1] % GROUP)
+    w = torch.cat((weight, last), dim=1).view(len(weight), -1, GROUP)
+    return w, w.isfinite().all(-1)
+
+
+def _finite(x: Tensor) -> Tensor:
+    return torch.where(x.isfinite(), x, 0.0)
+
+
+def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return integers of -127..=127 `[N, G, 32]` and scales `[N, G]` that float16 holds."""
+    w, is_finite = _groups(weight)
+    scale = (w.abs().amax(-1, keepdim=True) / torch.tensor(127.0)).half().float()
+    codes = torch.round((w * _finite(1.0 / scale)).clamp(-127, 127)).nan_to_num()
+    return codes, scale.squeeze(-1).where(is_finite, torch.nan)
+
+
+def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return integers of 0..=15 `[N, G, 32]`, scales and minima `[N, G]` that float16 holds.
+
+    Of twelve ranges of codes, each with its best scale and minimum by least squares, the one with
+    the least squared error counts.
+    """
+    w, is_finite = _groups(weight)
+
+    def total(x: Tensor) -> Tensor:  # over eight lanes, then over these
+        lanes = x.view(*x.shape[:2], -1, 8).unbind(-2)
+        lanes = sum(lanes[1:], lanes[0]).unbind(-1)
+        return sum(lanes[1:], lanes[0]).unsqueeze(-1)
+
+    def rounded(minimum: Tensor, inverse: Tensor) -> Tensor:
+        return torch.round(((w - minimum) * inverse).clamp(0, 15))
+
+    low, high = w.amin(-1, keepdim=True), w.amax(-1, keepdim=True)
+    best, scales, minima = torch.zeros_like(w), torch.zeros_like(low), torch.zeros_like(low)
+    least, count = torch.full_like(low, torch.inf), torch.tensor(float(GROUP))
+    for steps in (15, 14.25, 14.5, 14.75, 15.25, 15.5, 15.75, 16, 16.25, 16.5, 16.75, 17):
+        codes = rounded(low, _finite(torch.tensor(float(steps)) / (high - low)))
+        ones, squares = codes.sum(-1, keepdim=True), codes.square().sum(-1, keepdim=True)
+        weights, products = total(w), total(w * codes)
+        determinant = count * squares - ones * ones
+        scale = (count * products - ones * weights) / determinant
+        minimum = (squares * weights - ones * products) / determinant
+        is_flat = determinant <= 0
+        scale = torch.where(is_flat, 0.0, scale).half().float()
+        minimum = torch.where(is_flat, weights / count, minimum).half().float()
+        codes = rounded(minimum, _finite(1.0 / scale))
+        error = total((w - (scale * codes + minimum)).square())
+        better = error < least
+        best = torch.where(better, codes, best)
+        scales, minima = torch.where(better, scale, scales), torch.where(better, minimum, minima)
+        least = torch.where(better, error, least)
+    scales, minima = (t.squeeze(-1).where(is_finite, torch.nan) for t in (scales, minima))
+    return best.nan_to_num(), scales, minima
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from chairlift.config import EngineConfig, Quantize
+from chairlift.config import EngineConfig
 from chairlift.engine.devices import gpu_obstacle
 from chairlift.errors import ConfigError, ModelError
 from chairlift.kernels import cpu
@@ -132,16 +132,6 @@ def test_a_head_that_no_kernel_takes_is_refused_at_load(make_engine, tmp_path, h
 
 def test_every_head_that_a_gpu_takes_a_cpu_takes_too():
     assert set(CUDA_LIMITS.head_dims) < set(cpu.LIMITS.head_dims)
-
-
-def test_layers_too_wide_for_int8_are_refused_before_they_are_read(make_engine, tmp_path):
-    write(tmp_path, {})
-    path = tmp_path / "config.json"
-    wide = cpu.LIMITS.max_int8_inputs + 1
-    path.write_text(json.dumps({**json.loads(path.read_text()), "intermediate_size": wide}))
-    for quantize in (Quantize.INT8, Quantize.INT4):
-        with pytest.raises(ConfigError, match=f"quantize: int8 expects intermediate_size .*{wide}"):
-            make_engine(tmp_path, quantize=quantize)
 
 
 def test_a_wide_model_is_refused_on_a_gpu_by_name(tmp_path):

@@ -33,7 +33,7 @@ def test_the_good_call_is_good():
         ),
         (
             {"x": torch.ones(3, 8).half()},
-            "expected one of float32, bfloat16, int8, int32, int64, got torch.float16"
+            "expected one of float32, bfloat16, uint8, int8, int32, int64, got torch.float16"
             "\nwhile processing 'x'",
         ),
         (
@@ -42,7 +42,7 @@ def test_the_good_call_is_good():
         ),
         (
             {"x": torch.ones(3, 8).to(torch.float8_e4m3fn)},
-            "expected one of float32, bfloat16, int8, int32, int64, got torch.float8_e4m3fn"
+            "expected one of float32, bfloat16, uint8, int8, int32, int64, got torch.float8_e4m3fn"
             "\nwhile processing 'x'",
         ),
         ({"x": torch.ones(3, 8).int()}, "x: expected float32 or bfloat16, got int32"),

@@ -82,7 +82,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(quantize, dtype
         _core.set_num_threads(available_cores())
 
 
-@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.012), ("int4", 0.11)])
+@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.008), ("int4", 0.085)])
 def test_the_error_is_that_of_the_bits(quantize, most):
     x, weight = randn(16, 1024), randn(256, 1024, seed=1)
     expected = x @ weight.T
@@ -90,22 +90,27 @@ def test_the_error_is_that_of_the_bits(quantize, most):
     assert 0 < (error / expected.square().mean()).sqrt() < most
 
 
+@quantize
+def test_an_outlier_of_a_token_leaves_its_other_groups_as_they_are(quantize):
+    x, weight = randn(1, 256), randn(64, 256, seed=1)
+    with_outlier = x.clone()
+    with_outlier[0, 0] = 1000
+    layer = Linear(weight, None, quantize)
+    weight[:, 32:] = 0
+    first_group = Linear(weight, None, quantize)
+    rest = layer(x) - first_group(x)
+    assert torch.allclose(layer(with_outlier) - first_group(with_outlier), rest, atol=0.01)
+
+
 def test_a_layer_takes_the_bytes_that_are_told():
-    sizes = {q: _core.linear_bytes(1024, 2048, 2, q) / 2**21 for q in (None, "int8", "int4")}
-    assert sizes[None] == pytest.approx(2, rel=0.01)
-    assert sizes["int8"] == pytest.approx(1, rel=0.01)
-    assert sizes["int4"] == pytest.approx(0.5 + 2 / 32, rel=0.01)
+    bits = {"int8": 8.5, "int4": 5, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5, "Q4_K": 6, "Q6_K": 10}
+    for name, expected in bits.items():
+        num_bits = 8 * _core.linear_bytes(1024, 2048, 2, name) / (1024 * 2048)
+        assert num_bits == pytest.approx(expected, rel=0.01), name
 
 
 def test_a_wrong_name_is_refused():
     with pytest.raises(ValueError, match="quantize: expected int8, int4 or None, got int3"):
         Linear(torch.ones(4, 8), None, "int3")
-    with pytest.raises(ValueError, match="quantize: expected"):
+    with pytest.raises(ValueError, match=r"weight_format: expected int8, int4, Q8_0, .* got fp8"):
         _core.linear_bytes(1, 1, 4, "fp8")
-
-
-def test_sums_that_might_not_fit_are_refused():
-    with pytest.raises(ValueError, match="weight: expected at most 133144 columns, got 133145"):
-        Linear(torch.ones(1, 133_145), None, "int8")
-    most = torch.ones(1, 133_144)
-    assert torch.equal(Linear(most, None, "int8")(most), TWINS["int8"](most, most))

@@ -13,7 +13,6 @@ from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
 from chairlift.config import Device, Dtype, EngineConfig, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
-from chairlift.kernels import cpu
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
@@ -90,11 +89,6 @@ def choose_place(
             raise ConfigError(message)
     if gpu is not None:
         logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
-    if settings.quantize is not Quantize.NONE:
-        # Of int4, too: the head has eight bits.
-        obstacle = cpu.LIMITS.int8_obstacle(model.spec.shape)
-        if obstacle is not None:
-            raise ConfigError(obstacle)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
     return Place(settings, Int8CpuBackend(model.dtype) if in_int8 else CpuBackend(), None)
 

@@ -17,7 +17,6 @@ from chairlift.kernels.limits import ShapeLimits
 LIMITS: Final = ShapeLimits(
     head_dims=range(_core.HEAD_DIM_STEP, _core.MAX_HEAD_DIM + 1, _core.HEAD_DIM_STEP),
     head_dims_text=f"a multiple of {_core.HEAD_DIM_STEP} up to {_core.MAX_HEAD_DIM}",
-    max_int8_inputs=_core.MAX_INT8_INPUTS,
 )
 """The shapes that these kernels run, as `_core` declares them."""
 
@@ -33,24 +32,47 @@ class Linear:
         Args:
             weight: `[out_features, in_features]`.
             bias: `[out_features]`, of the same dtype.
-            quantize: `int8` (a scale per output) or `int4` (a scale per 32 inputs of an output):
-                inputs then have eight bits too, with a scale per row. None keeps the dtype.
+            quantize: `int8` (a scale per 32 inputs of an output) or `int4` (a scale and a minimum
+                per 32 inputs of an output): inputs then have eight bits, with a scale per 32 of
+                a row. None keeps the dtype.
 
         Raises:
             TypeError: A dtype or device is wrong.
             ValueError: A shape is wrong.
         """
-        self._packed = _core.Linear(weight, bias, quantize)
-        self.in_features = self._packed.in_features
-        self.out_features = self._packed.out_features
-        self.dtype = weight.dtype
-        self.quantize = quantize
+        self._set(_core.Linear(weight, bias, quantize), weight.dtype, quantize)
+
+    @classmethod
+    def from_blocks(
+        cls, blocks: Tensor, block_type: str, bias: Tensor | None, dtype: torch.dtype
+    ) -> "Linear":
+        """Pack weights that are stored in the blocks of a GGUF file; their values stay the same.
+
+        Args:
+            blocks: uint8 `[out_features, bytes of a row]`.
+            block_type: The name that GGUF gives the blocks, such as `Q4_K`.
+            bias: float32 `[out_features]`.
+            dtype: Of inputs and outputs.
+
+        Raises:
+            ValueError: The type is unknown, or a row is not a whole number of blocks.
+        """
+        layer = cls.__new__(cls)
+        layer._set(_core.Linear.from_blocks(blocks, block_type, bias), dtype, block_type)
+        return layer
+
+    def _set(self, packed: _core.Linear, dtype: torch.dtype, weight_format: str | None) -> None:
+        self._packed = packed
+        self.in_features = packed.in_features
+        self.out_features = packed.out_features
+        self.dtype = dtype
+        self.weight_format = weight_format
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the packed weights."""
         return _core.linear_bytes(
-            self.out_features, self.in_features, self.dtype.itemsize, self.quantize
+            self.out_features, self.in_features, self.dtype.itemsize, self.weight_format
         )
 
     def __call__(
@@ -75,10 +97,10 @@ def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = No
 
 
 def linear_bytes(
-    out_features: int, in_features: int, dtype: torch.dtype, quantize: str | None
+    out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None
 ) -> int:
     """Return the bytes of the packed weights of a layer."""
-    return _core.linear_bytes(out_features, in_features, dtype.itemsize, quantize)
+    return _core.linear_bytes(out_features, in_features, dtype.itemsize, weight_format)
 
 
 def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:

@@ -45,7 +45,7 @@ class Kernels(Protocol):
         """Make a layer of `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
 
     def linear_bytes(
-        self, out_features: int, in_features: int, dtype: torch.dtype, quantize: str | None
+        self, out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None
     ) -> int:
         """Return the bytes of such a layer."""
 

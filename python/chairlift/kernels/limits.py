@@ -40,8 +40,6 @@ class ShapeLimits:
     """`hidden_size` and `intermediate_size` are multiples of this."""
     max_hidden_size: int = 0
     max_heads_per_kv_head: int = 0
-    max_int8_inputs: int = 0
-    """Of a linear layer that is quantized to int8."""
 
     def obstacle(self, shape: Shape, where: str = "") -> str | None:
         """Return why the kernels cannot run a shape, by its field; None if they can.
@@ -72,16 +70,4 @@ class ShapeLimits:
         for name, expected, got, is_met in checks:
             if not is_met:
                 return f"{name}: expected {expected}{where}, got {got}"
-        return None
-
-    def int8_obstacle(self, shape: Shape) -> str | None:
-        """Return why the layers of a shape cannot be quantized to int8; None if they can."""
-        inputs = {
-            "hidden_size": shape.hidden_size,
-            "intermediate_size": shape.intermediate_size,
-            "num_attention_heads * head_dim": shape.num_heads * shape.head_dim,
-        }
-        for name, got in inputs.items():
-            if self.max_int8_inputs and got > self.max_int8_inputs:
-                return f"quantize: int8 expects {name} of at most {self.max_int8_inputs}, got {got}"
         return None

@@ -5,8 +5,9 @@
 use chairlift_kernels::{
     Rows, RowsMut, bf16,
     gemm::{
+        grouped::GroupedLinear,
         linear::{Linear, LinearElement},
-        quantized::{Quantization, QuantizedLinear},
+        quantize::Quantization,
     },
 };
 use divan::Bencher;
@@ -52,15 +53,17 @@ fn int4(bencher: Bencher<'_, '_>, rows: usize) {
 
 fn quantized(bencher: Bencher<'_, '_>, rows: usize, quantization: Quantization) {
     let weight = vec![bf16::from_f32(0.5); OUT_FEATURES * IN_FEATURES];
-    let layers: Vec<QuantizedLinear> = (0..4 * LAYERS)
+    let layers: Vec<GroupedLinear> = (0..4 * LAYERS)
         .map(|_| {
             let weight = Rows::contiguous(&weight, IN_FEATURES);
-            QuantizedLinear::new(weight, None, quantization).expect("it fits")
+            GroupedLinear::quantize(weight, None, quantization).expect("it fits")
         })
         .collect();
     let x = vec![bf16::from_f32(0.25); rows * IN_FEATURES];
     let mut out = vec![bf16::default(); rows * OUT_FEATURES];
-    let bytes = QuantizedLinear::packed_bytes(OUT_FEATURES, IN_FEATURES, quantization)
+    let bytes = quantization
+        .format()
+        .packed_bytes(OUT_FEATURES, IN_FEATURES)
         .expect("a layer that fits memory");
     let mut next = 0;
     bencher

@@ -1,6 +1,7 @@
 //! Linear layers: `out = x W^T + b`, one weight matrix packed once and read once per step.
 //!
-//! - [`linear`] and [`quantized`] are the layers; [`int8`], [`int4`] and `bf16_pairs` the formats of their weights.
+//! - [`linear`] holds layers in `f32` and `bf16` (`bf16_pairs`: by dot products of pairs), [`grouped`] those of four and
+//!   eight bits; `codes` is their arithmetic, [`quantize`] and [`blocks`] where their weights come from.
 //! - [`panels`] walks over the packed weights and shares them among threads; [`accumulator`] is the inner loop in
 //!   registers; [`operand`] is what a row brings to it.
 //! - `amx_gemm` is the same walk where whole tiles are multiplied, by the instructions of `isa/amx.rs`.
@@ -12,10 +13,10 @@ pub mod accumulator;
 )]
 mod amx_gemm;
 mod bf16_pairs;
-pub mod int4;
-pub mod int8;
+pub mod blocks;
+mod codes;
+pub mod grouped;
 pub mod linear;
 pub mod operand;
 pub mod panels;
 pub mod quantize;
-pub mod quantized;

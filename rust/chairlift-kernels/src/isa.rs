@@ -14,7 +14,7 @@ pub mod exp;
 pub mod integers;
 
 use crate::isa::{dispatch::InstructionSet, element::Element, exp::exp2, integers::Integers};
-use half::bf16;
+use half::{bf16, f16};
 
 /// Numbers that conversions and exponentials take at a time: one AVX-512 register, one cache line of `f32`.
 pub const BLOCK: usize = 16;
@@ -41,6 +41,9 @@ pub trait Isa: Integers + Send + Sync {
     /// [`Self::mul_add`] of each lane.
     fn mul_add_lanes(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
+    /// `a * b + c` of each lane with one rounding on every set; perhaps slow where it has no such instruction.
+    fn fused_mul_add(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
     /// `a * b` of each lane.
     fn mul_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -61,6 +64,12 @@ pub trait Isa: Integers + Send + Sync {
 
     /// Replaces the first `LANES` numbers.
     fn store(vector: Self::Vector, numbers: &mut [f32]);
+
+    /// The `f16` in the first `LANES / 2` words, low halves first, widened.
+    fn load_halves(words: &[u32]) -> Self::Vector;
+
+    /// Words as the bits of numbers.
+    fn from_bits(words: Self::Words) -> Self::Vector;
 
     /// The bf16 in the low half of each word, widened.
     fn low(words: Self::Words) -> Self::Vector;
@@ -144,15 +153,18 @@ fn round_block_by_numbers(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
 /// Mask of the high half of a word.
 const HIGH: u32 = 0xffff_0000;
 
-/// Plain code for whatever the build targets.
+/// Plain code, with registers of so many lanes, and perhaps with dot products of bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Portable;
+pub(crate) struct Plain<const LANES: usize, const DOT: bool>;
 
-impl Isa for Portable {
-    type Vector = [f32; 8];
+/// Plain code for whatever the build targets.
+pub(crate) type Portable = Plain<8, false>;
+
+impl<const LANES: usize, const DOT: bool> Isa for Plain<LANES, DOT> {
+    type Vector = [f32; LANES];
 
     const SET: InstructionSet = InstructionSet::Portable;
-    const LANES: usize = 8;
+    const LANES: usize = LANES;
     // Registers are taken to be sixteen of four lanes.
     const ROWS: usize = 2;
 
@@ -167,81 +179,78 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn mul_add_lanes(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
-        let mut sum = c;
-        for lane in 0..8 {
-            sum[lane] = Self::mul_add(a[lane], b[lane], c[lane]);
-        }
-        sum
+    fn mul_add_lanes(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|lane| Self::mul_add(a[lane], b[lane], c[lane]))
     }
 
     #[inline(always)]
-    fn mul_lanes(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
-        let mut products = a;
-        for (product, b) in products.iter_mut().zip(b) {
-            *product *= b;
-        }
-        products
+    fn fused_mul_add(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
     }
 
     #[inline(always)]
-    fn max_lanes(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
-        let mut larger = b;
-        for lane in 0..8 {
-            larger[lane] = if a[lane] > b[lane] { a[lane] } else { b[lane] };
-        }
-        larger
+    fn mul_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|lane| a[lane] * b[lane])
     }
 
     #[inline(always)]
-    fn above(a: [f32; 8], b: [f32; 8]) -> u32 {
+    fn max_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    fn above(a: Self::Vector, b: Self::Vector) -> u32 {
         let mut bits = 0;
-        for lane in 0..8 {
+        for lane in 0..LANES {
             bits |= u32::from(a[lane] > b[lane]) << lane;
         }
         bits
     }
 
     #[inline(always)]
-    fn select_lanes(bits: u32, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
-        let mut selected = b;
-        for lane in 0..8 {
-            selected[lane] = if bits >> lane & 1 == 1 {
-                a[lane]
-            } else {
-                b[lane]
-            };
-        }
-        selected
+    fn select_lanes(bits: u32, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        let is_set = |lane: usize| bits >> lane & 1 == 1;
+        std::array::from_fn(|lane| if is_set(lane) { a[lane] } else { b[lane] })
     }
 
     #[inline(always)]
-    fn splat(number: f32) -> [f32; 8] {
-        [number; 8]
+    fn splat(number: f32) -> Self::Vector {
+        [number; LANES]
     }
 
     #[inline(always)]
-    fn load(numbers: &[f32]) -> [f32; 8] {
+    fn load(numbers: &[f32]) -> Self::Vector {
         *numbers.first_chunk().expect("a register of numbers")
     }
 
     #[inline(always)]
-    fn store(vector: [f32; 8], numbers: &mut [f32]) {
-        numbers[..8].copy_from_slice(&vector);
+    fn store(vector: Self::Vector, numbers: &mut [f32]) {
+        numbers[..LANES].copy_from_slice(&vector);
     }
 
     #[inline(always)]
-    fn low(words: [u32; 8]) -> [f32; 8] {
+    fn load_halves(words: &[u32]) -> Self::Vector {
+        let half = |lane: usize| (words[lane / 2] >> (16 * (lane % 2))) as u16;
+        std::array::from_fn(|lane| f16::from_bits(half(lane)).to_f32())
+    }
+
+    #[inline(always)]
+    fn from_bits(words: Self::Words) -> Self::Vector {
+        words.map(f32::from_bits)
+    }
+
+    #[inline(always)]
+    fn low(words: Self::Words) -> Self::Vector {
         words.map(|word| f32::from_bits(word << 16))
     }
 
     #[inline(always)]
-    fn high(words: [u32; 8]) -> [f32; 8] {
+    fn high(words: Self::Words) -> Self::Vector {
         words.map(|word| f32::from_bits(word & HIGH))
     }
 
     #[inline(always)]
-    fn convert(words: [u32; 8]) -> [f32; 8] {
+    fn convert(words: Self::Words) -> Self::Vector {
         words.map(|word| word.cast_signed() as f32)
     }
 }

@@ -4,7 +4,7 @@
 //! does a known number of operations, so it cannot be faster than the slower of the two.
 
 use crate::{
-    isa::amx::{self, Dot},
+    isa::amx,
     isa::{
         Isa,
         dispatch::{Kernel, dispatch},
@@ -113,12 +113,10 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
 
 /// The same by tiles, where layers take them.
 fn multiply_tiles(arithmetic: Arithmetic, rounds: usize) -> Option<usize> {
-    let dot = match arithmetic {
-        Arithmetic::Bfloat16 => Dot::Pairs,
-        Arithmetic::Int8 => Dot::Bytes,
-        Arithmetic::Float32 | Arithmetic::Int4 => return None,
-    };
-    amx::multiply_in_registers(dot, rounds)
+    match arithmetic {
+        Arithmetic::Bfloat16 => amx::multiply_in_registers(rounds),
+        Arithmetic::Float32 | Arithmetic::Int8 | Arithmetic::Int4 => None,
+    }
 }
 
 /// Sums that grow side by side at most.

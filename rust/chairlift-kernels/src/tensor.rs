@@ -47,6 +47,10 @@ unsafe impl TensorElement for bf16 {
     const DTYPE: Dtype = Dtype::Bfloat16;
 }
 // SAFETY: the same type.
+unsafe impl TensorElement for u8 {
+    const DTYPE: Dtype = Dtype::Uint8;
+}
+// SAFETY: the same type.
 unsafe impl TensorElement for i8 {
     const DTYPE: Dtype = Dtype::Int8;
 }

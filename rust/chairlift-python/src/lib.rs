@@ -26,7 +26,7 @@ mod waits;
 #[pymodule(gil_used = true)]
 mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
-    use chairlift_kernels::{attention::kv_layout, gemm::quantized};
+    use chairlift_kernels::attention::kv_layout;
 
     #[pymodule_export]
     use crate::{
@@ -51,7 +51,6 @@ mod _core {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("HEAD_DIM_STEP", kv_layout::HEAD_DIM_STEP)?;
         module.add("MAX_HEAD_DIM", kv_layout::MAX_HEAD_DIM)?;
-        module.add("MAX_INT8_INPUTS", quantized::MAX_INT8_INPUTS)?;
         module.add("CoreError", py.get_type::<crate::error::CoreError>())?;
         module.add("ConfigError", py.get_type::<crate::error::ConfigError>())?;
         module.add("Refused", py.get_type::<crate::error::Refused>())?;

@@ -8,8 +8,10 @@ use crate::{
 use chairlift_kernels::{
     bf16,
     gemm::{
+        blocks::BlockType,
+        grouped::{GroupedLinear, WeightFormat},
         linear,
-        quantized::{Quantization, QuantizedLinear},
+        quantize::Quantization,
     },
     roofline::{self, Arithmetic},
     tensor::{Borrows, Dtype, Tensor, TensorMut},
@@ -25,17 +27,19 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(multiply_in_registers, module)?)
 }
 
-/// Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16.
+/// Bytes that a `Linear` of these shapes takes; `item_size` 4 is float32, 2 bfloat16; `weight_format` is what
+/// `quantize` or `block_type` of such a layer would be.
 #[pyfunction]
-#[pyo3(signature = (out_features, in_features, item_size, quantize=None))]
+#[pyo3(signature = (out_features, in_features, item_size, weight_format=None))]
 fn linear_bytes(
     out_features: usize,
     in_features: usize,
     item_size: usize,
-    quantize: Option<&str>,
+    weight_format: Option<&str>,
 ) -> PyResult<usize> {
-    let bytes = match (quantization(quantize)?, item_size) {
-        (Some(code), 4 | 2) => QuantizedLinear::packed_bytes(out_features, in_features, code),
+    let format = weight_format.map(packed_format).transpose()?;
+    let bytes = match (format, item_size) {
+        (Some(format), 4 | 2) => format.packed_bytes(out_features, in_features),
         (None, 4) => linear::Linear::<f32>::packed_bytes(out_features, in_features),
         (None, 2) => linear::Linear::<bf16>::packed_bytes(out_features, in_features),
         _ => {
@@ -51,15 +55,33 @@ fn linear_bytes(
     })
 }
 
-fn quantization(name: Option<&str>) -> PyResult<Option<Quantization>> {
+fn quantization(name: &str) -> PyResult<Quantization> {
     match name {
-        None => Ok(None),
-        Some("int8") => Ok(Some(Quantization::Int8)),
-        Some("int4") => Ok(Some(Quantization::Int4)),
-        Some(other) => Err(PyValueError::new_err(format!(
+        "int8" => Ok(Quantization::Int8),
+        "int4" => Ok(Quantization::Int4),
+        other => Err(PyValueError::new_err(format!(
             "quantize: expected int8, int4 or None, got {other}"
         ))),
     }
+}
+
+fn block_type(name: &str) -> PyResult<BlockType> {
+    let found = BlockType::NAMES.iter().find(|(known, _)| *known == name);
+    found.map(|(_, block_type)| *block_type).ok_or_else(|| {
+        let known = BlockType::NAMES.map(|(known, _)| known).join(", ");
+        PyValueError::new_err(format!("block_type: expected one of {known}, got {name}"))
+    })
+}
+
+fn packed_format(name: &str) -> PyResult<WeightFormat> {
+    if let Ok(quantization) = quantization(name) {
+        return Ok(quantization.format());
+    }
+    block_type(name).map(BlockType::format).map_err(|_| {
+        let known = BlockType::NAMES.map(|(known, _)| known).join(", ");
+        let message = format!("weight_format: expected int8, int4, {known} or None, got {name}");
+        PyValueError::new_err(message)
+    })
 }
 
 /// y = x W^T + b with weights packed once; the bits of a row do not depend on the others.
@@ -71,7 +93,7 @@ struct Linear {
 enum Layers {
     Float32(linear::Linear<f32>),
     Bfloat16(linear::Linear<bf16>),
-    Quantized(QuantizedLinear),
+    Grouped(GroupedLinear),
 }
 
 #[pymethods]
@@ -85,7 +107,7 @@ impl Linear {
         quantize: Option<&str>,
     ) -> PyResult<Self> {
         weight.dims::<2>("weight")?;
-        let code = quantization(quantize)?;
+        let quantization = quantize.map(quantization).transpose()?;
         // Another thread may give a tensor other memory meanwhile.
         let _weight = weight.storage(py)?;
         let _bias = bias.as_ref().map(|bias| bias.storage(py)).transpose()?;
@@ -95,8 +117,8 @@ impl Linear {
                 let rows = borrows.rows::<$T>("weight", &weight)?;
                 let bias = optional::<$T>(&mut borrows, "bias", bias.as_ref())?;
                 detach(py, || {
-                    Ok(match code {
-                        Some(code) => Layers::Quantized(QuantizedLinear::new(rows, bias, code)?),
+                    Ok(match quantization {
+                        Some(to) => Layers::Grouped(GroupedLinear::quantize(rows, bias, to)?),
                         None => Layers::$Layer(linear::Linear::new(rows, bias)?),
                     })
                 })?
@@ -110,12 +132,38 @@ impl Linear {
         Ok(Self { layer })
     }
 
+    /// Packs weights that are stored in the blocks of a GGUF file, without a change of their values: `blocks`
+    /// uint8 `[out_features, bytes of a row]`, `bias` float32 `[out_features]`.
+    #[staticmethod]
+    #[pyo3(signature = (blocks, block_type, bias=None))]
+    fn from_blocks(
+        py: Python<'_>,
+        blocks: Tensor,
+        block_type: &str,
+        bias: Option<Tensor>,
+    ) -> PyResult<Self> {
+        blocks.dims::<2>("blocks")?;
+        let block_type = self::block_type(block_type)?;
+        // Another thread may give a tensor other memory meanwhile.
+        let _blocks = blocks.storage(py)?;
+        let _bias = bias.as_ref().map(|bias| bias.storage(py)).transpose()?;
+        let mut borrows = Borrows::default();
+        let rows = borrows.rows::<u8>("blocks", &blocks)?;
+        let bias = optional::<f32>(&mut borrows, "bias", bias.as_ref())?;
+        detach(py, || {
+            let layer = GroupedLinear::from_blocks(rows, block_type, bias)?;
+            Ok(Self {
+                layer: Layers::Grouped(layer),
+            })
+        })
+    }
+
     #[getter]
     fn in_features(&self) -> usize {
         match &self.layer {
             Layers::Float32(layer) => layer.in_features(),
             Layers::Bfloat16(layer) => layer.in_features(),
-            Layers::Quantized(layer) => layer.in_features(),
+            Layers::Grouped(layer) => layer.in_features(),
         }
     }
 
@@ -124,7 +172,7 @@ impl Linear {
         match &self.layer {
             Layers::Float32(layer) => layer.out_features(),
             Layers::Bfloat16(layer) => layer.out_features(),
-            Layers::Quantized(layer) => layer.out_features(),
+            Layers::Grouped(layer) => layer.out_features(),
         }
     }
 
@@ -173,9 +221,9 @@ impl Call for Forward {
             (Layers::Float32(layer), _, _) => forward!(layer, f32, f32),
             (Layers::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
             (Layers::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),
-            (Layers::Quantized(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
-            (Layers::Quantized(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
-            (Layers::Quantized(layer), _, _) => forward!(layer, bf16, bf16),
+            (Layers::Grouped(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
+            (Layers::Grouped(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
+            (Layers::Grouped(layer), _, _) => forward!(layer, bf16, bf16),
         }
         Ok(())
     }

@@ -70,7 +70,7 @@ def linear_bytes(
     out_features: int,
     in_features: int,
     dtype: torch.dtype,
-    quantize: str | None,  # noqa: ARG001, none is
+    weight_format: str | None,  # noqa: ARG001, none is
 ) -> int:
     """Return the bytes of the weights of a layer."""
     return out_features * in_features * dtype.itemsize

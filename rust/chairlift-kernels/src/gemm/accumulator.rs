@@ -113,8 +113,6 @@ pub(crate) enum Tile {
     Floats,
     /// Sums by dot products of pairs.
     Pairs,
-    /// Sums of integers.
-    Integers,
     /// Sums of the integers of a group, and totals of numbers.
     Groups,
 }
@@ -126,15 +124,13 @@ impl Tile {
             Self::Floats => I::ROWS,
             // 28 sums, 2 of weights and 1 of a row are 31 registers of 32.
             Self::Pairs => 14,
-            // 12 sums and 12 totals are in registers side by side.
-            Self::Groups if I::HAS_DOT => 6,
-            Self::Groups | Self::Integers => I::INTEGER_ROWS,
+            Self::Groups => I::INTEGER_ROWS,
         }
     }
 
     /// Whether sums come by [`crate::isa::integers::Integers::add_dot`].
     pub(crate) const fn uses_dot(self) -> bool {
-        matches!(self, Self::Integers | Self::Groups)
+        matches!(self, Self::Groups)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     rows of x      one panel
-//!                    [ left | right ]     a step: 16 lines of a panel, 32 (bf16) or 64 (int8) values of k
+//!                    [ left | right ]     a step: 16 lines of a panel, 32 values of k
 //!     [ top    ] --> [ sums | sums  ]
 //!     [ bottom ] --> [ sums | sums  ]     a block: two tiles of rows, or one, times a panel
 //! ```
@@ -17,54 +17,29 @@ use crate::{
         panels::{AHEAD, MAX_ROWS, MAX_WIDTH, Product, REGISTERS, Scratch, Share},
     },
     isa::Isa,
-    isa::amx::{self, Dot, Tiles},
+    isa::amx::{self, Tiles},
 };
 
 /// Rows of numbers times panels of weights, by tiles.
 pub(crate) trait TiledProduct: Product<Unit = u32> {
-    /// How words are multiplied.
-    const DOT: Dot;
-
-    /// Fewer rows than this are left to [`Product`], whose bits must then be the same.
-    const LEAST_ROWS: usize;
-
     /// Width of the input.
     fn in_features(&self) -> usize;
 
     /// Packs a row of the input: 16 words at the start of each line, one line per step.
-    fn pack_line(&self, row: usize, lines: Lines<'_>) -> RowScale;
+    fn pack_line(&self, row: usize, lines: Lines<'_>);
 
     /// What the sums of a panel start with.
     fn starts(&self, panel: usize, width: usize) -> &[f32];
 
     /// The words of a panel.
     fn weights(&self, panel: usize, width: usize) -> &[u32];
-
-    /// Makes outputs of the sums of one row and panel.
-    fn outputs<I: Isa>(
-        &self,
-        panel: usize,
-        row: RowScale,
-        sums: &[u32; MAX_WIDTH],
-    ) -> [f32; MAX_WIDTH];
 }
 
 /// The lines of a row in packed inputs.
 pub(crate) type Lines<'a> = std::slice::ChunksMut<'a, u32>;
 
-/// What is known of a packed row.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct RowScale {
-    /// Added to each sum of integers.
-    pub(crate) start: u32,
-    /// Value of the integer 1.
-    pub(crate) unit: f32,
-}
-
 /// Values of `k` in a step.
-const fn step_depth<P: TiledProduct>() -> usize {
-    amx::WORDS * P::DOT.depth()
-}
+const STEP_DEPTH: usize = amx::WORDS * amx::DEPTH;
 
 /// Whether a panel is two tiles wide.
 const fn is_wide<I: Isa>() -> bool {
@@ -87,30 +62,27 @@ impl<P: TiledProduct> Share<'_, P> {
         false
     }
 
-    /// Whether there are rows enough, and whole steps.
+    /// Whether the inputs are whole steps.
     pub(crate) fn fits_tiles(&self) -> bool {
-        let is_whole = self.product.in_features().is_multiple_of(step_depth::<P>());
-        is_whole && self.target.rows.len() >= P::LEAST_ROWS
+        self.product.in_features().is_multiple_of(STEP_DEPTH)
     }
 
     /// Does the work by tiles.
     #[inline(always)]
     pub(crate) fn run_by<I: Isa, T: Tiles>(&self) {
         let rows = &self.target.rows;
-        let steps = self.product.in_features() / step_depth::<P>();
+        let steps = self.product.in_features() / STEP_DEPTH;
         let most = Cut::new(rows.len().min(MAX_ROWS), steps);
         let mut packed = u32::take_scratch(most.num_words());
-        let mut scales = [RowScale::default(); MAX_ROWS];
         for first in rows.clone().step_by(MAX_ROWS) {
             let cut = Cut::new((rows.end - first).min(MAX_ROWS), steps);
             let packed = &mut packed[..cut.num_words()];
-            pack(&self.product, first, cut, packed, &mut scales);
+            pack(&self.product, first, cut, packed);
             let pass = Pass {
                 share: self,
                 first,
                 cut,
                 packed,
-                scales: &scales,
             };
             let mut tiles = T::configure(cut.height);
             for panel in self.target.panels.clone() {
@@ -151,19 +123,13 @@ impl Cut {
 
 /// Packs rows from `first` on: tile by tile, in a tile step by step.
 #[inline(always)]
-fn pack<P: TiledProduct>(
-    product: &P,
-    first: usize,
-    cut: Cut,
-    packed: &mut [u32],
-    scales: &mut [RowScale],
-) {
+fn pack<P: TiledProduct>(product: &P, first: usize, cut: Cut, packed: &mut [u32]) {
     for (tile, words) in packed.chunks_mut(cut.len).enumerate() {
         for r in 0..cut.height {
             let row = tile * cut.height + r;
             let lines = words[r * amx::WORDS..].chunks_mut(cut.height * amx::WORDS);
             if row < cut.num_rows {
-                scales[row] = product.pack_line(first + row, lines);
+                product.pack_line(first + row, lines);
             } else {
                 lines.for_each(|line| line[..amx::WORDS].fill(0));
             }
@@ -177,7 +143,6 @@ struct Pass<'a, 'b, P> {
     first: usize,
     cut: Cut,
     packed: &'a [u32],
-    scales: &'a [RowScale],
 }
 
 impl<P: TiledProduct> Pass<'_, '_, P> {
@@ -226,16 +191,16 @@ impl<P: TiledProduct> Pass<'_, '_, P> {
             let inputs = step * self.cut.height * amx::WORDS;
             tiles.load_weights::<6>(lines, width);
             tiles.load_inputs::<4>(&top[inputs..]);
-            tiles.multiply_add::<0, 4, 6>(P::DOT);
+            tiles.multiply_add::<0, 4, 6>();
             if const { is_wide::<I>() } {
                 tiles.load_weights::<7>(&lines[amx::WORDS..], width);
-                tiles.multiply_add::<1, 4, 7>(P::DOT);
+                tiles.multiply_add::<1, 4, 7>();
             }
             if TALL {
                 tiles.load_inputs::<5>(&bottom[inputs..]);
-                tiles.multiply_add::<2, 5, 6>(P::DOT);
+                tiles.multiply_add::<2, 5, 6>();
                 if const { is_wide::<I>() } {
-                    tiles.multiply_add::<3, 5, 7>(P::DOT);
+                    tiles.multiply_add::<3, 5, 7>();
                 }
             }
         }
@@ -259,8 +224,7 @@ impl<P: TiledProduct> Pass<'_, '_, P> {
         let rows = start..self.cut.num_rows.min(start + self.cut.height);
         let mut numbers = [[0.0; MAX_WIDTH]; amx::ROWS];
         for r in 0..rows.len() {
-            let scale = self.scales[rows.start + r];
-            numbers[r] = self.share.product.outputs::<I>(panel, scale, &words[r]);
+            numbers[r] = words[r].map(f32::from_bits);
         }
         let numbers = &numbers[..rows.len()];
         self.share

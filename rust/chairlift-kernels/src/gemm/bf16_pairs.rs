@@ -8,11 +8,10 @@ use crate::{
     bf16,
     gemm::{
         accumulator::{Ahead, STRIP, Sums, Tile, accumulate},
-        amx_gemm::{Lines, RowScale, TiledProduct},
+        amx_gemm::{Lines, TiledProduct},
         linear::PlainProduct,
-        panels::{MAX_WIDTH, Product, REGISTERS, Share},
+        panels::{Product, REGISTERS, Share},
     },
-    isa::amx::Dot,
     isa::{
         Isa,
         dispatch::Kernel,
@@ -37,6 +36,7 @@ impl Kernel for PerhapsInPairs<'_> {
         if I::HAS_PAIR_DOT {
             let product = PairProduct(product);
             let share = Share { product, target };
+            // For any number of rows: sums of tiles have other bits than those of pairs.
             if !share.run_by_tiles::<I>() {
                 share.run::<I>();
             }
@@ -61,7 +61,7 @@ impl Product for PairProduct<'_> {
 
     /// Copies R rows of x; zeros fill their last strips.
     #[inline(always)]
-    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [u32], _scales: &mut [f32]) {
+    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [u32]) {
         let (strips, _) = packed.as_chunks_mut::<STRIP>();
         for r in 0..R {
             let (whole, rest) = self.0.x.row(first + r).as_chunks::<{ STRIP * DEPTH }>();
@@ -101,23 +101,17 @@ fn copy(numbers: &[bf16], words: &mut [u32]) {
 }
 
 impl TiledProduct for PairProduct<'_> {
-    const DOT: Dot = Dot::Pairs;
-
-    // Sums of tiles have other bits than those of pairs, so that a layer takes them for every number of rows.
-    const LEAST_ROWS: usize = 1;
-
     #[inline(always)]
     fn in_features(&self) -> usize {
         self.0.x.width()
     }
 
     #[inline(always)]
-    fn pack_line(&self, row: usize, lines: Lines<'_>) -> RowScale {
+    fn pack_line(&self, row: usize, lines: Lines<'_>) {
         let (steps, _) = self.0.x.row(row).as_chunks::<32>();
         for (line, numbers) in lines.zip(steps) {
             copy(numbers, line);
         }
-        RowScale::default()
     }
 
     #[inline(always)]
@@ -128,15 +122,5 @@ impl TiledProduct for PairProduct<'_> {
     #[inline(always)]
     fn weights(&self, panel: usize, width: usize) -> &[u32] {
         self.0.weights(panel, width)
-    }
-
-    #[inline(always)]
-    fn outputs<I: Isa>(
-        &self,
-        _panel: usize,
-        _row: RowScale,
-        sums: &[u32; MAX_WIDTH],
-    ) -> [f32; MAX_WIDTH] {
-        sums.map(f32::from_bits)
     }
 }

@@ -10,13 +10,10 @@ use crate::{
     gemm::{
         accumulator::{Ahead, Lines, Panel, STRIP, Sums, Tile, accumulate},
         bf16_pairs::PerhapsInPairs,
-        int4::Int4,
-        int8::{Int8, PerhapsInTiles},
         panels::{
             Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width,
             split_panels,
         },
-        quantized::QuantizedProduct,
     },
     isa::{Isa, dispatch::dispatch, element::Packed},
     memory::{
@@ -102,10 +99,6 @@ impl<T: LinearElement> Linear<T> {
 pub trait LinearElement: Element {
     #[doc(hidden)]
     fn multiply(share: Share<'_, PlainProduct<'_, Self>>);
-    #[doc(hidden)]
-    fn multiply_int8(share: Share<'_, QuantizedProduct<'_, Self, Int8>>);
-    #[doc(hidden)]
-    fn multiply_int4(share: Share<'_, QuantizedProduct<'_, Self, Int4>>);
 }
 
 macro_rules! implement {
@@ -114,14 +107,6 @@ macro_rules! implement {
         impl LinearElement for $T {
             fn multiply(share: Share<'_, PlainProduct<'_, Self>>) {
                 dispatch($kernel(share));
-            }
-
-            fn multiply_int8(share: Share<'_, QuantizedProduct<'_, Self, Int8>>) {
-                dispatch(PerhapsInTiles(share));
-            }
-
-            fn multiply_int4(share: Share<'_, QuantizedProduct<'_, Self, Int4>>) {
-                dispatch(share);
             }
         }
     )*};
@@ -202,7 +187,7 @@ impl<T: Element> Product for PlainProduct<'_, T> {
 
     /// Widens R rows of x; zeros fill their last strips.
     #[inline(always)]
-    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [f32], _scales: &mut [f32]) {
+    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [f32]) {
         let (strips, _) = packed.as_chunks_mut::<STRIP>();
         for r in 0..R {
             let row = self.x.row(first + r).chunks(STRIP);

@@ -68,13 +68,8 @@ pub(crate) trait Product: Sync {
     /// Units of one packed row.
     fn units_per_row<I: Isa>(&self) -> usize;
 
-    /// Packs R rows from `first` on, side by side; may give each a scale.
-    fn pack<I: Isa, const R: usize>(
-        &self,
-        first: usize,
-        packed: &mut [Self::Unit],
-        scales: &mut [f32],
-    );
+    /// Packs R rows from `first` on, side by side.
+    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [Self::Unit]);
 
     /// R packed rows times one panel.
     fn tile<I: Isa, const R: usize>(
@@ -83,17 +78,6 @@ pub(crate) trait Product: Sync {
         ahead: Ahead,
         packed: &[Self::Unit],
     ) -> Sums<I, R, REGISTERS>;
-
-    /// Last touch to the outputs of one row and panel: none, unless they are scaled.
-    #[inline(always)]
-    fn finish<I: Isa>(
-        &self,
-        _panel: usize,
-        _scale: f32,
-        sums: [I::Vector; REGISTERS],
-    ) -> [I::Vector; REGISTERS] {
-        sums
-    }
 }
 
 /// Outputs of a panel on this machine.
@@ -290,10 +274,9 @@ impl<P: Product> Kernel for Share<'_, P> {
         let target = &self.target.rows;
         let len = target.len().min(MAX_ROWS) * self.product.units_per_row::<I>();
         let mut packed = P::Unit::take_scratch(len);
-        let mut scales = [0.0; MAX_ROWS];
         for first in target.clone().step_by(MAX_ROWS) {
             let rows = first..target.end.min(first + MAX_ROWS);
-            self.multiply::<I>(rows, &mut packed, &mut scales);
+            self.multiply::<I>(rows, &mut packed);
         }
         P::Unit::return_scratch(packed);
     }
@@ -301,23 +284,21 @@ impl<P: Product> Kernel for Share<'_, P> {
 
 impl<P: Product> Share<'_, P> {
     #[inline(always)]
-    fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit], scales: &mut [f32]) {
+    fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit]) {
         let most = P::TILE.most_rows::<I>();
         let len = self.product.units_per_row::<I>();
         for tile in balanced(rows.len(), most) {
             let first = rows.start + tile.start;
             let units = &mut packed[tile.start * len..tile.end * len];
-            let scales = &mut scales[tile.clone()];
             with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| self
                 .product
-                .pack::<I, R>(first, units, scales));
+                .pack::<I, R>(first, units));
         }
         for panel in self.target.panels.clone() {
             let tiles = rows.len().div_ceil(most);
             for (index, tile) in balanced(rows.len(), most).enumerate() {
                 let first = rows.start + tile.start;
                 let units = &packed[tile.start * len..tile.end * len];
-                let scales = &scales[tile.clone()];
                 let ahead = if tiles == 1 {
                     AHEAD
                 } else {
@@ -325,7 +306,7 @@ impl<P: Product> Share<'_, P> {
                 };
                 with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| {
                     let sums = self.product.tile::<I, R>(panel, ahead, units);
-                    self.store::<I, R>(panel, first, scales, sums);
+                    self.store::<I, R>(panel, first, sums);
                 });
             }
         }
@@ -336,14 +317,12 @@ impl<P: Product> Share<'_, P> {
         &self,
         panel: usize,
         first_row: usize,
-        scales: &[f32],
         sums: Sums<I, R, REGISTERS>,
     ) {
         let mut rows = [[0.0; MAX_WIDTH]; R];
         for r in 0..R {
-            let sums = self.product.finish::<I>(panel, scales[r], sums[r]);
             for n in 0..REGISTERS {
-                I::store(sums[n], &mut rows[r][n * I::LANES..]);
+                I::store(sums[r][n], &mut rows[r][n * I::LANES..]);
             }
         }
         self.target.store::<I>(panel, first_row, &rows);

@@ -3,7 +3,8 @@
 //! Every operation is a single-precision one in a fixed order, so that the result has the same bits on
 //! every instruction set (and in `chairlift.reference`).
 
-use crate::{Element, bf16};
+use crate::{Element, Rows};
+use half::f16;
 
 /// Numbers that are rounded at a time: whole groups.
 pub(crate) const CHUNK: usize = 32 * GROUP;
@@ -11,7 +12,7 @@ pub(crate) const CHUNK: usize = 32 * GROUP;
 /// Largest magnitude of an eight-bit integer here: the range is symmetric.
 const MAX_INT8: f32 = 127.0;
 
-/// Neighbours along `k` that share a scale of a four-bit weight.
+/// Neighbours along `k` that share a scale, of weights and of inputs.
 pub const GROUP: usize = 32;
 
 /// Adding it pushes the fraction of a number below 2^22 out of the mantissa: it rounds to nearest,
@@ -84,9 +85,6 @@ fn round(number: f32) -> i8 {
     bits as u8 as i8
 }
 
-/// Makes signed bytes of a word unsigned, or unsigned ones signed: adding 128 turns the highest bit.
-pub(crate) const SIGNS: u32 = 0x8080_8080;
-
 /// Four neighbours as bytes of a word, the first lowest.
 #[inline(always)]
 pub(crate) fn word(integers: [i8; 4]) -> u32 {
@@ -94,70 +92,203 @@ pub(crate) fn word(integers: [i8; 4]) -> u32 {
     u32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
 }
 
-/// A group of four-bit weights: integers of -8..=7 and their scale.
-#[derive(Clone, Copy)]
-pub(crate) struct Group {
-    pub(crate) scale: bf16,
-    pub(crate) integers: [i8; GROUP],
+/// The scale of a group of inputs.
+#[inline(always)]
+pub(crate) fn group_scale(numbers: &[f32; GROUP]) -> Scale {
+    scale_int8(numbers)
 }
 
-/// Parts of the largest magnitude that are tried as 8 scales; the one with the least error counts.
-const TRIED: [f32; 8] = [1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 1.04, 1.08];
-
-/// Rounds up to [`GROUP`] weights.
-///
-/// The scale has the sign that maps the weight of the largest magnitude to -8, which the positive
-/// side does not have. Integers are rounded to the scale as it is stored: its own rounding costs
-/// nothing.
+/// A group of inputs as integers.
 #[inline(always)]
-pub(crate) fn quantize_int4<T: Element>(numbers: &[T]) -> Group {
-    let mut weights = [0.0; GROUP];
-    for (weight, number) in weights.iter_mut().zip(numbers) {
-        *weight = number.to_f32();
+pub(crate) fn round_group(numbers: &[f32; GROUP], scale: Scale) -> [i8; GROUP] {
+    let mut integers = [0; GROUP];
+    for (integer, number) in integers.iter_mut().zip(numbers) {
+        *integer = round(number * scale.inverse);
     }
-    let largest = weights
-        .into_iter()
-        .fold(0.0, |a: f32, b: f32| if b.abs() > a.abs() { b } else { a });
-    if !largest_magnitude(numbers).is_finite() {
-        return Group {
-            scale: bf16::NAN,
-            integers: [0; GROUP],
-        };
+    integers
+}
+
+/// A group of weights: `scale * code + min`, or `scale * (code - offset)` with the offset of its format.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Group {
+    pub(crate) codes: [u8; GROUP],
+    /// Of both halves of the group.
+    pub(crate) scales: [f32; 2],
+    pub(crate) min: f32,
+}
+
+/// Rows of weights that give their groups.
+pub(crate) trait GroupSource: Sync {
+    /// Group `index` of row `row`; codes beyond the end of the row may be any.
+    fn group(&self, row: usize, index: usize) -> Group;
+}
+
+/// Rows of numbers that are quantized.
+pub(crate) struct QuantizedRows<'a, T> {
+    weight: Rows<'a, T>,
+    quantization: Quantization,
+}
+
+/// What is made of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantization {
+    /// Eight bits, a scale per group.
+    Int8,
+    /// Four bits, a scale and a minimum per group.
+    Int4,
+}
+
+impl<'a, T: Element> QuantizedRows<'a, T> {
+    pub(crate) fn new(weight: Rows<'a, T>, quantization: Quantization) -> Self {
+        Self {
+            weight,
+            quantization,
+        }
     }
-    let mut best = Group {
-        scale: bf16::ZERO,
-        integers: [0; GROUP],
-    };
+}
+
+impl<T: Element> GroupSource for QuantizedRows<'_, T> {
+    #[inline(always)]
+    fn group(&self, row: usize, index: usize) -> Group {
+        let row = self.weight.row(row);
+        let numbers = &row[index * GROUP..row.len().min((index + 1) * GROUP)];
+        // The last number again: a group that ends early has no other range.
+        let last = numbers.last().map_or(0.0, |number| number.to_f32());
+        let mut weights = [last; GROUP];
+        for (weight, number) in weights.iter_mut().zip(numbers) {
+            *weight = number.to_f32();
+        }
+        if !largest_magnitude(&weights).is_finite() {
+            return Group {
+                codes: [0; GROUP],
+                scales: [f32::NAN; 2],
+                min: f32::NAN,
+            };
+        }
+        match self.quantization {
+            Quantization::Int8 => quantize_int8(&weights),
+            Quantization::Int4 => quantize_int4(&weights),
+        }
+    }
+}
+
+/// Codes of 1..=255, from -127 to 127 times a scale that f16 holds.
+#[inline(always)]
+fn quantize_int8(weights: &[f32; GROUP]) -> Group {
+    let scale = rounded(largest_magnitude(weights) / MAX_INT8);
+    let inverse = finite(1.0 / scale);
+    let mut codes = [0; GROUP];
+    for (code, weight) in codes.iter_mut().zip(weights) {
+        *code = round((weight * inverse).clamp(-MAX_INT8, MAX_INT8)) as u8 ^ 0x80;
+    }
+    Group {
+        codes,
+        scales: [scale; 2],
+        min: 0.0,
+    }
+}
+
+/// Ranges that are tried for 15 steps: in steps from the smallest weight on. Of a narrower range the largest
+/// weights are clipped.
+const TRIED: [f32; 12] = [
+    15.0, 14.25, 14.5, 14.75, 15.25, 15.5, 15.75, 16.0, 16.25, 16.5, 16.75, 17.0,
+];
+
+/// Codes of 0..=15, with a scale and a minimum that f16 holds.
+///
+/// Each range gives codes, for which the best scale and minimum follow by least squares; codes are rounded
+/// again to these as they are stored. The range with the least squared error counts (the method of
+/// llama.cpp's K-quants, with all weights alike).
+#[inline(always)]
+fn quantize_int4(weights: &[f32; GROUP]) -> Group {
     let mut least = f32::INFINITY;
-    for part in TRIED {
-        let tried = round_group(&weights, <bf16 as Element>::from_f32(largest * part / -8.0));
-        let error = squared_error(&weights, &tried);
+    let mut best = Group {
+        codes: [0; GROUP],
+        scales: [0.0; 2],
+        min: 0.0,
+    };
+    let (mut low, mut high) = (weights[0], weights[0]);
+    for &weight in weights {
+        low = if weight < low { weight } else { low };
+        high = if weight > high { weight } else { high };
+    }
+    for steps in TRIED {
+        let codes = round_codes(weights, low, finite(steps / (high - low)));
+        let (scale, min) = fit(weights, &codes);
+        let (scale, min) = (rounded(scale), rounded(min));
+        let codes = round_codes(weights, min, finite(1.0 / scale));
+        let error = squared_error(weights, &codes, scale, min);
         if error < least {
-            (best, least) = (tried, error);
+            least = error;
+            best = Group {
+                codes,
+                scales: [scale; 2],
+                min,
+            };
         }
     }
     best
 }
 
 #[inline(always)]
-fn round_group(weights: &[f32; GROUP], scale: bf16) -> Group {
-    let inverse = 1.0 / scale.to_f32();
-    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-    let mut integers = [0; GROUP];
-    for (integer, weight) in integers.iter_mut().zip(weights) {
-        *integer = round((weight * inverse).clamp(-8.0, 7.0));
+fn round_codes(weights: &[f32; GROUP], min: f32, inverse: f32) -> [u8; GROUP] {
+    let mut codes = [0; GROUP];
+    for (code, weight) in codes.iter_mut().zip(weights) {
+        *code = round(((weight - min) * inverse).clamp(0.0, 15.0)) as u8;
     }
-    Group { scale, integers }
+    codes
 }
 
-/// Summed over eight lanes, then over these.
+/// The scale and minimum with the least squared error for given codes.
 #[inline(always)]
-fn squared_error(weights: &[f32; GROUP], group: &Group) -> f32 {
-    let scale = group.scale.to_f32();
-    let mut lanes = [0.0; 8];
-    for (index, (weight, integer)) in weights.iter().zip(group.integers).enumerate() {
-        let difference = weight - scale * f32::from(integer);
-        lanes[index % 8] += difference * difference;
+fn fit(weights: &[f32; GROUP], codes: &[u8; GROUP]) -> (f32, f32) {
+    let (mut ones, mut squares) = (0, 0);
+    for &code in codes {
+        ones += u32::from(code);
+        squares += u32::from(code) * u32::from(code);
     }
-    lanes.into_iter().sum()
+    let (ones, squares, count) = (ones as f32, squares as f32, GROUP as f32);
+    let sum = sum_by_lanes(|k| weights[k]);
+    let products = sum_by_lanes(|k| weights[k] * f32::from(codes[k]));
+    let determinant = count * squares - ones * ones;
+    if determinant <= 0.0 {
+        return (0.0, sum / count);
+    }
+    let scale = (count * products - ones * sum) / determinant;
+    let min = (squares * sum - ones * products) / determinant;
+    (scale, min)
+}
+
+#[inline(always)]
+fn squared_error(weights: &[f32; GROUP], codes: &[u8; GROUP], scale: f32, min: f32) -> f32 {
+    sum_by_lanes(|k| {
+        let difference = weights[k] - (scale * f32::from(codes[k]) + min);
+        difference * difference
+    })
+}
+
+/// Sums the numbers of a group over eight lanes, then over these.
+#[inline(always)]
+fn sum_by_lanes(number: impl Fn(usize) -> f32) -> f32 {
+    let mut lanes = [0.0; 8];
+    for k in 0..GROUP {
+        lanes[k % 8] += number(k);
+    }
+    let mut sum = 0.0;
+    for lane in lanes {
+        sum += lane;
+    }
+    sum
+}
+
+/// Rounded to f16.
+#[inline(always)]
+fn rounded(number: f32) -> f32 {
+    f16::from_f32(number).to_f32()
+}
+
+/// Zero where the number is not finite: the inverse of a scale that is (nearly) zero.
+#[inline(always)]
+fn finite(number: f32) -> f32 {
+    if number.is_finite() { number } else { 0.0 }
 }

@@ -1,7 +1,7 @@
 //! AMX: registers of rows, and products of whole tiles (Intel Sapphire Rapids and later).
 //!
 //! ```text
-//!                 B: 16 rows of 16 words, a row per two (bf16) or four (int8) k
+//!                 B: 16 rows of 16 words, a row per two k
 //!                 [ . . . . . . . . ]          of 16 outputs, as they lie in a panel
 //!     A           [ . . . . . . . . ]
 //!   [ . . . ] --> [ . . . . . . . . ]
@@ -33,6 +33,8 @@ pub(crate) use instructions::TileRegisters;
 pub(crate) const ROWS: usize = 16;
 /// Words of a row.
 pub(crate) const WORDS: usize = 16;
+/// Values of `k` in a word.
+pub(crate) const DEPTH: usize = 2;
 
 /// Tiles before this one hold sums.
 const INPUTS: usize = 4;
@@ -40,28 +42,6 @@ const INPUTS: usize = 4;
 const WEIGHTS: usize = 6;
 /// How many tiles there are.
 const NUM_TILES: usize = 8;
-
-/// What a product of tiles multiplies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dot {
-    /// Pairs of bf16 (`TDPBF16PS`).
-    ///
-    /// To a sum is added that of 16 products of first numbers, each a fused multiply-add, and of 16 products of
-    /// second ones. Subnormal numbers are taken for zero, among results as well.
-    Pairs,
-    /// Signed bytes of inputs and unsigned bytes of weights (`TDPBSUD`); sums wrap.
-    Bytes,
-}
-
-impl Dot {
-    /// Values of `k` in a word.
-    pub(crate) const fn depth(self) -> usize {
-        match self {
-            Self::Pairs => 2,
-            Self::Bytes => 4,
-        }
-    }
-}
 
 /// The eight tiles of a thread, from [`Tiles::configure`] on until they are dropped.
 pub(crate) trait Tiles: Sized {
@@ -77,8 +57,11 @@ pub(crate) trait Tiles: Sized {
     /// Fills 16 rows of weights, `stride` words apart.
     fn load_weights<const B: usize>(&mut self, words: &[u32], stride: usize);
 
-    /// Adds products of inputs and weights to sums.
-    fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self, dot: Dot);
+    /// Adds products of pairs of bf16, of inputs and weights, to sums (`TDPBF16PS`).
+    ///
+    /// To a sum is added that of 16 products of first numbers, each a fused multiply-add, and of 16 products of
+    /// second ones. Subnormal numbers are taken for zero, among results as well.
+    fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self);
 
     /// Stores the rows of sums `stride` words apart.
     fn store<const C: usize>(&self, words: &mut [u32], stride: usize);
@@ -91,17 +74,17 @@ fn span(rows: usize, stride: usize) -> usize {
 
 /// Multiplies tiles `rounds` times if kernels use them in this process; gives the number of operations, of which a
 /// multiplication and an addition are one each.
-pub(crate) fn multiply_in_registers(dot: Dot, rounds: usize) -> Option<usize> {
+pub(crate) fn multiply_in_registers(rounds: usize) -> Option<usize> {
     #[cfg(target_arch = "x86_64")]
     if instruction_set() == InstructionSet::Amx {
-        return Some(multiply_tiles::<TileRegisters>(dot, rounds));
+        return Some(multiply_tiles::<TileRegisters>(rounds));
     }
-    let _ = (dot, rounds);
+    let _ = rounds;
     None
 }
 
 /// Four products a round, each into sums of its own.
-fn multiply_tiles<T: Tiles>(dot: Dot, rounds: usize) -> usize {
+fn multiply_tiles<T: Tiles>(rounds: usize) -> usize {
     let words = std::hint::black_box([0; ROWS * WORDS]);
     let mut tiles = T::configure(ROWS);
     tiles.load_inputs::<4>(&words);
@@ -109,12 +92,12 @@ fn multiply_tiles<T: Tiles>(dot: Dot, rounds: usize) -> usize {
     tiles.load_weights::<6>(&words, WORDS);
     tiles.load_weights::<7>(&words, WORDS);
     for _ in 0..rounds {
-        tiles.multiply_add::<0, 4, 6>(dot);
-        tiles.multiply_add::<1, 4, 7>(dot);
-        tiles.multiply_add::<2, 5, 6>(dot);
-        tiles.multiply_add::<3, 5, 7>(dot);
+        tiles.multiply_add::<0, 4, 6>();
+        tiles.multiply_add::<1, 4, 7>();
+        tiles.multiply_add::<2, 5, 6>();
+        tiles.multiply_add::<3, 5, 7>();
     }
-    let products_per_tile = ROWS * WORDS * WORDS * dot.depth();
+    let products_per_tile = ROWS * WORDS * WORDS * DEPTH;
     2 * 4 * products_per_tile * rounds
 }
 

@@ -22,7 +22,7 @@ pub enum InstructionSet {
     Avx512Vnni,
     /// x86-64 with 512-bit registers.
     Avx512,
-    /// x86-64 with 256-bit registers and fused multiply-add.
+    /// x86-64 with 256-bit registers, fused multiply-add and conversions of f16.
     Avx2,
     /// Whatever the build targets.
     Portable,
@@ -129,28 +129,28 @@ pub(crate) fn noinline<I: Isa, K: Kernel>(part: K) -> K::Output {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 #[inline(never)]
 fn run_avx512bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<true, true>>()
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 #[inline(never)]
 fn run_avx512vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<true, false>>()
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 #[inline(never)]
 fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<false, false>>()
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
@@ -192,7 +192,9 @@ fn is_supported(set: InstructionSet) -> bool {
                     && is_x86_feature_detected!("avx512vl")
             }
             InstructionSet::Avx2 => {
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
             }
             InstructionSet::Portable => true,
         }

@@ -75,55 +75,56 @@ fn add_dot_by_nibbles<I: Integers>(sums: I::Words, a: I::Words, b: I::Words) -> 
     I::add_i32(sums, I::multiply_i16(high, I::splat_word(0x0010_0010)))
 }
 
-impl Integers for super::Portable {
-    type Words = [u32; 8];
+impl<const LANES: usize, const DOT: bool> Integers for super::Plain<LANES, DOT> {
+    type Words = [u32; LANES];
 
-    const WORDS: usize = 8;
+    const WORDS: usize = LANES;
     const INTEGER_ROWS: usize = 2;
+    const HAS_DOT: bool = DOT;
 
     #[inline(always)]
-    fn splat_word(word: u32) -> [u32; 8] {
-        [word; 8]
+    fn splat_word(word: u32) -> [u32; LANES] {
+        [word; LANES]
     }
 
     #[inline(always)]
-    fn broadcast_word(word: &u32) -> [u32; 8] {
-        [*word; 8]
+    fn broadcast_word(word: &u32) -> [u32; LANES] {
+        [*word; LANES]
     }
 
     #[inline(always)]
-    fn load_words(words: &[u32]) -> [u32; 8] {
+    fn load_words(words: &[u32]) -> [u32; LANES] {
         *words.first_chunk().expect("a register of words")
     }
 
     #[inline(always)]
-    fn and(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+    fn and(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         by_lane(a, b, |a, b| a & b)
     }
 
     #[inline(always)]
-    fn shift_right<const BITS: u32>(words: [u32; 8]) -> [u32; 8] {
+    fn shift_right<const BITS: u32>(words: [u32; LANES]) -> [u32; LANES] {
         let kept = (0xffff_u32 >> BITS) * 0x0001_0001;
         by_lane(words, words, |word, _| (word >> BITS) & kept)
     }
 
     #[inline(always)]
-    fn multiply_add_i16(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+    fn multiply_add_i16(sum: [u32; LANES], a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         Self::add_i32(sum, Self::multiply_i16(a, b))
     }
 
     #[inline(always)]
-    fn multiply_add_u8_i8(sum: [u32; 8], a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+    fn multiply_add_u8_i8(sum: [u32; LANES], a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         Self::add_i16(sum, Self::multiply_u8_i8(a, b))
     }
 
     #[inline(always)]
-    fn add_i32(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+    fn add_i32(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         by_lane(a, b, u32::wrapping_add)
     }
 
     #[inline(always)]
-    fn add_i16(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+    fn add_i16(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         by_lane(a, b, |a, b| {
             let low = a.wrapping_add(b) & 0xffff;
             let high = (a >> 16).wrapping_add(b >> 16) << 16;
@@ -132,7 +133,7 @@ impl Integers for super::Portable {
     }
 
     #[inline(always)]
-    fn multiply_i16(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+    fn multiply_i16(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         by_lane(a, b, |a, b| {
             let low = i32::from(a as i16) * i32::from(b as i16);
             let high = i32::from((a >> 16) as i16) * i32::from((b >> 16) as i16);
@@ -141,7 +142,7 @@ impl Integers for super::Portable {
     }
 
     #[inline(always)]
-    fn multiply_u8_i8(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+    fn multiply_u8_i8(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         by_lane(a, b, |a, b| {
             let product =
                 |shift: u32| i32::from((a >> shift) as u8) * i32::from((b >> shift) as u8 as i8);
@@ -156,12 +157,12 @@ impl Integers for super::Portable {
 }
 
 #[inline(always)]
-fn by_lane(a: [u32; 8], b: [u32; 8], operation: impl Fn(u32, u32) -> u32) -> [u32; 8] {
-    let mut result = [0; 8];
-    for lane in 0..8 {
-        result[lane] = operation(a[lane], b[lane]);
-    }
-    result
+fn by_lane<const LANES: usize>(
+    a: [u32; LANES],
+    b: [u32; LANES],
+    operation: impl Fn(u32, u32) -> u32,
+) -> [u32; LANES] {
+    std::array::from_fn(|lane| operation(a[lane], b[lane]))
 }
 
 #[cfg(target_arch = "x86_64")]

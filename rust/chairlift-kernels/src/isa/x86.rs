@@ -10,14 +10,15 @@ use std::arch::x86_64::{
     __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _CMP_UNORD_Q,
     _MM_FROUND_TO_NEG_INF, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps,
     _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi32,
-    _mm256_cvtepi32_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_movemask_ps,
-    _mm256_mul_ps, _mm256_or_si256, _mm256_packus_epi32, _mm256_permute4x64_epi64,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps,
-    _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh,
-    _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_ps,
-    _mm512_mul_ps, _mm512_permutex2var_epi16, _mm512_reduce_ps, _mm512_scalef_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_packus_epi32,
+    _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
+    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_and_si512,
+    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_ps, _mm512_cvtneps_pbh, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_permutex2var_epi16,
+    _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_storeu_si512,
 };
 use std::mem::transmute;
 
@@ -44,6 +45,7 @@ macro_rules! implement {
         [$($parameters:tt)*] $Set:ty, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
         $fmadd:ident, $mul:ident, $max:ident, $set1:ident, $loadu:ident, $storeu:ident,
         $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
+        $load_half:ident, $widen_half:ident,
         $($more:item)*
     ) => {
         impl<$($parameters)*> Isa for $Set {
@@ -61,6 +63,24 @@ macro_rules! implement {
             fn mul_add_lanes(a: $Vector, b: $Vector, c: $Vector) -> $Vector {
                 // SAFETY: see the macro.
                 unsafe { $fmadd(a, b, c) }
+            }
+
+            #[inline(always)]
+            fn fused_mul_add(a: $Vector, b: $Vector, c: $Vector) -> $Vector {
+                Self::mul_add_lanes(a, b, c)
+            }
+
+            #[inline(always)]
+            fn load_halves(words: &[u32]) -> $Vector {
+                let words = &words[..$lanes / 2];
+                // SAFETY: see the macro; the slice is half as long as the register.
+                unsafe { $widen_half($load_half(words.as_ptr().cast())) }
+            }
+
+            #[inline(always)]
+            fn from_bits(words: Self::Words) -> $Vector {
+                // SAFETY: see the macro.
+                unsafe { $cast(words) }
             }
 
             #[inline(always)]
@@ -139,7 +159,7 @@ implement!(
     [] Avx2, __m256, 8 lanes, 6 rows,
     _mm256_fmadd_ps, _mm256_mul_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
     _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
-    _mm256_castsi256_ps, _mm256_cvtepi32_ps,
+    _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm_loadu_si128, _mm256_cvtph_ps,
     const SET: InstructionSet = InstructionSet::Avx2;
 
     #[inline(always)]
@@ -177,7 +197,7 @@ implement!(
     [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 12 rows,
     _mm512_fmadd_ps, _mm512_mul_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
     _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
-    _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm256_loadu_si256, _mm512_cvtph_ps,
     const SET: InstructionSet = InstructionSet::avx512(VNNI, BF16);
     const HAS_PAIR_DOT: bool = BF16;
 

@@ -12,6 +12,8 @@ pub enum Dtype {
     Float32,
     /// `torch.bfloat16`
     Bfloat16,
+    /// `torch.uint8`
+    Uint8,
     /// `torch.int8`
     Int8,
     /// `torch.int32`
@@ -21,9 +23,10 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Float32,
         Self::Bfloat16,
+        Self::Uint8,
         Self::Int8,
         Self::Int32,
         Self::Int64,
@@ -34,6 +37,7 @@ impl Dtype {
         match self {
             Self::Float32 => "float32",
             Self::Bfloat16 => "bfloat16",
+            Self::Uint8 => "uint8",
             Self::Int8 => "int8",
             Self::Int32 => "int32",
             Self::Int64 => "int64",
@@ -43,7 +47,7 @@ impl Dtype {
     /// Bytes of an element.
     fn size(self) -> usize {
         match self {
-            Self::Int8 => 1,
+            Self::Uint8 | Self::Int8 => 1,
             Self::Bfloat16 => 2,
             Self::Float32 | Self::Int32 => 4,
             Self::Int64 => 8,

@@ -226,6 +226,7 @@ fn dtype(view: &DlTensor) -> Option<Dtype> {
     match (view.code, view.bits, view.lanes) {
         (2, 32, 1) => Some(Dtype::Float32),
         (4, 16, 1) => Some(Dtype::Bfloat16),
+        (1, 8, 1) => Some(Dtype::Uint8),
         (0, 8, 1) => Some(Dtype::Int8),
         (0, 32, 1) => Some(Dtype::Int32),
         (0, 64, 1) => Some(Dtype::Int64),

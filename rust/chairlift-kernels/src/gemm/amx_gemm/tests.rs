@@ -5,10 +5,8 @@ use crate::{
     gemm::{
         amx_gemm::TiledProduct,
         bf16_pairs::PairProduct,
-        int8::Int8,
         linear::{Linear, PlainProduct},
         panels::{Share, split_panels},
-        quantized::{Quantization, QuantizedLinear, QuantizedProduct},
     },
     isa::amx::emulated::EmulatedTiles,
     isa::{
@@ -18,7 +16,7 @@ use crate::{
     memory::pool,
     ops::philox::philox4x32,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reproducible numbers of -2 to 2.
 fn numbers<T: Element>(seed: u32, len: usize) -> Vec<T> {
@@ -39,7 +37,7 @@ impl<P: TiledProduct> Kernel for Emulated<'_, P> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        assert!(self.0.fits_tiles() || self.0.target.rows.len() < P::LEAST_ROWS);
+        assert!(self.0.fits_tiles());
         self.0.run_by::<I, EmulatedTiles>();
     }
 }
@@ -47,13 +45,6 @@ impl<P: TiledProduct> Kernel for Emulated<'_, P> {
 fn linear<O: Element>(layer: &Linear<bf16>, x: Rows<'_, bf16>, out: RowsMut<'_, O>) {
     split_panels((layer.out_features(), layer.in_features()), out, |target| {
         let product = PairProduct(PlainProduct { layer, x });
-        dispatch(Emulated(Share { product, target }));
-    });
-}
-
-fn int8<T: Element>(layer: &QuantizedLinear, x: Rows<'_, T>, out: RowsMut<'_, f32>) {
-    split_panels((layer.out_features(), layer.in_features()), out, |target| {
-        let product = QuantizedProduct::<T, Int8>::new(layer, x);
         dispatch(Emulated(Share { product, target }));
     });
 }
@@ -139,31 +130,6 @@ fn bits_of_a_row_do_not_depend_on_the_others() {
     }
 }
 
-fn bits_of_int8_are_those_of_the_layer<T: crate::gemm::linear::LinearElement>() {
-    let n = 83;
-    for k in [64, 128, 1088] {
-        let weight = numbers::<T>(1, n * k);
-        let bias = numbers::<T>(2, n);
-        let rows = Rows::contiguous(&weight, k);
-        let layer = QuantizedLinear::new(rows, Some(&bias), Quantization::Int8).expect("it fits");
-        for m in [1, 8, 16, 17, 40, 241] {
-            let x = numbers::<T>(3, m * k);
-            let x = Rows::contiguous(&x, k);
-            let (mut out, mut expected) = (vec![f32::NAN; m * n], vec![f32::NAN; m * n]);
-            int8(&layer, x, RowsMut::contiguous(&mut out, n));
-            let expected_rows = RowsMut::contiguous(&mut expected, n);
-            layer.forward(x, expected_rows).expect("the shapes fit");
-            assert_eq!(bits(&out), bits(&expected), "m {m}, k {k}");
-        }
-    }
-}
-
-#[test]
-fn bits_of_int8_are_those_of_registers() {
-    bits_of_int8_are_those_of_the_layer::<bf16>();
-    bits_of_int8_are_those_of_the_layer::<f32>();
-}
-
 #[test]
 fn rows_may_lie_apart_and_gaps_are_left_alone() {
     let (m, n, k, stride) = (19, 33, 64, 72);
@@ -197,31 +163,20 @@ fn no_rows_give_nothing() {
 }
 
 #[test]
-fn tiles_take_whole_steps_and_rows_enough() {
-    let fits = |k: usize, m: usize| {
+fn tiles_take_whole_steps() {
+    let fits = |k: usize| {
         let weight = numbers::<bf16>(1, 40 * k);
-        let (x, weight) = (numbers::<bf16>(2, m * k), Rows::contiguous(&weight, k));
+        let (x, weight) = (numbers::<bf16>(2, 8 * k), Rows::contiguous(&weight, k));
         let x = Rows::contiguous(&x, k);
-        let plain = &Linear::new(weight, None).expect("it fits");
-        let quantized = &QuantizedLinear::new(weight, None, Quantization::Int8).expect("it fits");
-        let found = [AtomicUsize::new(0), AtomicUsize::new(0)];
-        let mut out = vec![0.0; m * 40];
+        let layer = &Linear::new(weight, None).expect("it fits");
+        let fits = AtomicBool::new(false);
+        let mut out = vec![0.0; 8 * 40];
         split_panels((40, k), RowsMut::contiguous(&mut out, 40), |target| {
-            let product = PairProduct(PlainProduct { layer: plain, x });
-            let share = Share { product, target };
-            found[0].store(usize::from(share.fits_tiles()), Ordering::Relaxed);
-            let (product, target) = (
-                QuantizedProduct::<bf16, Int8>::new(quantized, x),
-                share.target,
-            );
-            let fits = Share { product, target }.fits_tiles();
-            found[1].store(usize::from(fits), Ordering::Relaxed);
+            let product = PairProduct(PlainProduct { layer, x });
+            fits.store(Share { product, target }.fits_tiles(), Ordering::Relaxed);
         });
-        found.map(|found| found.into_inner() == 1)
+        fits.into_inner()
     };
-    assert_eq!(fits(64, 8), [true, true]);
-    assert_eq!(fits(64, 7), [true, false]);
-    assert_eq!(fits(96, 8), [true, false]);
-    assert_eq!(fits(32, 1), [true, false]);
-    assert_eq!(fits(48, 8), [false, false]);
+    assert!(fits(32) && fits(96));
+    assert!(!fits(48));
 }

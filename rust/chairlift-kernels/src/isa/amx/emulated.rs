@@ -1,6 +1,6 @@
 //! [`Tiles`] in plain code, after the pseudo-code of Intel's manual, so that tests need no machine with AMX.
 
-use super::{Dot, INPUTS, NUM_TILES, ROWS, Tiles, WEIGHTS, WORDS, span};
+use super::{INPUTS, NUM_TILES, ROWS, Tiles, WEIGHTS, WORDS, span};
 
 type Tile = [[u32; WORDS]; ROWS];
 
@@ -37,15 +37,12 @@ impl Tiles for EmulatedTiles {
         }
     }
 
-    fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self, dot: Dot) {
+    fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self) {
         let (inputs, weights) = (self.tiles[A], self.tiles[B]);
         for (sums, inputs) in self.tiles[C][..self.rows].iter_mut().zip(&inputs) {
             for (n, sum) in sums.iter_mut().enumerate() {
                 let weights = weights.map(|row| row[n]);
-                *sum = match dot {
-                    Dot::Pairs => add_pairs(f32::from_bits(*sum), inputs, &weights).to_bits(),
-                    Dot::Bytes => add_bytes(*sum, inputs, &weights),
-                };
+                *sum = add_pairs(f32::from_bits(*sum), inputs, &weights).to_bits();
             }
         }
     }
@@ -76,15 +73,4 @@ fn flushed(number: f32) -> f32 {
     } else {
         number
     }
-}
-
-fn add_bytes(sum: u32, inputs: &[u32; WORDS], weights: &[u32; ROWS]) -> u32 {
-    let mut sum = sum;
-    for (input, weight) in inputs.iter().zip(weights) {
-        for (input, weight) in input.to_le_bytes().into_iter().zip(weight.to_le_bytes()) {
-            let product = i32::from(input.cast_signed()) * i32::from(weight);
-            sum = sum.wrapping_add(product.cast_unsigned());
-        }
-    }
-    sum
 }

@@ -1,6 +1,6 @@
 //! [`Tiles`] by instructions, in assembly: Rust's intrinsics for them are not stable.
 
-use super::{Dot, INPUTS, NUM_TILES, ROWS, Tiles, WEIGHTS, WORDS, span};
+use super::{INPUTS, NUM_TILES, ROWS, Tiles, WEIGHTS, WORDS, span};
 use crate::isa::dispatch::{InstructionSet, instruction_set};
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -90,25 +90,15 @@ impl Tiles for TileRegisters {
     }
 
     #[inline(always)]
-    fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self, dot: Dot) {
+    fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self) {
         const { assert!(C < INPUTS && INPUTS <= A && A < WEIGHTS && WEIGHTS <= B && B < NUM_TILES) };
-        match dot {
-            // SAFETY: see the type; the three tiles are configured to fit each other.
-            Dot::Pairs => unsafe {
-                asm!(
-                    "tdpbf16ps tmm{c}, tmm{a}, tmm{b}",
-                    c = const C, a = const A, b = const B,
-                    options(nomem, nostack, preserves_flags)
-                );
-            },
-            // SAFETY: as above.
-            Dot::Bytes => unsafe {
-                asm!(
-                    "tdpbsud tmm{c}, tmm{a}, tmm{b}",
-                    c = const C, a = const A, b = const B,
-                    options(nomem, nostack, preserves_flags)
-                );
-            },
+        // SAFETY: see the type; the three tiles are configured to fit each other.
+        unsafe {
+            asm!(
+                "tdpbf16ps tmm{c}, tmm{a}, tmm{b}",
+                c = const C, a = const A, b = const B,
+                options(nomem, nostack, preserves_flags)
+            );
         }
     }
 

@@ -1,7 +1,7 @@
 //! The plain code against what the instructions are defined to do, and the instructions against the plain code.
 
 use super::emulated::EmulatedTiles;
-use super::{Dot, ROWS, Tiles, WORDS, multiply_tiles};
+use super::{ROWS, Tiles, WORDS, multiply_tiles};
 use crate::{bf16, isa::element::Element, ops::philox::philox4x32};
 
 /// Words that are reproducible, any bits.
@@ -28,25 +28,25 @@ fn pairs(seed: u32, len: usize) -> Vec<u32> {
     words.collect()
 }
 
-/// What is in tiles of sums after two products of each kind that fits them.
-fn run<T: Tiles>(rows: usize, dot: Dot, make: fn(u32, usize) -> Vec<u32>) -> Vec<u32> {
+/// What is in tiles of sums after two products.
+fn run<T: Tiles>(rows: usize) -> Vec<u32> {
     let stride = 2 * WORDS;
     let mut tiles = T::configure(rows);
-    let starts: Vec<f32> = make(1, WORDS).into_iter().map(f32::from_bits).collect();
+    let starts: Vec<f32> = pairs(1, WORDS).into_iter().map(f32::from_bits).collect();
     tiles.start::<0>(&starts);
     tiles.start::<1>(&[0.0; WORDS]);
     tiles.start::<2>(&starts);
     tiles.start::<3>(&[0.0; WORDS]);
     for step in 0..2 {
-        let weights = make(2 + step, ROWS * stride);
-        tiles.load_inputs::<4>(&make(4 + step, rows * WORDS));
-        tiles.load_inputs::<5>(&make(6 + step, rows * WORDS));
+        let weights = pairs(2 + step, ROWS * stride);
+        tiles.load_inputs::<4>(&pairs(4 + step, rows * WORDS));
+        tiles.load_inputs::<5>(&pairs(6 + step, rows * WORDS));
         tiles.load_weights::<6>(&weights, stride);
         tiles.load_weights::<7>(&weights[WORDS..], stride);
-        tiles.multiply_add::<0, 4, 6>(dot);
-        tiles.multiply_add::<1, 4, 7>(dot);
-        tiles.multiply_add::<2, 5, 6>(dot);
-        tiles.multiply_add::<3, 5, 7>(dot);
+        tiles.multiply_add::<0, 4, 6>();
+        tiles.multiply_add::<1, 4, 7>();
+        tiles.multiply_add::<2, 5, 6>();
+        tiles.multiply_add::<3, 5, 7>();
     }
     let mut stored = vec![0; 2 * rows * stride];
     let (top, bottom) = stored.split_at_mut(rows * stride);
@@ -77,25 +77,19 @@ fn instructions_give_the_bits_of_plain_code() {
         return;
     }
     for rows in [1, 2, 7, 15, 16] {
-        let by_instructions = run::<TileRegisters>(rows, Dot::Bytes, words);
-        assert_eq!(
-            by_instructions,
-            run::<EmulatedTiles>(rows, Dot::Bytes, words),
-            "{rows} rows"
-        );
-        let by_instructions = with_one_nan(run::<TileRegisters>(rows, Dot::Pairs, pairs));
-        let by_code = with_one_nan(run::<EmulatedTiles>(rows, Dot::Pairs, pairs));
+        let by_instructions = with_one_nan(run::<TileRegisters>(rows));
+        let by_code = with_one_nan(run::<EmulatedTiles>(rows));
         assert_eq!(by_instructions, by_code, "{rows} rows");
     }
 }
 
 /// One sum of 16 words of inputs and weights.
-fn dot(start: f32, inputs: [u32; WORDS], weights: [u32; ROWS], dot: Dot) -> u32 {
+fn dot(start: f32, inputs: [u32; WORDS], weights: [u32; ROWS]) -> u32 {
     let mut tiles = EmulatedTiles::configure(1);
     tiles.start::<0>(&[start; WORDS]);
     tiles.load_inputs::<4>(&inputs);
     tiles.load_weights::<6>(weights.map(|word| [word; WORDS]).as_flattened(), WORDS);
-    tiles.multiply_add::<0, 4, 6>(dot);
+    tiles.multiply_add::<0, 4, 6>();
     let mut sums = [0; WORDS];
     tiles.store::<0>(&mut sums, WORDS);
     assert!(sums.iter().all(|&sum| sum == sums[0]));
@@ -107,51 +101,29 @@ fn pair(low: f32, high: f32) -> u32 {
 }
 
 #[test]
-fn inputs_are_signed_bytes_and_weights_unsigned_ones() {
-    let inputs = [u32::from_le_bytes([0xff, 2, 0x80, 127]); WORDS];
-    let weights = [u32::from_le_bytes([255, 3, 200, 128]); WORDS];
-    let one = -255 + 2 * 3 - 128 * 200 + 127 * 128;
-    let sum = dot(f32::from_bits(5), inputs, weights, Dot::Bytes);
-    assert_eq!(sum.cast_signed(), 5 + 16 * one);
-}
-
-#[test]
 fn first_and_second_numbers_of_pairs_are_summed_apart() {
     // 2^24 + 1 is not a number of 24 bits: in one chain the ones would be lost.
     let inputs = [pair(1.0, 0.0); WORDS];
     let mut weights = [pair(0.0, 7.0); ROWS];
     weights[0] = pair(16_777_216.0, 7.0);
-    assert_eq!(
-        dot(0.0, inputs, weights, Dot::Pairs),
-        16_777_216_f32.to_bits()
-    );
+    assert_eq!(dot(0.0, inputs, weights), 16_777_216_f32.to_bits());
     let inputs = [pair(1.0, 1.0); WORDS];
     let mut weights = [pair(0.0, 1.0); ROWS];
     weights[0] = pair(16_777_216.0, 1.0);
-    assert_eq!(
-        dot(0.0, inputs, weights, Dot::Pairs),
-        16_777_232_f32.to_bits()
-    );
+    assert_eq!(dot(0.0, inputs, weights), 16_777_232_f32.to_bits());
 }
 
 #[test]
 fn subnormal_numbers_are_taken_for_zero() {
     let tiny = f32::MIN_POSITIVE / 2.0;
-    assert_eq!(dot(tiny, [0; WORDS], [0; ROWS], Dot::Pairs), 0);
+    assert_eq!(dot(tiny, [0; WORDS], [0; ROWS]), 0);
     let inputs = [pair(tiny, 0.0); WORDS];
-    assert_eq!(dot(0.0, inputs, [pair(1.0, 0.0); ROWS], Dot::Pairs), 0);
+    assert_eq!(dot(0.0, inputs, [pair(1.0, 0.0); ROWS]), 0);
     let inputs = [pair(f32::MIN_POSITIVE, 0.0); WORDS];
-    assert_eq!(dot(0.0, inputs, [pair(0.25, 0.0); ROWS], Dot::Pairs), 0);
+    assert_eq!(dot(0.0, inputs, [pair(0.25, 0.0); ROWS]), 0);
 }
 
 #[test]
 fn operations_of_tiles_are_counted() {
-    assert_eq!(
-        multiply_tiles::<EmulatedTiles>(Dot::Pairs, 3),
-        3 * 4 * 2 * 16 * 16 * 32
-    );
-    assert_eq!(
-        multiply_tiles::<EmulatedTiles>(Dot::Bytes, 2),
-        2 * 4 * 2 * 16 * 16 * 64
-    );
+    assert_eq!(multiply_tiles::<EmulatedTiles>(3), 3 * 4 * 2 * 16 * 16 * 32);
 }

@@ -151,10 +151,10 @@ implement!(
     _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, i16_ymm,
     u8_i8_ymm, _mm256_set1_ps, _mm256_castps_si256,
 );
-// With dot products 28 accumulators, 2 of weights and 1 of a row are 31 registers of 32.
+// 12 accumulators and 12 totals are in registers side by side.
 implement!(
     [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>,
-    __m512i, 16 lanes, rows = if VNNI { 14 } else { 8 },
+    __m512i, 16 lanes, rows = 6,
     _mm512_set1_epi32, _mm512_loadu_si512, _mm512_and_si512, _mm512_srl_epi16,
     _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, i16_zmm,
     u8_i8_zmm, _mm512_set1_ps, _mm512_castps_si512,

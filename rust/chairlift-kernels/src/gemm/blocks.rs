@@ -1,0 +1,200 @@
+//! Weights in the blocks of GGUF files, of 32 or 256 neighbours along `k`.
+//!
+//! The layouts are those of `ggml-quants` (llama.cpp). A block is decoded to groups of 32 codes with scales and
+//! minima that are exactly those of the file: products of its half-precision factors and small integers fit
+//! `f32`.
+
+use crate::{
+    Rows,
+    error::ArgumentError,
+    gemm::{
+        grouped::WeightFormat,
+        quantize::{GROUP, Group, GroupSource},
+    },
+};
+use half::f16;
+
+/// How the weights of a row lie in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockType {
+    /// 32 of eight bits and a scale.
+    Q8_0,
+    /// 32 of four bits and a scale.
+    Q4_0,
+    /// 32 of four bits, a scale and a minimum.
+    Q4_1,
+    /// 32 of five bits and a scale.
+    Q5_0,
+    /// 32 of five bits, a scale and a minimum.
+    Q5_1,
+    /// 256 of four bits, scales and minima per 32.
+    Q4K,
+    /// 256 of five bits, scales and minima per 32.
+    Q5K,
+    /// 256 of six bits, scales per 16.
+    Q6K,
+}
+
+impl BlockType {
+    /// The names that GGUF gives them.
+    pub const NAMES: [(&'static str, Self); 8] = [
+        ("Q8_0", Self::Q8_0),
+        ("Q4_0", Self::Q4_0),
+        ("Q4_1", Self::Q4_1),
+        ("Q5_0", Self::Q5_0),
+        ("Q5_1", Self::Q5_1),
+        ("Q4_K", Self::Q4K),
+        ("Q5_K", Self::Q5K),
+        ("Q6_K", Self::Q6K),
+    ];
+
+    /// Weights and bytes of a block.
+    pub fn block(self) -> (usize, usize) {
+        match self {
+            Self::Q8_0 => (32, 34),
+            Self::Q4_0 => (32, 18),
+            Self::Q4_1 => (32, 20),
+            Self::Q5_0 => (32, 22),
+            Self::Q5_1 => (32, 24),
+            Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
+            Self::Q6K => (256, 210),
+        }
+    }
+
+    /// How a layer of such weights is packed.
+    pub fn format(self) -> WeightFormat {
+        match self {
+            Self::Q8_0 | Self::Q5_0 => WeightFormat::Int8,
+            Self::Q4_0 => WeightFormat::Int4,
+            Self::Q4_1 => WeightFormat::Int4Min,
+            Self::Q4K => WeightFormat::Int4MinWide,
+            Self::Q5_1 | Self::Q5K => WeightFormat::Int8MinWide,
+            Self::Q6K => WeightFormat::Int8HalvesWide,
+        }
+    }
+}
+
+/// Rows of blocks.
+pub(crate) struct BlockRows<'a> {
+    blocks: Rows<'a, u8>,
+    block_type: BlockType,
+}
+
+impl<'a> BlockRows<'a> {
+    /// # Errors
+    /// If a row is not a whole number of blocks.
+    pub(crate) fn new(blocks: Rows<'a, u8>, block_type: BlockType) -> Result<Self, ArgumentError> {
+        let (_, bytes) = block_type.block();
+        if !blocks.width().is_multiple_of(bytes) {
+            let expected = format_args!("rows of a multiple of {bytes} bytes");
+            return Err(ArgumentError::new("blocks", expected, blocks.width()));
+        }
+        Ok(Self { blocks, block_type })
+    }
+
+    pub(crate) fn in_features(&self) -> usize {
+        let (weights, bytes) = self.block_type.block();
+        self.blocks.width() / bytes * weights
+    }
+}
+
+impl GroupSource for BlockRows<'_> {
+    #[inline(always)]
+    fn group(&self, row: usize, index: usize) -> Group {
+        let (weights, bytes) = self.block_type.block();
+        let first = index * GROUP / weights * bytes;
+        let block = &self.blocks.row(row)[first..first + bytes];
+        let part = index % (weights / GROUP);
+        match self.block_type {
+            BlockType::Q8_0 => scaled(block, |k| block[2 + k] ^ 0x80),
+            BlockType::Q4_0 => scaled(block, |k| nibble(&block[2..], k)),
+            BlockType::Q4_1 => affine(block, |k| nibble(&block[4..], k)),
+            // 16 is taken from a code, and 128 by the format.
+            BlockType::Q5_0 => scaled(block, |k| 112 + five_bits(&block[2..], k)),
+            BlockType::Q5_1 => affine(block, |k| five_bits(&block[4..], k)),
+            BlockType::Q4K => k_quant(block, part, |k| half_byte(&block[16..], part, k)),
+            BlockType::Q5K => k_quant(block, part, |k| {
+                half_byte(&block[48..], part, k) | (block[16 + k] >> part & 1) << 4
+            }),
+            BlockType::Q6K => q6_k(block, part),
+        }
+    }
+}
+
+fn codes(code: impl Fn(usize) -> u8) -> [u8; GROUP] {
+    std::array::from_fn(code)
+}
+
+fn number(bytes: &[u8]) -> f32 {
+    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+}
+
+/// A block that begins with its scale.
+fn scaled(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
+    Group {
+        codes: codes(code),
+        scales: [number(block); 2],
+        min: 0.0,
+    }
+}
+
+/// A block that begins with its scale and minimum.
+fn affine(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
+    Group {
+        min: number(&block[2..]),
+        ..scaled(block, code)
+    }
+}
+
+/// Code `k` of 32: the low nibbles of 16 bytes, then the high ones.
+fn nibble(bytes: &[u8], k: usize) -> u8 {
+    bytes[k % 16] >> (4 * (k / 16)) & 15
+}
+
+/// Code `k` of 32, whose fifth bits come first.
+fn five_bits(bytes: &[u8], k: usize) -> u8 {
+    nibble(&bytes[4..], k) | (bytes[k / 8] >> (k % 8) & 1) << 4
+}
+
+/// Code `k` of group `part` of 256: of 32 bytes the low nibbles are a group, the high ones the next.
+fn half_byte(bytes: &[u8], part: usize, k: usize) -> u8 {
+    bytes[part / 2 * 32 + k] >> (4 * (part % 2)) & 15
+}
+
+/// A group of a block that begins with two factors, and with a scale and a minimum of six bits per group: of
+/// four groups in the low six bits of 12 bytes, of four others split over two bytes each.
+fn k_quant(block: &[u8], part: usize, code: impl Fn(usize) -> u8) -> Group {
+    let packed = &block[4..16];
+    let (scale, min) = if part < 4 {
+        (packed[part] & 63, packed[part + 4] & 63)
+    } else {
+        let low = packed[part + 4];
+        (
+            low & 15 | packed[part - 4] >> 6 << 4,
+            low >> 4 | packed[part] >> 6 << 4,
+        )
+    };
+    Group {
+        codes: codes(code),
+        scales: [number(block) * f32::from(scale); 2],
+        min: -(number(&block[2..]) * f32::from(min)),
+    }
+}
+
+/// A group of 128 low nibbles, 64 pairs of high bits, 16 signed scales and a factor.
+fn q6_k(block: &[u8], part: usize) -> Group {
+    let (half, quarter) = (part / 4, part % 4);
+    let low = &block[64 * half + 32 * (quarter % 2)..];
+    let high = &block[128 + 32 * half..];
+    let factor = number(&block[208..]);
+    let scale = |index: usize| factor * f32::from(block[192 + 2 * part + index].cast_signed());
+    Group {
+        // 32 is taken from a code, and 128 by the format.
+        codes: codes(|k| {
+            96 + (low[k] >> (4 * (quarter / 2)) & 15 | (high[k] >> (2 * quarter) & 3) << 4)
+        }),
+        scales: [scale(0), scale(1)],
+        min: 0.0,
+    }
+}

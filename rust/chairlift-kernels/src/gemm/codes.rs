@@ -1,0 +1,254 @@
+//! Codes of weights in packed panels, and their products with the integers of inputs.
+//!
+//! ```text
+//!   Nibbles   four lines: a word holds codes 0 to 3 of eight k in its low nibbles, 4 to 7 in its high ones
+//!   Bytes     eight lines: a word holds the codes of four k
+//! ```
+//!
+//! Codes are the unsigned factor of a product, inputs the signed one; a sum of products over a group is exact.
+//! Where a machine sums four products of bytes by one instruction ([`HAS_DOT`](crate::isa::integers::Integers)),
+//! sums have 32 bits from the start. Elsewhere:
+//!
+//! - a pair of products of nibbles is at most 2 * 15 * 127, and half the products of a group fit 16 bits, in
+//!   which they are summed;
+//! - bytes are split into 16-bit halves, whose products are exact in 32 bits.
+
+use crate::{
+    gemm::{
+        panels::REGISTERS,
+        quantize::{GROUP, word},
+    },
+    isa::Isa,
+    memory::prefetch::reread,
+};
+
+/// Sums of a tile, as integers.
+pub(crate) type IntegerSums<I, const R: usize> =
+    [[<I as crate::isa::integers::Integers>::Words; REGISTERS]; R];
+
+/// Words of a group of inputs at most.
+pub(crate) const MAX_INPUT_WORDS: usize = GROUP / 2;
+
+/// How the codes of a group lie in words.
+pub(crate) trait Codes: Sync {
+    /// Words of a group of weights, for each output.
+    const LINES: usize;
+
+    /// Words of a group of inputs.
+    fn input_words<I: Isa>() -> usize;
+
+    /// Packs the codes of a group into column `column` of zeroed lines of `width` words.
+    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]);
+
+    /// Packs the integers of a group of inputs into the first [`Self::input_words`].
+    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]);
+
+    /// What the sums of a row start with, from a start of less than 16 bits.
+    fn start<I: Isa>(start: i32) -> u32;
+
+    /// Adds the products of a group, or of a part of it, to the starts of R rows.
+    fn sums<I: Isa, const R: usize>(
+        starts: &[u32; R],
+        x: &[[u32; R]],
+        lines: &[u32],
+    ) -> IntegerSums<I, R>;
+}
+
+/// Four bits.
+pub(crate) struct Nibbles;
+
+/// The four nibbles that a mask leaves.
+const LOW: u32 = 0x0f0f_0f0f;
+/// 1 in both halves.
+const ONES: u32 = 0x0001_0001;
+
+impl Codes for Nibbles {
+    const LINES: usize = GROUP / 8;
+
+    #[inline(always)]
+    fn input_words<I: Isa>() -> usize {
+        GROUP / 4
+    }
+
+    #[inline(always)]
+    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
+        for (line, codes) in lines.chunks_exact_mut(width).zip(codes.as_chunks::<8>().0) {
+            for (place, &code) in codes.iter().enumerate() {
+                line[column] |= u32::from(code) << (8 * (place % 4) + 4 * (place / 4));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+        copy(integers, words);
+    }
+
+    #[inline(always)]
+    fn start<I: Isa>(start: i32) -> u32 {
+        // One of two sums of 16 bits has all of it: |start| is at most 8 * 32 * 127.
+        let start = start.cast_unsigned();
+        if I::HAS_DOT { start } else { start & 0xffff }
+    }
+
+    #[inline(always)]
+    fn sums<I: Isa, const R: usize>(
+        starts: &[u32; R],
+        x: &[[u32; R]],
+        lines: &[u32],
+    ) -> IntegerSums<I, R> {
+        let width = REGISTERS * I::WORDS;
+        let low = I::splat_word(LOW);
+        let mut sums = started::<I, R>(starts);
+        for (j, line) in lines.chunks_exact(width).enumerate() {
+            let mut w = [low; REGISTERS];
+            for n in 0..REGISTERS {
+                w[n] = I::and(I::load_words(&line[n * I::WORDS..]), low);
+            }
+            add_bytes::<I, R>(&mut sums, &x[2 * j], w);
+            let line = reread(line);
+            for n in 0..REGISTERS {
+                w[n] = I::and(
+                    I::shift_right::<4>(I::load_words(&line[n * I::WORDS..])),
+                    low,
+                );
+            }
+            add_bytes::<I, R>(&mut sums, &x[2 * j + 1], w);
+        }
+        if !I::HAS_DOT {
+            for r in 0..R {
+                for n in 0..REGISTERS {
+                    sums[r][n] = I::multiply_i16(sums[r][n], I::splat_word(ONES));
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Eight bits.
+pub(crate) struct Bytes;
+
+/// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
+static EVEN: [u32; 16] = [0x00ff_00ff; 16];
+
+impl Codes for Bytes {
+    const LINES: usize = GROUP / 4;
+
+    #[inline(always)]
+    fn input_words<I: Isa>() -> usize {
+        if I::HAS_DOT { GROUP / 4 } else { GROUP / 2 }
+    }
+
+    #[inline(always)]
+    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
+        for (line, four) in lines.chunks_exact_mut(width).zip(codes.as_chunks().0) {
+            line[column] = u32::from_le_bytes(*four);
+        }
+    }
+
+    #[inline(always)]
+    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+        if I::HAS_DOT {
+            copy(integers, words);
+            return;
+        }
+        let fours = integers.as_chunks().0;
+        for (words, [a, b, c, d]) in words.as_chunks_mut::<2>().0.iter_mut().zip(fours) {
+            *words = [halves(*a, *c), halves(*b, *d)];
+        }
+    }
+
+    #[inline(always)]
+    fn start<I: Isa>(start: i32) -> u32 {
+        start.cast_unsigned()
+    }
+
+    #[inline(always)]
+    fn sums<I: Isa, const R: usize>(
+        starts: &[u32; R],
+        x: &[[u32; R]],
+        lines: &[u32],
+    ) -> IntegerSums<I, R> {
+        let width = REGISTERS * I::WORDS;
+        let mut sums = started::<I, R>(starts);
+        for (j, line) in lines.chunks_exact(width).enumerate() {
+            if I::HAS_DOT {
+                let mut w = [I::splat_word(0); REGISTERS];
+                for n in 0..REGISTERS {
+                    w[n] = I::load_words(&line[n * I::WORDS..]);
+                }
+                add_bytes::<I, R>(&mut sums, &x[j], w);
+                continue;
+            }
+            let even = I::load_words(reread(&EVEN));
+            let mut w = [even; REGISTERS];
+            for n in 0..REGISTERS {
+                w[n] = I::and(I::load_words(&line[n * I::WORDS..]), even);
+            }
+            add_halves::<I, R>(&mut sums, &x[2 * j], w);
+            let line = reread(line);
+            for n in 0..REGISTERS {
+                w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
+            }
+            add_halves::<I, R>(&mut sums, &x[2 * j + 1], w);
+        }
+        sums
+    }
+}
+
+/// The integers as bytes, at the start of `words`.
+#[inline(always)]
+fn copy(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+    for (packed, four) in words.iter_mut().zip(integers.as_chunks().0) {
+        *packed = word(*four);
+    }
+}
+
+#[inline(always)]
+fn started<I: Isa, const R: usize>(starts: &[u32; R]) -> IntegerSums<I, R> {
+    let mut sums = [[I::splat_word(0); REGISTERS]; R];
+    for r in 0..R {
+        sums[r] = [I::broadcast_word(&starts[r]); REGISTERS];
+    }
+    sums
+}
+
+/// Both halves of a word.
+#[inline(always)]
+fn halves(low: i8, high: i8) -> u32 {
+    let half = |byte: i8| u32::from(i16::from(byte).cast_unsigned());
+    half(low) | half(high) << 16
+}
+
+#[inline(always)]
+fn add_bytes<I: Isa, const R: usize>(
+    sums: &mut IntegerSums<I, R>,
+    x: &[u32; R],
+    w: [I::Words; REGISTERS],
+) {
+    for r in 0..R {
+        let x = I::broadcast_word(&x[r]);
+        for n in 0..REGISTERS {
+            sums[r][n] = if I::HAS_DOT {
+                I::add_dot(sums[r][n], w[n], x)
+            } else {
+                I::multiply_add_u8_i8(sums[r][n], w[n], x)
+            };
+        }
+    }
+}
+
+#[inline(always)]
+fn add_halves<I: Isa, const R: usize>(
+    sums: &mut IntegerSums<I, R>,
+    x: &[u32; R],
+    w: [I::Words; REGISTERS],
+) {
+    for r in 0..R {
+        let x = I::broadcast_word(&x[r]);
+        for n in 0..REGISTERS {
+            sums[r][n] = I::multiply_add_i16(sums[r][n], w[n], x);
+        }
+    }
+}
