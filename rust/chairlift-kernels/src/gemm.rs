@@ -20,3 +20,4 @@ pub mod linear;
 pub mod operand;
 pub mod panels;
 pub mod quantize;
+pub mod weight_format;

@@ -8,10 +8,8 @@ use crate::{
 use chairlift_kernels::{
     bf16,
     gemm::{
-        blocks::BlockType,
-        grouped::{GroupedLinear, WeightFormat},
-        linear,
-        quantize::Quantization,
+        blocks::BlockType, grouped::GroupedLinear, linear, quantize::Quantization,
+        weight_format::WeightFormat,
     },
     roofline::{self, Arithmetic},
     tensor::{Borrows, Dtype, Tensor, TensorMut},

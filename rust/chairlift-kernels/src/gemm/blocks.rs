@@ -8,8 +8,8 @@ use crate::{
     Rows,
     error::ArgumentError,
     gemm::{
-        grouped::WeightFormat,
         quantize::{GROUP, Group, GroupSource},
+        weight_format::WeightFormat,
     },
 };
 use half::f16;

@@ -17,12 +17,16 @@ use crate::{
     gemm::{
         accumulator::{Ahead, Panel, Sums, Tile},
         blocks::{BlockRows, BlockType},
-        codes::{Bytes, Codes, MAX_INPUT_WORDS, Nibbles},
+        codes::{Codes, MAX_INPUT_WORDS},
         panels::{
-            MAX_WIDTH, Product, REGISTERS, Scratch, Share, expect_weight, packed_panels,
-            padded_bias, panel_width, split_panels,
+            Product, REGISTERS, Scratch, Share, expect_weight, packed_panels, padded_bias,
+            panel_width, split_panels,
         },
         quantize::{GROUP, GroupSource, Quantization, QuantizedRows, group_scale, round_group},
+        weight_format::{
+            Format, GroupNumbers, WeightFormat, number_words, with_format, words_per_group,
+            words_per_panel,
+        },
     },
     isa::{
         Isa,
@@ -33,167 +37,7 @@ use crate::{
         rows::{Rows, RowsMut},
     },
 };
-use half::f16;
 use std::marker::PhantomData;
-
-/// How the weights of a layer are packed; chooses the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WeightFormat {
-    /// Eight bits, `scale * (code - 128)`, scales in f16.
-    Int8,
-    /// Four bits, `scale * (code - 8)`, scales in f16.
-    Int4,
-    /// Four bits, `scale * code + minimum`, both in f16.
-    Int4Min,
-    /// Four bits, `scale * code + minimum`, both in f32.
-    Int4MinWide,
-    /// Eight bits, `scale * code + minimum`, both in f32.
-    Int8MinWide,
-    /// Eight bits, `scale * (code - 128)`, scales in f32 for each half of a group.
-    Int8HalvesWide,
-}
-
-/// Evaluates an expression with the type `$F` that implements a [`WeightFormat`].
-macro_rules! with_format {
-    ($format:expr, |$F:ident| $body:expr) => {
-        match $format {
-            WeightFormat::Int8 => {
-                type $F = Scaled<Bytes, f16, 128, 1>;
-                $body
-            }
-            WeightFormat::Int4 => {
-                type $F = Scaled<Nibbles, f16, 8, 1>;
-                $body
-            }
-            WeightFormat::Int4Min => {
-                type $F = Affine<Nibbles, f16>;
-                $body
-            }
-            WeightFormat::Int4MinWide => {
-                type $F = Affine<Nibbles, f32>;
-                $body
-            }
-            WeightFormat::Int8MinWide => {
-                type $F = Affine<Bytes, f32>;
-                $body
-            }
-            WeightFormat::Int8HalvesWide => {
-                type $F = Scaled<Bytes, f32, 128, 2>;
-                $body
-            }
-        }
-    };
-}
-
-impl WeightFormat {
-    /// Bytes of a packed layer: outputs fill whole panels, inputs whole groups, and each output has a bias. None
-    /// if no memory is so large.
-    pub fn packed_bytes(self, out_features: usize, in_features: usize) -> Option<usize> {
-        // A group of one output takes 64 bytes at most.
-        if in_features > isize::MAX as usize / MAX_WIDTH / 64 {
-            return None;
-        }
-        let width = panel_width();
-        let words = with_format!(self, |F| words_per_panel::<F>(in_features, width));
-        let panel = words * size_of::<u32>() + width * size_of::<f32>();
-        out_features.div_ceil(width).checked_mul(panel)
-    }
-}
-
-/// A format of weights, known to the compiler.
-trait Format: Sync {
-    type Codes: Codes;
-    type Numbers: GroupNumbers;
-
-    /// What is taken from each code; where groups have minima nothing is.
-    const OFFSET: i32;
-
-    /// Whether each group has a minimum.
-    const HAS_MINIMA: bool;
-
-    /// Parts of a group that have a scale each, one or two; with minima one.
-    const PARTS: usize;
-}
-
-/// `scale * (code - OFFSET)`.
-struct Scaled<C, N, const OFFSET: i32, const PARTS: usize>(PhantomData<(C, N)>);
-
-impl<C: Codes, N: GroupNumbers, const OFFSET: i32, const PARTS: usize> Format
-    for Scaled<C, N, OFFSET, PARTS>
-{
-    type Codes = C;
-    type Numbers = N;
-    const OFFSET: i32 = OFFSET;
-    const HAS_MINIMA: bool = false;
-    const PARTS: usize = PARTS;
-}
-
-/// `scale * code + minimum`.
-struct Affine<C, N>(PhantomData<(C, N)>);
-
-impl<C: Codes, N: GroupNumbers> Format for Affine<C, N> {
-    type Codes = C;
-    type Numbers = N;
-    const OFFSET: i32 = 0;
-    const HAS_MINIMA: bool = true;
-    const PARTS: usize = 1;
-}
-
-/// How scales and minima are stored.
-trait GroupNumbers: Send + Sync {
-    /// Numbers in a word.
-    const DEPTH: usize;
-
-    /// Stores a number in column `column` of zeroed words.
-    fn put(number: f32, column: usize, words: &mut [u32]);
-
-    /// The first `LANES` numbers.
-    fn load<I: Isa>(words: &[u32]) -> I::Vector;
-}
-
-impl GroupNumbers for f16 {
-    const DEPTH: usize = 2;
-
-    #[inline(always)]
-    fn put(number: f32, column: usize, words: &mut [u32]) {
-        let bits = u32::from(f16::from_f32(number).to_bits());
-        words[column / 2] |= bits << (16 * (column % 2));
-    }
-
-    #[inline(always)]
-    fn load<I: Isa>(words: &[u32]) -> I::Vector {
-        I::load_halves(words)
-    }
-}
-
-impl GroupNumbers for f32 {
-    const DEPTH: usize = 1;
-
-    #[inline(always)]
-    fn put(number: f32, column: usize, words: &mut [u32]) {
-        words[column] = number.to_bits();
-    }
-
-    #[inline(always)]
-    fn load<I: Isa>(words: &[u32]) -> I::Vector {
-        I::from_bits(I::load_words(words))
-    }
-}
-
-/// Words of the scales of a group of a panel, or of its minima.
-const fn number_words<F: Format>(width: usize) -> usize {
-    width / F::Numbers::DEPTH
-}
-
-/// Words of a group of a panel.
-const fn words_per_group<F: Format>(width: usize) -> usize {
-    let kinds = if F::HAS_MINIMA { 2 } else { F::PARTS };
-    kinds * number_words::<F>(width) + F::Codes::LINES * width
-}
-
-const fn words_per_panel<F: Format>(in_features: usize, width: usize) -> usize {
-    in_features.div_ceil(GROUP) * words_per_group::<F>(width)
-}
 
 /// Lines of a group of inputs before its integers: its scale, and a correction for each part.
 const fn head_lines<F: Format>() -> usize {
@@ -319,16 +163,6 @@ impl GroupedLinear {
             });
         });
         Ok(())
-    }
-}
-
-impl Quantization {
-    /// How the weights are then packed.
-    pub fn format(self) -> WeightFormat {
-        match self {
-            Self::Int8 => WeightFormat::Int8,
-            Self::Int4 => WeightFormat::Int4Min,
-        }
     }
 }
 
@@ -544,111 +378,4 @@ fn load_numbers<I: Isa, F: Format>(words: &[u32]) -> [I::Vector; REGISTERS] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{bf16, isa::Plain, ops::philox::philox4x32};
-
-    const ROWS: usize = 5;
-    const OUTPUTS: usize = 40;
-
-    /// Blocks of any codes, with factors of 0.001 to 0.004.
-    fn blocks(block_type: BlockType, in_features: usize) -> Vec<u8> {
-        let (weights, bytes) = block_type.block();
-        let words = (0..).flat_map(|index| philox4x32([index, 0, 0, 0], [7, 8]));
-        let mut blocks: Vec<u8> = words
-            .flat_map(u32::to_le_bytes)
-            .take(OUTPUTS * in_features / weights * bytes)
-            .collect();
-        for (index, block) in blocks.chunks_mut(bytes).enumerate() {
-            let factor = f16::from_f32(0.001 + 0.003 * (index % 7) as f32 / 7.0);
-            let places: &[usize] = match block_type {
-                BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 => &[0],
-                BlockType::Q6K => &[208],
-                _ => &[0, 2],
-            };
-            for &place in places {
-                block[place..place + 2].copy_from_slice(&factor.to_le_bytes());
-            }
-        }
-        blocks
-    }
-
-    /// Outputs of all rows as one tile, computed by an instruction set that need not be this machine's.
-    fn outputs<I: Isa, F: Format>(layer: &GroupedLinear, x: Rows<'_, f32>) -> Vec<u32> {
-        let product = GroupedProduct::<F> {
-            layer,
-            x: &x,
-            format: PhantomData,
-        };
-        let width = REGISTERS * I::LANES;
-        let mut packed = vec![0; ROWS * product.units_per_row::<I>()];
-        product.pack::<I, ROWS>(0, &mut packed);
-        let mut out = vec![0; ROWS * OUTPUTS];
-        for panel in 0..OUTPUTS.div_ceil(width) {
-            let sums = product.tile::<I, ROWS>(panel, Ahead::Bytes(0), &packed);
-            for (r, sums) in sums.into_iter().enumerate() {
-                let mut numbers = [0.0; MAX_WIDTH];
-                for n in 0..REGISTERS {
-                    I::store(sums[n], &mut numbers[n * I::LANES..]);
-                }
-                let columns = panel * width..OUTPUTS.min((panel + 1) * width);
-                for (column, number) in columns.zip(numbers) {
-                    out[r * OUTPUTS + column] = number.to_bits();
-                }
-            }
-        }
-        out
-    }
-
-    fn numbers(len: usize) -> Vec<f32> {
-        let words = (0..).flat_map(|index| philox4x32([index, 1, 0, 0], [7, 8]));
-        let unit = words.map(|word| word as f32 / u32::MAX as f32);
-        unit.map(|unit| 4.0 * unit - 2.0).take(len).collect()
-    }
-
-    /// The layer as this machine computes it, with registers of 16 lanes and dot products of bytes, and with
-    /// 8 lanes and none: the same bits.
-    fn check<S: GroupSource>(format: WeightFormat, source: &S, in_features: usize) {
-        let x = numbers(ROWS * in_features);
-        let x = Rows::contiguous(&x, in_features);
-        let bias = numbers(OUTPUTS);
-        let layer = |width| {
-            let shape = (OUTPUTS, in_features);
-            GroupedLinear::pack(format, source, shape, Some(&bias[..]), width).expect("it fits")
-        };
-        let mut out = vec![0.0; ROWS * OUTPUTS];
-        let forward = layer(panel_width()).forward(x, RowsMut::contiguous(&mut out, OUTPUTS));
-        forward.expect("the shapes fit");
-        let expected: Vec<u32> = out.into_iter().map(f32::to_bits).collect();
-        let (wide, narrow) = with_format!(format, |F| (
-            outputs::<Plain<16, true>, F>(&layer(32), x),
-            outputs::<Plain<8, false>, F>(&layer(16), x),
-        ));
-        assert_eq!(wide, expected, "{format:?}, {in_features}");
-        assert_eq!(narrow, expected, "{format:?}, {in_features}");
-    }
-
-    #[test]
-    fn every_shape_of_registers_gives_the_same_bits() {
-        for (_, block_type) in BlockType::NAMES {
-            let (weights, bytes) = block_type.block();
-            for in_features in [weights, 3 * weights] {
-                let blocks = blocks(block_type, in_features);
-                let rows = Rows::contiguous(&blocks, in_features / weights * bytes);
-                let source = BlockRows::new(rows, block_type).expect("whole blocks");
-                check(block_type.format(), &source, in_features);
-            }
-        }
-        for quantization in [Quantization::Int8, Quantization::Int4] {
-            for in_features in [1, 31, 33, 150] {
-                let weight: Vec<bf16> = numbers(OUTPUTS * in_features)
-                    .into_iter()
-                    .map(bf16::from_f32)
-                    .collect();
-                let rows = Rows::contiguous(&weight, in_features);
-                let source = QuantizedRows::new(rows, quantization);
-                check(quantization.format(), &source, in_features);
-            }
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,109 @@
+//! One layer by registers of other shapes: the same bits.
+
+use super::*;
+use crate::{bf16, gemm::panels::MAX_WIDTH, isa::Plain, ops::philox::philox4x32};
+use half::f16;
+
+const ROWS: usize = 5;
+const OUTPUTS: usize = 40;
+
+/// Blocks of any codes, with factors of 0.001 to 0.004.
+fn blocks(block_type: BlockType, in_features: usize) -> Vec<u8> {
+    let (weights, bytes) = block_type.block();
+    let words = (0..).flat_map(|index| philox4x32([index, 0, 0, 0], [7, 8]));
+    let mut blocks: Vec<u8> = words
+        .flat_map(u32::to_le_bytes)
+        .take(OUTPUTS * in_features / weights * bytes)
+        .collect();
+    for (index, block) in blocks.chunks_mut(bytes).enumerate() {
+        let factor = f16::from_f32(0.001 + 0.003 * (index % 7) as f32 / 7.0);
+        let places: &[usize] = match block_type {
+            BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 => &[0],
+            BlockType::Q6K => &[208],
+            _ => &[0, 2],
+        };
+        for &place in places {
+            block[place..place + 2].copy_from_slice(&factor.to_le_bytes());
+        }
+    }
+    blocks
+}
+
+/// Outputs of all rows as one tile, computed by an instruction set that need not be this machine's.
+fn outputs<I: Isa, F: Format>(layer: &GroupedLinear, x: Rows<'_, f32>) -> Vec<u32> {
+    let product = GroupedProduct::<F> {
+        layer,
+        x: &x,
+        format: PhantomData,
+    };
+    let width = REGISTERS * I::LANES;
+    let mut packed = vec![0; ROWS * product.units_per_row::<I>()];
+    product.pack::<I, ROWS>(0, &mut packed);
+    let mut out = vec![0; ROWS * OUTPUTS];
+    for panel in 0..OUTPUTS.div_ceil(width) {
+        let sums = product.tile::<I, ROWS>(panel, Ahead::Bytes(0), &packed);
+        for (r, sums) in sums.into_iter().enumerate() {
+            let mut numbers = [0.0; MAX_WIDTH];
+            for n in 0..REGISTERS {
+                I::store(sums[n], &mut numbers[n * I::LANES..]);
+            }
+            let columns = panel * width..OUTPUTS.min((panel + 1) * width);
+            for (column, number) in columns.zip(numbers) {
+                out[r * OUTPUTS + column] = number.to_bits();
+            }
+        }
+    }
+    out
+}
+
+fn numbers(len: usize) -> Vec<f32> {
+    let words = (0..).flat_map(|index| philox4x32([index, 1, 0, 0], [7, 8]));
+    let unit = words.map(|word| word as f32 / u32::MAX as f32);
+    unit.map(|unit| 4.0 * unit - 2.0).take(len).collect()
+}
+
+/// The layer as this machine computes it, with registers of 16 lanes and dot products of bytes, and with
+/// 8 lanes and none: the same bits.
+fn check<S: GroupSource>(format: WeightFormat, source: &S, in_features: usize) {
+    let x = numbers(ROWS * in_features);
+    let x = Rows::contiguous(&x, in_features);
+    let bias = numbers(OUTPUTS);
+    let layer = |width| {
+        let shape = (OUTPUTS, in_features);
+        GroupedLinear::pack(format, source, shape, Some(&bias[..]), width).expect("it fits")
+    };
+    let mut out = vec![0.0; ROWS * OUTPUTS];
+    let forward = layer(panel_width()).forward(x, RowsMut::contiguous(&mut out, OUTPUTS));
+    forward.expect("the shapes fit");
+    let expected: Vec<u32> = out.into_iter().map(f32::to_bits).collect();
+    let (wide, narrow) = with_format!(format, |F| (
+        outputs::<Plain<16, true>, F>(&layer(32), x),
+        outputs::<Plain<8, false>, F>(&layer(16), x),
+    ));
+    assert_eq!(wide, expected, "{format:?}, {in_features}");
+    assert_eq!(narrow, expected, "{format:?}, {in_features}");
+}
+
+#[test]
+fn every_shape_of_registers_gives_the_same_bits() {
+    for (_, block_type) in BlockType::NAMES {
+        let (weights, bytes) = block_type.block();
+        for in_features in [weights, 3 * weights] {
+            let blocks = blocks(block_type, in_features);
+            let rows = Rows::contiguous(&blocks, in_features / weights * bytes);
+            let source = BlockRows::new(rows, block_type).expect("whole blocks");
+            check(block_type.format(), &source, in_features);
+        }
+    }
+    for quantization in [Quantization::Int8, Quantization::Int4] {
+        for in_features in [1, 31, 33, 150] {
+            let weight: Vec<bf16> = numbers(OUTPUTS * in_features)
+                .into_iter()
+                .map(bf16::from_f32)
+                .collect();
+            let rows = Rows::contiguous(&weight, in_features);
+            let source = QuantizedRows::new(rows, quantization);
+            check(quantization.format(), &source, in_features);
+        }
+    }
+}
