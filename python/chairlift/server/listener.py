@@ -55,8 +55,10 @@ class _AioServer(cygrpc.AioServer):  # type: ignore[misc]  # grpc has no types
         if method is None:
             request = self._event_loop.create_task(self._refuse_all(request))
         # The core writes into the state of a request until it has ended it. The accept loop cancels
-        # what is pending when a fault ends it, which would free that state.
+        # what is pending when a fault or a shutdown ends it, which would free that state. Requests
+        # fail at a shutdown; asyncio would report the failure of those that the loop gave up.
         self._keep(request)
+        request.add_done_callback(_retrieve)
         return asyncio.shield(request)
 
     def _serving_task_crash_handler(self, task: asyncio.Future[Any]) -> None:
@@ -89,6 +91,12 @@ class _AioServer(cygrpc.AioServer):  # type: ignore[misc]  # grpc has no types
         """Hold a reference to a task until it is done; the event loop itself holds none."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Mark the exception of a task as seen."""
+    if not task.cancelled():
+        task.exception()
 
 
 def grpc_server(
