@@ -17,13 +17,15 @@ _Buffer: TypeAlias = Tensor | NDArray[np.int32]
 
 __version__: str
 
+BLOCK_TYPES: dict[str, tuple[int, int]]
+"""The weights and the bytes of a block of a GGUF file, by the name that GGUF gives it."""
 HEAD_DIM_STEP: int
 """Numbers of a head come in multiples of this."""
 MAX_HEAD_DIM: int
 """Most numbers of a head."""
-"""Most inputs of a linear layer whose weights are quantized to int8."""
 
 __all__ = [
+    "BLOCK_TYPES",
     "HEAD_DIM_STEP",
     "MAX_HEAD_DIM",
     "Account",
@@ -52,6 +54,7 @@ __all__ = [
     "apply_plan",
     "attention_work",
     "cpu_features",
+    "dequantize",
     "kv_write",
     "linear_bytes",
     "multiply_in_registers",
@@ -751,6 +754,13 @@ class Linear:
 
         `out` may be float32 where `x` is bfloat16 (logits). A quantized layer takes both dtypes.
         """
+
+def dequantize(blocks: Tensor, block_type: str, out: Tensor) -> None:
+    """Writes the weights of `blocks` uint8 `[N, bytes of a row]` to `out` float32 `[N, K]`.
+
+    Raises:
+        ValueError: The type is unknown, or the shapes do not fit each other.
+    """
 
 def linear_bytes(
     out_features: int, in_features: int, item_size: int, weight_format: str | None = None

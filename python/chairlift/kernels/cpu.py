@@ -96,6 +96,9 @@ def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = No
     return Linear(weight, bias, quantize)
 
 
+linear_from_blocks = Linear.from_blocks
+
+
 def linear_bytes(
     out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None
 ) -> int:

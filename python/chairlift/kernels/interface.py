@@ -1,6 +1,7 @@
 """The interface between a model and the kernels of a device."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +44,14 @@ class Kernels(Protocol):
         self, weight: Tensor, bias: Tensor | None = None, quantize: str | None = None
     ) -> LinearLayer:
         """Make a layer of `weight` `[out_features, in_features]` and `bias` `[out_features]`."""
+
+    @property
+    def linear_from_blocks(self) -> Callable[[Tensor, str, Tensor | None, torch.dtype], Any] | None:
+        """A layer of blocks as a GGUF file holds them; None where no kernel reads them.
+
+        Arguments: the blocks, uint8 `[out_features, bytes of a row]`; their type; the bias, float32
+        `[out_features]`; the dtype of inputs and outputs.
+        """
 
     def linear_bytes(
         self, out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None

@@ -1,4 +1,4 @@
-"""The tensors of a model folder, in one safetensors file or in several with an index."""
+"""The tensors of a model: in one safetensors file, in several with an index, or in GGUF files."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from chairlift import _core
 from chairlift.errors import ModelError
 from chairlift.model.fields import either, one_line, read_json
-from chairlift.model.safetensors import DTYPES, Shape, StoredTensor, open_file
+from chairlift.model.folder import is_gguf
+from chairlift.model.gguf.config import DIVISORS, open_gguf
+from chairlift.model.safetensors import open_file
+from chairlift.model.stored import DTYPES, Shape, StoredTensor
 
 # Constants that old checkpoints carry; they follow from the configuration.
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")
@@ -17,19 +21,23 @@ _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All tensors of a model folder by name."""
+    """All tensors of a model by name."""
 
     source: Path
     """The file that lists them, for messages."""
     tensors: Mapping[str, StoredTensor]
 
     @classmethod
-    def open(cls, folder: Path, files: ExitStack) -> "Checkpoint":
-        """Open the files of a model folder; they close with `files`.
+    def open(cls, model: Path, files: ExitStack) -> "Checkpoint":
+        """Open the files of a model folder, or a GGUF file; they close with `files`.
 
         Raises:
             ModelError: A file is missing, truncated or corrupt.
         """
+        if is_gguf(model):
+            tensors = open_gguf(model, files).tensors
+            return cls(model, {name: tensors[name] for name in tensors if name != DIVISORS})
+        folder = model
         index = folder / "model.safetensors.index.json"
         single = folder / "model.safetensors"
         if single.exists() or not index.exists():
@@ -87,7 +95,7 @@ def _check(tensor: StoredTensor, shape: Shape) -> None:
     if tensor.shape != shape:
         problem = f"expected shape {list(shape)}, got {list(tensor.shape)}"
         _fail(tensor.path, tensor.name, problem)
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in DTYPES and tensor.dtype not in _core.BLOCK_TYPES:
         problem = f"expected type {either(DTYPES)}, got {one_line(tensor.dtype)}"
         _fail(tensor.path, tensor.name, problem)
 

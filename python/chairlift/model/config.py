@@ -1,11 +1,13 @@
-"""What a model is, read from its folder: `config.json` and `generation_config.json`.
+"""What a model is, read from config.json and generation_config.json, or from a GGUF file.
 
 A family (`families/`) turns the fields into a `ModelSpec`. A field that would
 change the result and is not supported is an error: a model either computes what `transformers`
 computes or does not load.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -15,7 +17,11 @@ from chairlift.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.families import FAMILIES, Family
 from chairlift.model.fields import Fields, either, optional_json, read_json
-from chairlift.model.spec import ModelSpec
+from chairlift.model.folder import is_gguf
+from chairlift.model.gguf.config import NAMES, read_config, read_divisors
+from chairlift.model.gguf.reader import GgufHeader
+from chairlift.model.spec import DividedScaling, ModelSpec, with_rope_scaling
+from chairlift.model.stored import DTYPES
 from chairlift.model.tensors import CheckpointNames
 
 
@@ -46,30 +52,31 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     generation: GenerationDefaults = GenerationDefaults()
+    block_types: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """How the tensors are stored that linear layers keep as they are, by name: the blocks of a GGUF
+    file. Empty where a dtype was chosen: then they are widened to that."""
 
     @classmethod
-    def load(cls, folder: Path, dtype: Dtype = Dtype.AUTO) -> "ModelConfig":
-        """Read a model folder.
+    def load(cls, model: Path, dtype: Dtype = Dtype.AUTO) -> "ModelConfig":
+        """Read the configuration of a model.
 
         Args:
-            folder: Holds `config.json` and perhaps `generation_config.json`.
-            dtype: What to compute in; auto is the checkpoint's, bfloat16 for a float16 one.
+            model: A folder with `config.json` and perhaps `generation_config.json`, or a GGUF file.
+            dtype: What to compute in; auto is the checkpoint's, bfloat16 for a float16 one and for
+                one of blocks.
 
         Raises:
             ModelError: A file is missing or malformed, or a field asks for something unsupported.
         """
-        name, family, fields = _read_family(folder / "config.json")
+        if is_gguf(model):
+            return _load_gguf(model, dtype)
+        name, family, fields = _read_family(model / "config.json")
         _refuse_unsupported(fields)
-        path = folder / "generation_config.json"
+        path = model / "generation_config.json"
         generation = Fields(path, optional_json(path))
-        spec = family.spec(fields)
-        # A shape that a GPU runs is one that a CPU runs.
-        if (obstacle := cpu.LIMITS.obstacle(spec.shape)) is not None:
-            message = f"{fields.path}: {obstacle}"
-            raise ModelError(message)
         return cls(
             architecture=name,
-            spec=spec,
+            spec=_checked(family.spec(fields), fields.path),
             names=family.names,
             dtype=_compute_dtype(fields, dtype),
             max_model_len=fields.integer("max_position_embeddings"),
@@ -82,6 +89,41 @@ class ModelConfig:
                 min_p=generation.optional_number("min_p", most=1.0),
             ),
         )
+
+
+def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
+    with ExitStack() as files:
+        header = GgufHeader.open(path, files)
+        architecture, fields = read_config(header)
+        family = FAMILIES[architecture]
+        fields = fields.with_defaults(family.defaults)
+        spec = _checked(family.spec(fields), path)
+        divisors = read_divisors(header, spec.shape.head_dim)
+    if divisors is not None:
+        spec = with_rope_scaling(spec, DividedScaling(divisors))
+    stored = {name: tensor.dtype for name, tensor in header.tensors.items()}
+    in_blocks = {name: kind for name, kind in stored.items() if kind not in DTYPES}
+    embedding = stored.get(f"{NAMES.embedding}.weight")
+    auto = torch.float32 if embedding == "F32" and not in_blocks else torch.bfloat16
+    chosen = {**_DTYPES, "auto": auto, "float16": torch.float16}[dtype.value]
+    return ModelConfig(
+        architecture=architecture,
+        spec=spec,
+        names=NAMES,
+        dtype=chosen,
+        max_model_len=fields.integer("max_position_embeddings"),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
+        block_types=in_blocks if dtype is Dtype.AUTO else {},
+    )
+
+
+def _checked(spec: ModelSpec, path: Path) -> ModelSpec:
+    """Refuse a shape that no kernel runs; a shape that a GPU runs is one that a CPU runs."""
+    if (obstacle := cpu.LIMITS.obstacle(spec.shape)) is not None:
+        message = f"{path}: {obstacle}"
+        raise ModelError(message)
+    return spec
 
 
 def _read_family(path: Path) -> tuple[str, Family, Fields]:

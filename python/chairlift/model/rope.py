@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from chairlift.model.spec import LinearScaling, Llama3Scaling, Rope
+from chairlift.model.spec import DividedScaling, LinearScaling, Llama3Scaling, Rope
 
 _POSITIONS_AT_ONCE = 65_536
 """Of the table, whose intermediate values take several times its memory."""
@@ -44,6 +44,8 @@ def _frequencies(rope: Rope, head_dim: int) -> Tensor:
             return frequencies / factor
         case Llama3Scaling() as scaling:
             return _blend(frequencies, scaling)
+        case DividedScaling(divisors):
+            return frequencies / torch.tensor(divisors)
         case None:
             return frequencies
 

@@ -5,7 +5,7 @@ plan, the buffers of a step, the KV groups and the forward pass read the spec; n
 family. What a spec cannot say is refused when config.json is read, by the name of the field.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from chairlift.errors import ModelError
@@ -29,11 +29,19 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class DividedScaling:
+    """RoPE with every frequency divided by a number of its own, as GGUF files hold Llama 3.1's."""
+
+    divisors: tuple[float, ...]
+    """`[head_dim / 2]`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
     """Rotary position embedding over all of a head."""
 
     theta: float
-    scaling: LinearScaling | Llama3Scaling | None = None
+    scaling: LinearScaling | Llama3Scaling | DividedScaling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +202,15 @@ def _shape(embedding: Embedding, layer: LayerSpec) -> LayerShape:
         attention.num_kv_heads,
         attention.head_dim,
     )
+
+
+def with_rope_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
+    """Return a spec whose position embeddings are scaled in another way."""
+    layers = (
+        replace(
+            layer,
+            attention=replace(layer.attention, rope=replace(layer.attention.rope, scaling=scaling)),
+        )
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))

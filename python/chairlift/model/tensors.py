@@ -3,12 +3,13 @@
 The check of a checkpoint, the loader and the memory plan read the same lists.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
-from chairlift.model.safetensors import Shape
 from chairlift.model.spec import ModelSpec
+from chairlift.model.stored import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,17 @@ class LinearTensors(NamedTuple):
     """Of each of the names."""
     inputs: int
     has_bias: bool = False
+
+    def runs(self, block_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
+        """Yield neighbours that are stored alike, and the type of their blocks.
+
+        Args:
+            block_types: Of the tensors that stay as they are stored, by name; others are joined.
+        """
+        parts = zip(self.names, self.outputs, strict=True)
+        for kind, run in groupby(parts, lambda part: block_types.get(f"{part[0]}.weight")):
+            names, outputs = zip(*run, strict=True)
+            yield LinearTensors(names, outputs, self.inputs, self.has_bias), kind
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +12,9 @@ import tokenizers
 from chairlift import _core
 from chairlift.errors import ModelError, Reason, RequestError
 from chairlift.model.fields import MOST_JSON_BYTES, one_line, optional_json, read_file
+from chairlift.model.folder import is_gguf
+from chairlift.model.gguf.reader import GgufHeader
+from chairlift.model.gguf.tokenizer import read_tokenizer
 from chairlift.model.template_process import TemplateProcess
 from chairlift.model.text_bound import longest_token_bytes
 from chairlift.model.token_table import build_token_table, read_decoding
@@ -91,13 +95,26 @@ class Tokenizer:
             self._prefix = [self.bos_token_id]
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read `tokenizer.json`, `tokenizer_config.json` and the chat templates of a model folder.
+    def load(cls, model: Path) -> Self:
+        """Read the tokenizer of a model.
+
+        Args:
+            model: A folder with `tokenizer.json`, perhaps `tokenizer_config.json` and files with
+                chat templates, or a GGUF file.
 
         Raises:
             ModelError: A file is missing, unreadable or of an unknown kind.
         """
-        path = folder / "tokenizer.json"
+        if is_gguf(model):
+            with ExitStack() as files:
+                parts = read_tokenizer(GgufHeader.open(model, files))
+            return cls(
+                parts.backend,
+                special_tokens=parts.special_tokens,
+                chat_templates=parts.chat_templates,
+                add_bos_token=parts.adds_bos,
+            )
+        folder, path = model, model / "tokenizer.json"
         data = read_file(path, _MOST_BYTES)
         try:
             backend = tokenizers.Tokenizer.from_buffer(data)

@@ -1,11 +1,12 @@
 """The weights of a model: the tensors of a checkpoint, packed for the kernels.
 
 All names, shapes and types are checked before the first tensor is read, so that a wrong checkpoint
-fails at once. Tensors are packed one after another, so that memory holds about one copy.
+fails at once. Tensors are packed one after another, so that memory holds about one copy. Blocks of
+GGUF files are packed as they are, without a change of their values.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.rope import table_bytes
 from chairlift.model.spec import ModelSpec
+from chairlift.model.stored import StoredTensor
 from chairlift.model.tensors import LayerTensors, LinearTensors, ModelTensors, NormTensor
 
 
@@ -69,11 +71,15 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
     """Return the bytes of what `load_weights` packs, and of the tables of RoPE."""
     spec, dtype = config.spec, config.dtype
     tensors = ModelTensors.of(spec, config.names)
+    block_types = _kept_blocks(config, quantize, kernels)
 
     def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
         if isinstance(part, NormTensor):
             return part.size * dtype.itemsize
-        return kernels.linear_bytes(sum(part.outputs), part.inputs, dtype, weight_format)
+        return sum(
+            kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
+            for run, kind in part.runs(block_types)
+        )
 
     layers = sum(
         packed(part, layer_format(quantize))
@@ -82,8 +88,17 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
         if part is not None
     )
     embedding = spec.vocab_size * spec.hidden_size * dtype.itemsize
-    ends = packed(tensors.final_norm, None) + packed(tensors.head, head_format(quantize))
+    # Its own tensor or that of the embedding have the same size, and may have different blocks.
+    is_own = not spec.head.is_tied or f"{config.names.head}.weight" in block_types
+    head = tensors.head if is_own else tensors.embedding
+    ends = packed(tensors.final_norm, None) + packed(head, head_format(quantize))
     return layers + embedding + ends + _rope_bytes(spec, config.max_model_len)
+
+
+def _kept_blocks(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> Mapping[str, str]:
+    """Return the types of the blocks that linear layers keep, by the name of the tensor."""
+    keeps = quantize is Quantize.NONE and kernels.linear_from_blocks is not None
+    return config.block_types if keeps else {}
 
 
 def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
@@ -91,7 +106,7 @@ def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
 
 
 def load_weights(
-    folder: Path,
+    model: Path,
     config: ModelConfig,
     on_progress: Callable[[int, int], None] | None = None,
     quantize: Quantize = Quantize.NONE,
@@ -99,11 +114,12 @@ def load_weights(
     kernels: Kernels = cpu,
     device: torch.device | None = None,
 ) -> Weights:
-    """Load a checkpoint, converted to `config.dtype`.
+    """Load a checkpoint, converted to `config.dtype` but for the blocks that linear layers keep.
 
     Args:
-        folder: Holds `model.safetensors`, or its shards and `model.safetensors.index.json`.
-        config: Of the same folder.
+        model: A folder with `model.safetensors`, or its shards and `model.safetensors.index.json`;
+            or a GGUF file.
+        config: Of the same model.
         on_progress: Called with the bytes done and the bytes in total after every tensor.
         quantize: How linear layers are stored; the embedding and the norms keep the dtype.
         kernels: Make the linear layers.
@@ -116,28 +132,29 @@ def load_weights(
     tensors = ModelTensors.of(config.spec, config.names)
     head_name = f"{config.names.head}.weight"
     with ExitStack() as files:
-        checkpoint = Checkpoint.open(folder, files)
+        checkpoint = Checkpoint.open(model, files)
         is_tied = config.spec.head.is_tied
         checkpoint.check(tensors.shapes(), optional={head_name} if is_tied else ())
         reader = _Reader(
             checkpoint,
             config.dtype,
-            layer_format(quantize),
             on_progress,
             kernels,
             device or torch.device("cpu"),
+            _kept_blocks(config, quantize, kernels),
         )
         embedding = reader.matrix(tensors.embedding)
+        weight_format = layer_format(quantize)
         # With tied embeddings a checkpoint need not have a head; if it has one, that one counts.
-        has_head = head_name in checkpoint.tensors
+        head = tensors.head if head_name in checkpoint.tensors else tensors.embedding
+        is_shared = head is tensors.embedding and not reader.keeps(head)
         return Weights(
             embedding=embedding,
-            layers=tuple(_load_layer(reader, layer) for layer in tensors.layers),
+            layers=tuple(_load_layer(reader, layer, weight_format) for layer in tensors.layers),
             final_norm=reader.norm(tensors.final_norm),
-            head=kernels.linear(
-                reader.matrix(tensors.head) if has_head else embedding,
-                quantize=head_format(quantize),
-            ),
+            head=kernels.linear(embedding, quantize=head_format(quantize))
+            if is_shared
+            else reader.linear(head, head_format(quantize)),
         )
 
 
@@ -151,17 +168,43 @@ def trim_heap() -> None:
         trim(0)
 
 
-def _load_layer(reader: "_Reader", layer: LayerTensors) -> LayerWeights:
+def _load_layer(reader: "_Reader", layer: LayerTensors, weight_format: str | None) -> LayerWeights:
     return LayerWeights(
         attention_norm=reader.norm(layer.attention_norm),
-        qkv=reader.linear(layer.qkv),
+        qkv=reader.linear(layer.qkv, weight_format),
         query_norm=None if layer.query_norm is None else reader.norm(layer.query_norm),
         key_norm=None if layer.key_norm is None else reader.norm(layer.key_norm),
-        output=reader.linear(layer.output),
+        output=reader.linear(layer.output, weight_format),
         feed_forward_norm=reader.norm(layer.feed_forward_norm),
-        gate_up=reader.linear(layer.gate_up),
-        down=reader.linear(layer.down),
+        gate_up=reader.linear(layer.gate_up, weight_format),
+        down=reader.linear(layer.down, weight_format),
     )
+
+
+class _SideBySide:
+    """Layers of the same inputs whose weights are stored in different ways."""
+
+    def __init__(self, layers: Sequence[LinearLayer]) -> None:
+        self._layers = layers
+        self.in_features = layers[0].in_features
+        self.out_features = sum(layer.out_features for layer in layers)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are stored."""
+        return sum(layer.num_bytes for layer in self._layers)
+
+    def __call__(
+        self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Return `x W^T + b`; see `LinearLayer`."""
+        if out is None:
+            out = torch.empty(x.shape[0], self.out_features, dtype=out_dtype or x.dtype)
+        first = 0
+        for layer in self._layers:
+            layer(x, out=out[:, first : first + layer.out_features])
+            first += layer.out_features
+        return out
 
 
 class _Reader:
@@ -171,43 +214,71 @@ class _Reader:
         self,
         checkpoint: Checkpoint,
         dtype: torch.dtype,
-        weight_format: str | None,
         on_progress: Callable[[int, int], None] | None,
         kernels: Kernels,
         device: torch.device,
+        block_types: Mapping[str, str],
     ) -> None:
         self.kernels = kernels
         self.device = device
         self.checkpoint = checkpoint
         self.dtype = dtype
-        self.weight_format = weight_format
+        self.block_types = block_types
         self.on_progress = on_progress
         self.done = 0
         self.total = checkpoint.num_bytes
 
     def norm(self, norm: NormTensor) -> Tensor:
         """Read the weight of a norm."""
-        return self._joined([f"{norm.name}.weight"])
+        return self._joined([f"{norm.name}.weight"], self.dtype).to(self.device)
 
     def matrix(self, linear: LinearTensors) -> Tensor:
         """Read the weights of linear layers, outputs of one after those of the other."""
-        return self._joined([f"{name}.weight" for name in linear.names])
+        names = [f"{name}.weight" for name in linear.names]
+        return self._joined(names, self.dtype).to(self.device)
 
-    def linear(self, linear: LinearTensors) -> LinearLayer:
-        """Pack layers that share their inputs into one, outputs side by side."""
-        weight = self.matrix(linear)
-        biases = [f"{name}.bias" for name in linear.names]
-        bias = self._joined(biases) if linear.has_bias else None
-        return self.kernels.linear(weight, bias, self.weight_format)
+    def keeps(self, linear: LinearTensors) -> bool:
+        """Return whether the weights of a layer stay in blocks."""
+        return f"{linear.names[0]}.weight" in self.block_types
 
-    def _joined(self, names: list[str]) -> Tensor:
+    def linear(self, linear: LinearTensors, weight_format: str | None) -> LinearLayer:
+        """Pack layers that share their inputs into one, outputs side by side.
+
+        Args:
+            linear: The layers.
+            weight_format: Of those that do not stay as they are stored; None is the dtype.
+        """
+        runs = list(linear.runs(self.block_types))
+        layers = [self._packed(run, kind, weight_format) for run, kind in runs]
+        return layers[0] if len(layers) == 1 else _SideBySide(layers)
+
+    def _packed(
+        self, linear: LinearTensors, block_type: str | None, weight_format: str | None
+    ) -> LinearLayer:
+        biases = [f"{name}.bias" for name in linear.names] if linear.has_bias else []
+        from_blocks = self.kernels.linear_from_blocks
+        if block_type is None or from_blocks is None:
+            bias = self._joined(biases, self.dtype).to(self.device) if biases else None
+            return self.kernels.linear(self.matrix(linear), bias, weight_format)
+        stored = [self.checkpoint.tensors[f"{name}.weight"] for name in linear.names]
+        blocks = torch.cat([tensor.blocks() for tensor in stored])
+        self._advance(stored)
+        bias = self._joined(biases, torch.float32) if biases else None
+        layer: LinearLayer = from_blocks(blocks, block_type, bias, self.dtype)
+        return layer
+
+    def _joined(self, names: list[str], dtype: torch.dtype) -> Tensor:
         """Join tensors along their first axis."""
         stored = [self.checkpoint.tensors[name] for name in names]
         rows = [tensor.shape[0] for tensor in stored]
-        joined = torch.empty((sum(rows), *stored[0].shape[1:]), dtype=self.dtype)
+        joined = torch.empty((sum(rows), *stored[0].shape[1:]), dtype=dtype)
         for part, tensor in zip(torch.split(joined, rows), stored, strict=True):
             tensor.read(part)
-            self.done += tensor.num_bytes
+        self._advance(stored)
+        return joined
+
+    def _advance(self, stored: Iterable[StoredTensor]) -> None:
+        """Report tensors as read; one that is read twice counts once."""
+        self.done = min(self.total, self.done + sum(tensor.num_bytes for tensor in stored))
         if self.on_progress is not None:
             self.on_progress(self.done, self.total)
-        return joined.to(self.device)

@@ -8,7 +8,10 @@ use crate::{
 use chairlift_kernels::{
     bf16,
     gemm::{
-        blocks::BlockType, grouped::GroupedLinear, linear, quantize::Quantization,
+        blocks::{self, BlockType},
+        grouped::GroupedLinear,
+        linear,
+        quantize::Quantization,
         weight_format::WeightFormat,
     },
     roofline::{self, Arithmetic},
@@ -16,10 +19,16 @@ use chairlift_kernels::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 
 /// Registers the linear layers with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Linear>()?;
+    module.add(
+        "BLOCK_TYPES",
+        BTreeMap::from(BlockType::NAMES.map(|(name, block_type)| (name, block_type.block()))),
+    )?;
+    module.add_function(wrap_pyfunction!(dequantize, module)?)?;
     module.add_function(wrap_pyfunction!(linear_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(read_memory, module)?)?;
     module.add_function(wrap_pyfunction!(multiply_in_registers, module)?)
@@ -80,6 +89,21 @@ fn packed_format(name: &str) -> PyResult<WeightFormat> {
         let message = format!("weight_format: expected int8, int4, {known} or None, got {name}");
         PyValueError::new_err(message)
     })
+}
+
+/// Writes the weights of `blocks` uint8 `[N, bytes of a row]` to `out` float32 `[N, K]`.
+#[pyfunction]
+fn dequantize(py: Python<'_>, blocks: Tensor, block_type: &str, out: TensorMut) -> PyResult<()> {
+    blocks.dims::<2>("blocks")?;
+    out.dims::<2>("out")?;
+    let block_type = self::block_type(block_type)?;
+    // Another thread may give a tensor other memory meanwhile.
+    let _blocks = blocks.storage(py)?;
+    let _out = out.storage(py)?;
+    let mut borrows = Borrows::default();
+    let rows = borrows.rows::<u8>("blocks", &blocks)?;
+    let out = borrows.rows_mut::<f32>("out", &out)?;
+    detach(py, || Ok(blocks::dequantize(rows, block_type, out)?))
 }
 
 /// y = x W^T + b with weights packed once; the bits of a row do not depend on the others.

@@ -66,6 +66,10 @@ def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = No
     return Linear(weight, bias)
 
 
+linear_from_blocks: Final = None
+"""No kernel of a GPU reads the blocks of GGUF files: they are widened to the dtype."""
+
+
 def linear_bytes(
     out_features: int,
     in_features: int,

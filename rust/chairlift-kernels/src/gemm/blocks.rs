@@ -5,12 +5,13 @@
 //! `f32`.
 
 use crate::{
-    Rows,
-    error::ArgumentError,
+    Rows, RowsMut,
+    error::{ArgumentError, expect_equal},
     gemm::{
         quantize::{GROUP, Group, GroupSource},
-        weight_format::WeightFormat,
+        weight_format::{Format, WeightFormat, with_format},
     },
+    memory::{disjoint::Disjoint, pool},
 };
 use half::f16;
 
@@ -73,6 +74,43 @@ impl BlockType {
             Self::Q6K => WeightFormat::Int8HalvesWide,
         }
     }
+}
+
+/// Writes the weights of `blocks` `[N, bytes of a row]` to `out` `[N, K]`: the single-precision product of scale and
+/// code, plus the minimum where there is one.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn dequantize(
+    blocks: Rows<'_, u8>,
+    block_type: BlockType,
+    out: RowsMut<'_, f32>,
+) -> Result<(), ArgumentError> {
+    let source = BlockRows::new(blocks, block_type)?;
+    expect_equal("out", "as many rows as blocks:", blocks.len(), out.len())?;
+    expect_equal(
+        "out",
+        "the width of a row,",
+        source.in_features(),
+        out.width(),
+    )?;
+    let offset = with_format!(block_type.format(), |F| F::OFFSET);
+    let (width, stride) = (out.width(), out.stride());
+    let out = Disjoint::new(out.into_slice());
+    pool::split(blocks.len(), pool::grain(width), |part| {
+        for row in part {
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let out = unsafe { out.take(row * stride..row * stride + width) };
+            for (index, weights) in out.chunks_exact_mut(GROUP).enumerate() {
+                let group = source.group(row, index);
+                for (k, (weight, code)) in weights.iter_mut().zip(group.codes).enumerate() {
+                    let code = (i32::from(code) - offset) as f32;
+                    *weight = group.scales[2 * k / GROUP] * code + group.min;
+                }
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Rows of blocks.

@@ -1,0 +1,1 @@
+"""GGUF files: tensors, configuration, tokenizer and chat template in one file."""

@@ -1,0 +1,226 @@
+"""The configuration of a model from the metadata of a GGUF file, in the fields of config.json.
+
+Source of the keys: `gguf-py/gguf/constants.py` of llama.cpp; of what each stands for,
+`convert_hf_to_gguf.py`.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from chairlift.errors import ModelError
+from chairlift.model.fields import Fields, either
+from chairlift.model.gguf.reader import GgufHeader
+from chairlift.model.tensors import CheckpointNames
+
+ARCHITECTURES: Final = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""The family of each `general.architecture`; Mistral calls itself llama."""
+
+NAMES: Final = CheckpointNames(
+    embedding="token_embd",
+    final_norm="output_norm",
+    head="output",
+    layers="blk",
+    attention_norm="attn_norm",
+    query="attn_q",
+    key="attn_k",
+    value="attn_v",
+    query_norm="attn_q_norm",
+    key_norm="attn_k_norm",
+    output="attn_output",
+    feed_forward_norm="ffn_norm",
+    gate="ffn_gate",
+    up="ffn_up",
+    down="ffn_down",
+)
+
+DIVISORS: Final = "rope_freqs.weight"
+"""What each frequency of RoPE is divided by, `[head_dim / 2]`: the scaling of Llama 3.1."""
+
+_END_TEXTS: Final = frozenset(
+    (
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+    )
+)
+"""Control tokens that end an answer whether or not the metadata names them, as in llama.cpp."""
+_CONTROL: Final = 3
+_UNSUPPORTED: Final = (
+    "attention.clamp_kqv",
+    "attention.scale",
+    "attn_logit_softcapping",
+    "embedding_scale",
+    "final_logit_softcapping",
+    "logit_scale",
+    "residual_scale",
+)
+"""Values that would change what the layers compute."""
+
+
+def open_gguf(path: Path, files: ExitStack) -> GgufHeader:
+    """Open a GGUF model whose rows of queries and keys are in the order of `transformers`.
+
+    Raises:
+        ModelError: A file is missing, truncated or corrupt.
+    """
+    header = GgufHeader.open(path, files)
+    fields = Fields(path, header.metadata)
+    if fields.values.get("general.architecture") != "llama":
+        return header
+    num_heads = fields.integer("llama.attention.head_count")
+    num_kv_heads = fields.integer("llama.attention.head_count_kv", default=num_heads)
+    heads = {
+        f"{NAMES.layers}.{layer}.{name}.{part}": number
+        for layer in range(fields.integer("llama.block_count"))
+        for name, number in ((NAMES.query, num_heads), (NAMES.key, num_kv_heads))
+        for part in ("weight", "bias")
+    }
+    for name, number in heads.items():
+        if name in header.tensors and header.tensors[name].shape[0] % (2 * number):
+            fields.fail("llama.attention.head_count", f"heads of an even size in {name}")
+    return header.with_heads(heads)
+
+
+def read_config(header: GgufHeader) -> tuple[str, Fields]:
+    """Return the architecture and the fields of config.json that the metadata stands for.
+
+    Raises:
+        ModelError: A value is missing, of a wrong type, or asks for something unsupported.
+    """
+    metadata = Fields(header.path, header.metadata)
+    kind = metadata.values.get("general.architecture")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        metadata.fail("general.architecture", either(ARCHITECTURES))
+    if metadata.optional_integer(f"{kind}.expert_count", least=0):
+        metadata.fail(f"{kind}.expert_count", "0: mixtures of experts are not supported")
+    for name in _UNSUPPORTED:
+        if metadata.optional_number(f"{kind}.{name}") not in {None, 0.0}:
+            metadata.fail(f"{kind}.{name}", "nothing: it is not supported")
+    architecture = ARCHITECTURES[kind]
+    window = metadata.optional_integer(f"{kind}.attention.sliding_window", least=0)
+    if kind == "llama" and window:
+        architecture = "MistralForCausalLM"
+    own = _Metadata(header, kind)
+    num_heads, num_kv_heads = own.per_layer("attention.head_count"), None
+    if f"{kind}.attention.head_count_kv" in metadata.values:
+        num_kv_heads = own.per_layer("attention.head_count_kv")
+    first = f"{NAMES.layers}.0."
+    values = {
+        "vocab_size": _vocab_size(header, metadata),
+        "hidden_size": own.fields.integer(f"{kind}.embedding_length"),
+        "num_hidden_layers": own.fields.integer(f"{kind}.block_count"),
+        "intermediate_size": own.per_layer("feed_forward_length"),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_heads if num_kv_heads is None else num_kv_heads,
+        "head_dim": own.head_dim(num_heads),
+        "rms_norm_eps": own.fields.number(f"{kind}.attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": own.fields.integer(f"{kind}.context_length"),
+        "rope_parameters": own.rope(),
+        "tie_word_embeddings": f"{NAMES.head}.weight" not in header.tensors,
+        "attention_bias": f"{first}{NAMES.query}.bias" in header.tensors,
+        "mlp_bias": f"{first}{NAMES.down}.bias" in header.tensors,
+        "sliding_window": window or None,
+        "use_sliding_window": bool(window),
+        "eos_token_id": list(end_token_ids(metadata)),
+        "bos_token_id": metadata.optional_integer("tokenizer.ggml.bos_token_id", least=0),
+    }
+    return architecture, Fields(header.path, values)
+
+
+def read_divisors(header: GgufHeader, head_dim: int) -> tuple[float, ...] | None:
+    """Read what each frequency of RoPE is divided by; None where the file does not say.
+
+    Raises:
+        ModelError: There is not one divisor above 0 for each frequency.
+    """
+    stored = header.tensors.get(DIVISORS)
+    if stored is None:
+        return None
+    if stored.shape != (head_dim // 2,):
+        message = f"{stored.path}: {DIVISORS}: expected {head_dim // 2}, got {list(stored.shape)}"
+        raise ModelError(message)
+    divisors = torch.empty(stored.shape)
+    stored.read(divisors)
+    if not (divisors > 0).all() or not divisors.isfinite().all():
+        message = f"{stored.path}: {DIVISORS}: expected numbers above 0"
+        raise ModelError(message)
+    return tuple(divisors.tolist())
+
+
+def end_token_ids(metadata: Fields) -> tuple[int, ...]:
+    """Return the tokens that end an answer: those that the metadata names, and known others."""
+    values = metadata.values
+    named = [
+        metadata.optional_integer(f"tokenizer.ggml.{name}_token_id", least=0)
+        for name in ("eos", "eot", "eom")
+    ]
+    tokens, kinds = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.token_type")
+    known = []
+    if isinstance(tokens, list) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
+        control = np.flatnonzero(kinds == _CONTROL).tolist()
+        known = [token_id for token_id in control if tokens[token_id] in _END_TEXTS]
+    ids = [token_id for token_id in named if token_id is not None]
+    return tuple(dict.fromkeys((*ids, *known)))
+
+
+def _vocab_size(header: GgufHeader, metadata: Fields) -> int:
+    embedding = header.tensors.get(f"{NAMES.embedding}.weight")
+    if embedding is not None:
+        return embedding.shape[0]
+    tokens = metadata.values.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, list) else 0
+
+
+class _Metadata:
+    """The values of one architecture."""
+
+    def __init__(self, header: GgufHeader, kind: str) -> None:
+        self.header = header
+        self.fields = Fields(header.path, header.metadata)
+        self.kind = kind
+
+    def per_layer(self, name: str) -> int:
+        """Read an integer that may be given for each layer, and must be the same for all."""
+        key = f"{self.kind}.{name}"
+        values = self.fields.values.get(key)
+        if isinstance(values, np.ndarray) and values.size:
+            if values.dtype.kind not in "iu" or (values != values[0]).any():
+                message = "one number for all layers"
+                Fields(self.header.path, {key: values.tolist()[:8]}).fail(key, message)
+            return Fields(self.header.path, {key: values[0].item()}).integer(key)
+        return self.fields.integer(key)
+
+    def head_dim(self, num_heads: int) -> int | None:
+        """Read the numbers of a head; None where they follow from the width."""
+        key, value = f"{self.kind}.attention.key_length", f"{self.kind}.attention.value_length"
+        head_dim = self.fields.optional_integer(key)
+        if self.fields.optional_integer(value) not in {head_dim, None}:
+            self.fields.fail(value, f"as {key}, {head_dim}")
+        rotated = self.fields.optional_integer(f"{self.kind}.rope.dimension_count")
+        hidden = self.fields.integer(f"{self.kind}.embedding_length")
+        if rotated is not None and rotated != (head_dim or hidden // num_heads):
+            self.fields.fail(f"{self.kind}.rope.dimension_count", "all numbers of a head")
+        return head_dim
+
+    def rope(self) -> Mapping[str, Any]:
+        """Read the position embedding."""
+        fields, at = self.fields, f"{self.kind}.rope."
+        theta = fields.number(f"{at}freq_base", default=10_000.0, positive=True)
+        kind = fields.choice(f"{at}scaling.type", {"none": 0, "linear": 0}, default="none")
+        if kind == "linear":
+            factor = fields.number(f"{at}scaling.factor", positive=True)
+            return {"rope_theta": theta, "rope_type": "linear", "factor": factor}
+        return {"rope_theta": theta, "rope_type": "default"}

@@ -1,0 +1,135 @@
+"""A tensor of an open file, of whatever format: read, and not mapped.
+
+A file that shrinks while it is read is an error then, not a signal that ends the process; and all
+weights are packed anew, so that mapped pages would only be read once.
+"""
+
+import os
+import stat
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Final, NoReturn
+
+import torch
+from torch import Tensor
+
+from chairlift import _core
+from chairlift.errors import ModelError
+from chairlift.model.fields import one_line
+
+Shape = tuple[int, ...]
+
+DTYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""Types of single numbers that a model may be stored in; others are `_core.BLOCK_TYPES`."""
+
+_BUFFER_BYTES: Final = 16 << 20
+"""Of a tensor that are converted at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of an open file, not read yet."""
+
+    path: Path
+    file: FileIO
+    name: str
+    shape: Shape
+    dtype: str
+    begin: int
+    """Where it begins in the file, in bytes."""
+    num_bytes: int
+    num_heads: int | None = None
+    """Of a matrix of queries or keys whose rows lie in the order of llama.cpp: the two numbers that
+    RoPE rotates together are neighbours, where `transformers` has them half a head apart."""
+
+    def read(self, out: Tensor) -> None:
+        """Read the values into a contiguous tensor of the same shape, and convert them.
+
+        Raises:
+            ModelError: The file has become shorter, or cannot be read.
+        """
+        if self.dtype in DTYPES:
+            self._read_numbers(out.view(-1))
+        else:
+            self._read_blocks(out.view(-1, self.shape[-1]))
+        if self.num_heads is not None:
+            out.copy_(self._reorder(out))
+
+    def blocks(self) -> Tensor:
+        """Read the blocks of a tensor of a block type as they are, uint8 `[rows, bytes of a row]`.
+
+        Raises:
+            ModelError: As `read`.
+        """
+        blocks = torch.empty(self.shape[0], self.num_bytes // self.shape[0], dtype=torch.uint8)
+        self._read_bytes(blocks.view(-1), self.begin)
+        return blocks if self.num_heads is None else self._reorder(blocks)
+
+    def _reorder(self, rows: Tensor) -> Tensor:
+        """Return the rows in the order of `transformers`."""
+        pairs = rows.view(self.num_heads or 1, -1, 2, *rows.shape[1:])
+        return pairs.transpose(1, 2).reshape(rows.shape)
+
+    def _read_numbers(self, out: Tensor) -> None:
+        stored = DTYPES[self.dtype]
+        if stored == out.dtype:
+            self._read_bytes(out, self.begin)
+            return
+        step = _BUFFER_BYTES // stored.itemsize
+        buffer = torch.empty(min(step, len(out)), dtype=stored)
+        for start in range(0, len(out), step):
+            part = out[start : start + step]
+            numbers = buffer[: len(part)]
+            self._read_bytes(numbers, self.begin + start * stored.itemsize)
+            part.copy_(numbers)
+
+    def _read_blocks(self, out: Tensor) -> None:
+        weights, num_bytes = _core.BLOCK_TYPES[self.dtype]
+        row_bytes = out.shape[1] // weights * num_bytes
+        step = max(1, _BUFFER_BYTES // (4 * out.shape[1]))
+        blocks = torch.empty(min(step, len(out)), row_bytes, dtype=torch.uint8)
+        numbers = torch.empty(len(blocks), out.shape[1])
+        for start in range(0, len(out), step):
+            part = out[start : start + step]
+            self._read_bytes(blocks[: len(part)].view(-1), self.begin + start * row_bytes)
+            _core.dequantize(blocks[: len(part)], self.dtype, numbers[: len(part)])
+            part.copy_(numbers[: len(part)])
+
+    def _read_bytes(self, numbers: Tensor, begin: int) -> None:
+        rest = numbers.view(torch.uint8).numpy().data
+        try:
+            self.file.seek(begin)
+            # A read may return less than was asked for; other threads run meanwhile.
+            while rest and (num_read := self.file.readinto(rest)):
+                rest = rest[num_read:]
+        except OSError as error:
+            self._fail(f"{self.name} cannot be read: {(error.strerror or 'error').lower()}")
+        if rest:
+            self._fail(f"it became shorter while {self.name} was read")
+
+    def _fail(self, problem: str) -> NoReturn:
+        message = f"{self.path}: {one_line(problem)}"
+        raise ModelError(message)
+
+
+def open_regular(path: Path, files: ExitStack) -> tuple[FileIO, int]:
+    """Open a file, which closes with `files`; return it and its size in bytes.
+
+    Raises:
+        ModelError: There is no such file, or it is something else.
+    """
+    try:
+        # Opening a pipe waits for its writer.
+        if not stat.S_ISREG(path.stat().st_mode):
+            message = f"{path}: not a regular file"
+            raise ModelError(message)
+        file = files.enter_context(FileIO(path, "rb"))
+        return file, os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        message = f"{path}: no such file"
+        raise ModelError(message) from None
+    except OSError as error:
+        message = f"{path}: {(error.strerror or 'cannot be read').lower()}"
+        raise ModelError(message) from error
