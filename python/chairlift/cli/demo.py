@@ -22,6 +22,7 @@ from chairlift.cli.picture_svg import render_svg
 from chairlift.cli.remote import answer_all
 from chairlift.config import Batching
 from chairlift.errors import ChairliftError, ServerError
+from chairlift.model.folder import DEMO, MODEL_HELP, check_model
 from chairlift.types import Chat, ChatMessage
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ WATCH_TIMEOUT_S = 10.0
 
 
 def demo(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEMO,
     *,
     rows: Annotated[int, typer.Option(help="Rows of the batch: few, so that requests wait.")] = 4,
     tokens: Annotated[int, typer.Option(help="Token budget of a step; cuts prompts.")] = 16,
@@ -55,10 +57,11 @@ def demo(
         "chairlift-demo.svg"
     ),
 ) -> None:
-    """Serve the demo model, stream seven prompts at once and draw which request had which row."""
+    """Serve a small model, stream seven prompts at once and draw which request had which row."""
+    check_model(model)
     console = Console()
     board = Board([text for text, _ in PROMPTS])
-    with _server(rows, tokens, batching) as (target, process):
+    with _server(model, rows, tokens, batching) as (target, process):
         cells = asyncio.run(_stream_prompts(console, target, process, board))
     console.print(board.answers())
     labels = {
@@ -78,12 +81,12 @@ def demo(
 
 @contextmanager
 def _server(
-    rows: int, tokens: int, batching: Batching
+    model: str, rows: int, tokens: int, batching: Batching
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run a server of the demo model in a process of its own; yield its address and the process."""
+    """Run a server in a process of its own; yield its address and the process."""
     with tempfile.TemporaryDirectory(prefix="chairlift-") as folder:
         target = f"unix:{folder}/demo.sock"
-        command = [sys.executable, "-m", "chairlift", "serve", "demo", "--listen", target]
+        command = [sys.executable, "-m", "chairlift", "serve", model, "--listen", target]
         command += ["--max-num-seqs", str(rows), "--max-num-batched-tokens", str(tokens)]
         command += ["--batching", batching.value, "--drain-grace", "0s"]
         # Settings of the user's own server do not apply to the demo.

@@ -8,7 +8,7 @@ from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.values import format_size
 from chairlift.errors import ChairliftError
-from chairlift.model.folder import check_model
+from chairlift.model.folder import MODEL_HELP, check_model
 
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
@@ -32,7 +32,7 @@ _WORDS: Final = {
 
 @engine_options(only=frozenset(SIZES))
 def plan(
-    model: Annotated[str, typer.Argument(help="demo, a folder or a Hugging Face id.")] = "demo",
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "demo",
     *,
     as_json: Json = False,
     settings: dict[str, Any],

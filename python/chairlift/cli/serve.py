@@ -15,7 +15,7 @@ from chairlift.cli.supervisor import Parent, run_supervised
 from chairlift.config import checked, engine_config
 from chairlift.errors import ChairliftError
 from chairlift.logs import LogConfig, configure, fields
-from chairlift.model.folder import check_model
+from chairlift.model.folder import MODEL_HELP, check_model
 from chairlift.server.config import ServerConfig
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def serve(
         typer.Argument(
             envvar="CHAIRLIFT_MODEL",
             show_envvar=False,
-            help="demo, a folder or a Hugging Face id.",
+            help=MODEL_HELP,
         ),
     ] = "demo",
     *,

@@ -50,7 +50,7 @@ class AsyncEngine:
         """Check the settings; `start` loads the model.
 
         Args:
-            model: `demo`, a local folder, or a Hugging Face id.
+            model: Its name, as `resolve_model` takes it.
             on_progress: Called with the bytes of weights that are read, on another thread.
             clock: Time in nanoseconds; tests bring their own.
             settings: Fields of `EngineConfig`.

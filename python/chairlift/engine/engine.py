@@ -67,7 +67,7 @@ class Engine:
         """Load a model.
 
         Args:
-            model: `demo`, a local folder, or a Hugging Face id.
+            model: Its name, as `resolve_model` takes it.
             on_progress: Called with the bytes of weights that are read, and those that there are.
             clock: Time in nanoseconds; tests bring their own.
             loader: Brings the model into memory; benchmarks and tests bring their own.

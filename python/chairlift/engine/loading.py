@@ -120,7 +120,7 @@ def load_model(
     """Read a model, and allocate its KV cache and the host memory for swapped blocks.
 
     Args:
-        model: `demo`, a local folder, or a Hugging Face id.
+        model: Its name, as `resolve_model` takes it.
         settings: Of the engine.
         on_progress: Called with the bytes of weights that are read, and all of them.
         accelerator: The GPU to use; None looks for one.
@@ -141,7 +141,8 @@ def load_model(
     place = choose_place(settings, config, accelerator)
     settings, backend = place.settings, place.backend
     if place.accelerator is not None:
-        config = replace(config, dtype=compute_dtype(settings, config))
+        # No kernel of a GPU reads the blocks of GGUF files: they are widened.
+        config = replace(config, dtype=compute_dtype(settings, config), block_types={})
         kv_dtype = backend.stored_dtype(config.dtype)
         kernels = ModelKernels(config.dtype, kv_dtype, config.spec.shape.head_dim)
         place.accelerator.load(kernels, _log_kernels)

@@ -5,6 +5,7 @@ change the result and is not supported is an error: a model either computes what
 computes or does not load.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -55,6 +56,12 @@ class ModelConfig:
     block_types: Mapping[str, str] = field(default_factory=dict, hash=False)
     """How the tensors are stored that linear layers keep as they are, by name: the blocks of a GGUF
     file. Empty where a dtype was chosen: then they are widened to that."""
+
+    @property
+    def stored_format(self) -> str | None:
+        """The type of block that most kept tensors have; None where none is kept."""
+        counts = Counter(self.block_types.values())
+        return counts.most_common(1)[0][0] if counts else None
 
     @classmethod
     def load(cls, model: Path, dtype: Dtype = Dtype.AUTO) -> "ModelConfig":

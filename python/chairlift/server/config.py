@@ -29,7 +29,7 @@ class ServerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = "demo"
-    """`demo`, a local folder, or a Hugging Face id."""
+    """Its name, as `resolve_model` takes it."""
     served_model_name: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
     """Names by which requests may call the model; None is the folder's name, or the id."""
     listen: str = "127.0.0.1:50051"
@@ -78,9 +78,11 @@ class ServerConfig(BaseModel):
         """Return the names by which requests may call the model, the canonical one first."""
         if self.served_model_name is not None:
             return self.served_model_name
-        folder = Path(self.model).expanduser()
+        path = Path(self.model).expanduser()
+        if path.is_file():
+            return (path.stem,)
         # Not resolved: a link keeps its name.
-        name = Path(os.path.normpath(folder.absolute())).name if folder.is_dir() else ""
+        name = Path(os.path.normpath(path.absolute())).name if path.is_dir() else ""
         return (name or self.model,)
 
 

@@ -35,7 +35,7 @@ async def load_engine(
     exits with `FAULT_EXIT`, and its supervisor starts another.
 
     Args:
-        model: `demo`, a local folder, or a Hugging Face id.
+        model: Its name, as `resolve_model` takes it.
         config: Settings of the engine.
         on_progress: Called on the thread with the bytes of the weights read so far and in total.
         watchdog: Watchdog of the server.

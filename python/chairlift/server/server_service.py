@@ -11,7 +11,7 @@ import grpc
 from google.protobuf import timestamp_pb2
 
 from chairlift import _core
-from chairlift.config import EngineConfig, KvCacheDtype
+from chairlift.config import EngineConfig, KvCacheDtype, Quantize
 from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from chairlift.engine.text_queue import MAX_MESSAGES
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
@@ -127,6 +127,8 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         engine = self._server.gate.engine().engine
         check_model(request.model, self._server.model_names)
         model, defaults = engine.model_config, engine.model_config.generation
+        quantize = self._config.quantize
+        stored = model.stored_format if quantize is Quantize.NONE else None
         dtype, kv_dtype = str(model.dtype).removeprefix("torch."), self._config.kv_cache_dtype
         return pb.GetModelInfoResponse(
             name=self._server.model_names[0],
@@ -146,7 +148,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
                 min_p=defaults.min_p or 0.0,
             ),
             has_chat_template=engine.tokenizer.has_chat_template,
-            quantization=self._config.quantize.value,
+            quantization=stored or quantize.value,
             kv_cache_dtype=dtype if kv_dtype is KvCacheDtype.AUTO else kv_dtype.value,
         )
 

@@ -11,7 +11,7 @@ from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import chat_workload
 from chairlift.cli.config_options import engine_options
 from chairlift.figures import summarize
-from chairlift.model.folder import check_model
+from chairlift.model.folder import MODEL_HELP, check_model
 
 POLICIES = ("static", "dynamic", "continuous")
 
@@ -23,7 +23,7 @@ POLICIES = ("static", "dynamic", "continuous")
     defaults={"max_num_seqs": 16},
 )
 def policies(
-    model: Annotated[str, typer.Argument(help="demo, a folder or a Hugging Face id.")] = "demo",
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "demo",
     *,
     requests: Annotated[int, typer.Option(help="How many.", min=1)] = 96,
     max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 192,
