@@ -11,7 +11,7 @@ from pathlib import Path
 from chairlift.choices import KvCacheDtype
 
 from benchmarks.peers.comparison import compare, put_between_marks, table
-from benchmarks.peers.environments import PeerError, install
+from benchmarks.peers.environments import PeerError, call, install
 from benchmarks.peers.model import make_model
 from benchmarks.peers.protocol import STEP_TOKENS
 from benchmarks.peers.workload import KINDS, write_workload
@@ -36,6 +36,8 @@ def main() -> None:
     if options.install_only:
         return
     model = options.model or made_model()
+    if options.gguf:
+        model = gguf_file(options.gguf, model, pythons)
     workload = options.workload or made_workload(model, options.requests, options.kind)
     comparisons = []
     for peer, python in pythons.items():
@@ -59,6 +61,10 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-peers", description=__doc__)
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(TITLES)}")
     parser.add_argument("--model", type=Path, help="folder; default: a random Llama of 336 M")
+    parser.add_argument(
+        "--gguf",
+        help="a file that both sides read, or the format that llama.cpp makes of the model",
+    )
     parser.add_argument("--workload", type=Path, help="as of `chairlift bench offline`")
     parser.add_argument("--kind", choices=KINDS, default="chat", help="of the made workload")
     parser.add_argument("--requests", type=int, default=48, help="of the made workload")
@@ -76,6 +82,10 @@ def read_options() -> argparse.Namespace:
         parser.error(f"unknown peer {', '.join(sorted(unknown))}: known are {', '.join(TITLES)}")
     if options.rounds < 1:
         parser.error("--rounds is at least 1")
+    if options.gguf:
+        if options.peers not in ([], ["llamacpp"]):
+            parser.error("--gguf: only llamacpp reads such a file")
+        options.peers = ["llamacpp"]
     able = WITH_QUANTIZED if options.dtype in QUANTIZED else [*WITH_QUANTIZED, "transformers"]
     if options.dtype in QUANTIZED and (unable := set(options.peers) - set(able)):
         parser.error(f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights")
@@ -101,23 +111,41 @@ def commands(
     """Return the commands of the two sides: one JSON line each."""
     threads = str(len(os.sched_getaffinity(0)))
     common: list[str | Path] = ["--dtype", options.dtype]
+    # Both read the weights of a GGUF file as they are stored.
+    own = [] if options.gguf else common
     is_quantized = options.dtype in QUANTIZED
     chairlift: list[str | Path] = [Path(sys.executable).with_name("chairlift")]
     chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
-    chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else common
+    chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else own
     chairlift += ["--kv-cache-dtype", options.kv_cache_dtype]
     chairlift += ["--max-num-batched-tokens", str(STEP_TOKENS)]
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
     converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
+    if options.gguf:
+        converted = model
     converted.parent.mkdir(exist_ok=True)
     command: list[str | Path] = [python, HERE / f"run_{peer}.py", model, workload, *common]
     command += ["--rows", str(options.rows), "--threads", threads, "--converted", converted]
     return chairlift, command
 
 
+def gguf_file(name: str, model: Path, pythons: dict[str, Path]) -> Path:
+    """Return a GGUF file, which llama.cpp makes of the model where only a format is named."""
+    if Path(name).is_file():
+        return Path(name).resolve()
+    converted = HOME / "converted" / f"{name}-{fingerprint(model)}.gguf"
+    if not converted.exists():
+        say(f"making {converted}")
+        converted.parent.mkdir(exist_ok=True)
+        command: list[str | Path] = [pythons["llamacpp"], HERE / "run_llamacpp.py", model]
+        command += [os.devnull, "--dtype", name, "--rows", "1", "--threads", "1"]
+        call([*command, "--converted", converted, "--convert-only"])
+    return converted
+
+
 def fingerprint(model: Path) -> str:
     """Return a name of a model and its files, which changes when a file does."""
-    files = sorted(path for path in model.iterdir() if path.is_file())
+    files = sorted(path for path in model.glob("*") if path.is_file()) or [model]
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr((str(model.resolve()), facts)).encode()).hexdigest()[:12]
 
@@ -135,7 +163,9 @@ def made_model() -> Path:
 
 def made_workload(model: Path, num_requests: int, kind: str) -> Path:
     """Return work for a model's vocabulary."""
-    vocab_size = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    from chairlift.model.config import ModelConfig
+
+    vocab_size = ModelConfig.load(model).spec.vocab_size
     path = HOME / f"workload-{kind}-{num_requests}-{vocab_size}.jsonl"
     write_workload(path, num_requests, vocab_size, kind)
     return path
@@ -146,11 +176,15 @@ def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
     entries = [json.loads(line) for line in workload.read_text(encoding="utf-8").splitlines()]
     num_prompt = sum(len(entry["prompt_token_ids"]) for entry in entries)
     num_output = sum(entry["max_tokens"] for entry in entries)
-    name = "random Llama of 336 M parameters" if options.model is None else model.name
+    name = model.name if options.model else "random Llama of 336 M parameters"
+    stored = options.dtype
+    if options.gguf:
+        stored = options.gguf if not Path(options.gguf).is_file() else "the file's format"
+        name = name if stored == options.gguf else model.name
     kept = options.kv_cache_dtype
     keys = "" if kept == "auto" else f" (Chairlift's keys and values in {kept})"
     return (
-        f"{name} in {options.dtype}{keys}, {len(entries)} requests ({num_prompt:,} prompt and "
+        f"{name} in {stored}{keys}, {len(entries)} requests ({num_prompt:,} prompt and "
         f"{num_output:,} output tokens), {options.rows} rows, {cpu()}; medians of "
         f"{options.rounds} rounds, the range of the ratio in brackets."
     )

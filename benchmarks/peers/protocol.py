@@ -17,12 +17,14 @@ class Job:
     work: list[tuple[list[int], int]]
     """Prompt token ids and the length of the answer, greedy, end-of-sequence ignored."""
     dtype: str
-    """Of the weights: float32, bfloat16, int8 or int4."""
+    """Of the weights: float32, bfloat16, int8, int4, or a format of llama.cpp."""
     rows: int
     """Requests that may run at once."""
     threads: int
     converted: Path
     """Where the peer keeps the model in its own format between runs; may not exist yet."""
+    convert_only: bool
+    """Make that file, and measure nothing."""
 
     @property
     def warm_up(self) -> list[tuple[list[int], int]]:
@@ -35,10 +37,11 @@ def read_job() -> Job:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("workload", type=Path)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "int8", "int4"), required=True)
+    parser.add_argument("--dtype", required=True)
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--converted", type=Path, required=True)
+    parser.add_argument("--convert-only", action="store_true")
     options = vars(parser.parse_args())
     lines = options.pop("workload").read_text(encoding="utf-8").splitlines()
     entries = [json.loads(line) for line in lines]

@@ -14,20 +14,20 @@ from protocol import Job, print_result, read_job
 
 HOME = Path(sys.prefix)
 START_TIMEOUT_S = 120
-OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", "int4": "bf16"}
-"""What its converter writes; a second tool makes four bits of it."""
+OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}
+"""What its converter writes; a second tool makes other formats of bfloat16."""
 
 
 def convert(job: Job) -> None:
-    """Write a GGUF file of the checkpoint: Q8_0 for int8, Q4_0 for int4."""
+    """Write a GGUF file of the checkpoint: Q8_0 for int8, Q4_0 for int4, else the format named."""
     partial = job.converted.with_name(job.converted.name + ".partial")
     script = HOME / "llama.cpp" / "convert_hf_to_gguf.py"
-    call(
-        [sys.executable, script, "--outtype", OUTTYPES[job.dtype], "--outfile", partial, job.model]
-    )
-    if job.dtype == "int4":
+    outtype = OUTTYPES.get(job.dtype, "bf16")
+    call([sys.executable, script, "--outtype", outtype, "--outfile", partial, job.model])
+    if job.dtype not in OUTTYPES:
+        to = "Q4_0" if job.dtype == "int4" else job.dtype
         whole = partial.rename(partial.with_name(partial.name + ".bf16"))
-        call([HOME / "build" / "bin" / "llama-quantize", whole, partial, "Q4_0"])
+        call([HOME / "build" / "bin" / "llama-quantize", whole, partial, to])
         whole.unlink()
     partial.rename(job.converted)
 
@@ -96,6 +96,8 @@ def main() -> None:
     job = read_job()
     if not job.converted.exists():
         convert(job)
+    if job.convert_only:
+        return
     process, address = start(job)
     try:
         run(address, job.warm_up)

@@ -16,7 +16,12 @@ def _documents(rng: random.Random) -> tuple[int, int]:
     return rng.randint(100, 900), rng.randint(8, 64)
 
 
-KINDS = {"chat": _chat, "documents": _documents}
+def _prompt(_: random.Random) -> tuple[int, int]:
+    """A prompt of 2,000 tokens, and the first token after it."""
+    return 2_000, 1
+
+
+KINDS = {"chat": _chat, "documents": _documents, "prompt": _prompt}
 """Laws of the tokens of a prompt and of its answer."""
 
 
