@@ -8,7 +8,7 @@ and shows differences that are too small for a perplexity.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -98,7 +98,7 @@ class ModelFormat:
         """Return the place with the settings of one sequence of `window` tokens."""
         changes = {"max_num_batched_tokens": window, "max_model_len": window}
         settings = self.place.settings.model_copy(update=changes)
-        return Place(settings, self.place.backend, self.place.accelerator)
+        return replace(self.place, settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,6 @@ def check_formats(
     Args:
         formats: The model, and the reference if there is one.
         window: Tokens of a window; None is 512, or the context of the models where it is shorter.
-        memory: Bytes this process may use; None asks the system.
         memory: Bytes this process may use; None asks the system.
 
     Raises:
