@@ -19,6 +19,17 @@ from tests.cli.conftest import Run
         ("serve a b", "got unexpected extra argument(s) (b)"),
         ("replay", "missing argument 'trace'"),
         ("bench offline", "missing option '--workload'"),
+        ("bench quality", "missing option '--text'"),
+        ("bench quality --text /nope", "--text: /nope: no such file or directory"),
+        ("bench quality --text /dev/zero", "--text: /dev/zero: not a regular file"),
+        (
+            "bench quality --text /nope --against-dtype bfloat16",
+            "--against-dtype: expected only with --against, got 'bfloat16'",
+        ),
+        (
+            "bench quality --text /nope --against-quantize int8",
+            "--against-quantize: expected only with --against, got 'int8'",
+        ),
         (
             "serve --batching foo",
             "--batching: 'foo' is not one of 'continuous', 'dynamic', 'static'",

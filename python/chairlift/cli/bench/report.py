@@ -12,10 +12,12 @@ from chairlift.cli.bench.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, nothing else.")]
 Result = Mapping[str, str | int | float]
+SparseResult = Mapping[str, str | int | float | None]
+"""None where a result has no such figure: null in JSON, an empty cell in a table."""
 
 
 def report(
-    results: Iterable[Result],
+    results: Iterable[SparseResult],
     *,
     title: str,
     as_json: bool,
@@ -37,7 +39,7 @@ def report(
         _print_table(rows, title, by_row=by_row)
 
 
-def _written(result: Result, *, as_json: bool) -> Result:
+def _written(result: SparseResult, *, as_json: bool) -> SparseResult:
     """Return the result; write it at once as JSON if asked for."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
@@ -45,7 +47,7 @@ def _written(result: Result, *, as_json: bool) -> Result:
     return result
 
 
-def _print_table(rows: list[Result], title: str, *, by_row: bool) -> None:
+def _print_table(rows: list[SparseResult], title: str, *, by_row: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -66,8 +68,10 @@ def _print_table(rows: list[Result], title: str, *, by_row: bool) -> None:
     console.print(table)
 
 
-def format_value(key: str, value: str | float) -> str:
-    """Return a figure with three significant digits and its unit."""
+def format_value(key: str, value: str | float | None) -> str:
+    """Return a figure with three significant digits and its unit, a perplexity with five."""
+    if value is None:
+        return ""
     if isinstance(value, str | int):
         return str(value)
     if key.endswith("_per_s"):
@@ -76,6 +80,8 @@ def format_value(key: str, value: str | float) -> str:
         for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
             if value * factor >= 1 or unit == "µs":
                 return f"{value * factor:#.3g}".rstrip(".") + f" {unit}"
-    if key.endswith(("utilization", "waste")):
+    if key.endswith(("utilization", "waste", "agreement")):
         return f"{value:.1%}"
+    if key == "perplexity":
+        return f"{value:.5g}"
     return f"{value:.3g}"
