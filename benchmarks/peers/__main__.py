@@ -35,9 +35,12 @@ def main() -> None:
     pythons = install_all(options.peers)
     if options.install_only:
         return
-    model = options.model or made_model()
-    if options.gguf:
-        model = gguf_file(options.gguf, model, pythons)
+    if options.gguf and Path(options.gguf).is_file():
+        model = Path(options.gguf).resolve()
+    else:
+        model = options.model or made_model()
+        if options.gguf:
+            model = gguf_file(options.gguf, model, pythons)
     workload = options.workload or made_workload(model, options.requests, options.kind)
     comparisons = []
     for peer, python in pythons.items():
@@ -130,9 +133,7 @@ def commands(
 
 
 def gguf_file(name: str, model: Path, pythons: dict[str, Path]) -> Path:
-    """Return a GGUF file, which llama.cpp makes of the model where only a format is named."""
-    if Path(name).is_file():
-        return Path(name).resolve()
+    """Return the GGUF file in a format that llama.cpp makes of the model."""
     converted = HOME / "converted" / f"{name}-{fingerprint(model)}.gguf"
     if not converted.exists():
         say(f"making {converted}")

@@ -12,8 +12,9 @@ from chairlift.errors import ModelError
 from chairlift.model.fields import either, one_line, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import DIVISORS, open_gguf
+from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.safetensors import open_file
-from chairlift.model.stored import DTYPES, Shape, StoredTensor
+from chairlift.model.stored import DTYPES, Shape, StoredTensor, WeightTensor
 
 # Constants that old checkpoints carry; they follow from the configuration.
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")
@@ -25,11 +26,16 @@ class Checkpoint:
 
     source: Path
     """The file that lists them, for messages."""
-    tensors: Mapping[str, StoredTensor]
+    tensors: Mapping[str, WeightTensor]
 
     @classmethod
-    def open(cls, model: Path, files: ExitStack) -> "Checkpoint":
+    def open(cls, model: Path, files: ExitStack, scheme: Scheme | None = None) -> "Checkpoint":
         """Open the files of a model folder, or a GGUF file; they close with `files`.
+
+        Args:
+            model: The folder or file.
+            files: Takes the open files.
+            scheme: How layers are quantized, where config.json says so.
 
         Raises:
             ModelError: A file is missing, truncated or corrupt.
@@ -41,13 +47,14 @@ class Checkpoint:
         index = folder / "model.safetensors.index.json"
         single = folder / "model.safetensors"
         if single.exists() or not index.exists():
-            return cls(single, _open(single, files))
+            return cls(single, _layers(_open(single, files), scheme))
         weight_map = _read_index(index)
         shards = {shard: _open(folder / shard, files) for shard in sorted(set(weight_map.values()))}
         for name, shard in weight_map.items():
             if name not in shards[shard]:
                 _fail(folder / shard, name, f"missing, though {index.name} says that it is here")
-        return cls(index, {name: shards[shard][name] for name, shard in weight_map.items()})
+        stored = {name: shards[shard][name] for name, shard in weight_map.items()}
+        return cls(index, _layers(stored, scheme))
 
     @property
     def num_bytes(self) -> int:
@@ -65,6 +72,12 @@ class Checkpoint:
             _fail(path, unexpected[0], f"not a tensor of this model{_and_more(unexpected)}")
         for name, tensor in self.tensors.items():
             _check(tensor, shapes[name])
+
+
+def _layers(
+    stored: Mapping[str, StoredTensor], scheme: Scheme | None
+) -> Mapping[str, WeightTensor]:
+    return stored if scheme is None else scheme.tensors(stored)
 
 
 def _open(path: Path, files: ExitStack) -> dict[str, StoredTensor]:
@@ -91,11 +104,12 @@ def _is_file_name(name: str) -> bool:
     return Path(name).name == name and name not in {"", ".."} and "\0" not in name
 
 
-def _check(tensor: StoredTensor, shape: Shape) -> None:
+def _check(tensor: WeightTensor, shape: Shape) -> None:
     if tensor.shape != shape:
         problem = f"expected shape {list(shape)}, got {list(tensor.shape)}"
         _fail(tensor.path, tensor.name, problem)
-    if tensor.dtype not in DTYPES and tensor.dtype not in _core.BLOCK_TYPES:
+    is_single = isinstance(tensor, StoredTensor)
+    if is_single and tensor.dtype not in DTYPES and tensor.dtype not in _core.BLOCK_TYPES:
         problem = f"expected type {either(DTYPES)}, got {one_line(tensor.dtype)}"
         _fail(tensor.path, tensor.name, problem)
 

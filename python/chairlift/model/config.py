@@ -13,14 +13,17 @@ from pathlib import Path
 
 import torch
 
+from chairlift import _core
 from chairlift.choices import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
+from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.families import FAMILIES, Family
 from chairlift.model.fields import Fields, either, optional_json, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import NAMES, read_config, read_divisors
 from chairlift.model.gguf.reader import GgufHeader
+from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.spec import DividedScaling, ModelSpec, with_rope_scaling
 from chairlift.model.stored import DTYPES
 from chairlift.model.tensors import CheckpointNames
@@ -54,12 +57,16 @@ class ModelConfig:
     bos_token_id: int | None = None
     generation: GenerationDefaults = GenerationDefaults()
     block_types: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """How the tensors are stored that linear layers keep as they are, by name: the blocks of a GGUF
-    file. Empty where a dtype was chosen: then they are widened to that."""
+    """The blocks of tensors that linear layers keep as they are stored, by name: of a GGUF file, or
+    of a quantized checkpoint. Empty where a dtype was chosen: then they are widened to that."""
+    scheme: Scheme | None = None
+    """How the checkpoint says that its layers are quantized; None for a GGUF file."""
 
     @property
     def stored_format(self) -> str | None:
-        """The type of block that most kept tensors have; None where none is kept."""
+        """The method, or the type of block that most kept tensors have; None where none is kept."""
+        if self.scheme is not None and self.block_types:
+            return self.scheme.method
         counts = Counter(self.block_types.values())
         return counts.most_common(1)[0][0] if counts else None
 
@@ -78,7 +85,9 @@ class ModelConfig:
         if is_gguf(model):
             return _load_gguf(model, dtype)
         name, family, fields = _read_family(model / "config.json")
-        _refuse_unsupported(fields)
+        if fields.values.get("hidden_act", "silu") != "silu":
+            fields.fail("hidden_act", "silu")
+        scheme = Scheme.read(fields)
         path = model / "generation_config.json"
         generation = Fields(path, optional_json(path))
         return cls(
@@ -95,6 +104,8 @@ class ModelConfig:
                 top_p=generation.optional_number("top_p", positive=True, most=1.0),
                 min_p=generation.optional_number("min_p", most=1.0),
             ),
+            block_types=_kept_blocks(model, scheme, dtype),
+            scheme=scheme,
         )
 
 
@@ -146,11 +157,13 @@ def _read_family(path: Path) -> tuple[str, Family, Fields]:
     return name, family, fields.with_defaults(family.defaults)
 
 
-def _refuse_unsupported(fields: Fields) -> None:
-    if fields.values.get("quantization_config") is not None:
-        fields.fail("quantization_config", "absent: load the unquantized checkpoint")
-    if fields.values.get("hidden_act", "silu") != "silu":
-        fields.fail("hidden_act", "silu")
+def _kept_blocks(folder: Path, scheme: Scheme | None, dtype: Dtype) -> Mapping[str, str]:
+    """Return the block types of a quantized checkpoint's tensors."""
+    if scheme is None or dtype is not Dtype.AUTO:
+        return {}
+    with ExitStack() as files:
+        tensors = Checkpoint.open(folder, files, scheme).tensors
+    return {n: tensor.dtype for n, tensor in tensors.items() if tensor.dtype in _core.BLOCK_TYPES}
 
 
 _DTYPES = {

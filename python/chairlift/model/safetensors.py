@@ -15,7 +15,7 @@ from typing import Final, NoReturn, TypeGuard
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import one_line, parse_json
-from chairlift.model.stored import DTYPES, StoredTensor, open_regular
+from chairlift.model.stored import ITEM_BYTES, StoredTensor, open_regular
 
 _HEADER_BYTES: Final = 32 << 20
 """Of the longest header that is read; those of large models take one or two megabytes."""
@@ -67,7 +67,7 @@ def _stored(path: Path, file: FileIO, name: str, data: int, entry: object) -> St
     begin, end = offsets if len(offsets) == 2 else (0, -1)
     if end < begin:
         _fail(path, f"{name}: expected data_offsets [begin, end]")
-    if dtype in DTYPES and prod(shape) * DTYPES[dtype].itemsize != end - begin:
+    if dtype in ITEM_BYTES and prod(shape) * ITEM_BYTES[dtype] != end - begin:
         _fail(path, f"{name}: {end - begin} bytes are not those of its shape")
     return StoredTensor(path, file, name, tuple(shape), dtype, data + begin, end - begin)
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -24,8 +24,47 @@ Shape = tuple[int, ...]
 DTYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Types of single numbers that a model may be stored in; others are `_core.BLOCK_TYPES`."""
 
+_NUMBERS: Final = {
+    **DTYPES,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
+"""What can be read as it is; integers and eight-bit floats are parts of quantized layers."""
+ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in _NUMBERS.items()}
 _BUFFER_BYTES: Final = 16 << 20
 """Of a tensor that are converted at a time."""
+
+
+class WeightTensor(Protocol):
+    """A tensor of a checkpoint, not read yet, whatever it is stored as."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def name(self) -> str:
+        """In the checkpoint."""
+
+    @property
+    def shape(self) -> Shape:
+        """Of the values."""
+
+    @property
+    def dtype(self) -> str:
+        """A name in `DTYPES` or in `_core.BLOCK_TYPES`, or another that is widened."""
+
+    @property
+    def num_bytes(self) -> int:
+        """In the file."""
+
+    def read(self, out: Tensor) -> None:
+        """Read the values into a contiguous tensor of the same shape, and convert them."""
+
+    def blocks(self) -> Tensor:
+        """Read a tensor of a block type as blocks, uint8 `[rows, bytes of a row]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +105,18 @@ class StoredTensor:
         blocks = torch.empty(self.shape[0], self.num_bytes // self.shape[0], dtype=torch.uint8)
         self._read_bytes(blocks.view(-1), self.begin)
         return blocks if self.num_heads is None else self._reorder(blocks)
+
+    def numbers(self) -> Tensor:
+        """Read single numbers as they are stored.
+
+        Raises:
+            ModelError: As `read`, or they are not single numbers.
+        """
+        if self.dtype not in _NUMBERS:
+            self._fail(f"{self.name}: {self.dtype} is not supported here")
+        numbers = torch.empty(self.shape, dtype=_NUMBERS[self.dtype])
+        self._read_bytes(numbers.view(-1), self.begin)
+        return numbers
 
     def _reorder(self, rows: Tensor) -> Tensor:
         """Return the rows in the order of `transformers`."""

@@ -2,7 +2,7 @@
 
 All names, shapes and types are checked before the first tensor is read, so that a wrong checkpoint
 fails at once. Tensors are packed one after another, so that memory holds about one copy. Blocks of
-GGUF files are packed as they are, without a change of their values.
+GGUF files, and groups of quantized checkpoints, are packed without a change of their values.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.rope import table_bytes
 from chairlift.model.spec import ModelSpec
-from chairlift.model.stored import StoredTensor
+from chairlift.model.stored import WeightTensor
 from chairlift.model.tensors import LayerTensors, LinearTensors, ModelTensors, NormTensor
 
 
@@ -132,7 +132,7 @@ def load_weights(
     tensors = ModelTensors.of(config.spec, config.names)
     head_name = f"{config.names.head}.weight"
     with ExitStack() as files:
-        checkpoint = Checkpoint.open(model, files)
+        checkpoint = Checkpoint.open(model, files, config.scheme)
         is_tied = config.spec.head.is_tied
         checkpoint.check(tensors.shapes(), optional={head_name} if is_tied else ())
         reader = _Reader(
@@ -277,7 +277,7 @@ class _Reader:
         self._advance(stored)
         return joined
 
-    def _advance(self, stored: Iterable[StoredTensor]) -> None:
+    def _advance(self, stored: Iterable[WeightTensor]) -> None:
         """Report tensors as read; one that is read twice counts once."""
         self.done = min(self.total, self.done + sum(tensor.num_bytes for tensor in stored))
         if self.on_progress is not None:

@@ -97,6 +97,7 @@ _TENSOR_TYPES: Final = {
 }
 """Names by number, also of types that are not supported, for messages."""
 
+_BLOCKS: Final = [name for name in _core.BLOCK_TYPES if name in _TENSOR_TYPES.values()]
 _SPLIT: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -228,10 +229,10 @@ def _tensor(cursor: "_Cursor", file: FileIO, alignment: int) -> StoredTensor:
     dtype = _TENSOR_TYPES.get(kind, f"type {kind}")
     if dtype in DTYPES:
         weights, num_bytes = 1, DTYPES[dtype].itemsize
-    elif dtype in _core.BLOCK_TYPES:
+    elif dtype in _BLOCKS:
         weights, num_bytes = _core.BLOCK_TYPES[dtype]
     else:
-        known = ", ".join((*DTYPES, *_core.BLOCK_TYPES))
+        known = ", ".join((*DTYPES, *_BLOCKS))
         cursor.fail(f"{name}: {dtype} is not supported, expected one of {known}", whole=True)
     if sizes[0] % weights:
         cursor.fail(f"{name}: rows of {sizes[0]}, expected a multiple of {weights} for {dtype}")

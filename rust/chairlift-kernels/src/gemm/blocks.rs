@@ -1,6 +1,6 @@
-//! Weights in the blocks of GGUF files, of 32 or 256 neighbours along `k`.
+//! Weights in blocks of 32 or 256 neighbours along `k`: those of GGUF files, and two that others are rewritten to.
 //!
-//! The layouts are those of `ggml-quants` (llama.cpp). A block is decoded to groups of 32 codes with scales and
+//! The layouts of the former are those of `ggml-quants` (llama.cpp). A block is decoded to groups of 32 codes with scales and
 //! minima that are exactly those of the file: products of its half-precision factors and small integers fit
 //! `f32`.
 
@@ -34,11 +34,15 @@ pub enum BlockType {
     Q5K,
     /// 256 of six bits, scales per 16.
     Q6K,
+    /// 32 of four bits, a scale and a minimum in f32: what AWQ, GPTQ and others are rewritten to.
+    Affine4,
+    /// The same of eight bits.
+    Affine8,
 }
 
 impl BlockType {
-    /// The names that GGUF gives them.
-    pub const NAMES: [(&'static str, Self); 8] = [
+    /// Their names, for the most part those of GGUF.
+    pub const NAMES: [(&'static str, Self); 10] = [
         ("Q8_0", Self::Q8_0),
         ("Q4_0", Self::Q4_0),
         ("Q4_1", Self::Q4_1),
@@ -47,6 +51,8 @@ impl BlockType {
         ("Q4_K", Self::Q4K),
         ("Q5_K", Self::Q5K),
         ("Q6_K", Self::Q6K),
+        ("AFFINE4", Self::Affine4),
+        ("AFFINE8", Self::Affine8),
     ];
 
     /// Weights and bytes of a block.
@@ -60,6 +66,8 @@ impl BlockType {
             Self::Q4K => (256, 144),
             Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
+            Self::Affine4 => (32, 24),
+            Self::Affine8 => (32, 40),
         }
     }
 
@@ -69,8 +77,8 @@ impl BlockType {
             Self::Q8_0 | Self::Q5_0 => WeightFormat::Int8,
             Self::Q4_0 => WeightFormat::Int4,
             Self::Q4_1 => WeightFormat::Int4Min,
-            Self::Q4K => WeightFormat::Int4MinWide,
-            Self::Q5_1 | Self::Q5K => WeightFormat::Int8MinWide,
+            Self::Q4K | Self::Affine4 => WeightFormat::Int4MinWide,
+            Self::Q5_1 | Self::Q5K | Self::Affine8 => WeightFormat::Int8MinWide,
             Self::Q6K => WeightFormat::Int8HalvesWide,
         }
     }
@@ -156,6 +164,8 @@ impl GroupSource for BlockRows<'_> {
                 half_byte(&block[48..], part, k) | (block[16 + k] >> part & 1) << 4
             }),
             BlockType::Q6K => q6_k(block, part),
+            BlockType::Affine4 => affine_wide(block, |k| nibble(&block[8..], k)),
+            BlockType::Affine8 => affine_wide(block, |k| block[8 + k]),
         }
     }
 }
@@ -182,6 +192,17 @@ fn affine(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
     Group {
         min: number(&block[2..]),
         ..scaled(block, code)
+    }
+}
+
+/// A block that begins with its scale and minimum in single precision.
+fn affine_wide(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
+    let number =
+        |at: usize| f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    Group {
+        codes: codes(code),
+        scales: [number(0); 2],
+        min: number(4),
     }
 }
 

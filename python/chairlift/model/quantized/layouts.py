@@ -1,0 +1,109 @@
+"""How AWQ, GPTQ and compressed-tensors lay codes out, and how they are read.
+
+Codes of four (eight) bits are packed into 32-bit integers, eight (four) to one, the first in the
+lowest bits. K are the inputs of a layer, N its outputs, G its groups along K.
+
+```text
+GPTQ                qweight [K / 8, N], qzeros [G, N / 8], scales [G, N], g_idx [K]
+AWQ                 qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]; eight outputs in the order
+                    0 2 4 6 1 3 5 7
+compressed-tensors  weight_packed [N, K / 8], weight_zero_point [N / 8, G], weight_scale [N, G]; or
+                    weight [N, K] of signed bytes, weight_zero_point and weight_scale [N, 1]
+```
+
+Sources: the packers of AutoGPTQ, AutoAWQ and compressed-tensors.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from chairlift.errors import ModelError
+from chairlift.model.quantized.groups import Groups
+from chairlift.model.stored import StoredTensor
+
+Parts = Mapping[str, StoredTensor]
+"""The tensors of a layer, by the last part of their names."""
+
+_AWQ_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Where each of eight outputs lies in an integer."""
+
+
+def unpack(packed: Tensor, bits: int, dim: int) -> Tensor:
+    """Return the codes of packed integers, uint8, as many times longer in `dim`."""
+    count = 32 // bits
+    shifts = torch.arange(count, dtype=torch.int32) * bits
+    shifts = shifts.view(-1, *[1] * (packed.ndim - dim - 1))
+    codes = (packed.unsqueeze(dim + 1) >> shifts & ((1 << bits) - 1)).to(torch.uint8)
+    return codes.flatten(dim, dim + 1)
+
+
+def read_gptq(parts: Parts, bits: int, *, is_symmetric: bool, stores_zero_less_one: bool) -> Groups:
+    """Read a layer of GPTQ.
+
+    Raises:
+        ModelError: Its groups are not neighbours (`desc_act`), or its zero points are not those of
+            a symmetric layer.
+    """
+    if "g_idx" in parts:
+        index = parts["g_idx"].numbers().long()
+        length = len(index) // parts["scales"].shape[0]
+        if not torch.equal(index, torch.arange(len(index)) // length):
+            _fail(parts["g_idx"], "groups of neighbours: desc_act with reordered inputs is refused")
+    codes = unpack(parts["qweight"].numbers(), bits, 0).T.contiguous()
+    scales = parts["scales"].numbers().float().T.contiguous()
+    zeros = unpack(parts["qzeros"].numbers(), bits, 1).T.contiguous()
+    if stores_zero_less_one:
+        zeros = zeros + 1 & ((1 << bits) - 1)
+    if not is_symmetric:
+        return Groups(codes, scales, zeros.float())
+    if (zeros != 1 << bits - 1).any():
+        _fail(parts["qzeros"], f"zero points of {1 << bits - 1}, as quantization_config.sym says")
+    return Groups(codes, scales, None)
+
+
+def read_awq(parts: Parts) -> Groups:
+    """Read a layer of AWQ, of four bits."""
+
+    def outputs(packed: Tensor) -> Tensor:
+        codes = unpack(packed, 4, 1)
+        return codes.view(len(codes), -1, 8)[..., _AWQ_PLACES].flatten(1).T.contiguous()
+
+    return Groups(
+        outputs(parts["qweight"].numbers()),
+        parts["scales"].numbers().float().T.contiguous(),
+        outputs(parts["qzeros"].numbers()).float(),
+    )
+
+
+def read_compressed(parts: Parts, bits: int) -> Groups:
+    """Read a layer of compressed-tensors, packed or of signed bytes.
+
+    Raises:
+        ModelError: Its groups are not neighbours (`actorder`).
+    """
+    scales = parts["weight_scale"].numbers().float()
+    zeros = parts.get("weight_zero_point")
+    if "weight_packed" not in parts:
+        codes = (parts["weight"].numbers() ^ -128).view(torch.uint8)
+        scales = scales.view(-1, 1).expand(len(codes), 1)
+        offset = None if zeros is None else (zeros.numbers().float() + 128).view(-1, 1)
+        return Groups(codes, scales, None if offset is None else offset.expand(len(codes), 1))
+    rows, columns = parts["weight_shape"].numbers().tolist()
+    codes = unpack(parts["weight_packed"].numbers(), bits, 1)[:, :columns].contiguous()
+    scales = scales.view(rows, -1)
+    if "weight_g_idx" in parts:
+        index = parts["weight_g_idx"].numbers().long()
+        if not torch.equal(index, torch.arange(columns) // (columns // scales.shape[1])):
+            _fail(parts["weight_g_idx"], "groups of neighbours: actorder is refused")
+    if zeros is None:
+        return Groups(codes, scales, None)
+    stored = unpack(zeros.numbers(), bits, 0)[:rows]
+    return Groups(codes, scales, stored.float().view(rows, -1))
+
+
+def _fail(tensor: StoredTensor, expected: str) -> None:
+    message = f"{tensor.path}: {tensor.name}: expected {expected}"
+    raise ModelError(message)
