@@ -752,7 +752,7 @@ class Linear:
     def forward(self, x: Tensor, out: Tensor) -> None:
         """Computes `out` `[T, out_features]` from `x` `[T, in_features]`; its rows may be strided.
 
-        `out` may be float32 where `x` is bfloat16 (logits). A quantized layer takes both dtypes.
+        `x` and `out` may each be float32 or bfloat16; those of a float32 layer are float32.
         """
 
 def dequantize(blocks: Tensor, block_type: str, out: Tensor) -> None:

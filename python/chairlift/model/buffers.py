@@ -9,9 +9,12 @@ from chairlift.attention.backend import Projections
 from chairlift.kernels import Kernels
 from chairlift.model.spec import ModelSpec
 
+_NUM_STREAM = 3
+"""Buffers of the residual stream, which come first."""
+
 
 class BufferWidths(NamedTuple):
-    """Numbers per token of each buffer, all in the model's dtype."""
+    """Numbers per token of each buffer: of the residual stream, then inside the layers."""
 
     x: int
     normed: int
@@ -36,9 +39,16 @@ class BufferWidths(NamedTuple):
             gated=inner,
         )
 
-    def num_bytes(self, num_tokens: int, dtype: torch.dtype) -> int:
-        """Return the bytes of the buffers of so many tokens."""
-        return num_tokens * sum(self) * dtype.itemsize
+    def num_bytes(self, num_tokens: int, dtype: torch.dtype, stream_dtype: torch.dtype) -> int:
+        """Return the bytes of the buffers of so many tokens.
+
+        Args:
+            num_tokens: Of the largest step.
+            dtype: Of the layers' inner values.
+            stream_dtype: Of the residual stream and its norm.
+        """
+        stream, inner = sum(self[:_NUM_STREAM]), sum(self[_NUM_STREAM:])
+        return num_tokens * (stream * stream_dtype.itemsize + inner * dtype.itemsize)
 
 
 class Buffers(NamedTuple):
@@ -63,12 +73,26 @@ class Buffers(NamedTuple):
 
     @classmethod
     def empty(
-        cls, spec: ModelSpec, num_tokens: int, dtype: torch.dtype, device: torch.device
+        cls,
+        spec: ModelSpec,
+        num_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        stream_dtype: torch.dtype | None = None,
     ) -> "Buffers":
-        """Allocate the buffers of so many tokens."""
+        """Allocate the buffers of so many tokens.
+
+        Args:
+            spec: The model.
+            num_tokens: Of the largest step.
+            dtype: Of the layers' inner values.
+            device: Where they are.
+            stream_dtype: Of the residual stream and its norm; None is the same.
+        """
+        dtypes = [stream_dtype or dtype] * _NUM_STREAM + [dtype] * len(BufferWidths._fields)
         x, normed, update, qkv, attended, gate_up, gated = (
-            torch.empty(num_tokens, width, dtype=dtype, device=device)
-            for width in BufferWidths.of(spec)
+            torch.empty(num_tokens, width, dtype=kind, device=device)
+            for width, kind in zip(BufferWidths.of(spec), dtypes, strict=False)
         )
         _, _, heads, kv_heads, head_dim = spec.shape
         return cls(

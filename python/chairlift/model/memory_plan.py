@@ -10,6 +10,8 @@ swap          blocks of preempted requests, in host memory also where the model 
 
 from dataclasses import dataclass
 
+import torch
+
 from chairlift.attention.backend import AttentionBackend
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
@@ -18,7 +20,7 @@ from chairlift.machine import memory_limit
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
-from chairlift.model.weights import weight_bytes
+from chairlift.model.weights import stream_dtype, weight_bytes
 
 _FLOAT32 = 4
 _DEDICATED_FRACTION = 0.9
@@ -99,7 +101,8 @@ def plan_memory(
             memory for swapped blocks none.
     """
     weights = weight_bytes(model, settings.quantize, backend.kernels)
-    activation_bytes = _activation_bytes(settings, model)
+    stream = stream_dtype(model, settings.quantize, backend.kernels)
+    activation_bytes = _activation_bytes(settings, model, stream)
     if is_dedicated and memory is not None:
         left = max(0, int(memory * _DEDICATED_FRACTION) - weights - activation_bytes)
         num_blocks = plan_blocks(settings, model, backend, left, fraction=1.0)
@@ -120,8 +123,8 @@ def plan_memory(
     )
 
 
-def _activation_bytes(settings: EngineConfig, model: ModelConfig) -> int:
+def _activation_bytes(settings: EngineConfig, model: ModelConfig, stream: torch.dtype) -> int:
     num_tokens = settings.max_num_batched_tokens
     num_rows = min(settings.max_num_seqs, num_tokens)
     logits = num_rows * model.spec.vocab_size * _FLOAT32
-    return BufferWidths.of(model.spec).num_bytes(num_tokens, model.dtype) + logits
+    return BufferWidths.of(model.spec).num_bytes(num_tokens, model.dtype, stream) + logits

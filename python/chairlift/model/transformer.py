@@ -136,9 +136,9 @@ class Transformer:
         return self._reserved.first(num_tokens)
 
     def _new_buffers(self, num_tokens: int) -> Buffers:
-        config = self.config
-        device = self.weights.embedding.device
-        return Buffers.empty(config.spec, num_tokens, config.dtype, device)
+        weights, config = self.weights, self.config
+        device, stream_dtype = weights.embedding.device, weights.final_norm.dtype
+        return Buffers.empty(config.spec, num_tokens, config.dtype, device, stream_dtype)
 
 
 class DecoderLayer:

@@ -72,10 +72,12 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
     spec, dtype = config.spec, config.dtype
     tensors = ModelTensors.of(spec, config.names)
     block_types = _kept_blocks(config, quantize, kernels)
+    stream = stream_dtype(config, quantize, kernels)
+    head_norms = {norm for layer in tensors.layers for norm in (layer.query_norm, layer.key_norm)}
 
     def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
         if isinstance(part, NormTensor):
-            return part.size * dtype.itemsize
+            return part.size * (dtype if part in head_norms else stream).itemsize
         return sum(
             kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
             for run, kind in part.runs(block_types)
@@ -99,6 +101,16 @@ def _kept_blocks(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> M
     """Return the types of the blocks that linear layers keep, by the name of the tensor."""
     keeps = quantize is Quantize.NONE and kernels.linear_from_blocks is not None
     return config.block_types if keeps else {}
+
+
+def stream_dtype(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> torch.dtype:
+    """Return the dtype of the residual stream and its norms.
+
+    Where layers quantize their inputs it is float32: rounding to bfloat16 before would add a sixth
+    to the divergence of Q4_1, and the stream takes next to no time.
+    """
+    is_quantized = quantize is not Quantize.NONE or bool(_kept_blocks(config, quantize, kernels))
+    return torch.float32 if is_quantized else config.dtype
 
 
 def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
@@ -142,6 +154,7 @@ def load_weights(
             kernels,
             device or torch.device("cpu"),
             _kept_blocks(config, quantize, kernels),
+            stream_dtype(config, quantize, kernels),
         )
         embedding = reader.matrix(tensors.embedding)
         weight_format = layer_format(quantize)
@@ -172,8 +185,8 @@ def _load_layer(reader: "_Reader", layer: LayerTensors, weight_format: str | Non
     return LayerWeights(
         attention_norm=reader.norm(layer.attention_norm),
         qkv=reader.linear(layer.qkv, weight_format),
-        query_norm=None if layer.query_norm is None else reader.norm(layer.query_norm),
-        key_norm=None if layer.key_norm is None else reader.norm(layer.key_norm),
+        query_norm=reader.head_norm(layer.query_norm),
+        key_norm=reader.head_norm(layer.key_norm),
         output=reader.linear(layer.output, weight_format),
         feed_forward_norm=reader.norm(layer.feed_forward_norm),
         gate_up=reader.linear(layer.gate_up, weight_format),
@@ -218,18 +231,26 @@ class _Reader:
         kernels: Kernels,
         device: torch.device,
         block_types: Mapping[str, str],
+        stream_dtype: torch.dtype,
     ) -> None:
         self.kernels = kernels
         self.device = device
         self.checkpoint = checkpoint
         self.dtype = dtype
         self.block_types = block_types
+        self.stream_dtype = stream_dtype
         self.on_progress = on_progress
         self.done = 0
         self.total = checkpoint.num_bytes
 
     def norm(self, norm: NormTensor) -> Tensor:
-        """Read the weight of a norm."""
+        """Read the weight of a norm of the residual stream."""
+        return self._joined([f"{norm.name}.weight"], self.stream_dtype).to(self.device)
+
+    def head_norm(self, norm: NormTensor | None) -> Tensor | None:
+        """Read the weight of a norm of queries or keys, if there is one."""
+        if norm is None:
+            return None
         return self._joined([f"{norm.name}.weight"], self.dtype).to(self.device)
 
     def matrix(self, linear: LinearTensors) -> Tensor:

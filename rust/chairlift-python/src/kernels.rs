@@ -5,7 +5,7 @@ use chairlift_kernels::{
     bf16,
     isa::dispatch::instruction_set,
     memory::pool,
-    ops::rope::HeadNorm,
+    ops::{rope::HeadNorm, select},
     tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut},
 };
 use pyo3::exceptions::PyValueError;
@@ -69,17 +69,24 @@ impl Call for SelectRows {
     }
 
     fn run(&self) -> PyResult<()> {
+        if (self.x.dtype(), self.out.dtype()) == (Dtype::Bfloat16, Dtype::Float32) {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows::<bf16>("x", &self.x)?;
+            let rows = borrows.slice::<i32>("rows", &self.rows)?;
+            let out = borrows.rows_mut::<f32>("out", &self.out)?;
+            return Ok(select::widen_rows(x, rows, out)?);
+        }
         with_dtype!(self.x, "x", |T| {
             let mut borrows = Borrows::default();
             let x = borrows.rows::<T>("x", &self.x)?;
             let rows = borrows.slice::<i32>("rows", &self.rows)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(chairlift_kernels::ops::select::select_rows(x, rows, out)?)
+            Ok(select::select_rows(x, rows, out)?)
         })
     }
 }
 
-/// out[i] = x[rows[i]].
+/// out[i] = x[rows[i]]; float32 `out` takes bfloat16 `x`, too.
 #[pyfunction]
 fn select_rows(py: Python<'_>, x: Tensor, rows: Tensor, out: TensorMut) -> PyResult<()> {
     call(py, SelectRows { x, rows, out })

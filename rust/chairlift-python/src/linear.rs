@@ -6,7 +6,7 @@ use crate::{
     recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
-    bf16,
+    Rows, bf16,
     gemm::{
         blocks::{self, BlockType},
         grouped::GroupedLinear,
@@ -241,14 +241,34 @@ impl Call for Forward {
         }
         match (&linear.get().layer, x.dtype(), out.dtype()) {
             (Layers::Float32(layer), _, _) => forward!(layer, f32, f32),
+            (Layers::Bfloat16(layer), Dtype::Float32, _) => {
+                // The stream between quantized layers is float32; a layer that is not rounds it.
+                let wide = borrows.rows::<f32>("x", x)?;
+                let rounded = round_rows(wide);
+                let x = Rows::contiguous(&rounded, wide.width());
+                match out.dtype() {
+                    Dtype::Float32 => layer.forward(x, borrows.rows_mut::<f32>("out", out)?)?,
+                    _ => layer.forward(x, borrows.rows_mut::<bf16>("out", out)?)?,
+                }
+            }
             (Layers::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
             (Layers::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),
+            (Layers::Grouped(layer), Dtype::Float32, Dtype::Bfloat16) => forward!(layer, f32, bf16),
             (Layers::Grouped(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
             (Layers::Grouped(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
             (Layers::Grouped(layer), _, _) => forward!(layer, bf16, bf16),
         }
         Ok(())
     }
+}
+
+/// The numbers of rows, one row after the other.
+fn round_rows(rows: Rows<'_, f32>) -> Vec<bf16> {
+    let mut rounded = Vec::with_capacity(rows.len() * rows.width());
+    for row in 0..rows.len() {
+        rounded.extend(rows.row(row).iter().map(|&number| bf16::from_f32(number)));
+    }
+    rounded
 }
 
 /// Reads all of `words` with all threads: what memory gives at most.

@@ -1,6 +1,7 @@
 //! Rows of a matrix, by their indices: the embedding of tokens, the tokens that are sampled.
 
 use crate::{
+    Element,
     error::{ArgumentError, expect_equal},
     memory::{
         disjoint::Disjoint,
@@ -20,6 +21,31 @@ pub fn select_rows<T: Copy + Send + Sync>(
     rows: &[i32],
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
+    each_row(x, rows, out, |from, to| to.copy_from_slice(from))
+}
+
+/// As [`select_rows`], widened.
+///
+/// # Errors
+/// As [`select_rows`].
+pub fn widen_rows<T: Element>(
+    x: Rows<'_, T>,
+    rows: &[i32],
+    out: RowsMut<'_, f32>,
+) -> Result<(), ArgumentError> {
+    each_row(x, rows, out, |from, to| {
+        for (wide, number) in to.iter_mut().zip(from) {
+            *wide = number.to_f32();
+        }
+    })
+}
+
+fn each_row<T: Sync, O: Send>(
+    x: Rows<'_, T>,
+    rows: &[i32],
+    out: RowsMut<'_, O>,
+    write: impl Fn(&[T], &mut [O]) + Sync,
+) -> Result<(), ArgumentError> {
     expect_equal("out", "the width of x,", x.width(), out.width())?;
     expect_equal("out", "as many rows as indices:", rows.len(), out.len())?;
     let is_inside = |row: &&i32| usize::try_from(**row).is_ok_and(|row| row < x.len());
@@ -33,7 +59,7 @@ pub fn select_rows<T: Copy + Send + Sync>(
         for index in part {
             // SAFETY: rows do not overlap, and each belongs to one part.
             let out = unsafe { out.take(index * stride..index * stride + width) };
-            out.copy_from_slice(x.row(rows[index] as usize));
+            write(x.row(rows[index] as usize), out);
         }
     });
     Ok(())
@@ -42,6 +68,7 @@ pub fn select_rows<T: Copy + Send + Sync>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bf16;
 
     #[test]
     fn rows_come_in_the_order_of_their_indices() {
@@ -50,6 +77,19 @@ mod tests {
         let rows = RowsMut::contiguous(&mut out, 3);
         select_rows(Rows::contiguous(&x, 3), &[3, 0, 3], rows).expect("valid");
         assert_eq!(out, [9, 10, 11, 0, 1, 2, 9, 10, 11]);
+    }
+
+    #[test]
+    fn widened_rows_keep_their_values() {
+        let x = [1.5, -2.0, 0.0, 3.25].map(bf16::from_f32);
+        let mut out = [0.0; 4];
+        widen_rows(
+            Rows::contiguous(&x, 2),
+            &[1, 0],
+            RowsMut::contiguous(&mut out, 2),
+        )
+        .expect("valid");
+        assert_eq!(out, [0.0, 3.25, 1.5, -2.0]);
     }
 
     #[test]
