@@ -114,7 +114,9 @@ class Fields:
 
     def fail(self, name: str, expected: str) -> NoReturn:
         """Raise the ModelError that names file, field, what was expected and what was got."""
-        got = one_line(json.dumps(self.values[name])) if name in self.values else "nothing"
+        got = "nothing"
+        if name in self.values:
+            got = one_line(json.dumps(self.values[name], default=str))
         message = f"{self.path}: {self.prefix}{name}: expected {expected}, got {got}"
         raise ModelError(message)
 
