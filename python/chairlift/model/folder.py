@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import one_line
@@ -27,13 +27,18 @@ _MOST_SHOWN: Final = 300
 _MOST_LISTED: Final = 20
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.-]+)?")
 _PART: Final = re.compile(r"-\d{5}-of-")
+_PART_OF: Final = re.compile(r"-\d{5}-of-\d{5}$")
+_FORMAT: Final = re.compile(
+    r"(?:.*[-._/])?((?:I?Q|TQ|BF|F|MXFP)\d\w*)(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE
+)
+"""Of a file, at the end of its name."""
 _LATER_PART: Final = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 """Of a model that is split over several files."""
 
 
 def is_gguf(model: Path) -> bool:
     """Return whether a model is a GGUF file; others are folders."""
-    return model.suffix == GGUF
+    return model.suffix == GGUF and not model.is_dir()
 
 
 def resolve_model(name: str) -> Path:
@@ -63,12 +68,16 @@ def check_model(name: str) -> None:
 
 def _check_hub(name: str) -> None:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
 
     hub_id, _, tag = name.partition(":")
     if tag:
         _hub_file(hub_id, tag)
     elif not isinstance(try_to_load_from_cache(hub_id, _CONFIG), str):
-        get_hf_file_metadata(hf_hub_url(hub_id, _CONFIG), timeout=_HUB_TIMEOUT_S)
+        try:
+            get_hf_file_metadata(hf_hub_url(hub_id, _CONFIG), timeout=_HUB_TIMEOUT_S)
+        except (EntryNotFoundError, OfflineModeIsEnabled):
+            _refuse_without_config(hub_id)
 
 
 def _local_model(name: str) -> Path | None:
@@ -84,7 +93,7 @@ def _local_model(name: str) -> Path | None:
         is_folder, exists = bool(name) and path.is_dir(), path.exists()
     except (OSError, RuntimeError, ValueError):
         # The name is too long or no name of a file, or that of a user without a home.
-        is_folder, exists = False, True
+        path, is_folder, exists = Path(), False, True
     if is_folder:
         return _in_folder(path)
     if exists and path.suffix == GGUF:
@@ -136,18 +145,21 @@ def _download(name: str) -> Path:
     hub_id, _, tag = name.partition(":")
     if tag:
         return _from_hub(name, lambda: _download_file(hub_id, tag))
-    return Path(_from_hub(name, lambda: _download_folder(hub_id)))
+    return _from_hub(name, lambda: _download_folder(hub_id))
 
 
-def _download_folder(hub_id: str) -> str:
+def _download_folder(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    return snapshot_download(
+    folder = snapshot_download(
         hub_id,
         allow_patterns=["*.json", "*.jinja", "*.safetensors"],
         # Copies of the same weights in other formats.
         ignore_patterns=["*/*", "consolidated*"],
     )
+    if not (Path(folder) / _CONFIG).is_file():
+        _refuse_without_config(hub_id)
+    return Path(folder)
 
 
 def _download_file(hub_id: str, tag: str) -> Path:
@@ -160,19 +172,8 @@ def _download_file(hub_id: str, tag: str) -> Path:
 
 
 def _hub_file(hub_id: str, tag: str) -> str:
-    """Return the name of the GGUF file in a format, or of its first part.
-
-    Without the hub, the files of the cache are searched.
-    """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    if HF_HUB_OFFLINE:
-        cached = Path(snapshot_download(hub_id, local_files_only=True))
-        names = [str(path.relative_to(cached)) for path in cached.rglob(f"*{GGUF}")]
-    else:
-        names = HfApi().list_repo_files(hub_id)
-    models = sorted(n for n in names if n.endswith(GGUF) and not _LATER_PART.search(n))
+    """Return the name of the GGUF file in a format, or of its first part."""
+    models = _hub_models(hub_id)
     of_tag = re.compile(rf"(?:.*[-._/])?{re.escape(tag)}(?:-\d{{5}}-of-\d{{5}})?", re.IGNORECASE)
     found = [name for name in models if of_tag.fullmatch(name.removesuffix(GGUF))]
     if len(found) != 1:
@@ -182,9 +183,40 @@ def _hub_file(hub_id: str, tag: str) -> str:
     return found[0]
 
 
+def _refuse_without_config(hub_id: str) -> NoReturn:
+    """Say which GGUF files a repository without config.json holds, by the names to pass here."""
+    message = f"the repository has no {_CONFIG}"
+    if models := _hub_models(hub_id):
+        some = ", ".join(one_line(hub_name(hub_id, name)) for name in models[:_MOST_LISTED])
+        message += f"; name one of its GGUF files: {some}"
+    raise ModelError(message)
+
+
+def hub_name(hub_id: str, file: str) -> str:
+    """Return the name of a GGUF file of a repository: `owner/name:Q4_K_M`."""
+    tag = _FORMAT.fullmatch(file)
+    return f"{hub_id}:{tag[1] if tag else _PART_OF.sub('', Path(file).stem)}"
+
+
+def _hub_models(hub_id: str) -> list[str]:
+    """Return the names of the GGUF models of a repository; without the hub, of those cached."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        cached = Path(snapshot_download(hub_id, local_files_only=True))
+        names = [path.relative_to(cached).as_posix() for path in cached.rglob(f"*{GGUF}")]
+    else:
+        names = HfApi().list_repo_files(hub_id)
+    return sorted(name for name in names if name.endswith(GGUF) and not _LATER_PART.search(name))
+
+
 def _from_hub(hub_id: str, fetch: Callable[[], Result]) -> Result:
     try:
         return fetch()
+    except ModelError as error:
+        message = f"{hub_id}: {error}"
+        raise ModelError(message) from error
     except Exception as error:  # the hub's errors and those of its transport share no base
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         message = f"{hub_id}: no such folder here, and the Hugging Face hub gives: {reason}"
