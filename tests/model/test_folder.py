@@ -1,7 +1,10 @@
 """Which names are models, found without torch."""
 
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
+from threading import Thread
 
 import huggingface_hub
 import pytest
@@ -244,3 +247,62 @@ def test_a_repository_of_gguf_files_alone_gives_their_names(offline_hub):
 def test_a_repository_without_any_model_is_refused(offline_hub):
     cache(offline_hub, "README.md")
     assert find_error("owner/name") == "owner/name: the repository has no config.json"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Serve a repository of files as the hub does: its list of files, and no file but these."""
+    files = {"m-Q4_K_M.gguf": b"GGUF", "README.md": b""}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_GET(self):
+            siblings = [{"rfilename": name} for name in files]
+            body = json.dumps({"id": "owner/name", "sha": "0" * 40, "siblings": siblings}).encode()
+            if "/tree/" in self.path:
+                entries = [
+                    {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
+                    for name, data in files.items()
+                ]
+                body = json.dumps(entries).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr(
+            huggingface_hub.constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            address + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_the_hub_is_asked_for_the_gguf_files_of_a_repository(hub):
+    assert find_error("owner/name") == (
+        "owner/name: the repository has no config.json; "
+        "name one of its GGUF files: owner/name:Q4_K_M"
+    )
+    check_model("owner/name:Q4_K_M")
+    assert find_error("owner/name:Q8_0") == (
+        "owner/name:Q8_0: expected one GGUF file of Q8_0, got 0; "
+        "the repository holds m-Q4_K_M.gguf"
+    )
