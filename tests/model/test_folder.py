@@ -303,6 +303,5 @@ def test_the_hub_is_asked_for_the_gguf_files_of_a_repository(hub):
     )
     check_model("owner/name:Q4_K_M")
     assert find_error("owner/name:Q8_0") == (
-        "owner/name:Q8_0: expected one GGUF file of Q8_0, got 0; "
-        "the repository holds m-Q4_K_M.gguf"
+        "owner/name:Q8_0: expected one GGUF file of Q8_0, got 0; the repository holds m-Q4_K_M.gguf"
     )

@@ -43,7 +43,7 @@ WRONG = [
     ("tokens", None, "tokens: expected a list of tokens, got nothing"),
     ("tokens", [1, 2], "tokens: expected a list of tokens, got "),
     ("tokens", "a", 'tokens: expected a list of tokens, got "a"'),
-    ("tokens", ["a", "b", "a"], "tokens: expected different tokens, got 'a' twice"),
+    ("tokens", ["a", "b", "a"], "tokens: expected different tokens, got a twice"),
     ("token_type", None, "token_type: expected {n} numbers, got nothing"),
     ("token_type", [1, 1], "token_type: expected {n} numbers, got 2 values of int32"),
     ("token_type", 1, "token_type: expected {n} numbers, got "),
@@ -80,7 +80,7 @@ def test_metadata_of_the_wrong_kind_is_refused_by_key(tmp_path, key, value, mess
         ("scores", ["a"], "scores: expected {n} numbers, got 1 strings"),
         ("scores", "not a number", "scores: expected {n} finite numbers, got nan"),
         ("add_space_prefix", 1, "add_space_prefix: expected true or false, got 1"),
-        ("tokens", "twice", "tokens: expected different tokens, got '<s>' twice"),
+        ("tokens", "twice", "tokens: expected different tokens, got <s> twice"),
     ],
 )
 def test_metadata_of_pieces_of_the_wrong_kind_is_refused_by_key(tmp_path, key, value, message):

@@ -24,9 +24,11 @@ _CONTROL, _USER_DEFINED = 3, 4
 _CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _PUNCTUATION: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATION}"
-_QWEN2: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}"
-_SEED: Final = _QWEN2.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
+_BY_THREE_DIGITS: Final = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATION}"
+)
+_BY_ONE_DIGIT: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}"
+_BY_LINE: Final = _BY_ONE_DIGIT.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
 _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN: Final = (
@@ -48,8 +50,8 @@ class _Splitter(NamedTuple):
 
 _WORDS: Final = _Splitter((_GPT2,))
 _DIGITS: Final = _Splitter((r"\p{N}", _GPT2))
-_LLAMA: Final = _Splitter((_LLAMA3,), ignores_merges=True, adds_bos=True)
-_QWEN: Final = _Splitter((_QWEN2,))
+_THREE_DIGITS: Final = _Splitter((_BY_THREE_DIGITS,), ignores_merges=True, adds_bos=True)
+_ONE_DIGIT: Final = _Splitter((_BY_ONE_DIGIT,))
 _SPLITTERS: Final[Mapping[str, _Splitter]] = {
     "gpt-2": _WORDS,
     "a.x-4.0": _WORDS,
@@ -60,19 +62,19 @@ _SPLITTERS: Final[Mapping[str, _Splitter]] = {
     "starcoder": _DIGITS,
     "refact": _DIGITS,
     "minerva-7b": _DIGITS,
-    "llama-bpe": _LLAMA,
-    "llama3": _LLAMA,
-    "llama-v3": _LLAMA,
-    "falcon3": _LLAMA,
-    "pixtral": _LLAMA,
-    "midm-2.0": _LLAMA,
-    "smaug-bpe": _Splitter((_LLAMA3,)),
-    "qwen2": _QWEN,
-    "deepseek-r1-qwen": _QWEN,
-    "megrez": _QWEN,
-    "kormo": _QWEN,
-    "f2llmv2": _QWEN,
-    "seed-coder": _Splitter((_SEED,)),
+    "llama-bpe": _THREE_DIGITS,
+    "llama3": _THREE_DIGITS,
+    "llama-v3": _THREE_DIGITS,
+    "falcon3": _THREE_DIGITS,
+    "pixtral": _THREE_DIGITS,
+    "midm-2.0": _THREE_DIGITS,
+    "smaug-bpe": _Splitter((_BY_THREE_DIGITS,)),
+    "qwen2": _ONE_DIGIT,
+    "deepseek-r1-qwen": _ONE_DIGIT,
+    "megrez": _ONE_DIGIT,
+    "kormo": _ONE_DIGIT,
+    "f2llmv2": _ONE_DIGIT,
+    "seed-coder": _Splitter((_BY_LINE,)),
     "deepseek-coder": _Splitter(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}")
     ),
@@ -239,8 +241,8 @@ def _vocabulary(metadata: Fields, tokens: list[str]) -> dict[str, int]:
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
         twice = next(token for i, token in enumerate(tokens) if vocabulary[token] != i)
-        key = f"{metadata.path}: {_PREFIX}tokens"
-        message = f"{key}: expected different tokens, got {one_line(twice)!r} twice"
+        expected = "expected different tokens"
+        message = f"{metadata.path}: {_PREFIX}tokens: {expected}, got {one_line(twice)} twice"
         raise ModelError(message)
     return vocabulary
 
