@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from chairlift.cli import bench, chat, demo, generate, kernels, plan, replay, serve, top
+from chairlift.cli import bench, chat, demo, generate, kernels, models, plan, replay, serve, top
 from chairlift.cli.command import add_command, new_app
 
 app = new_app("Language models over one gRPC stream, batched continuously.", "chairlift")
@@ -35,6 +35,7 @@ add_command(app, "generate", generate.generate)
 add_command(app, "chat", chat.chat)
 add_command(app, "demo", demo.demo)
 add_command(app, "top", top.top)
+add_command(app, "models", models.models)
 add_command(app, "plan", plan.plan)
 add_command(app, "replay", replay.replay)
 app.add_typer(bench.app, name="bench")

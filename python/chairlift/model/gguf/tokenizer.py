@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from chairlift.errors import ModelError
@@ -23,8 +24,11 @@ _CONTROL, _USER_DEFINED = 3, 4
 _CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _PUNCTUATION: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATION}"
-_QWEN2: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}"
+_BY_THREE_DIGITS: Final = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATION}"
+)
+_BY_ONE_DIGIT: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}"
+_BY_LINE: Final = _BY_ONE_DIGIT.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
 _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN: Final = (
@@ -44,20 +48,36 @@ class _Splitter(NamedTuple):
     """Unless the metadata says otherwise."""
 
 
+_WORDS: Final = _Splitter((_GPT2,))
 _DIGITS: Final = _Splitter((r"\p{N}", _GPT2))
+_THREE_DIGITS: Final = _Splitter((_BY_THREE_DIGITS,), ignores_merges=True, adds_bos=True)
+_ONE_DIGIT: Final = _Splitter((_BY_ONE_DIGIT,))
 _SPLITTERS: Final[Mapping[str, _Splitter]] = {
-    "gpt-2": _Splitter((_GPT2,)),
+    "gpt-2": _WORDS,
+    "a.x-4.0": _WORDS,
+    "granite-docling": _WORDS,
+    "mellum": _WORDS,
+    "trillion": _WORDS,
     "smollm": _DIGITS,
     "starcoder": _DIGITS,
     "refact": _DIGITS,
-    "llama-bpe": _Splitter((_LLAMA3,), ignores_merges=True, adds_bos=True),
-    "llama3": _Splitter((_LLAMA3,), ignores_merges=True, adds_bos=True),
-    "llama-v3": _Splitter((_LLAMA3,), ignores_merges=True, adds_bos=True),
-    "falcon3": _Splitter((_LLAMA3,), ignores_merges=True),
-    "smaug-bpe": _Splitter((_LLAMA3,)),
-    "qwen2": _Splitter((_QWEN2,)),
-    "deepseek-r1-qwen": _Splitter((_QWEN2,)),
-    "megrez": _Splitter((_QWEN2,)),
+    "minerva-7b": _DIGITS,
+    "llama-bpe": _THREE_DIGITS,
+    "llama3": _THREE_DIGITS,
+    "llama-v3": _THREE_DIGITS,
+    "falcon3": _THREE_DIGITS,
+    "pixtral": _THREE_DIGITS,
+    "midm-2.0": _THREE_DIGITS,
+    "smaug-bpe": _Splitter((_BY_THREE_DIGITS,)),
+    "qwen2": _ONE_DIGIT,
+    "deepseek-r1-qwen": _ONE_DIGIT,
+    "megrez": _ONE_DIGIT,
+    "kormo": _ONE_DIGIT,
+    "f2llmv2": _ONE_DIGIT,
+    "seed-coder": _Splitter((_BY_LINE,)),
+    "deepseek-coder": _Splitter(
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}")
+    ),
     "tekken": _Splitter((_TEKKEN,), ignores_merges=True, adds_bos=True),
 }
 """By `tokenizer.ggml.pre`."""
@@ -102,19 +122,18 @@ def read_tokenizer(header: GgufHeader) -> TokenizerParts:
     try:
         backend, adds_bos = build[kind](metadata, tokens)
         # Tokens of the vocabulary keep their ids.
-        for token, kind_number in zip(tokens, kinds.tolist(), strict=True):
-            if kind_number == _CONTROL:
-                backend.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-            elif kind_number == _USER_DEFINED:
-                backend.add_tokens([AddedToken(token, normalized=False)])
+        backend.add_special_tokens(_added(tokens, kinds, _CONTROL))
+        backend.add_tokens(_added(tokens, kinds, _USER_DEFINED))
     except (KeyboardInterrupt, SystemExit, ModelError):
         raise
     except BaseException as error:  # a panic in Rust is no Exception
         message = f"{header.path}: {_PREFIX}merges: not a tokenizer: {one_line(str(error))}"
         raise ModelError(message) from error
+    special = {name: _token(metadata, key, tokens) for name, key in _SPECIAL_NAMES.items()}
     if f"{_PREFIX}add_bos_token" in metadata.values:
         adds_bos = metadata.flag(f"{_PREFIX}add_bos_token")
-    special = {name: _token(metadata, key, tokens) for name, key in _SPECIAL_NAMES.items()}
+        if adds_bos and special["bos_token"] is None:
+            metadata.fail(f"{_PREFIX}bos_token_id", "a token's id")
     return TokenizerParts(
         backend,
         {name: token for name, token in special.items() if token},
@@ -125,7 +144,7 @@ def read_tokenizer(header: GgufHeader) -> TokenizerParts:
 
 def _byte_level(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokenizer, bool]:
     """Build a byte-level BPE tokenizer, as GPT-2 has it."""
-    name = metadata.values.get(f"{_PREFIX}pre", "gpt-2")
+    name = metadata.values.get(f"{_PREFIX}pre")
     if not isinstance(name, str) or name not in _SPLITTERS:
         metadata.fail(f"{_PREFIX}pre", either(_SPLITTERS))
     splitter = _SPLITTERS[name]
@@ -136,7 +155,7 @@ def _byte_level(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokeniz
     if wrong := next((merge for merge in merges if " " not in merge), None):
         Fields(metadata.path, {f"{_PREFIX}merges": wrong}).fail(f"{_PREFIX}merges", "two tokens")
     backend = tokenizers.Tokenizer(
-        models.BPE(_vocabulary(tokens), pairs, ignore_merges=splitter.ignores_merges)
+        models.BPE(_vocabulary(metadata, tokens), pairs, ignore_merges=splitter.ignores_merges)
     )
     splits: list[Any] = [
         pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in splitter.patterns
@@ -153,8 +172,14 @@ def _sentence_piece(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tok
     Its merges are not stored: two pieces merge if their concatenation is a piece, that of the
     highest score first.
     """
-    scores = _numbers(metadata, "scores", len(tokens), "f")
-    vocabulary = _vocabulary(tokens)
+    scores = _numbers(metadata, "scores", len(tokens), "fiu")
+    if not np.isfinite(scores).all():
+        got = scores[~np.isfinite(scores)][0]
+        message = (
+            f"{metadata.path}: {_PREFIX}scores: expected {len(tokens)} finite numbers, got {got}"
+        )
+        raise ModelError(message)
+    vocabulary = _vocabulary(metadata, tokens)
     unknown = _token(metadata, "unknown_token_id", tokens) or tokens[0]
     backend = tokenizers.Tokenizer(
         models.BPE(
@@ -206,16 +231,23 @@ def _tokens(metadata: Fields) -> list[str]:
     return tokens
 
 
-def _vocabulary(tokens: list[str]) -> dict[str, int]:
+def _added(tokens: list[str], kinds: NDArray[Any], kind: int) -> list[AddedToken]:
+    """Return the tokens of a kind that a text is searched for."""
+    ids = np.flatnonzero(kinds == kind).tolist()
+    return [AddedToken(tokens[i], special=kind == _CONTROL, normalized=False) for i in ids]
+
+
+def _vocabulary(metadata: Fields, tokens: list[str]) -> dict[str, int]:
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
         twice = next(token for i, token in enumerate(tokens) if vocabulary[token] != i)
-        message = f"expected different tokens, got {one_line(twice)!r} twice"
+        expected = "expected different tokens"
+        message = f"{metadata.path}: {_PREFIX}tokens: {expected}, got {one_line(twice)} twice"
         raise ModelError(message)
     return vocabulary
 
 
-def _numbers(metadata: Fields, name: str, length: int, kinds: str) -> Any:  # noqa: ANN401
+def _numbers(metadata: Fields, name: str, length: int, kinds: str) -> NDArray[Any]:
     """Read an array of one number per token, of one of NumPy's kinds."""
     values = metadata.values.get(f"{_PREFIX}{name}")
     if (
@@ -223,14 +255,18 @@ def _numbers(metadata: Fields, name: str, length: int, kinds: str) -> Any:  # no
         or len(values) != length
         or values.dtype.kind not in kinds
     ):
-        got = "nothing" if values is None else f"{len(values)} values"
-        message = f"{metadata.path}: {_PREFIX}{name}: expected {length} numbers, got {got}"
+        if not isinstance(values, np.ndarray | list):
+            metadata.fail(f"{_PREFIX}{name}", f"{length} numbers")
+        kind = "strings" if isinstance(values, list) else f"values of {values.dtype}"
+        message = (
+            f"{metadata.path}: {_PREFIX}{name}: expected {length} numbers, got {len(values)} {kind}"
+        )
         raise ModelError(message)
     return values
 
 
 def _token(metadata: Fields, name: str, tokens: list[str]) -> str | None:
-    """Read the token that an id stands for."""
+    """Read the token that an id stands for; files pad with ids that no token has."""
     key = f"{_PREFIX}{name}"
     token_id = metadata.optional_integer(key, least=0)
     if token_id is None or token_id >= len(tokens):
