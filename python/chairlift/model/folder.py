@@ -84,10 +84,10 @@ def _local_model(name: str) -> Path | None:
         is_folder, exists = bool(name) and path.is_dir(), path.exists()
     except (OSError, RuntimeError, ValueError):
         # The name is too long or no name of a file, or that of a user without a home.
-        is_folder, exists = False, True
-    if is_folder:
+        path, is_folder, exists = None, False, True
+    if path is not None and is_folder:
         return _in_folder(path)
-    if exists and path.suffix == GGUF:
+    if path is not None and exists and path.suffix == GGUF:
         return path
     if name in PACKAGES:
         return _packaged(name)
