@@ -195,7 +195,8 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 def one_line(text: str, most: int = _MOST_SHOWN) -> str:
     """Return the first characters of a text that comes from outside, for use in a message."""
-    line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
+    line = " ".join(text[: 2 * most].split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 

@@ -44,6 +44,9 @@ MIXED = {"default": "Q4_0", "attn_v": "Q8_0", "ffn_down": "Q5_1", "ffn_up": "F16
 """Parts of a joined layer that are stored in different ways."""
 MIXED_WIDE = {"default": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_k": "Q5_K"}
 
+PIECES = ("a", "b", "ab")
+"""The last tokens of the vocabulary; the first two merge."""
+
 Types = str | Mapping[str, str]
 
 # The factors that give random blocks a spread of about 1 / sqrt(256), as the rows need.
@@ -182,9 +185,9 @@ def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_sliding_window(config.sliding_window)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([f"t{number}" for number in range(config.vocab_size)])
+    writer.add_token_list([*(f"t{number}" for number in range(config.vocab_size - 3)), *PIECES])
     kinds = [_CONTROL if number < 3 else _NORMAL for number in range(config.vocab_size)]
     writer.add_token_types(kinds)
-    writer.add_token_merges([])
+    writer.add_token_merges(["a b"])
     writer.add_bos_token_id(config.bos_token_id)
     writer.add_eos_token_id(config.eos_token_id)

@@ -136,7 +136,7 @@ def _byte_level(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokeniz
     if wrong := next((merge for merge in merges if " " not in merge), None):
         Fields(metadata.path, {f"{_PREFIX}merges": wrong}).fail(f"{_PREFIX}merges", "two tokens")
     backend = tokenizers.Tokenizer(
-        models.BPE(_vocabulary(tokens), pairs, ignore_merges=splitter.ignores_merges)
+        models.BPE(_vocabulary(metadata, tokens), pairs, ignore_merges=splitter.ignores_merges)
     )
     splits: list[Any] = [
         pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in splitter.patterns
@@ -154,7 +154,7 @@ def _sentence_piece(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tok
     highest score first.
     """
     scores = _numbers(metadata, "scores", len(tokens), "f")
-    vocabulary = _vocabulary(tokens)
+    vocabulary = _vocabulary(metadata, tokens)
     unknown = _token(metadata, "unknown_token_id", tokens) or tokens[0]
     backend = tokenizers.Tokenizer(
         models.BPE(
@@ -206,11 +206,12 @@ def _tokens(metadata: Fields) -> list[str]:
     return tokens
 
 
-def _vocabulary(tokens: list[str]) -> dict[str, int]:
+def _vocabulary(metadata: Fields, tokens: list[str]) -> dict[str, int]:
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
         twice = next(token for i, token in enumerate(tokens) if vocabulary[token] != i)
-        message = f"expected different tokens, got {one_line(twice)!r} twice"
+        expected = "expected different tokens"
+        message = f"{metadata.path}: {_PREFIX}tokens: {expected}, got {one_line(twice)} twice"
         raise ModelError(message)
     return vocabulary
 
