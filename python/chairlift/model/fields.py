@@ -37,16 +37,24 @@ class Fields:
         path: File of the object, for messages.
         values: As parsed.
         prefix: Path of the object inside the file, for messages.
+        keys: What the file calls those values that it has under another name, for messages.
     """
 
-    def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        values: Mapping[str, Any],
+        prefix: str = "",
+        keys: Mapping[str, str] | None = None,
+    ) -> None:
         self.path = path
         self.values = values
         self.prefix = prefix
+        self.keys = keys or {}
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> "Fields":
         """Return these values, with defaults for those that are absent; null is not absent here."""
-        return Fields(self.path, {**defaults, **self.values}, self.prefix)
+        return Fields(self.path, {**defaults, **self.values}, self.prefix, self.keys)
 
     def integer(self, name: str, *, default: int | None = None, least: int = 1) -> int:
         """Read an integer as `optional_integer`; without a default it must be there."""
@@ -114,8 +122,9 @@ class Fields:
 
     def fail(self, name: str, expected: str) -> NoReturn:
         """Raise the ModelError that names file, field, what was expected and what was got."""
-        got = one_line(json.dumps(self.values[name])) if name in self.values else "nothing"
-        message = f"{self.path}: {self.prefix}{name}: expected {expected}, got {got}"
+        got = _shown(self.values[name]) if name in self.values else "nothing"
+        key = self.keys.get(name, name)
+        message = f"{self.path}: {self.prefix}{key}: expected {expected}, got {got}"
         raise ModelError(message)
 
 
@@ -198,6 +207,11 @@ def one_line(text: str, most: int = _MOST_SHOWN) -> str:
     line = " ".join(text[: 2 * most].split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401
+    # Arrays of NumPy are in the metadata of GGUF files; nothing else here needs that library.
+    return one_line(json.dumps(value[:_MOST_SHOWN].tolist() if hasattr(value, "tolist") else value))
 
 
 def _is_integer(value: object) -> TypeGuard[int]:
