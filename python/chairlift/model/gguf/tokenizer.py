@@ -23,8 +23,10 @@ _CONTROL, _USER_DEFINED = 3, 4
 _CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _PUNCTUATION: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATION}"
-_QWEN2: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}"
+_BY_THREE_DIGITS: Final = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATION}"
+)
+_BY_ONE_DIGIT: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}"
 _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN: Final = (
@@ -50,14 +52,14 @@ _SPLITTERS: Final[Mapping[str, _Splitter]] = {
     "smollm": _DIGITS,
     "starcoder": _DIGITS,
     "refact": _DIGITS,
-    "llama-bpe": _Splitter((_LLAMA3,), ignores_merges=True, adds_bos=True),
-    "llama3": _Splitter((_LLAMA3,), ignores_merges=True, adds_bos=True),
-    "llama-v3": _Splitter((_LLAMA3,), ignores_merges=True, adds_bos=True),
-    "falcon3": _Splitter((_LLAMA3,), ignores_merges=True),
-    "smaug-bpe": _Splitter((_LLAMA3,)),
-    "qwen2": _Splitter((_QWEN2,)),
-    "deepseek-r1-qwen": _Splitter((_QWEN2,)),
-    "megrez": _Splitter((_QWEN2,)),
+    "llama-bpe": _Splitter((_BY_THREE_DIGITS,), ignores_merges=True, adds_bos=True),
+    "llama3": _Splitter((_BY_THREE_DIGITS,), ignores_merges=True, adds_bos=True),
+    "llama-v3": _Splitter((_BY_THREE_DIGITS,), ignores_merges=True, adds_bos=True),
+    "falcon3": _Splitter((_BY_THREE_DIGITS,), ignores_merges=True),
+    "smaug-bpe": _Splitter((_BY_THREE_DIGITS,)),
+    "qwen2": _Splitter((_BY_ONE_DIGIT,)),
+    "deepseek-r1-qwen": _Splitter((_BY_ONE_DIGIT,)),
+    "megrez": _Splitter((_BY_ONE_DIGIT,)),
     "tekken": _Splitter((_TEKKEN,), ignores_merges=True, adds_bos=True),
 }
 """By `tokenizer.ggml.pre`."""
