@@ -69,45 +69,43 @@ def test_arrays_may_be_empty(path):
     assert metadata["numbers"].tolist() == []
 
 
-def test_strings_are_read_whole_wherever_a_read_ends(path):
+def read_tensor(path, name):
+    with ExitStack() as files:
+        stored = GgufHeader.open(path, files).tensors[name]
+        out = torch.empty(stored.shape)
+        stored.read(out)
+    return out.tolist()
+
+
+def test_a_long_header_is_read_whole_wherever_a_read_ends(path):
     random = np.random.default_rng(0)
     lengths = random.integers(0, 40, 400_000).tolist()
     texts = [("é\N{GRINNING FACE}ab" * 10)[:length] for length in lengths]
-    content = headers.file(
-        [array("texts", headers.STRING, texts), value("long", headers.STRING, "x" * (9 << 20))]
-    )
+    values = [array("texts", headers.STRING, texts), value("long", headers.STRING, "x" * (9 << 20))]
+    numbers = np.arange(16, dtype=np.float32)
+    content = headers.file(values, [Tensor("a", (16,))], numbers.tobytes())
     assert len(content) > 20 << 20
     metadata = read_bytes(path, content).metadata
     assert metadata["texts"] == texts
     assert metadata["long"] == "x" * (9 << 20)
+    assert read_tensor(path, "a") == numbers.tolist()
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("alignment", [1, 8, 32, 64, 4096])
+@pytest.mark.parametrize("alignment", [1, 8, 32, 64, 128, 4096])
 def test_data_begins_at_a_multiple_of_the_alignment(path, version, alignment):
-    data = np.arange(64, dtype=np.float32).tobytes()
+    offset = max(16, alignment)
     content = headers.file(
         [value("general.alignment", headers.U32, alignment)],
-        [Tensor("a", (4,)), Tensor("b", (2, 3), offset=0 if alignment > 128 else 128)][::1],
-        data,
+        [Tensor("a", (4,)), Tensor("b", (2, 3), offset=offset)],
+        np.arange(2_000, dtype=np.float32).tobytes(),
         version=version,
         alignment=alignment,
     )
-    if alignment > 128:
-        content = headers.file(
-            [value("general.alignment", headers.U32, alignment)],
-            [Tensor("b", (2, 3))],
-            data,
-            version=version,
-            alignment=alignment,
-        )
     path.write_bytes(content)
-    with ExitStack() as files:
-        stored = GgufHeader.open(path, files).tensors["b"]
-        out = torch.empty(stored.shape)
-        stored.read(out)
-    first = 0 if alignment > 128 else 32
-    assert out.tolist() == [[first, first + 1], [first + 2, first + 3], [first + 4, first + 5]]
+    assert read_tensor(path, "a") == [0, 1, 2, 3]
+    first = offset // 4
+    assert read_tensor(path, "b") == [[first + 2 * row, first + 2 * row + 1] for row in range(3)]
 
 
 def test_the_writer_may_choose_the_alignment(path):
