@@ -69,7 +69,11 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
 def build(family: str, seed: int = 0) -> PreTrainedModel:
     """Return a float32 reference model, eager attention, every parameter random."""
     config_class, settings = FAMILIES[family]
-    config = config_class(**{**SIZES, **settings})
+    return build_model(config_class(**{**SIZES, **settings}), seed)
+
+
+def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
+    """Return a float32 reference model of any configuration; see `build`."""
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     model.requires_grad_(requires_grad=False)
     generator = torch.Generator().manual_seed(seed)

@@ -42,6 +42,19 @@ NAMES: Final = CheckpointNames(
     down="ffn_down",
 )
 
+_KEYS: Final = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "max_position_embeddings": "context_length",
+    "sliding_window": "attention.sliding_window",
+}
+"""Where the fields of config.json come from, without the architecture."""
+
 DIVISORS: Final = "rope_freqs.weight"
 """What each frequency of RoPE is divided by, `[head_dim / 2]`: the scaling of Llama 3.1."""
 
@@ -58,8 +71,10 @@ _END_TEXTS: Final = frozenset(
 )
 """Control tokens that end an answer whether or not the metadata names them, as in llama.cpp."""
 _CONTROL: Final = 3
+_ROPE_FACTORS: Final = ("scaling.factor", "scale_linear")
 _UNSUPPORTED: Final = (
     "attention.clamp_kqv",
+    "attention.max_alibi_bias",
     "attention.scale",
     "attn_logit_softcapping",
     "embedding_scale",
@@ -80,8 +95,8 @@ def open_gguf(path: Path, files: ExitStack) -> GgufHeader:
     fields = Fields(path, header.metadata)
     if fields.values.get("general.architecture") != "llama":
         return header
-    num_heads = fields.integer("llama.attention.head_count")
-    num_kv_heads = fields.integer("llama.attention.head_count_kv", default=num_heads)
+    own = _Metadata(header, "llama")
+    num_heads, num_kv_heads = own.num_heads()
     heads = {
         f"{NAMES.layers}.{layer}.{name}.{part}": number
         for layer in range(fields.integer("llama.block_count"))
@@ -104,40 +119,32 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
     kind = metadata.values.get("general.architecture")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         metadata.fail("general.architecture", either(ARCHITECTURES))
-    if metadata.optional_integer(f"{kind}.expert_count", least=0):
-        metadata.fail(f"{kind}.expert_count", "0: mixtures of experts are not supported")
-    for name in _UNSUPPORTED:
-        if metadata.optional_number(f"{kind}.{name}") not in {None, 0.0}:
-            metadata.fail(f"{kind}.{name}", "nothing: it is not supported")
-    architecture = ARCHITECTURES[kind]
-    window = metadata.optional_integer(f"{kind}.attention.sliding_window", least=0)
-    if kind == "llama" and window:
-        architecture = "MistralForCausalLM"
     own = _Metadata(header, kind)
-    num_heads, num_kv_heads = own.per_layer("attention.head_count"), None
-    if f"{kind}.attention.head_count_kv" in metadata.values:
-        num_kv_heads = own.per_layer("attention.head_count_kv")
+    own.refuse_unsupported()
+    window = own.window()
+    num_heads, num_kv_heads = own.num_heads()
     first = f"{NAMES.layers}.0."
     values = {
         "vocab_size": _vocab_size(header, metadata),
-        "hidden_size": own.fields.integer(f"{kind}.embedding_length"),
-        "num_hidden_layers": own.fields.integer(f"{kind}.block_count"),
+        "hidden_size": metadata.integer(f"{kind}.embedding_length"),
+        "num_hidden_layers": metadata.integer(f"{kind}.block_count"),
         "intermediate_size": own.per_layer("feed_forward_length"),
         "num_attention_heads": num_heads,
-        "num_key_value_heads": num_heads if num_kv_heads is None else num_kv_heads,
+        "num_key_value_heads": num_kv_heads,
         "head_dim": own.head_dim(num_heads),
-        "rms_norm_eps": own.fields.number(f"{kind}.attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": own.fields.integer(f"{kind}.context_length"),
+        "rms_norm_eps": metadata.number(f"{kind}.attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": metadata.integer(f"{kind}.context_length"),
         "rope_parameters": own.rope(),
         "tie_word_embeddings": f"{NAMES.head}.weight" not in header.tensors,
         "attention_bias": f"{first}{NAMES.query}.bias" in header.tensors,
         "mlp_bias": f"{first}{NAMES.down}.bias" in header.tensors,
-        "sliding_window": window or None,
-        "use_sliding_window": bool(window),
+        "sliding_window": window,
         "eos_token_id": list(end_token_ids(metadata)),
         "bos_token_id": metadata.optional_integer("tokenizer.ggml.bos_token_id", least=0),
     }
-    return architecture, Fields(header.path, values)
+    architecture = ARCHITECTURES[kind] if window is None else "MistralForCausalLM"
+    keys = {name: f"{kind}.{key}" for name, key in _KEYS.items()}
+    return architecture, Fields(header.path, values, keys=keys)
 
 
 def read_divisors(header: GgufHeader, head_dim: int) -> tuple[float, ...] | None:
@@ -192,35 +199,73 @@ class _Metadata:
         self.fields = Fields(header.path, header.metadata)
         self.kind = kind
 
+    def refuse_unsupported(self) -> None:
+        """Refuse values that would change what the layers compute."""
+        fields, kind = self.fields, self.kind
+        if fields.optional_integer(f"{kind}.expert_count", least=0):
+            fields.fail(f"{kind}.expert_count", "0: mixtures of experts are not supported")
+        for name in _UNSUPPORTED:
+            if fields.optional_number(f"{kind}.{name}") not in {None, 0.0}:
+                fields.fail(f"{kind}.{name}", "nothing: it is not supported")
+        key = f"{kind}.rope.scaling.attn_factor"
+        if fields.optional_number(key) not in {None, 0.0, 1.0}:
+            fields.fail(key, "1: it is not supported")
+        key = f"{kind}.attention.causal"
+        if key in fields.values and not fields.flag(key):
+            fields.fail(key, "true")
+
+    def window(self) -> int | None:
+        """Read the tokens that a layer sees; None sees all.
+
+        Only a llama (Mistral) has a window here: for Qwen no key says which layers have it.
+        """
+        key = f"{self.kind}.attention.sliding_window"
+        window = self.fields.optional_integer(key, least=0)
+        longest = self.fields.integer(f"{self.kind}.context_length")
+        if not window or (window >= longest and self.kind != "llama"):
+            return None
+        if self.kind != "llama":
+            self.fields.fail(key, f"0, or at least context_length, {longest}")
+        return window
+
+    def num_heads(self) -> tuple[int, int]:
+        """Read the heads of queries, and those of keys and values."""
+        num_heads, key = self.per_layer("attention.head_count"), "attention.head_count_kv"
+        is_given = f"{self.kind}.{key}" in self.fields.values
+        return num_heads, self.per_layer(key) if is_given else num_heads
+
     def per_layer(self, name: str) -> int:
         """Read an integer that may be given for each layer, and must be the same for all."""
         key = f"{self.kind}.{name}"
         values = self.fields.values.get(key)
         if isinstance(values, np.ndarray) and values.size:
-            if values.dtype.kind not in "iu" or (values != values[0]).any():
-                message = "one number for all layers"
-                Fields(self.header.path, {key: values.tolist()[:8]}).fail(key, message)
+            num_layers = self.fields.integer(f"{self.kind}.block_count")
+            is_one = len(values) == num_layers and not (values != values[0]).any()
+            if values.dtype.kind not in "iu" or not is_one:
+                self.fields.fail(key, "one number for all layers")
             return Fields(self.header.path, {key: values[0].item()}).integer(key)
         return self.fields.integer(key)
 
     def head_dim(self, num_heads: int) -> int | None:
         """Read the numbers of a head; None where they follow from the width."""
-        key, value = f"{self.kind}.attention.key_length", f"{self.kind}.attention.value_length"
-        head_dim = self.fields.optional_integer(key)
-        if self.fields.optional_integer(value) not in {head_dim, None}:
-            self.fields.fail(value, f"as {key}, {head_dim}")
-        rotated = self.fields.optional_integer(f"{self.kind}.rope.dimension_count")
+        head_dim = self.fields.optional_integer(f"{self.kind}.attention.key_length")
         hidden = self.fields.integer(f"{self.kind}.embedding_length")
-        if rotated is not None and rotated != (head_dim or hidden // num_heads):
-            self.fields.fail(f"{self.kind}.rope.dimension_count", "all numbers of a head")
+        expected = head_dim or hidden // num_heads
+        for name in ("attention.value_length", "rope.dimension_count"):
+            if self.fields.optional_integer(f"{self.kind}.{name}") not in {expected, None}:
+                self.fields.fail(f"{self.kind}.{name}", f"all numbers of a head, {expected}")
         return head_dim
 
     def rope(self) -> Mapping[str, Any]:
         """Read the position embedding."""
         fields, at = self.fields, f"{self.kind}.rope."
         theta = fields.number(f"{at}freq_base", default=10_000.0, positive=True)
-        kind = fields.choice(f"{at}scaling.type", {"none": 0, "linear": 0}, default="none")
-        if kind == "linear":
-            factor = fields.number(f"{at}scaling.factor", positive=True)
+        kind = fields.choice(f"{at}scaling.type", {"none": 0, "linear": 0}, default="linear")
+        # The second is the name of old files; 0 and 1 change nothing.
+        factors = [fields.optional_number(f"{at}{key}") for key in _ROPE_FACTORS]
+        factor = next((factor for factor in factors if factor is not None), 0.0)
+        if kind == "linear" and factor not in {0.0, 1.0}:
+            if DIVISORS in self.header.tensors:
+                fields.fail(f"{at}{_ROPE_FACTORS[0]}", f"1, as there is {DIVISORS}")
             return {"rope_theta": theta, "rope_type": "linear", "factor": factor}
         return {"rope_theta": theta, "rope_type": "default"}

@@ -35,7 +35,10 @@ _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _MOST_TENSORS: Final = 1 << 20
 _MOST_VALUES: Final = 1 << 16
-_MOST_HEADER_BYTES: Final = 512 << 20
+_MOST_HEADER_BYTES: Final = 128 << 20
+"""A vocabulary of 256 thousand tokens and its merges take some ten megabytes."""
+_MOST_ITEMS: Final = 1 << 22
+"""Of an array."""
 _MOST_KEY_BYTES: Final = 1 << 16
 _MOST_AXES: Final = 4
 _MOST_SIZE: Final = 2**40
@@ -94,11 +97,13 @@ _TENSOR_TYPES: Final = {
     34: "TQ1_0",
     35: "TQ2_0",
     39: "MXFP4",
+    40: "NVFP4",
+    41: "Q1_0",
 }
 """Names by number, also of types that are not supported, for messages."""
 
 _BLOCKS: Final = [name for name in _core.BLOCK_TYPES if name in _TENSOR_TYPES.values()]
-_SPLIT: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+_SPLIT: Final = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,7 @@ class GgufHeader:
                 if name in tensors:
                     _fail(header.path, f"{name}: also in {tensors[name].path.name}")
                 tensors[name] = tensor
-        expected = first.metadata.get("split.tensors.count")
-        if len(paths) > 1 and expected is not None and expected != len(tensors):
-            _fail(path, f"split.tensors.count: expected {expected}, got {len(tensors)} tensors")
+        _check_split(headers, len(tensors))
         return cls(first.path, first.metadata, tensors)
 
     def with_heads(self, num_heads: dict[str, int]) -> "GgufHeader":
@@ -151,10 +154,28 @@ def _parts(path: Path) -> list[Path]:
     match = _SPLIT.fullmatch(path.name)
     if match is None:
         return [path]
-    stem, _, count = match.groups()
+    stem, number, count = match.groups()
     if not 1 <= int(count) <= _MOST_FILES:
         _fail(path, f"expected a model in 1 to {_MOST_FILES} files, got {int(count)}")
+    if not 1 <= int(number) <= int(count):
+        _fail(path, f"expected part 1 to {int(count)} in its name, got {int(number)}")
     return [path.parent / f"{stem}-{n:05}-of-{count}.gguf" for n in range(1, int(count) + 1)]
+
+
+def _check_split(headers: list["GgufHeader"], num_tensors: int) -> None:
+    """Refuse files that are not the parts of one model, in their order."""
+    for number, header in enumerate(headers):
+        expected = {"split.no": number, "split.count": len(headers)}
+        if len(headers) > 1:
+            expected["split.tensors.count"] = num_tensors
+        elif header.metadata.get("split.count") in {None, 0}:
+            continue
+        for key, value in expected.items():
+            got = header.metadata.get(key, value)
+            if got != value:
+                _fail(
+                    header.path, f"{key}: expected {value} as in the names of the files, got {got}"
+                )
 
 
 def _read_header(path: Path, files: ExitStack) -> GgufHeader:
@@ -174,7 +195,8 @@ def _read_header(path: Path, files: ExitStack) -> GgufHeader:
             _fail(path, f"{key}: twice")
         metadata[key] = _value(cursor, key)
     alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or not 1 <= alignment <= _MOST_ALIGNMENT:
+    is_integer = isinstance(alignment, int) and not isinstance(alignment, bool)
+    if not is_integer or not 1 <= alignment <= _MOST_ALIGNMENT:
         _fail(path, f"general.alignment: expected 1 to {_MOST_ALIGNMENT}, got {alignment}")
     tensors: dict[str, StoredTensor] = {}
     for _ in range(num_tensors):
@@ -208,7 +230,7 @@ def _value(cursor: "_Cursor", key: str) -> object:
     if kind != _ARRAY:
         cursor.fail(f"{key}: a value of unknown type {kind}")
     kind = cursor.integer("<I")
-    length = cursor.count(f"values of {key}", _MOST_HEADER_BYTES)
+    length = cursor.count(f"values of {one_line(key, 40)}", _MOST_ITEMS)
     if kind in _NUMBERS:
         return cursor.numbers(_NUMBERS[kind], length)
     if kind != _STRING:
@@ -277,7 +299,7 @@ class _Cursor:
         """Return a number of things that follow; each takes a byte at least."""
         count, left = self.integer("<Q"), self._left + len(self._buffer) - self._at
         if count > min(most, left):
-            self.fail(f"{count} {things}")
+            self.fail(f"expected at most {min(most, left)} {things}, got {count}")
         return count
 
     def numbers(self, dtype: str, length: int) -> NDArray[Any]:
@@ -327,10 +349,13 @@ class _Cursor:
         self._before += self._at
         wanted = min(max(_READ_BYTES, num_bytes) - len(rest), self._left)
         pieces = [rest]
-        while wanted > 0 and (piece := self._file.read(wanted)):
-            pieces.append(piece)
-            wanted -= len(piece)
-            self._left -= len(piece)
+        try:
+            while wanted > 0 and (piece := self._file.read(wanted)):
+                pieces.append(piece)
+                wanted -= len(piece)
+                self._left -= len(piece)
+        except OSError as error:
+            self.fail((error.strerror or "cannot be read").lower())
         self._buffer, self._at = b"".join(pieces), 0
         if len(self._buffer) < num_bytes:
             self.fail(f"it ends within its header, after {self._before + len(self._buffer)} bytes")

@@ -1,0 +1,193 @@
+"""GGUF files of small models, written by the format's own package.
+
+model = small_model("qwen2")
+write_model(tmp_path / "m.gguf", model, {"attn_v": "Q5_0", "default": "Q4_1"})
+
+The parameters of the model become the values that the file holds.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from numpy.typing import NDArray
+from transformers import (
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from tests.model.families import SIZES, build_model
+
+CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+GROUPED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+"""Rows are multiples of 32."""
+SUPER_BLOCKS = ("Q4_K", "Q5_K", "Q6_K")
+"""Rows are multiples of 256."""
+NUMBERS = ("F32", "F16", "BF16")
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+"""Sizes for `SUPER_BLOCKS`."""
+
+MIXED = {"default": "Q4_0", "attn_v": "Q8_0", "ffn_down": "Q5_1", "ffn_up": "F16", "output": "Q8_0"}
+"""Parts of a joined layer that are stored in different ways."""
+MIXED_WIDE = {"default": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_k": "Q5_K"}
+
+PIECES = ("a", "b", "ab")
+"""The last tokens of the vocabulary; the first two merge."""
+
+Types = str | Mapping[str, str]
+
+# The factors that give random blocks a spread of about 1 / sqrt(256), as the rows need.
+_FACTORS = {"Q4_K": (2.4e-4, 1.8e-3), "Q5_K": (1.2e-4, 1.8e-3), "Q6_K": (4.6e-5,)}
+_FIRST_FACTOR = {"Q4_K": 0, "Q5_K": 0, "Q6_K": 208}
+_CONTROL = int(gguf.TokenType.CONTROL)
+_NORMAL = int(gguf.TokenType.NORMAL)
+
+
+def small_model(architecture: str = "llama", seed: int = 0, **settings: object) -> PreTrainedModel:
+    """Return a float32 reference model of two layers, whose rows fit all blocks of 32."""
+    sizes = {**SIZES, "intermediate_size": 96, "num_hidden_layers": 2, **settings}
+    return build_model(CONFIGS[architecture](**sizes), seed)
+
+
+def write_model(
+    path: Path,
+    model: PreTrainedModel,
+    types: Types = "F32",
+    *,
+    split: int = 0,
+    change: Callable[[dict[str, NDArray[np.float32]]], None] | None = None,
+    extra: Callable[[GGUFWriter], object] | None = None,
+) -> Path:
+    """Write a model, and give its parameters the values that the file holds.
+
+    Args:
+        path: The file; the parts of a split one are named after it.
+        model: Changed in place.
+        types: Of all matrices, or by the name of a part such as `attn_v`, with a `default`.
+        split: Tensors of a part; 0 is one file.
+        change: Edits the values by name before they are stored; the model does not see it.
+        extra: Adds metadata or tensors.
+
+    Returns:
+        The file, or the first of its parts.
+    """
+    kind = "llama" if model.config.model_type == "mistral" else model.config.model_type
+    writer = GGUFWriter(path, kind, split_max_tensors=split)
+    _add_metadata(writer, model.config)
+    if extra is not None:
+        extra(writer)
+    random = np.random.default_rng(0)
+    chosen = {"default": types} if isinstance(types, str) else types
+    names = gguf_names(model)
+    values = {}
+    for theirs, parameter in model.named_parameters():
+        heads = _num_heads(model, theirs) if kind == "llama" else None
+        rows = permuted(parameter.numpy(), heads)
+        values[names[theirs]] = rows
+        stored_type = "F32" if rows.ndim == 1 else _type_of(names[theirs], chosen)
+        stored = _encoded(rows, stored_type, random)
+        held = gguf.quants.dequantize(stored, GGMLQuantizationType[stored_type])
+        parameter.copy_(torch.from_numpy(unpermuted(held, heads)))
+        values[names[theirs]] = stored
+        if change is None:
+            _add(writer, names[theirs], stored, stored_type)
+    if change is not None:
+        kinds = {name: _type_of(name, chosen) for name in values}
+        change(values)
+        for name, stored in values.items():
+            _add(writer, name, stored, "F32" if stored.ndim == 1 else kinds[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path if path.exists() else min(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
+
+
+def gguf_names(model: PreTrainedModel) -> dict[str, str]:
+    """Return what GGUF calls the parameters of a model."""
+    kind = "llama" if model.config.model_type == "mistral" else model.config.model_type
+    arch = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
+    table = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
+    parameters = [name for name, _ in model.named_parameters()]
+    return {name: table.get_name(name, (".weight", ".bias")) for name in parameters}
+
+
+def permuted(rows: NDArray[np.float32], num_heads: int | None) -> NDArray[np.float32]:
+    """Return rows of queries or keys in the order of llama.cpp, as `convert_hf_to_gguf` does."""
+    if num_heads is None:
+        return rows
+    halves = rows.reshape(num_heads, 2, len(rows) // num_heads // 2, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
+
+
+def unpermuted(rows: NDArray[np.float32], num_heads: int | None) -> NDArray[np.float32]:
+    """Return such rows in the order of `transformers`."""
+    order = permuted(np.arange(len(rows), dtype=np.float32), num_heads).astype(int)
+    return rows[np.argsort(order)]
+
+
+def _num_heads(model: PreTrainedModel, name: str) -> int | None:
+    if "q_proj" in name:
+        return int(model.config.num_attention_heads)
+    return int(model.config.num_key_value_heads) if "k_proj" in name else None
+
+
+def _type_of(name: str, types: Mapping[str, str]) -> str:
+    return types.get(name.split(".")[-2], types["default"])
+
+
+def _encoded(rows: NDArray[np.float32], kind: str, random: np.random.Generator) -> NDArray:
+    if kind not in SUPER_BLOCKS:
+        return gguf.quants.quantize(rows, GGMLQuantizationType[kind])
+    weights, size = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    blocks = random.integers(0, 256, (len(rows), rows.shape[1] // weights, size), dtype=np.uint8)
+    for number, factor in enumerate(_FACTORS[kind]):
+        place = _FIRST_FACTOR[kind] + 2 * number
+        factors = (factor * random.uniform(0.8, 1.2, blocks.shape[:2])).astype(np.float16)
+        blocks[..., place : place + 2] = factors[..., None].view(np.uint8)
+    return blocks.reshape(len(rows), -1)
+
+
+def _add(writer: GGUFWriter, name: str, stored: NDArray, kind: str) -> None:
+    writer.add_tensor(name, stored, raw_dtype=GGMLQuantizationType[kind])
+
+
+def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if config.rope_parameters["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+    if config.model_type == "mistral":
+        writer.add_sliding_window(config.sliding_window)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*(f"t{number}" for number in range(config.vocab_size - 3)), *PIECES])
+    kinds = [_CONTROL if number < 3 else _NORMAL for number in range(config.vocab_size)]
+    writer.add_token_types(kinds)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
