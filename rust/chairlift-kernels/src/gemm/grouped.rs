@@ -285,12 +285,14 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
             starts[n] = I::load(&bias[n * I::LANES..]);
         }
         let mut totals = [starts; R];
-        let inputs = packed
-            .as_chunks::<R>()
-            .0
-            .chunks_exact(input_lines::<I, F>());
-        for (x, group) in inputs.zip(weights.lines(words_per_group::<F>(width))) {
+        // No `zip`: where its `next` is a call, all totals go through memory for each group.
+        let mut groups = weights.lines(words_per_group::<F>(width));
+        let mut inputs = packed.as_chunks::<R>().0;
+        while let Some((x, rest)) = inputs.split_at_checked(input_lines::<I, F>())
+            && let Some(group) = groups.next()
+        {
             totals = add_group::<I, F, R>(totals, x, group);
+            inputs = rest;
         }
         totals
     }
@@ -334,6 +336,10 @@ fn add_group<I: Isa, F: Format, const R: usize>(
 ) -> Sums<I, R, REGISTERS> {
     let width = REGISTERS * I::WORDS;
     let len = number_words::<F>(width);
+    // Lengths that the compiler knows: checks between the loads of a group would keep it from using them
+    // one after the other, and spill what it has loaded.
+    let x = &x[..input_lines::<I, F>()];
+    let group = &group[..words_per_group::<F>(width)];
     let (head, inputs) = x.split_at(head_lines::<F>());
     let (numbers, codes) = group.split_at(group.len() - F::Codes::LINES * width);
     let mut totals = totals;
