@@ -1,4 +1,4 @@
-"""Layers of weights in the blocks of GGUF files against what the format's own tools read."""
+"""Layers of weights in blocks: those of GGUF files against the format's own tools, and two more."""
 
 import gguf
 import numpy as np
@@ -8,14 +8,18 @@ from chairlift import _core, reference
 from chairlift.kernels import Linear
 from torch import Tensor
 
-TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+AFFINE_BITS = {"AFFINE4": 4, "AFFINE8": 8}
+TYPES = (*GGUF_TYPES, *AFFINE_BITS)
 HAS_MINIMA = {"Q4_1", "Q5_1", "Q4_K", "Q5_K"}
 
 block_type = pytest.mark.parametrize("block_type", TYPES)
 
 
 def blocks(block_type: str, rows: int, columns: int, seed: int = 0) -> Tensor:
-    """Return blocks with any codes; their half-precision factors are 0.001 to 0.004."""
+    """Return blocks with any codes; their factors are 0.001 to 0.004."""
+    if block_type in AFFINE_BITS:
+        return affine_blocks(block_type, rows, columns, seed)
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[block_type]]
     random = np.random.default_rng(seed)
     stored = random.integers(0, 256, (rows, columns // weights, size), dtype=np.uint8)
@@ -26,7 +30,30 @@ def blocks(block_type: str, rows: int, columns: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(stored.reshape(rows, -1))
 
 
+def affine_blocks(block_type: str, rows: int, columns: int, seed: int) -> Tensor:
+    """Return blocks of a scale and a minimum in float32, and 32 codes."""
+    random = np.random.default_rng(seed)
+    size = 8 + 4 * AFFINE_BITS[block_type]
+    stored = random.integers(0, 256, (rows, columns // 32, size), dtype=np.uint8)
+    scales = random.uniform(0.001, 0.004, (*stored.shape[:2], 1)).astype(np.float32)
+    minima = random.uniform(-0.5, 0.1, scales.shape).astype(np.float32)
+    stored[..., :4], stored[..., 4:8] = scales.view(np.uint8), minima.view(np.uint8)
+    return torch.from_numpy(stored.reshape(rows, -1))
+
+
+def affine_dequantized(stored: Tensor, block_type: str) -> Tensor:
+    """Return `scale * code + minimum`; of four bits the low halves of 16 bytes come first."""
+    blocks = stored.numpy().reshape(len(stored), -1, 8 + 4 * AFFINE_BITS[block_type])
+    scales, minima = np.split(blocks[..., :8].copy().view(np.float32), 2, axis=-1)
+    codes = blocks[..., 8:]
+    if block_type == "AFFINE4":
+        codes = np.concatenate((codes % 16, codes // 16), axis=-1)
+    return torch.from_numpy((scales * codes.astype(np.float32) + minima).reshape(len(stored), -1))
+
+
 def dequantized(stored: Tensor, block_type: str) -> Tensor:
+    if block_type in AFFINE_BITS:
+        return affine_dequantized(stored, block_type)
     kind = gguf.GGMLQuantizationType[block_type]
     return torch.from_numpy(gguf.quants.dequantize(stored.numpy(), kind))
 
@@ -38,7 +65,9 @@ def test_each_input_meets_the_weight_that_the_format_says(block_type):
     assert (layer.in_features, layer.out_features) == (512, 40)
     # 127 is an input that quantization keeps: each output is a single product.
     expected = 127 * dequantized(stored, block_type).T
-    assert torch.allclose(layer(127 * torch.eye(512)), expected, rtol=1e-5, atol=1e-6)
+    # Codes of eight bits times their scales, up to 130, are rounded before the minimum is added.
+    atol = 2e-5 if block_type == "AFFINE8" else 1e-6
+    assert torch.allclose(layer(127 * torch.eye(512)), expected, rtol=1e-5, atol=atol)
 
 
 @block_type
@@ -61,6 +90,21 @@ def test_a_row_has_the_same_bits_in_any_batch(block_type, dtype):
     alone = torch.cat([layer(row) for row in x.split(1)])
     for tokens in (2, 5, 6, 7, 13, 70):
         assert torch.equal(layer(x[:tokens]), alone[:tokens])
+
+
+@block_type
+def test_dequantized_blocks_have_the_bits_of_the_format(block_type):
+    stored = blocks(block_type, 33, 512)
+    out = torch.empty(33, 512)
+    _core.dequantize(stored, block_type, out)
+    assert torch.equal(out, dequantized(stored, block_type))
+
+
+@pytest.mark.parametrize("block_type", AFFINE_BITS)
+def test_a_layer_of_affine_blocks_takes_the_bytes_that_are_told(block_type):
+    # The codes, and eight bytes per 32 of them for scale and minimum.
+    bits = 8 * _core.linear_bytes(1024, 2048, 2, block_type) / (1024 * 2048)
+    assert bits == pytest.approx(AFFINE_BITS[block_type] + 2, rel=0.02)
 
 
 def test_blocks_that_do_not_fit_are_refused():

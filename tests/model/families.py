@@ -66,10 +66,16 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
 }
 
 
-def build(family: str, seed: int = 0) -> PreTrainedModel:
-    """Return a float32 reference model, eager attention, every parameter random."""
+def build(family: str, seed: int = 0, **sizes: object) -> PreTrainedModel:
+    """Return a float32 reference model, eager attention, every parameter random.
+
+    Args:
+        family: In `FAMILIES`.
+        seed: Of the parameters.
+        sizes: Fields of the configuration in the place of those of `SIZES`.
+    """
     config_class, settings = FAMILIES[family]
-    return build_model(config_class(**{**SIZES, **settings}), seed)
+    return build_model(config_class(**{**SIZES, **settings, **sizes}), seed)
 
 
 def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:

@@ -150,9 +150,10 @@ def test_a_spec_without_layers_is_refused(load):
         replace(load().spec, layers=())
 
 
-def test_nothing_but_the_families_and_the_config_names_a_family():
+def test_nothing_but_the_families_the_config_and_gguf_names_a_family():
     package = Path(chairlift.__file__).parent
-    allowed = {"families", "config.py"}
+    # A GGUF file names its architecture and its pre-tokenizer.
+    allowed = {"families", "config.py", "gguf"}
     names = [name.removesuffix("ForCausalLM").lower() for name in OUR_FAMILIES]
     for path in (package / "model").rglob("*.py"):
         if not allowed & {*path.relative_to(package / "model").parts}:
@@ -191,6 +192,58 @@ def test_dtype_is_the_checkpoints_unless_told(load, key, stored, expected):
     assert load(**{key: stored}, compute=Dtype.FLOAT32).dtype == torch.float32
 
 
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32}
+GROUP = {"type": "int", "num_bits": 4, "strategy": "group", "group_size": 32}
+
+
+def compressed(*groups, **changes):
+    """Return a `quantization_config` of compressed-tensors."""
+    named = {f"group_{number}": {"weights": group} for number, group in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": named, **changes}
+
+
+UNSUPPORTED_QUANTIZATION = {
+    "a list": ([], "expected an object, got"),
+    "no method": ({}, "quant_method: expected awq, .* or gptq, got nothing"),
+    "another method": ({"quant_method": "bitsandbytes"}, 'quant_method: .* got "bitsandbytes"'),
+    "a number as method": ({"quant_method": 4}, "quant_method: .* got 4"),
+    "gptq of three bits": ({**GPTQ, "bits": 3}, "bits: expected 4 or 8, got 3"),
+    "gptq for marlin": (
+        {**GPTQ, "checkpoint_format": "marlin"},
+        'checkpoint_format: expected gptq or gptq_v2, got "marlin"',
+    ),
+    "gptq for old marlin": ({**GPTQ, "is_marlin_format": True}, "is_marlin_format: expected false"),
+    "text as sym": ({**GPTQ, "sym": "yes"}, 'sym: expected true or false, got "yes"'),
+    "groups of 48": ({**GPTQ, "group_size": 48}, "group_size: .* multiple of 32, got 48"),
+    "groups of 0": ({**AWQ, "group_size": 0}, "group_size: .* got 0"),
+    "no group size": ({"quant_method": "awq", "bits": 4}, "group_size: .* got nothing"),
+    "awq of eight bits": ({**AWQ, "bits": 8}, "bits: expected 4, got 8"),
+    "awq for gemv": ({**AWQ, "version": "gemv"}, 'version: expected gemm, got "gemv"'),
+    "a number as version": ({**AWQ, "version": 1}, "version: expected gemm, got 1"),
+    "tiles of one number": (
+        {"quant_method": "fp8", "weight_block_size": [128]},
+        r"weight_block_size: expected rows and columns, got \[128\]",
+    ),
+    "two groups": (
+        compressed(GROUP, {**GROUP, "num_bits": 8}),
+        "config_groups: expected one way to quantize",
+    ),
+    "two group sizes": (
+        compressed(GROUP, {**GROUP, "group_size": 64}),
+        "config_groups: expected one way to quantize",
+    ),
+    "no groups": (compressed(), "config_groups: expected one way to quantize"),
+    "compressed groups of 16": (compressed({**GROUP, "group_size": 16}), "group_size: .* got 16"),
+    "sparse": (compressed(GROUP, format="sparse-24-bitmask"), "format: .* got"),
+    "four bits of bytes": (compressed(GROUP, format="int-quantized"), "num_bits: expected 8"),
+    "four-bit floats": (compressed({**GROUP, "type": "float"}), "num_bits: expected 8 for floats"),
+    "tiles of integers": (compressed({**GROUP, "strategy": "block"}), "strategy: .* got"),
+    "rotations": (
+        compressed(GROUP, transform_config={"config_groups": {"R1": {}}}),
+        "transform_config: expected none",
+    ),
+}
 UNSUPPORTED = {
     "another architecture": ({"architectures": ["GPT2LMHeadModel"]}, "architectures: expected Lla"),
     "no architecture": ({"architectures": ...}, "architectures"),
@@ -200,7 +253,10 @@ UNSUPPORTED = {
     "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "no rope factor": ({"rope_scaling": {"rope_type": "linear"}}, "factor: .*got nothing"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act"),
-    "quantization": ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+    **{
+        f"quantization: {name}": ({"quantization_config": values}, f"quantization_config.*{text}")
+        for name, (values, text) in UNSUPPORTED_QUANTIZATION.items()
+    },
     "code": ({"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map"),
     "dtype": ({"dtype": "float8_e4m3fn"}, "dtype"),
     "missing size": ({"hidden_size": ...}, "hidden_size: expected an integer, got nothing"),

@@ -15,12 +15,13 @@ Sources: the packers of AutoGPTQ, AutoAWQ and compressed-tensors.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
 
 from chairlift.errors import ModelError
+from chairlift.model.fields import one_line
 from chairlift.model.quantized.groups import Groups
 from chairlift.model.stored import StoredTensor
 
@@ -48,13 +49,10 @@ def read_gptq(parts: Parts, bits: int, *, is_symmetric: bool, stores_zero_less_o
             a symmetric layer.
     """
     if "g_idx" in parts:
-        index = parts["g_idx"].numbers().long()
-        length = len(index) // parts["scales"].shape[0]
-        if not torch.equal(index, torch.arange(len(index)) // length):
-            _fail(parts["g_idx"], "groups of neighbours: desc_act with reordered inputs is refused")
+        _check_order(parts["g_idx"], parts["scales"].shape[0], "desc_act")
     codes = unpack(parts["qweight"].numbers(), bits, 0).T.contiguous()
     scales = parts["scales"].numbers().float().T.contiguous()
-    zeros = unpack(parts["qzeros"].numbers(), bits, 1).T.contiguous()
+    zeros = unpack(parts["qzeros"].numbers(), bits, 1).T[: len(codes)].contiguous()
     if stores_zero_less_one:
         zeros = zeros + 1 & ((1 << bits) - 1)
     if not is_symmetric:
@@ -78,32 +76,42 @@ def read_awq(parts: Parts) -> Groups:
     )
 
 
-def read_compressed(parts: Parts, bits: int) -> Groups:
+def read_compressed(parts: Parts, bits: int, *, is_symmetric: bool) -> Groups:
     """Read a layer of compressed-tensors, packed or of signed bytes.
 
     Raises:
-        ModelError: Its groups are not neighbours (`actorder`).
+        ModelError: Its groups are not neighbours (`actorder`), or its zero points are not those of
+            a symmetric layer.
     """
-    scales = parts["weight_scale"].numbers().float()
-    zeros = parts.get("weight_zero_point")
-    if "weight_packed" not in parts:
+    if "weight_packed" in parts:
+        _, columns = parts["weight_shape"].numbers().tolist()
+        codes = unpack(parts["weight_packed"].numbers(), bits, 1)[:, :columns].contiguous()
+    else:
         codes = (parts["weight"].numbers() ^ -128).view(torch.uint8)
-        scales = scales.view(-1, 1).expand(len(codes), 1)
-        offset = None if zeros is None else (zeros.numbers().float() + 128).view(-1, 1)
-        return Groups(codes, scales, None if offset is None else offset.expand(len(codes), 1))
-    rows, columns = parts["weight_shape"].numbers().tolist()
-    codes = unpack(parts["weight_packed"].numbers(), bits, 1)[:, :columns].contiguous()
-    scales = scales.view(rows, -1)
+    stored, middle, rows = parts["weight_scale"], 1 << bits - 1, len(codes)
+    num_groups = stored.shape[1] if len(stored.shape) == 2 else 1
+    scales = stored.numbers().float().view(-1, num_groups).expand(rows, -1)
     if "weight_g_idx" in parts:
-        index = parts["weight_g_idx"].numbers().long()
-        if not torch.equal(index, torch.arange(columns) // (columns // scales.shape[1])):
-            _fail(parts["weight_g_idx"], "groups of neighbours: actorder is refused")
-    if zeros is None:
+        _check_order(parts["weight_g_idx"], num_groups, "actorder")
+    if "weight_zero_point" not in parts:
         return Groups(codes, scales, None)
-    stored = unpack(zeros.numbers(), bits, 0)[:rows]
-    return Groups(codes, scales, stored.float().view(rows, -1))
+    point = parts["weight_zero_point"]
+    zeros = point.numbers()
+    zeros = zeros.float() + middle if point.dtype == "I8" else unpack(zeros, bits, 0)[:rows].float()
+    if not is_symmetric:
+        return Groups(codes, scales, zeros.view(-1, num_groups).expand(rows, -1))
+    if (zeros != middle).any():
+        _fail(point, f"zero points of {middle}, as symmetric of quantization_config says")
+    return Groups(codes, scales, None)
 
 
-def _fail(tensor: StoredTensor, expected: str) -> None:
-    message = f"{tensor.path}: {tensor.name}: expected {expected}"
+def _check_order(index: StoredTensor, num_groups: int, setting: str) -> None:
+    """Raise ModelError unless the groups of inputs `[K]` are neighbours."""
+    (columns,) = index.shape
+    if not torch.equal(index.numbers().long(), torch.arange(columns) // (columns // num_groups)):
+        _fail(index, f"groups of neighbours: {setting} with reordered inputs is refused")
+
+
+def _fail(tensor: StoredTensor, expected: str) -> NoReturn:
+    message = f"{tensor.path}: {one_line(tensor.name)}: expected {expected}"
     raise ModelError(message)

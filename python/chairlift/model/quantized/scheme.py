@@ -1,12 +1,12 @@
 """What `quantization_config` of config.json says, and the tensors that layers are read from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeGuard
 
 from chairlift.errors import ModelError
-from chairlift.model.fields import Fields, either
+from chairlift.model.fields import Fields, either, one_line
 from chairlift.model.quantized.groups import BLOCK, GroupedTensor, Groups, ScaledTensor, block_type
 from chairlift.model.quantized.layouts import Parts, read_awq, read_compressed, read_gptq
 from chairlift.model.stored import Shape, StoredTensor, WeightTensor
@@ -24,6 +24,7 @@ _OF_METHOD: Final = {
 }
 """The tensors of a quantized layer."""
 _SCALES: Final = ("scales", "weight_scale", "weight_scale_inv")
+_FLOATS: Final = ("F32", "F16", "BF16")
 _UNUSED: Final = frozenset(("k_scale", "v_scale", "q_scale"))
 """Of quantized keys and values, which have scales of their own here."""
 
@@ -39,6 +40,10 @@ class Scheme:
     """Of GPTQ: zero points are one less than they stand for."""
     tile: Shape | None = None
     """Of FP8: rows and columns that share a scale; None is a scale per row, or one."""
+    group_size: int | None = None
+    """Of integers: neighbours along K that share a scale; None is a whole row."""
+    is_float: bool = False
+    """The codes are eight-bit floats."""
 
     @classmethod
     def read(cls, fields: Fields) -> "Scheme | None":
@@ -81,7 +86,7 @@ class Scheme:
         for layer, parts in layers.items():
             scales = next((parts[name] for name in _SCALES if name in parts), None)
             weight = parts.get("weight")
-            if scales is None and weight is not None:
+            if scales is None and weight is not None and weight.dtype in _FLOATS:
                 # One of those that were left as they were: the head, norms.
                 result[f"{layer}.weight"] = weight
             else:
@@ -90,17 +95,13 @@ class Scheme:
 
     def _layer(self, layer: str, parts: Parts, scales: StoredTensor | None) -> WeightTensor:
         name = f"{layer}.weight"
-        weight = parts.get("weight")
-        needed: tuple[str, ...] = ("qweight", "qzeros")
-        if self.method not in {"gptq", "awq"}:
-            needed = ("weight_packed", "weight_shape") if weight is None else ("weight",)
-        missing = [part for part in needed if part not in parts]
+        missing = [part for part in self._needed(parts) if part not in parts]
         if scales is None or missing:
             [any_part, *_] = parts.values()
-            message = f"{any_part.path}: {layer}.{(*missing, 'scales')[0]}: missing"
+            message = f"{any_part.path}: {one_line(layer)}.{missing[0]}: missing"
             raise ModelError(message)
-        if weight is not None and weight.dtype == "F8_E4M3":
-            return ScaledTensor(weight, scales, name, self._tile(weight, scales))
+        if self.is_float:
+            return ScaledTensor(parts["weight"], scales, name, self._tile(parts["weight"], scales))
         shape = self._check(parts, scales)
         return GroupedTensor(
             path=scales.path,
@@ -110,6 +111,17 @@ class Scheme:
             num_bytes=sum(part.num_bytes for part in parts.values()),
             groups=self._reader(parts),
         )
+
+    def _needed(self, parts: Parts) -> tuple[str, ...]:
+        """Return the tensors that a quantized layer has."""
+        if self.method in {"gptq", "awq"}:
+            return "qweight", "qzeros", "scales"
+        scales = "weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"
+        if self.is_float or "weight" in parts:
+            codes: tuple[str, ...] = ("weight",)
+        else:
+            codes = ("weight_packed", "weight_shape")
+        return (*codes, scales) if self.is_symmetric else (*codes, scales, "weight_zero_point")
 
     def _reader(self, parts: Parts) -> Callable[[], Groups]:
         if self.method == "awq":
@@ -122,55 +134,72 @@ class Scheme:
                 is_symmetric=self.is_symmetric,
                 stores_zero_less_one=self.stores_zero_less_one,
             )
-        return partial(read_compressed, parts, self.bits)
+        return partial(read_compressed, parts, self.bits, is_symmetric=self.is_symmetric)
 
     def _check(self, parts: Parts, scales: StoredTensor) -> Shape:
-        """Check the shapes of a layer's tensors; return `[N, K]`."""
+        """Check the types and shapes of a layer's tensors; return `[N, K]`."""
         count = 32 // self.bits
-        if self.method == "gptq":
-            packed, (in_words, rows) = parts["qweight"], _matrix(parts["qweight"])
-            columns, groups, outputs = in_words * count, *_matrix(scales)
-            zeros = (groups, -(-rows // count))
-        elif self.method == "awq":
-            packed, (columns, out_words) = parts["qweight"], _matrix(parts["qweight"])
-            rows, groups, outputs = out_words * count, *_matrix(scales)
-            zeros = (groups, out_words)
-        elif "weight_packed" in parts:
-            packed, (rows, _) = parts["weight_packed"], _matrix(parts["weight_packed"])
-            shape = parts["weight_shape"].numbers().tolist()
-            if len(shape) != 2 or shape[0] != rows or -(-shape[1] // count) != packed.shape[1]:
-                _fail(parts["weight_shape"], f"the shape of {list(packed.shape)} words")
-            columns, (outputs, groups) = shape[1], _matrix(scales)
-            zeros = (-(-rows // count), groups)
+        if self.method in {"gptq", "awq"}:
+            rows, columns = _matrix(parts["qweight"])
+            if self.method == "gptq":
+                rows, columns = columns, rows * count
+            else:
+                rows, columns = columns * count, rows
+            groups = self._num_groups(parts["qweight"], columns)
+            _expect(parts["qweight"], ("I32",), parts["qweight"].shape)
+            _expect(parts["qzeros"], ("I32",), (groups, -(-rows // count)))
+            _expect(scales, _FLOATS, (groups, rows))
         else:
-            packed, (rows, columns) = parts["weight"], _matrix(parts["weight"])
-            outputs = rows if scales.shape in {(1,), (), (1, 1)} else scales.shape[0]
-            groups, zeros = 1, None
-        word = "I8" if packed.name.endswith(".weight") else "I32"
-        if packed.dtype != word:
-            _fail(packed, f"type {word}, got {packed.dtype}")
-        if scales.dtype not in {"F16", "BF16", "F32"}:
-            _fail(scales, f"type F16, BF16 or F32, got {scales.dtype}")
-        if outputs != rows or columns % (BLOCK * groups):
-            _fail(
-                scales,
-                f"scales of {rows} outputs and groups of a multiple of {BLOCK} of {columns} inputs,"
-                f" got {list(scales.shape)}",
-            )
-        stored = parts.get("qzeros", parts.get("weight_zero_point"))
-        if zeros is not None and stored is not None and stored.shape != zeros:
-            _fail(stored, f"shape {list(zeros)}, got {list(stored.shape)}")
+            rows, columns = self._check_codes(parts)
+            groups = self._num_groups(scales, columns)
+            others: tuple[Shape, ...] = ((rows,), (1,), (), (1, 1)) if groups == 1 else ()
+            _expect(scales, _FLOATS, (rows, groups), *others)
+            if (zeros := parts.get("weight_zero_point")) is not None:
+                is_packed = "weight_packed" in parts and zeros.dtype != "I8"
+                shape = (-(-rows // count), groups) if is_packed else scales.shape
+                _expect(zeros, ("I32" if is_packed else "I8",), shape)
+        for name in ("g_idx", "weight_g_idx"):
+            if name in parts:
+                _expect(parts[name], ("I32", "I64"), (columns,))
         return rows, columns
 
+    def _check_codes(self, parts: Parts) -> tuple[int, int]:
+        """Check the codes of compressed-tensors; return rows and columns."""
+        if "weight" in parts:
+            rows, columns = _matrix(parts["weight"])
+            _expect(parts["weight"], ("I8",), (rows, columns))
+            return rows, columns
+        _matrix(parts["weight_packed"])
+        _expect(parts["weight_shape"], ("I64", "I32"), (2,))
+        rows, columns = parts["weight_shape"].numbers().tolist()
+        _expect(parts["weight_packed"], ("I32",), (rows, -(-columns * self.bits // 32)))
+        return rows, columns
+
+    def _num_groups(self, tensor: StoredTensor, columns: int) -> int:
+        """Return the groups of a row."""
+        size = self.group_size or columns
+        if columns % size or size % BLOCK:
+            _fail(tensor, f"a multiple of {self.group_size or BLOCK} inputs, got {columns}")
+        return columns // size
+
     def _tile(self, weight: StoredTensor, scales: StoredTensor) -> Shape:
+        """Check a layer of eight-bit floats; return rows and columns that share a scale."""
         rows, columns = _matrix(weight)
-        num_scales = 1
-        for size in scales.shape:
-            num_scales *= size
-        tile = self.tile or ((1, columns) if num_scales == rows else (rows, columns))
-        if num_scales != -(-rows // tile[0]) * -(-columns // tile[1]):
-            _fail(scales, f"a scale per tile of {list(tile)}, got {list(scales.shape)}")
-        return tile
+        _expect(weight, ("F8_E4M3",), (rows, columns))
+        if self.tile is not None:
+            tiles = (-(-rows // self.tile[0]), -(-columns // self.tile[1]))
+            _expect(scales, _FLOATS, tiles)
+            return self.tile
+        _expect(scales, _FLOATS, (rows, 1), (rows,), (1,), (), (1, 1))
+        return (rows, columns) if scales.shape in {(1,), (), (1, 1)} else (1, columns)
+
+
+def _expect(tensor: StoredTensor, dtypes: Sequence[str], *shapes: Shape) -> None:
+    """Raise ModelError unless a tensor has one of the types, and one of the shapes."""
+    if tensor.dtype not in dtypes:
+        _fail(tensor, f"type {either(dict.fromkeys(dtypes))}, got {one_line(tensor.dtype)}")
+    if tensor.shape not in shapes:
+        _fail(tensor, f"shape {list(shapes[0])}, got {list(tensor.shape)}")
 
 
 def _matrix(tensor: StoredTensor) -> tuple[int, int]:
@@ -183,9 +212,10 @@ def _matrix(tensor: StoredTensor) -> tuple[int, int]:
 def _read_awq(fields: Fields) -> Scheme:
     if fields.integer("bits", default=4) != 4:
         fields.fail("bits", "4")
-    if fields.values.get("version", "gemm").lower() != "gemm":
+    version = fields.values.get("version")
+    if version is not None and str(version).lower() != "gemm":
         fields.fail("version", "gemm")
-    return Scheme("awq", 4, is_symmetric=False)
+    return Scheme("awq", 4, is_symmetric=False, group_size=_group_size(fields))
 
 
 def _read_gptq(fields: Fields) -> Scheme:
@@ -197,10 +227,29 @@ def _read_gptq(fields: Fields) -> Scheme:
     )
     if kind == "marlin":
         fields.fail("checkpoint_format", "gptq or gptq_v2")
-    is_symmetric = fields.values.get("sym", True)
-    if not isinstance(is_symmetric, bool):
-        fields.fail("sym", "true or false")
-    return Scheme("gptq", bits, is_symmetric=is_symmetric, stores_zero_less_one=kind == "gptq")
+    if fields.flag("is_marlin_format"):
+        fields.fail("is_marlin_format", "false")
+    return Scheme(
+        "gptq",
+        bits,
+        is_symmetric=_is_true(fields, "sym"),
+        stores_zero_less_one=kind == "gptq",
+        group_size=_group_size(fields),
+    )
+
+
+def _is_true(fields: Fields, name: str) -> bool:
+    """Read true or false; absent is true."""
+    return fields.flag(name) or fields.values.get(name) is None
+
+
+def _group_size(fields: Fields) -> int | None:
+    size = fields.values.get("group_size")
+    if size == -1:
+        return None
+    if not _is_size(size) or size % BLOCK:
+        fields.fail("group_size", f"-1 or a multiple of {BLOCK}")
+    return int(size)
 
 
 def _read_fp8(fields: Fields) -> Scheme:
@@ -209,7 +258,7 @@ def _read_fp8(fields: Fields) -> Scheme:
         isinstance(tile, list) and len(tile) == 2 and all(_is_size(size) for size in tile)
     ):
         fields.fail("weight_block_size", "rows and columns")
-    return Scheme("fp8", tile=None if tile is None else (tile[0], tile[1]))
+    return Scheme("fp8", tile=None if tile is None else (tile[0], tile[1]), is_float=True)
 
 
 def _read_compressed(fields: Fields) -> Scheme:
@@ -218,6 +267,8 @@ def _read_compressed(fields: Fields) -> Scheme:
         {"pack-quantized": 0, "int-quantized": 0, "float-quantized": 0, "naive-quantized": 0},
         default="pack-quantized",
     )
+    if fields.values.get("transform_config"):
+        fields.fail("transform_config", "none")
     groups = fields.values.get("config_groups")
     schemes = [
         group["weights"]
@@ -227,30 +278,49 @@ def _read_compressed(fields: Fields) -> Scheme:
     if not schemes or any(_facts(scheme) != _facts(schemes[0]) for scheme in schemes):
         fields.fail("config_groups", "one way to quantize the weights of all layers")
     weights = Fields(fields.path, schemes[0], prefix=f"{fields.prefix}config_groups.weights.")
-    if weights.choice("type", {"int": 0, "float": 0}, default="int") == "float":
-        if weights.integer("num_bits") != 8:
-            weights.fail("num_bits", "8 for floats")
-        shape = weights.values.get("block_structure")
-        if isinstance(shape, list) and len(shape) == 2 and all(map(_is_size, shape)):
-            return Scheme("compressed-tensors", tile=(shape[0], shape[1]))
-        return Scheme("compressed-tensors")
+    is_symmetric = _is_true(weights, "symmetric")
     bits = weights.integer("num_bits")
+    if weights.choice("type", {"int": 0, "float": 0}, default="int") == "float":
+        if bits != 8:
+            weights.fail("num_bits", "8 for floats")
+        if not is_symmetric:
+            weights.fail("symmetric", "true for floats")
+        return Scheme("compressed-tensors", tile=_block_structure(weights), is_float=True)
     if bits not in {4, 8} or (bits == 4 and kind != "pack-quantized"):
         weights.fail("num_bits", "4 or 8" if kind == "pack-quantized" else "8")
-    is_symmetric = weights.values.get("symmetric", True)
-    if not isinstance(is_symmetric, bool):
-        weights.fail("symmetric", "true or false")
-    return Scheme("compressed-tensors", bits, is_symmetric=is_symmetric)
+    has_groups = weights.values.get("group_size") is not None
+    strategy = weights.choice(
+        "strategy",
+        {"tensor": 0, "channel": 0, "group": 0},
+        default="group" if has_groups else "tensor",
+    )
+    return Scheme(
+        "compressed-tensors",
+        bits,
+        is_symmetric=is_symmetric,
+        group_size=_group_size(weights) if strategy == "group" else None,
+    )
+
+
+def _block_structure(weights: Fields) -> Shape | None:
+    strategies = {"tensor": 0, "channel": 0, "block": 0}
+    if weights.choice("strategy", strategies, default="tensor") != "block":
+        return None
+    shape = weights.values.get("block_structure")
+    if not (isinstance(shape, list) and len(shape) == 2 and all(map(_is_size, shape))):
+        weights.fail("block_structure", "rows and columns")
+    return shape[0], shape[1]
 
 
 def _facts(scheme: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(scheme.get(name) for name in ("type", "num_bits", "symmetric", "block_structure"))
+    names = ("type", "num_bits", "symmetric", "strategy", "group_size", "block_structure")
+    return tuple(scheme.get(name) for name in names)
 
 
-def _is_size(value: object) -> bool:
+def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
 
 
-def _fail(tensor: StoredTensor, expected: str) -> None:
-    message = f"{tensor.path}: {tensor.name}: expected {expected}"
+def _fail(tensor: StoredTensor, expected: str) -> NoReturn:
+    message = f"{tensor.path}: {one_line(tensor.name)}: expected {expected}"
     raise ModelError(message)

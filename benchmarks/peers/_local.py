@@ -1,0 +1,214 @@
+"""`make bench-peers`: installs the peers, runs them in turns with Chairlift, prints a table."""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+from chairlift.choices import KvCacheDtype
+
+from benchmarks.peers.comparison import compare, put_between_marks, table
+from benchmarks.peers.environments import PeerError, call, install
+from benchmarks.peers.model import make_model
+from benchmarks.peers.protocol import STEP_TOKENS
+from benchmarks.peers.workload import KINDS, write_workload
+
+QUANTIZED = ("int8", "int4")
+WITH_QUANTIZED = ["openvino", "llamacpp"]
+HERE = Path(__file__).parent
+HOME = HERE.parents[1] / ".tools" / "peers"
+TITLES = {
+    "openvino": "OpenVINO GenAI 2026.4.1",
+    "llamacpp": "llama.cpp (of llama-cpp-python 0.3.36), server",
+    "transformers": "transformers 5.23.0, static batches",
+    "vllm": "vLLM 0.32.0, CPU",
+}
+
+
+def main() -> None:
+    """Run the comparison that the command line selects."""
+    options = read_options()
+    HOME.mkdir(parents=True, exist_ok=True)
+    pythons = install_all(options.peers)
+    if options.install_only:
+        return
+    if options.gguf and Path(options.gguf).is_file():
+        model = Path(options.gguf).resolve()
+    else:
+        model = options.model or made_model()
+        if options.gguf:
+            model = gguf_file(options.gguf, model, pythons)
+    workload = options.workload or made_workload(model, options.requests, options.kind)
+    comparisons = []
+    for peer, python in pythons.items():
+        chairlift, command = commands(peer, python, model, workload, options)
+        try:
+            comparisons.append(compare(TITLES[peer], chairlift, command, options.rounds, say))
+        except PeerError as error:
+            say(f"{TITLES[peer]}: not measured: {error}")
+    if not comparisons:
+        sys.exit("no peer was measured")
+    text = f"{caption(model, workload, options)}\n\n{table(comparisons)}"
+    print(text)
+    if options.into:
+        name = f"bench-peers {options.section or options.dtype}"
+        document = put_between_marks(options.into.read_text(encoding="utf-8"), name, text)
+        options.into.write_text(document, encoding="utf-8")
+
+
+def read_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="make bench-peers", description=__doc__)
+    parser.add_argument("peers", nargs="*", help=f"of {', '.join(TITLES)}")
+    parser.add_argument("--model", type=Path, help="folder; default: a random Llama of 336 M")
+    parser.add_argument(
+        "--gguf",
+        help="a file that both sides read, or the format that llama.cpp makes of the model",
+    )
+    parser.add_argument("--workload", type=Path, help="as of `chairlift bench offline`")
+    parser.add_argument("--kind", choices=KINDS, default="chat", help="of the made workload")
+    parser.add_argument("--requests", type=int, default=48, help="of the made workload")
+    dtypes = ("float32", "bfloat16", *QUANTIZED)
+    parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of the weights")
+    kinds = [kind.value for kind in KvCacheDtype]
+    parser.add_argument("--kv-cache-dtype", choices=kinds, default="auto", help="of Chairlift")
+    parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--into", type=Path, help="markdown file that keeps the table")
+    parser.add_argument("--section", help="of that file; default: the dtype")
+    parser.add_argument("--install-only", action="store_true")
+    options = parser.parse_args()
+    if unknown := set(options.peers) - set(TITLES):
+        parser.error(f"unknown peer {', '.join(sorted(unknown))}: known are {', '.join(TITLES)}")
+    if options.rounds < 1:
+        parser.error("--rounds is at least 1")
+    if options.gguf:
+        if options.peers not in ([], ["llamacpp"]):
+            parser.error("--gguf: only llamacpp reads such a file")
+        options.peers = ["llamacpp"]
+    able = WITH_QUANTIZED if options.dtype in QUANTIZED else [*WITH_QUANTIZED, "transformers"]
+    if options.dtype in QUANTIZED and (unable := set(options.peers) - set(able)):
+        parser.error(f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights")
+    options.peers = options.peers or able
+    return options
+
+
+def install_all(peers: list[str]) -> dict[str, Path]:
+    """Return the Python of each peer that can be installed; print one line for each that cannot."""
+    pythons = {}
+    for peer in peers:
+        say(f"{TITLES[peer]}: installing what is missing into {HOME / peer}")
+        try:
+            pythons[peer] = install(peer, HOME)
+        except PeerError as error:
+            say(f"{TITLES[peer]}: not installed: {error}")
+    return pythons
+
+
+def commands(
+    peer: str, python: Path, model: Path, workload: Path, options: argparse.Namespace
+) -> tuple[list[str | Path], list[str | Path]]:
+    """Return the commands of the two sides: one JSON line each."""
+    threads = str(len(os.sched_getaffinity(0)))
+    common: list[str | Path] = ["--dtype", options.dtype]
+    # Both read the weights of a GGUF file as they are stored.
+    own = [] if options.gguf else common
+    is_quantized = options.dtype in QUANTIZED
+    chairlift: list[str | Path] = [Path("/tmp/cl.sh")]
+    chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
+    chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else own
+    chairlift += ["--kv-cache-dtype", options.kv_cache_dtype]
+    chairlift += ["--max-num-batched-tokens", str(STEP_TOKENS)]
+    chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
+    converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
+    if options.gguf:
+        converted = model
+    converted.parent.mkdir(exist_ok=True)
+    command: list[str | Path] = [python, HERE / f"run_{peer}.py", model, workload, *common]
+    command += ["--rows", str(options.rows), "--threads", threads, "--converted", converted]
+    return chairlift, command
+
+
+def gguf_file(name: str, model: Path, pythons: dict[str, Path]) -> Path:
+    """Return the GGUF file in a format that llama.cpp makes of the model."""
+    converted = HOME / "converted" / f"{name}-{fingerprint(model)}.gguf"
+    if not converted.exists():
+        say(f"making {converted}")
+        converted.parent.mkdir(exist_ok=True)
+        command: list[str | Path] = [pythons["llamacpp"], HERE / "run_llamacpp.py", model]
+        command += [os.devnull, "--dtype", name, "--rows", "1", "--threads", "1"]
+        call([*command, "--converted", converted, "--convert-only"])
+    return converted
+
+
+def fingerprint(model: Path) -> str:
+    """Return a name of a model and its files, which changes when a file does."""
+    files = sorted(path for path in model.glob("*") if path.is_file()) or [model]
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(repr((str(model.resolve()), facts)).encode()).hexdigest()[:12]
+
+
+def made_model() -> Path:
+    """Return the random-weight model, made once."""
+    folder = HOME / "model"
+    if not folder.exists():
+        say(f"making a model with random weights in {folder}")
+        partial = folder.with_name("model.partial")
+        make_model(partial)
+        partial.rename(folder)
+    return folder
+
+
+def made_workload(model: Path, num_requests: int, kind: str) -> Path:
+    """Return work for a model's vocabulary."""
+    from chairlift.model.config import ModelConfig
+
+    vocab_size = ModelConfig.load(model).spec.vocab_size
+    path = HOME / f"workload-{kind}-{num_requests}-{vocab_size}.jsonl"
+    write_workload(path, num_requests, vocab_size, kind)
+    return path
+
+
+def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
+    """What was measured, and on what."""
+    entries = [json.loads(line) for line in workload.read_text(encoding="utf-8").splitlines()]
+    num_prompt = sum(len(entry["prompt_token_ids"]) for entry in entries)
+    num_output = sum(entry["max_tokens"] for entry in entries)
+    name = model.name if options.model else "random Llama of 336 M parameters"
+    stored = options.dtype
+    if options.gguf:
+        stored = options.gguf if not Path(options.gguf).is_file() else "the file's format"
+        name = name if stored == options.gguf else model.name
+    kept = options.kv_cache_dtype
+    keys = "" if kept == "auto" else f" (Chairlift's keys and values in {kept})"
+    return (
+        f"{name} in {stored}{keys}, {len(entries)} requests ({num_prompt:,} prompt and "
+        f"{num_output:,} output tokens), {options.rows} rows, {cpu()}; medians of "
+        f"{options.rounds} rounds, the range of the ratio in brackets."
+    )
+
+
+def cpu() -> str:
+    """The machine in words."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return f"{cores} cores of {platform.machine()}"
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    names = {key.strip(): value.strip() for key, value in facts.items()}
+    flags = names.get("flags", "").split()
+    units = [unit for unit in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if unit in flags]
+    return f"{cores} cores of {names.get('model name', platform.machine())} ({', '.join(units)})"
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr, the table to stdout."""
+    print(f"    {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
