@@ -85,11 +85,13 @@ class ModelFormat:
 
     @property
     def description(self) -> str:
-        """The format in words: `bfloat16, int4 weights`."""
+        """The format in words: `bfloat16, int4 weights`, or `bfloat16, Q4_1 weights` as stored."""
         settings = self.place.settings
         parts = [str(self.config.dtype).removeprefix("torch.")]
         if settings.quantize is not Quantize.NONE:
             parts.append(f"{settings.quantize} weights")
+        elif (stored := self.config.stored_format) is not None:
+            parts.append(f"{stored} weights")
         if settings.kv_cache_dtype is not KvCacheDtype.AUTO:
             parts.append(f"{settings.kv_cache_dtype} keys and values")
         return ", ".join(parts)
