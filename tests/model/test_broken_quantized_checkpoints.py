@@ -209,3 +209,12 @@ def test_a_name_of_many_lines_is_shown_in_one(tmp_path):
     save_file({**load_file(path), "a\nb.scales": torch.ones(1)}, path)
     with pytest.raises(ModelError, match=r"^.*: a b\.qweight: missing$"):
         load(tmp_path)
+
+
+def test_a_bias_of_zeros_beside_a_quantized_layer_is_none(tmp_path):
+    """AutoGPTQ writes one for each layer, also of models that have no biases."""
+    quantized(tmp_path, GPTQ)
+    add(tmp_path, "bias", torch.zeros(256))
+    load(tmp_path)
+    add(tmp_path, "bias", torch.ones(256))
+    assert failure(tmp_path) == "bias: not a tensor of this model"

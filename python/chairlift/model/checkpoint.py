@@ -12,6 +12,7 @@ from chairlift.errors import ModelError
 from chairlift.model.fields import either, one_line, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import DIVISORS, open_gguf
+from chairlift.model.quantized.groups import GroupedTensor
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.safetensors import open_file
 from chairlift.model.stored import DTYPES, Shape, StoredTensor, WeightTensor
@@ -66,12 +67,20 @@ class Checkpoint:
         missing = [name for name in shapes if name not in self.tensors and name not in optional]
         if missing:
             _fail(self.source, missing[0], f"missing{_and_more(missing)}")
-        unexpected = [name for name in self.tensors if name not in shapes]
+        unexpected = [n for n in self.tensors if n not in shapes and not self._is_zero_bias(n)]
         if unexpected:
             path = self.tensors[unexpected[0]].path
             _fail(path, unexpected[0], f"not a tensor of this model{_and_more(unexpected)}")
-        for name, tensor in self.tensors.items():
-            _check(tensor, shapes[name])
+        for name in shapes.keys() & self.tensors.keys():
+            _check(self.tensors[name], shapes[name])
+
+    def _is_zero_bias(self, name: str) -> bool:
+        """Return whether a tensor is a bias of zeros, which AutoGPTQ adds to layers without one."""
+        layer, _, part = name.rpartition(".")
+        tensor, weight = self.tensors[name], self.tensors.get(f"{layer}.weight")
+        if part != "bias" or not isinstance(weight, GroupedTensor):
+            return False
+        return isinstance(tensor, StoredTensor) and not tensor.numbers().any()
 
 
 def _layers(

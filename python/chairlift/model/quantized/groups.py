@@ -79,7 +79,11 @@ class GroupedTensor:
 
 
 def block_type(bits: int, scales: StoredTensor, *, has_zeros: bool) -> str:
-    """Return the smallest block type that holds groups without a change of their values."""
+    """Return the smallest block type that holds codes, scales and zeros as they are.
+
+    A product of a float32 scale is rounded once before its minimum is added; one of a float16 or
+    bfloat16 scale is exact.
+    """
     if scales.dtype == "F16" and not has_zeros:
         return "Q4_0" if bits == 4 else "Q8_0"
     return "AFFINE4" if bits == 4 else "AFFINE8"

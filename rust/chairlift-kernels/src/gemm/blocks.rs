@@ -62,11 +62,10 @@ impl BlockType {
             Self::Q4_0 => (32, 18),
             Self::Q4_1 => (32, 20),
             Self::Q5_0 => (32, 22),
-            Self::Q5_1 => (32, 24),
+            Self::Q5_1 | Self::Affine4 => (32, 24),
             Self::Q4K => (256, 144),
             Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
-            Self::Affine4 => (32, 24),
             Self::Affine8 => (32, 40),
         }
     }

@@ -40,7 +40,7 @@ pub fn widen_rows<T: Element>(
     })
 }
 
-fn each_row<T: Sync, O: Send>(
+fn each_row<T: Copy + Sync, O: Send>(
     x: Rows<'_, T>,
     rows: &[i32],
     out: RowsMut<'_, O>,
