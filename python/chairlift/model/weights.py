@@ -282,7 +282,9 @@ class _Reader:
             bias = self._joined(biases, self.dtype).to(self.device) if biases else None
             return self.kernels.linear(self.matrix(linear), bias, weight_format)
         stored = [self.checkpoint.tensors[f"{name}.weight"] for name in linear.names]
-        blocks = torch.cat([tensor.blocks() for tensor in stored])
+        parts = [tensor.blocks() for tensor in stored]
+        # The head is the largest layer, and is not joined.
+        blocks = torch.cat(parts) if len(parts) > 1 else parts[0]
         self._advance(stored)
         bias = self._joined(biases, torch.float32) if biases else None
         layer: LinearLayer = from_blocks(blocks, block_type, bias, self.dtype)
