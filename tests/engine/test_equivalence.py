@@ -78,7 +78,7 @@ def test_bfloat16_bits_do_not_depend_on_the_batch(make_engine, kv_blocks, quanti
     engine = make_engine(
         **kind,
         max_num_batched_tokens=CHUNKED,
-        kv_cache_memory=kv_blocks(26, dtype=Dtype.BFLOAT16, kv=kv),
+        kv_cache_memory=kv_blocks(20, dtype=Dtype.BFLOAT16, kv=kv),
     )
     logits = watch_sampler(engine)
     assert [token_ids(events) for events in run(engine, requests())] == answers
