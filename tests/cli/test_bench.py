@@ -67,6 +67,17 @@ def test_kernels(chairlift: Run, tiny_folder: Path) -> None:
     assert rows[0]["fraction_of_roofline"] == pytest.approx(1)
 
 
+def test_kernels_of_chosen_formats(chairlift: Run, tiny_folder: Path) -> None:
+    command = ("bench", "kernels", tiny_folder, "--json", "--rows", 3, "--repeat", 3)
+    rows = results(chairlift(*command, "--format", "Q8_0", "--format", "Q4_1"))
+    names = {row["name"] for row in rows if row["shape"].startswith("3 x ")}
+    assert names == {"Q8_0", "Q4_1", "rms_norm", "silu_mul", "rope"}
+    run = chairlift(*command, "--format", "Q9_9")
+    assert run.returncode == 2
+    assert "--format: expected one of float32, " in run.stderr
+    assert "got Q9_9" in run.stderr
+
+
 POLICY_KEYS = [
     *("policy", "requests", "output_tokens", "seconds", "tokens_per_s", "requests_per_s"),
     *("slot_utilization", "budget_utilization", "kv_waste", "ttft_p50_s", "ttft_p99_s"),

@@ -11,11 +11,14 @@ import typer
 from chairlift.cli.bench import cuda
 from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
-from chairlift.model.folder import check_model
+from chairlift.errors import ConfigError
+from chairlift.model.folder import MODEL_HELP, check_model
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from chairlift.kernels import Linear
     from chairlift.model.config import ModelConfig
 
 FOREIGN_BYTES = 128 << 20
@@ -23,7 +26,9 @@ FOREIGN_BYTES = 128 << 20
 ROUNDS = 50_000
 """Rounds of arithmetic in registers: some milliseconds."""
 ARITHMETICS = ("float32", "bfloat16", "int8", "int4")
-"""Types of arithmetic; kernels of another name use the first."""
+"""Types of arithmetic, and of weights that are made for the measurement."""
+Layer = tuple[tuple[int, int], str]
+"""Outputs and inputs of a layer, and the format of its weights."""
 CONTEXT = 4096
 BLOCK_SIZE = 16
 
@@ -39,15 +44,21 @@ class BenchDevice(StrEnum):
 
 
 def kernels(
-    model: Annotated[
-        str, typer.Argument(help="Model of the shapes: demo, a folder or an id.")
-    ] = "demo",
+    model: Annotated[str, typer.Argument(help=f"Model of the shapes: {MODEL_HELP}")] = "demo",
     *,
     rows: Annotated[
         list[int] | None,
         typer.Option(help="Tokens of a step; may be repeated. Default: 1, 8, 32 and 256."),
     ] = None,
     repeat: Annotated[int, typer.Option(help="Measured calls; the median counts.", min=3)] = 15,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            help="Of weights: float32, bfloat16, int8, int4, or a block such as Q4_K; may be"
+            " repeated. Default: the first four, and the blocks of the model.",
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1)] = None,
     device: Annotated[
         BenchDevice, typer.Option(help="cuda measures the attention alone.")
@@ -61,7 +72,7 @@ def kernels(
         title, results = f"GPU, shapes of {model}", cuda.measure(model, repeat, progress)
     else:
         title = f"Kernels, shapes of {model}"
-        results = _measure(model, rows or [1, 8, 32, 256], repeat, threads, progress)
+        results = _measure(model, formats, rows or [1, 8, 32, 256], repeat, threads, progress)
     report(results, title=title, as_json=as_json, by_row=True, progress=progress)
 
 
@@ -88,10 +99,15 @@ class Roofline:
             yield _result(name, "in registers", 1.0, 0, rate, 1.0)
 
     def measure(
-        self, name: str, shape: str, call: Call, num_bytes: float, num_operations: float
+        self,
+        name: str,
+        shape: str,
+        call: Call,
+        num_bytes: float,
+        num_operations: float,
+        arithmetic: str = ARITHMETICS[0],
     ) -> Result:
         """Return the median time of a call, which gets its number, and its share of the limit."""
-        arithmetic = name if name in ARITHMETICS else ARITHMETICS[0]
         times, shares = [], []
         for number in range(self._repeat):
             read, rate = self._read() / FOREIGN_BYTES, self._multiply(arithmetic)
@@ -138,7 +154,12 @@ def _result(
 
 
 def _measure(
-    model: str, rows: list[int], repeat: int, threads: int | None, progress: Progress
+    model: str,
+    formats: list[str] | None,
+    rows: list[int],
+    repeat: int,
+    threads: int | None,
+    progress: Progress,
 ) -> Iterator[Result]:
     import torch
 
@@ -150,22 +171,34 @@ def _measure(
     torch.set_num_threads(1)
     _core.set_num_threads(threads or available_cores())
     config = ModelConfig.load(resolve_model(model))
-    shapes, num_rows = _shapes(config), len(rows)
-    num_linear = len(shapes) * len(ARITHMETICS) * num_rows
-    progress.expect(1 + len(ARITHMETICS) + num_linear + 3 * num_rows + 1)
-    yield from progress.counting(_measurements(config, shapes, rows, repeat))
+    layers = _layers(config, formats)
+    progress.expect(1 + len(ARITHMETICS) + (len(layers) + 3) * len(rows) + 1)
+    yield from progress.counting(_measurements(config, layers, rows, repeat))
 
 
 def _measurements(
-    config: "ModelConfig", shapes: list[tuple[int, int]], rows: list[int], repeat: int
+    config: "ModelConfig", layers: list[Layer], rows: list[int], repeat: int
 ) -> Iterator[Result]:
     roofline = Roofline(repeat)
     yield from roofline.limits()
-    for shape in shapes:
-        for name in ARITHMETICS:
-            yield from _linear(roofline, name, shape, rows)
+    for shape, name in layers:
+        yield from _linear(roofline, name, shape, rows)
     yield from _elementwise(roofline, config, rows)
     yield from _decode_attention(roofline, config)
+
+
+def _layers(config: "ModelConfig", formats: list[str] | None) -> list[Layer]:
+    """Return outputs and inputs of each layer in each format; rows are whole blocks."""
+    from chairlift import _core
+
+    known = {**dict.fromkeys(ARITHMETICS, 1), **{n: k for n, (k, _) in _core.BLOCK_TYPES.items()}}
+    if unknown := [name for name in formats or () if name not in known]:
+        message = f"--format: expected one of {', '.join(known)}, got {unknown[0]}"
+        raise ConfigError(message)
+    names = formats or [*ARITHMETICS, *sorted(set(config.block_types.values()))]
+    return [
+        (shape, name) for shape in _shapes(config) for name in names if shape[1] % known[name] == 0
+    ]
 
 
 def _shapes(config: "ModelConfig") -> list[tuple[int, int]]:
@@ -181,15 +214,12 @@ def _linear(
 ) -> Iterator[Result]:
     import torch
 
-    from chairlift.kernels import Linear
-
     outputs, inputs = shape
     dtype = torch.float32 if name == "float32" else torch.bfloat16
-    quantize = name if name.startswith("int") else None
-    weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
-    first = Linear(weight, None, quantize)
     # Two layers, so that no call finds the weights of the call before in a cache.
-    layers = [first, Linear(weight, None, quantize)]
+    layers = [_layer(name, shape, dtype) for _ in range(2)]
+    first = layers[0]
+    arithmetic = name if name in ARITHMETICS else "int4" if "4" in name else "int8"
     for num_rows in rows:
         x = torch.randn(num_rows, inputs).to(dtype)
         out = torch.empty(num_rows, outputs, dtype=dtype)
@@ -200,7 +230,24 @@ def _linear(
         moved = first.num_bytes + x.nbytes + out.nbytes
         operations = 2 * num_rows * outputs * inputs
         text = f"{num_rows} x {inputs} x {outputs}"
-        yield roofline.measure(name, text, multiply, moved, operations)
+        yield roofline.measure(name, text, multiply, moved, operations, arithmetic)
+
+
+def _layer(name: str, shape: tuple[int, int], dtype: "torch.dtype") -> "Linear":
+    """Make a layer whose weights are in a format."""
+    import torch
+
+    from chairlift import _core
+    from chairlift.kernels import Linear
+
+    outputs, inputs = shape
+    if name in ARITHMETICS:
+        weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
+        return Linear(weight, None, name if name.startswith("int") else None)
+    weights, num_bytes = _core.BLOCK_TYPES[name]
+    # Zeros: random bytes would be subnormal scales, which take longer.
+    blocks = torch.zeros(outputs, inputs // weights * num_bytes, dtype=torch.uint8)
+    return Linear.from_blocks(blocks, name, None, dtype)
 
 
 def _elementwise(roofline: Roofline, config: "ModelConfig", rows: list[int]) -> Iterator[Result]:
