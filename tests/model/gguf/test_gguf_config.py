@@ -1,10 +1,12 @@
 """What the metadata of a GGUF file says of a model, and what it may not say."""
 
 import math
+from contextlib import ExitStack
 
 import pytest
 import torch
 from chairlift.errors import ModelError
+from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.spec import LinearScaling
 from chairlift.model.weights import load_weights
@@ -61,6 +63,12 @@ def failure(path, *changes, **settings):
     assert message.isprintable()
     assert message.startswith(f"{path}: ")
     return message.removeprefix(f"{path}: ")
+
+
+def test_a_number_of_layers_without_their_tensors_takes_no_time_to_open(path):
+    failure(path, value("llama.block_count", U32, 2**31 - 1))
+    with ExitStack() as files:
+        assert list(Checkpoint.open(path, files).tensors) == [EMBEDDING.name]
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)

@@ -4,6 +4,7 @@ Source of the keys: `gguf-py/gguf/constants.py` of llama.cpp; of what each stand
 `convert_hf_to_gguf.py`.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,10 @@ _END_TEXTS: Final = frozenset(
 )
 """Control tokens that end an answer whether or not the metadata names them, as in llama.cpp."""
 _CONTROL: Final = 3
+_OF_LAYER: Final = re.compile(
+    rf"{NAMES.layers}\.[0-9]+\.({NAMES.query}|{NAMES.key})\.(?:weight|bias)"
+)
+"""Queries and keys, whose rows llama.cpp has in another order."""
 _ROPE_FACTORS: Final = ("scaling.factor", "scale_linear")
 _UNSUPPORTED: Final = (
     "attention.clamp_kqv",
@@ -97,14 +102,12 @@ def open_gguf(path: Path, files: ExitStack) -> GgufHeader:
         return header
     own = _Metadata(header, "llama")
     num_heads, num_kv_heads = own.num_heads()
-    heads = {
-        f"{NAMES.layers}.{layer}.{name}.{part}": number
-        for layer in range(fields.integer("llama.block_count"))
-        for name, number in ((NAMES.query, num_heads), (NAMES.key, num_kv_heads))
-        for part in ("weight", "bias")
-    }
+    of_part = {NAMES.query: num_heads, NAMES.key: num_kv_heads}
+    # By the tensors that there are: the number of layers is what the file says.
+    found = {name: _OF_LAYER.fullmatch(name) for name in header.tensors}
+    heads = {name: of_part[match[1]] for name, match in found.items() if match}
     for name, number in heads.items():
-        if name in header.tensors and header.tensors[name].shape[0] % (2 * number):
+        if header.tensors[name].shape[0] % (2 * number):
             fields.fail("llama.attention.head_count", f"heads of an even size in {name}")
     return header.with_heads(heads)
 

@@ -142,9 +142,7 @@ class GgufHeader:
     def with_heads(self, num_heads: dict[str, int]) -> "GgufHeader":
         """Return these tensors, those of the names with rows in the order of llama.cpp."""
         reordered = {
-            name: replace(self.tensors[name], num_heads=heads)
-            for name, heads in num_heads.items()
-            if name in self.tensors
+            name: replace(self.tensors[name], num_heads=heads) for name, heads in num_heads.items()
         }
         return replace(self, tensors={**self.tensors, **reordered})
 
