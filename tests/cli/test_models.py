@@ -15,6 +15,7 @@ from chairlift.errors import ModelError
 from chairlift.model.folder import resolve_model
 
 from tests.cli.conftest import Run
+from tests.model.test_quantized_checkpoints import quantized
 
 Row = dict[str, Any]
 List = Callable[..., dict[str, Row]]
@@ -110,6 +111,13 @@ def test_a_folder_is_listed_one_level_deep(rows: List, tiny_folder: Path, tmp_pa
 
 def test_a_model_folder_lists_itself(rows: List, tiny_folder: Path) -> None:
     assert rows(tiny_folder)[str(tiny_folder)]["supported"] is True
+
+
+def test_a_quantized_checkpoint_has_the_name_of_its_method(rows: List, tmp_path: Path) -> None:
+    quantized(tmp_path / "m", "awq, group 32")
+    row = rows(tmp_path / "m")[f"{tmp_path}/m"]
+    assert (row["format"], row["reason"]) == ("awq", "")
+    assert 0 < row["weight_bytes"] < (tmp_path / "m" / "model.safetensors").stat().st_size
 
 
 def test_the_parts_of_a_gguf_model_are_one_row(rows: List, tmp_path: Path) -> None:

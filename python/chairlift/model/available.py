@@ -47,7 +47,7 @@ class Description:
     weight_bytes: int
     """Of all tensors; of the files where their headers cannot be read."""
     format: str
-    """The type that most of these bytes have: `bf16`, `Q4_K`, ..."""
+    """The type that most of these bytes have, `bf16` or `Q4_K`, or how the model is quantized."""
     family: str
     """The architecture as the file calls it."""
     obstacle: str
@@ -123,18 +123,21 @@ def _local_name(path: Path) -> str:
 
 def describe(path: Path) -> Description:
     """Read the headers of a model; whatever is wrong with it is its obstacle."""
-    obstacle, tensors = "", Counter[str]()
+    obstacle, scheme, tensors = "", None, Counter[str]()
+    try:
+        config = ModelConfig.load(path)
+        family, scheme = config.architecture, config.scheme
+    except Exception as error:  # one model does not keep others from the list
+        obstacle, family = _reason(path, error), _named_family(path)
     try:
         with ExitStack() as files:
-            for tensor in Checkpoint.open(path, files).tensors.values():
+            for tensor in Checkpoint.open(path, files, scheme).tensors.values():
                 tensors[tensor.dtype] += tensor.num_bytes
-    except Exception as error:  # one model does not keep others from the list
-        obstacle = _reason(path, error)
-    try:
-        family = ModelConfig.load(path).architecture
     except Exception as error:
-        obstacle, family = _reason(path, error), _named_family(path)
+        obstacle = obstacle or _reason(path, error)
     name = one_line(max(tensors, key=tensors.__getitem__, default=""))
+    if scheme is not None:
+        name = scheme.method
     return Description(
         weight_bytes=tensors.total() or _file_bytes(path),
         format=name.lower() if name in {"F32", "F16", "BF16", "F64"} else name,
