@@ -25,7 +25,7 @@ from tests.cli.conftest import Result, Run
 from tests.engine import tiny_model
 
 STORY = (
-    "Once upon a time there was a small fox who lived near the river. One day she met an old "
+    "Once upon a time there was a small fox that lived near the river. One day she met an old "
     "bear. “Good morning”, said the bear. They walked to the lake and shared some bread.\n\n"
     'The capital of France is Paris. {"name": "Anna", "age": 31}\r\nQ: What is 3 + 4?\nA: 7\n'
 ) * 3

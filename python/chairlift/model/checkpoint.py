@@ -71,8 +71,9 @@ class Checkpoint:
         if unexpected:
             path = self.tensors[unexpected[0]].path
             _fail(path, unexpected[0], f"not a tensor of this model{_and_more(unexpected)}")
-        for name in shapes.keys() & self.tensors.keys():
-            _check(self.tensors[name], shapes[name])
+        for name, tensor in self.tensors.items():
+            if name in shapes:
+                _check(tensor, shapes[name])
 
     def _is_zero_bias(self, name: str) -> bool:
         """Return whether a tensor is a bias of zeros, which AutoGPTQ adds to layers without one."""

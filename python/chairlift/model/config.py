@@ -104,7 +104,7 @@ class ModelConfig:
                 top_p=generation.optional_number("top_p", positive=True, most=1.0),
                 min_p=generation.optional_number("min_p", most=1.0),
             ),
-            block_types=_kept_blocks(model, scheme, dtype),
+            block_types=_block_types(model, scheme, dtype),
             scheme=scheme,
         )
 
@@ -157,7 +157,7 @@ def _read_family(path: Path) -> tuple[str, Family, Fields]:
     return name, family, fields.with_defaults(family.defaults)
 
 
-def _kept_blocks(folder: Path, scheme: Scheme | None, dtype: Dtype) -> Mapping[str, str]:
+def _block_types(folder: Path, scheme: Scheme | None, dtype: Dtype) -> Mapping[str, str]:
     """Return the block types of a quantized checkpoint's tensors."""
     if scheme is None or dtype is not Dtype.AUTO:
         return {}

@@ -180,6 +180,14 @@ def parse_json(path: Path, data: bytes, what: str = "JSON") -> dict[str, Any]:
     return values
 
 
+def check_regular(path: Path) -> None:
+    """Raise ModelError unless a path is a regular file, and OSError if that cannot be known."""
+    # Opening a pipe waits for its writer, and a device may have no end.
+    if not stat.S_ISREG(path.stat().st_mode):
+        message = f"{path}: not a regular file"
+        raise ModelError(message)
+
+
 def read_file(path: Path, most_bytes: int) -> bytes:
     """Read a regular file of at most so many bytes.
 
@@ -187,10 +195,7 @@ def read_file(path: Path, most_bytes: int) -> bytes:
         ModelError: There is no such file, or it is something else.
     """
     try:
-        # Opening a pipe waits for its writer, and a device may have no end.
-        if not stat.S_ISREG(path.stat().st_mode):
-            message = f"{path}: not a regular file"
-            raise ModelError(message)
+        check_regular(path)
         with path.open("rb") as file:
             data = file.read(most_bytes + 1)
     except OSError as error:

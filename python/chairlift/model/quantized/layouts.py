@@ -58,7 +58,7 @@ def read_gptq(parts: Parts, bits: int, *, is_symmetric: bool, stores_zero_less_o
     if not is_symmetric:
         return Groups(codes, scales, zeros.float())
     if (zeros != 1 << bits - 1).any():
-        _fail(parts["qzeros"], f"zero points of {1 << bits - 1}, as quantization_config.sym says")
+        fail(parts["qzeros"], f"zero points of {1 << bits - 1}, as quantization_config.sym says")
     return Groups(codes, scales, None)
 
 
@@ -101,7 +101,7 @@ def read_compressed(parts: Parts, bits: int, *, is_symmetric: bool) -> Groups:
     if not is_symmetric:
         return Groups(codes, scales, zeros.view(-1, num_groups).expand(rows, -1))
     if (zeros != middle).any():
-        _fail(point, f"zero points of {middle}, as symmetric of quantization_config says")
+        fail(point, f"zero points of {middle}, as symmetric of quantization_config says")
     return Groups(codes, scales, None)
 
 
@@ -109,9 +109,10 @@ def _check_order(index: StoredTensor, num_groups: int, setting: str) -> None:
     """Raise ModelError unless the groups of inputs `[K]` are neighbours."""
     (columns,) = index.shape
     if not torch.equal(index.numbers().long(), torch.arange(columns) // (columns // num_groups)):
-        _fail(index, f"groups of neighbours: {setting} with reordered inputs is refused")
+        fail(index, f"groups of neighbours: {setting} with reordered inputs is refused")
 
 
-def _fail(tensor: StoredTensor, expected: str) -> NoReturn:
+def fail(tensor: StoredTensor, expected: str) -> NoReturn:
+    """Raise the ModelError that names file, tensor and what was expected."""
     message = f"{tensor.path}: {one_line(tensor.name)}: expected {expected}"
     raise ModelError(message)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NoReturn, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import Fields, either, one_line
 from chairlift.model.quantized.groups import BLOCK, GroupedTensor, Groups, ScaledTensor, block_type
-from chairlift.model.quantized.layouts import Parts, read_awq, read_compressed, read_gptq
+from chairlift.model.quantized.layouts import Parts, fail, read_awq, read_compressed, read_gptq
 from chairlift.model.stored import Shape, StoredTensor, WeightTensor
 
 _OF_METHOD: Final = {
@@ -179,7 +179,7 @@ class Scheme:
         """Return the groups of a row."""
         size = self.group_size or columns
         if columns % size or size % BLOCK:
-            _fail(tensor, f"a multiple of {self.group_size or BLOCK} inputs, got {columns}")
+            fail(tensor, f"a multiple of {self.group_size or BLOCK} inputs, got {columns}")
         return columns // size
 
     def _tile(self, weight: StoredTensor, scales: StoredTensor) -> Shape:
@@ -197,14 +197,14 @@ class Scheme:
 def _expect(tensor: StoredTensor, dtypes: Sequence[str], *shapes: Shape) -> None:
     """Raise ModelError unless a tensor has one of the types, and one of the shapes."""
     if tensor.dtype not in dtypes:
-        _fail(tensor, f"type {either(dict.fromkeys(dtypes))}, got {one_line(tensor.dtype)}")
+        fail(tensor, f"type {either(dict.fromkeys(dtypes))}, got {one_line(tensor.dtype)}")
     if tensor.shape not in shapes:
-        _fail(tensor, f"shape {list(shapes[0])}, got {list(tensor.shape)}")
+        fail(tensor, f"shape {list(shapes[0])}, got {list(tensor.shape)}")
 
 
 def _matrix(tensor: StoredTensor) -> tuple[int, int]:
     if len(tensor.shape) != 2 or 0 in tensor.shape:
-        _fail(tensor, f"a matrix, got shape {list(tensor.shape)}")
+        fail(tensor, f"a matrix, got shape {list(tensor.shape)}")
     rows, columns = tensor.shape
     return rows, columns
 
@@ -319,8 +319,3 @@ def _facts(scheme: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
-
-
-def _fail(tensor: StoredTensor, expected: str) -> NoReturn:
-    message = f"{tensor.path}: {one_line(tensor.name)}: expected {expected}"
-    raise ModelError(message)
