@@ -15,7 +15,7 @@ import torch
 if not torch.cuda.is_available():
     sys.exit("bench-cuda: no GPU: PyTorch finds no CUDA device on this machine")
 
-from chairlift.attention.measure import (
+from chairlift.bench.gpu_attention import (
     Batch,
     attention_seconds,
     copy_bytes_per_s,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from chairlift import _core
-from chairlift.attention.measure import Batch, PagedAttention
+from chairlift.bench.gpu_attention import Batch, PagedAttention
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
 from torch import Tensor

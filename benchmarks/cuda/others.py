@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from chairlift.attention.measure import (
+from chairlift.bench.gpu_attention import (
     FOREIGN_BYTES,
     Attend,
     Batch,

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from chairlift.config import Dtype, KvCacheDtype, Quantize
-from chairlift.demo import MODEL_DIR
-from chairlift.engine.quality import (
+from chairlift.bench.quality import (
     ModelFormat,
     WindowModel,
     check_formats,
     cut_windows,
     measure_quality,
 )
+from chairlift.config import Dtype, KvCacheDtype, Quantize
+from chairlift.demo import MODEL_DIR
 from chairlift.errors import ConfigError
 from chairlift.model.tokenizer import Tokenizer
 from transformers import AutoModelForCausalLM

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chairlift.attention.measure import Batch, torch_attention
+from chairlift.bench.gpu_attention import Batch, torch_attention
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.model.spec import LayerShape
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
+from chairlift.bench.quality import ModelFormat, Quality, WindowModel, measure_quality
 from chairlift.config import KvCacheDtype, Quantize
 from chairlift.demo import MODEL_DIR
-from chairlift.engine.quality import ModelFormat, Quality, WindowModel, measure_quality
 from chairlift.model.tokenizer import Tokenizer
 
 from tools.train_demo.text import documents

@@ -7,7 +7,7 @@ from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Result
 
 if TYPE_CHECKING:
-    from chairlift.attention.measure import Batch
+    from chairlift.bench.gpu_attention import Batch
     from chairlift.model.config import ModelConfig
 
 
@@ -19,7 +19,7 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
     """
     import torch
 
-    from chairlift.attention.measure import (
+    from chairlift.bench.gpu_attention import (
         attention_seconds,
         copy_bytes_per_s,
         product_operations_per_s,
@@ -56,7 +56,7 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
 
 
 def _batches(config: "ModelConfig") -> list["Batch"]:
-    from chairlift.attention.measure import Batch
+    from chairlift.bench.gpu_attention import Batch
 
     heads = config.spec.shape[2:]
     return [

@@ -8,9 +8,9 @@ import asyncio
 import signal
 import sys
 
+from chairlift.bench.null_engine import NullEngine
 from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.null import NullEngine
 from chairlift.server.config import ServerConfig
 from chairlift.server.server import Server
 

@@ -15,7 +15,7 @@ from chairlift.model.fields import read_file
 from chairlift.model.folder import MODEL_HELP, check_model
 
 if TYPE_CHECKING:
-    from chairlift.engine.quality import ModelFormat
+    from chairlift.bench.quality import ModelFormat
 
 MAX_TEXT_BYTES: Final = 16 << 20
 """Of a text: some four million tokens, which take hours."""
@@ -100,7 +100,7 @@ def _measure(
     max_tokens: int,
     progress: Progress,
 ) -> Iterator[SparseResult]:
-    from chairlift.engine.quality import (
+    from chairlift.bench.quality import (
         ModelFormat,
         WindowModel,
         check_formats,
@@ -129,7 +129,7 @@ def _measure(
 
 
 def _format_of_reference(arguments: dict[str, Any]) -> "ModelFormat":
-    from chairlift.engine.quality import ModelFormat
+    from chairlift.bench.quality import ModelFormat
 
     try:
         return ModelFormat.of(**arguments)

@@ -1,0 +1,1 @@
+"""What the bench commands measure with: the product has no use for it."""
