@@ -160,10 +160,10 @@ def note_server(inside, setup):
         inside.server, inside.loop = self, asyncio.get_running_loop()
         submit = engine.submit
 
-        def keeping(prepared, sink):
+        def keeping(handle):
             if setup.leak_bytes:
                 inside.kept.append(os.urandom(setup.leak_bytes))
-            return submit(prepared, sink)
+            submit(handle)
 
         engine.submit = keeping
         await serve(self, engine)

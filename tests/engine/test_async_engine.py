@@ -6,6 +6,7 @@ import threading
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
+from chairlift.engine.handle import Handle
 from chairlift.errors import EngineState, ModelError, Reason
 from chairlift.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 
@@ -16,17 +17,14 @@ LONG = {"max_tokens": 200, "ignore_eos": True}
 
 
 class Mailbox:
-    """A sink that keeps events by handle and counts deliveries."""
+    """Keeps the events of many requests."""
 
     def __init__(self):
         self.events = {}
-        self.deliveries = []
         self._changed = asyncio.Event()
 
-    def deliver(self, events):
-        self.deliveries.append(events)
-        for handle, event in events:
-            self.events.setdefault(handle, []).append(event)
+    def keep(self, handle, event):
+        self.events.setdefault(handle, []).append(event)
         self._changed.set()
 
     async def until(self, condition):
@@ -39,6 +37,17 @@ class Mailbox:
             lambda seen: seen.get(handle) and isinstance(seen[handle][-1], Finished | Failed)
         )
         return end(self.events[handle])
+
+
+class Kept(Handle):
+    """A request whose events a mailbox keeps."""
+
+    def __init__(self, prepared, mailbox):
+        super().__init__(prepared)
+        self._mailbox = mailbox
+
+    def deliver(self, event):
+        self._mailbox.keep(self, event)
 
 
 class Gate:
@@ -86,7 +95,9 @@ async def engine(start):
 
 
 def submit(engine, request, mailbox):
-    return engine.submit(engine.engine.prepare(request), mailbox)
+    handle = Kept(engine.engine.prepare(request), mailbox)
+    engine.submit(handle)
+    return handle
 
 
 async def test_interleaved_requests_get_the_tokens_of_the_synchronous_engine(engine, tiny):
@@ -104,16 +115,13 @@ async def test_interleaved_requests_get_the_tokens_of_the_synchronous_engine(eng
         assert isinstance(end(events), Finished)
 
 
-async def test_a_sink_gets_all_events_of_a_step_at_once(engine):
+async def test_each_request_gets_its_own_events(engine):
     mailbox = Mailbox()
     handles = [submit(engine, greedy([i], 10, ignore_eos=True), mailbox) for i in range(1, 5)]
     for handle in handles:
         await mailbox.ends(handle)
-    for events in mailbox.deliveries:
-        token_owners = [handle for handle, event in events if isinstance(event, Tokens)]
-        assert len(token_owners) == len(set(token_owners))
-    assert any(len(events) >= 4 for events in mailbox.deliveries)
-    assert all(handle.ended and handle.request_id is not None for handle in handles)
+        assert {event.request_id for event in mailbox.events[handle]} == {handle.engine_id}
+        assert handle.ended
     assert len({handle.name for handle in handles}) == 4
 
 
@@ -158,7 +166,7 @@ async def test_refusals_arrive_as_failed(start):
     first = submit(engine, greedy([1], 3), mailbox)
     await gate.reached()
     others = [submit(engine, greedy([2], 3), mailbox) for _ in range(4)]
-    assert all(handle.request_id is None for handle in others)
+    assert all(handle.engine_id is None for handle in others)
     gate.open()
     ends = [await mailbox.ends(handle) for handle in others]
     assert [getattr(e, "reason", None) for e in ends].count(Reason.QUEUE_FULL) == 3
@@ -247,9 +255,9 @@ async def test_a_failed_step_reaches_its_requests_alone(engine):
     assert engine.state is EngineState.SERVING
 
 
-async def test_a_sink_that_raises_is_cut_off_alone(engine):
+async def test_a_request_whose_owner_raises_is_aborted_alone(engine):
     class Faulty:
-        def deliver(self, events):
+        def keep(self, handle, event):
             raise ValueError
 
     mailbox = Mailbox()
@@ -294,10 +302,10 @@ async def test_steps_can_be_watched(engine):
     end_watching()
     await mailbox.ends(submit(engine, greedy([1], 3), mailbox))
     assert [rows for record in records for rows in record.rows] == [
-        (0, handle.request_id, 32, False),
-        (0, handle.request_id, 8, True),
-        (0, handle.request_id, 1, True),
-        (0, handle.request_id, 1, True),
+        (0, handle.engine_id, 32, False),
+        (0, handle.engine_id, 8, True),
+        (0, handle.engine_id, 1, True),
+        (0, handle.engine_id, 1, True),
     ]
     assert engine.progress.num_steps > len(records)
     assert engine.load().num_running == 0
@@ -305,7 +313,8 @@ async def test_steps_can_be_watched(engine):
 
 async def test_requests_before_the_start_are_refused(tiny, make_engine):
     engine, mailbox = AsyncEngine(tiny.folder), Mailbox()
-    handle = engine.submit(make_engine().prepare(greedy([1])), mailbox)
+    handle = Kept(make_engine().prepare(greedy([1])), mailbox)
+    engine.submit(handle)
     engine.abort(handle)
     assert (await mailbox.ends(handle)).reason is Reason.STARTING
     await engine.stop()

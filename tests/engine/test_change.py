@@ -108,19 +108,19 @@ def test_a_wrong_change_names_its_field_and_changes_nothing(engine, field):
 async def test_pause_and_resume_from_the_event_loop(tiny):
     engine = AsyncEngine(tiny.folder, max_num_seqs=4, max_num_batched_tokens=32)
     await engine.start()
-    mailbox = Mailbox()
     request = replace(greedy([1, 2, 3], 20, ignore_eos=True), credit=0)
-    handle = engine.submit(await engine.prepare(request), mailbox)
+    handle = Mailbox(await engine.prepare(request))
+    engine.submit(handle)
     engine.pause(handle)
     engine.change(handle, Change(credit=20))
     # The neighbour's whole answer goes by.
     async for _ in engine.generate(greedy([7], 50, ignore_eos=True)):
         pass
-    assert [type(event) for event in await mailbox.take()] == [Accepted]
+    assert [type(event) for event in await handle.take()] == [Accepted]
     engine.resume(handle)
     events = []
-    while not mailbox.ended:
-        events += await mailbox.take()
+    while not handle.is_read:
+        events += await handle.take()
     assert len(token_ids(events)) == 20
     # It has ended: none of these does anything.
     engine.pause(handle)
@@ -131,8 +131,8 @@ async def test_pause_and_resume_from_the_event_loop(tiny):
 async def test_a_wrong_change_is_refused_on_the_event_loop(tiny):
     engine = AsyncEngine(tiny.folder, max_num_seqs=4, max_num_batched_tokens=32)
     await engine.start()
-    mailbox = Mailbox()
-    handle = engine.submit(await engine.prepare(greedy([1] * 250, 3)), mailbox)
+    handle = Mailbox(await engine.prepare(greedy([1] * 250, 3)))
+    engine.submit(handle)
     with pytest.raises(RequestError) as caught:
         # The context of 256 has room for six tokens.
         engine.change(handle, Change(stopping=Stopping(max_tokens=9, min_tokens=7)))

@@ -40,10 +40,11 @@ def test_the_queued_time_is_the_sum_of_its_causes(make_engine, clock):
 async def test_the_engine_thread_answers_many_at_once(tiny):
     engine = AsyncEngine(tiny.folder, max_num_seqs=1)
     await engine.start()
-    mailbox = Mailbox()
     prepared = [await engine.prepare(greedy([i], 200, ignore_eos=True)) for i in (1, 2, 3)]
-    handles = [engine.submit(request, mailbox) for request in prepared]
-    while not any(not isinstance(event, Accepted) for event in await mailbox.take()):
+    handles = [Mailbox(request) for request in prepared]
+    for handle in handles:
+        engine.submit(handle)
+    while not any(not isinstance(event, Accepted) for event in await handles[0].take()):
         pass
     runs, *queued = await engine.explain(handles)
     assert runs.state is RequestState.RUNNING
@@ -68,7 +69,8 @@ async def test_a_thread_that_does_not_answer_is_not_waited_for(tiny, monkeypatch
         return forward(*inputs)
 
     engine.engine.runner.model.forward = held
-    handle = engine.submit(await engine.prepare(greedy([1], 3)), mailbox := Mailbox())
+    handle = Mailbox(await engine.prepare(greedy([1], 3)))
+    engine.submit(handle)
     assert await asyncio.to_thread(entered.wait, 60)
     try:
         with pytest.raises(RequestError) as error:
@@ -77,8 +79,8 @@ async def test_a_thread_that_does_not_answer_is_not_waited_for(tiny, monkeypatch
     finally:
         may_go_on.set()
     # The late answer is dropped, and the thread goes on.
-    while not mailbox.ended:
-        await mailbox.take()
+    while not handle.is_read:
+        await handle.take()
     monkeypatch.undo()
     assert await engine.explain([handle]) == [None]
     await engine.stop()

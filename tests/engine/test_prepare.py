@@ -131,7 +131,7 @@ def test_a_bad_value_is_refused_with_its_field(engine, request_, field):
 )
 def test_a_change_of_wrong_types_is_refused_with_its_field(engine, change, field):
     with pytest.raises(RequestError) as refused:
-        engine.prepare_change(change)
+        engine.preparer.prepare_change(change)
     assert (refused.value.reason, refused.value.field) == (Reason.BAD_PARAMETER, field)
 
 

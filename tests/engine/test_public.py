@@ -88,7 +88,7 @@ def test_an_engine_takes_a_size_as_text(make_engine):
 def test_a_list_of_dicts_is_a_chat(engine, prompt):
     expected = engine.prepare(Request(CHAT)).prompt
     assert engine.prepare(Request(prompt)).prompt == expected
-    engine.check(Request(prompt))
+    engine.preparer.check(Request(prompt))
     answers = engine.generate(CHAT, GREEDY, SHORT)
     assert [a.text for a in engine.generate(prompt, GREEDY, SHORT)] == [a.text for a in answers]
     assert len(engine.generate([prompt, "one", prompt], GREEDY, SHORT)) == 3

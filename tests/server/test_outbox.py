@@ -75,7 +75,7 @@ async def test_tokens_that_wait_become_one_event_with_the_last_number():
     with outboxes.open() as outbox:
         accept(outbox, engine)
         for token in range(VOCAB):
-            assert outboxes.post(engine.step(token)) == []
+            assert outboxes.post(engine.step(token)).rest == []
         accepted, merged = read(outbox)
         assert (accepted.request_id, accepted.number) == ("r0", 1)
         assert accepted.accepted.handle == "h0"
@@ -98,7 +98,7 @@ async def test_waiting_tokens_come_before_the_end():
     outboxes, engine = Outboxes(), Engine(1, max_tokens=1)
     with outboxes.open() as outbox:
         accept(outbox, engine)
-        (finished,) = outboxes.post(engine.step(1))
+        (finished,) = outboxes.post(engine.step(1)).rest
         assert finished.reason == "length"
         outbox.end(engine.requests[0], "r0", finished=pb.Finished())
         _, tokens, last = read(outbox)
@@ -123,8 +123,7 @@ async def test_kept_tokens_of_an_interval_are_no_reason_to_write():
 
 
 async def test_tokens_go_to_the_stream_of_their_request_and_wake_it_once():
-    starts = []
-    outboxes, engine = Outboxes(starts.append), Engine(2)
+    outboxes, engine = Outboxes(), Engine(2)
     with outboxes.open() as first, outboxes.open() as second:
         asked = {"tenant_label": "", "arrived_at": 0.0}
         first.accept(engine.requests[0], "a", pb.Accepted(), ALL, **asked)
@@ -132,10 +131,9 @@ async def test_tokens_go_to_the_stream_of_their_request_and_wake_it_once():
         assert [read(first)[0].request_id, read(second)[0].request_id] == ["a", "b"]
         await first.wait()
         waiting = asyncio.create_task(first.wait())
-        outboxes.post(engine.step(5))
+        assert outboxes.post(engine.step(5)).started == engine.requests
         await waiting
-        outboxes.post(engine.step(6))
-        assert starts == engine.requests
+        assert outboxes.post(engine.step(6)).started == []
         assert [(e.request_id, e.tokens.num_tokens) for e in read(first)] == [("a", 2)]
         assert [(e.request_id, e.tokens.num_tokens) for e in read(second)] == [("b", 2)]
 
@@ -145,10 +143,10 @@ async def test_tokens_of_a_request_that_is_not_tracked_are_returned():
     with outboxes.open() as outbox:
         accept(outbox, engine)
         outbox.forget(engine.requests[0])
-        (left,) = outboxes.post(engine.step(9))
+        (left,) = outboxes.post(engine.step(9)).rest
         assert (left.request_id, left.text) == (engine.requests[0], "<9>")
     # A closed call takes its requests with it.
-    assert len(outboxes.post(engine.step(9))) == 2
+    assert len(outboxes.post(engine.step(9)).rest) == 2
 
 
 async def test_no_message_outgrows_what_clients_receive():

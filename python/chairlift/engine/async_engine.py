@@ -1,4 +1,4 @@
-"""The engine behind an asyncio event loop: submit, abort, and events that arrive at sinks.
+"""The engine behind an asyncio event loop: submit, abort, and events that arrive at handles.
 
 One thread runs the engine (`loop.py`); everything here runs on the event loop. A step's events
 reach the event loop in one call, and become Python objects only there.
@@ -14,9 +14,10 @@ from pathlib import Path
 from chairlift import _core
 from chairlift.config import engine_config
 from chairlift.engine.engine import Engine
-from chairlift.engine.handle import Handle, Mailbox, OpenRequests, Router, Sink
+from chairlift.engine.handle import Handle, Mailbox
 from chairlift.engine.loading import OnProgress, load_model
 from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
+from chairlift.engine.open_requests import OpenRequests, Router
 from chairlift.engine.prepare import Prepared
 from chairlift.engine.step import StepRecord
 from chairlift.engine.text_queue import TextQueue, is_short, size_of
@@ -169,7 +170,7 @@ class AsyncEngine:
         if thread is None:
             return
         if not was_dead:
-            thread.post(lambda engine: engine.cancel_waiting(Reason.DRAINING))
+            thread.put(lambda engine: engine.cancel_waiting(Reason.DRAINING))
             if grace_s > 0:
                 await self._wait_for_all(grace_s)
             for handle in self._requests.all():
@@ -195,31 +196,29 @@ class AsyncEngine:
         Raises:
             RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
         """
-        engine = self.engine
+        preparer = self.engine.preparer
         if is_short(request):
-            return engine.prepare(request)
-        within_s = engine.check(request).start_within_s
+            return preparer.prepare(request)
+        within_s = preparer.check(request).start_within_s
         return await self.texts.run(
-            lambda: engine.prepare(request),
+            lambda: preparer.prepare(request),
             tenant=request.tenant,
             size=size_of(request),
             within_s=within_s,
         )
 
-    def submit(self, prepared: Prepared, sink: Sink) -> Handle:
+    def submit(self, handle: Handle) -> None:
         """Hand a request to the engine.
 
-        The first event that arrives at the sink is `Accepted`, or `Failed` for a request that is
+        The first event that arrives at the handle is `Accepted`, or `Failed` for a request that is
         refused; the last is `Finished` or `Failed`. None arrives before this returns.
         """
-        handle = Handle(prepared, sink)
         self._requests.add(handle)
         reason = self._refusal()
         if reason is None:
-            self._running().submit(handle)
+            self._running().put(handle)
         else:
             asyncio.get_running_loop().call_soon(self._requests.fail, [handle], reason)
-        return handle
 
     def abort(self, handle: Handle) -> None:
         """End a request in whatever state it is; no effect on one that has ended."""
@@ -234,11 +233,11 @@ class AsyncEngine:
             RequestError: With the path of the first field that is wrong; nothing has changed.
         """
         num_prompt_tokens = len(handle.prepared.prompt)
-        prepared = self.engine.prepare_change(change, num_prompt_tokens)
+        prepared = self.engine.preparer.prepare_change(change, num_prompt_tokens)
         if not handle.ended and not handle.aborted and self._thread is not None:
-            self._thread.post(
+            self._thread.put(
                 lambda engine: (
-                    handle.request_id is not None and engine.change(handle.request_id, prepared)
+                    handle.engine_id is not None and engine.change(handle.engine_id, prepared)
                 )
             )
 
@@ -258,7 +257,7 @@ class AsyncEngine:
         """
 
         def explain(engine: Engine) -> list[Waiting | None]:
-            ids = [handle.request_id for handle in handles]
+            ids = [handle.engine_id for handle in handles]
             return [None if number is None else engine.explain(number) for number in ids]
 
         answer = asyncio.wrap_future(self._running().call(explain))
@@ -269,7 +268,7 @@ class AsyncEngine:
 
     def flush(self) -> None:
         """Let the requests submitted so far run in a partial batch (static, dynamic)."""
-        self._running().post(Engine.flush)
+        self._running().put(Engine.flush)
 
     async def generate(self, request: Request) -> AsyncIterator[Event]:
         """Answer one request; closing the iterator cancels it.
@@ -277,17 +276,17 @@ class AsyncEngine:
         Raises:
             RequestError: The request is wrong. A request that is refused later yields `Failed`.
         """
-        mailbox = Mailbox()
-        handle = self.submit(await self.prepare(request), mailbox)
+        mailbox = Mailbox(await self.prepare(request))
+        self.submit(mailbox)
         try:
-            while not mailbox.ended:
+            while not mailbox.is_read:
                 for event in await mailbox.take():
                     yield event
         finally:
-            self.abort(handle)
+            self.abort(mailbox)
 
     def route_to(self, router: Router) -> None:
-        """Set a router, which delivers a part of each step's events; sinks receive the rest."""
+        """Set a router, which delivers a part of each step's events; handles receive the rest."""
         self._requests.router = router
 
     def load(self) -> _core.Load:
@@ -369,10 +368,10 @@ def _not_started() -> RuntimeError:
 def _cancel(thread: EngineLoop, handle: Handle, reason: str) -> None:
     def cancel(engine: Engine) -> None:
         # Without an id the request was refused: commands run in the order they were posted.
-        if handle.request_id is not None:
-            engine.cancel(handle.request_id, reason)
+        if handle.engine_id is not None:
+            engine.cancel(handle.engine_id, reason)
 
-    thread.post(cancel)
+    thread.put(cancel)
 
 
 def _has_leaked(engine: Engine) -> bool:

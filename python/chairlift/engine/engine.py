@@ -1,6 +1,6 @@
 """The synchronous engine: requests in, steps (`stepper.py`), events out.
 
-One thread owns an engine; only `prepare`, `check` and `prepare_change` may be called from any.
+One thread owns an engine; only `prepare` and the preparer may be called from any.
 """
 
 import math
@@ -15,7 +15,7 @@ from chairlift.config import engine_config
 from chairlift.engine.events import AnswerBuilder, CoreEvent, SampledLogprobs, to_event
 from chairlift.engine.loading import Loader, OnProgress, load_model, new_preparer, set_threads
 from chairlift.engine.model_runner import ModelRunner
-from chairlift.engine.prepare import Prepared, PreparedChange, Times
+from chairlift.engine.prepare import Prepared, PreparedChange
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
 from chairlift.errors import EngineDownError, RequestError
@@ -51,6 +51,7 @@ class Engine:
         max_model_len: Longest prompt plus output of the model, or less where the settings say so.
         max_context_len: The same for this server, whose KV cache may hold less.
         text_limits: Of what is tokenized, rendered or turned into text.
+        preparer: Internal: checks requests and changes; any thread may call it.
         stepper: Internal: the scheduler and the runner.
         fault: What ended the engine's thread, if one did since the last restart.
     """
@@ -91,8 +92,8 @@ class Engine:
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
         self.max_context_len = self.stepper.core.scheduler.max_context_len
-        self._preparer = new_preparer(self.config, loaded, self.stepper.core.scheduler)
-        self.text_limits = self._preparer.text_limits
+        self.preparer = new_preparer(self.config, loaded, self.stepper.core.scheduler)
+        self.text_limits = self.preparer.text_limits
         self._outputs: dict[int, Output] = {}
         self._is_closed = False
 
@@ -145,15 +146,7 @@ class Engine:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        return self._preparer.prepare(request)
-
-    def check(self, request: Request) -> Times:
-        """Check all of a request that can be wrong without tokenizing; any thread may call this.
-
-        Raises:
-            RequestError: With the path of the first field that is wrong.
-        """
-        return self._preparer.check(request)
+        return self.preparer.prepare(request)
 
     def add(self, request: Request | Prepared) -> Accepted:
         """Queue a request; its events come from `step`.
@@ -196,7 +189,7 @@ class Engine:
             RequestError: With the path of the first field that is wrong.
         """
         if isinstance(change, Change):
-            change = self.prepare_change(change)
+            change = self.preparer.prepare_change(change)
         return self.stepper.core.change(request_id, change)
 
     def explain(self, request_id: int) -> Waiting | None:
@@ -227,10 +220,6 @@ class Engine:
             EngineDownError: The state is inconsistent.
         """
         self.stepper.core.check_invariants()
-
-    def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
-        """Validate a change of a request with such a prompt; any thread may call this."""
-        return self._preparer.prepare_change(change, num_prompt_tokens)
 
     @property
     def has_work(self) -> bool:

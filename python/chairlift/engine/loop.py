@@ -1,7 +1,7 @@
 """The engine thread: commands in through one queue, one delivery out per step.
 
     event loop thread                        engine thread
-    submit, post, call ── queue ──────────▶  commands, schedule, run, update
+    put, call ── queue ───────────────────▶  commands, schedule, run, update
     deliver(delivery) ◀── one hop ─────────  events of the step, not yet converted
 
 Nothing else touches the engine while the thread runs.
@@ -35,6 +35,9 @@ _NS = 1e-9
 
 Answer = tuple[Handle, Accepted | RequestError]
 """The engine's answer to a request that was submitted."""
+
+Command = Handle | Callable[[Engine], object]
+"""A request to queue, or a function to run between two steps."""
 
 Result = TypeVar("Result")
 
@@ -90,7 +93,7 @@ class EngineLoop:
         self.progress = LoopProgress(num_steps, now, now, has_work=False)
         self.watched = False
         self._deliver = deliver
-        self._commands: list[Callable[[], Answer | None]] = []
+        self._commands: list[Command] = []
         self._condition = threading.Condition()
         self._stopping = False
         self._num_submitted = self._num_taken = 0
@@ -102,40 +105,32 @@ class EngineLoop:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, handle: Handle) -> None:
-        """Queue a request; the next delivery holds the answer."""
-        self._num_submitted += 1
-        self._put(lambda: (handle, self._submit(handle)))
+    def put(self, command: Command) -> None:
+        """Execute a command on the thread, between two steps; commands keep their order.
 
-    def post(self, work: Callable[[Engine], object]) -> None:
-        """Run a function on the thread, between two steps; commands keep their order."""
-
-        def run() -> None:
-            work(self.engine)
-
-        self._put(run)
+        The next delivery holds the answer to a request.
+        """
+        self._num_submitted += isinstance(command, Handle)
+        with self._condition:
+            self._commands.append(command)
+            self._condition.notify()
 
     def call(self, work: Callable[[Engine], Result]) -> "Future[Result]":
-        """Run a function as `post`, and return the future of its result."""
+        """Run a function as `put`, and return the future of its result."""
         future: Future[Result] = Future()
 
-        def run() -> None:
+        def run(engine: Engine) -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(work(self.engine))
+                future.set_result(work(engine))
             except BaseException as error:
                 future.set_exception(error)
                 if not isinstance(error, RequestError):
                     raise
 
-        self._put(run)
+        self.put(run)
         return future
-
-    def _put(self, command: "Callable[[], Answer | None]") -> None:
-        with self._condition:
-            self._commands.append(command)
-            self._condition.notify()
 
     def delivered(self) -> None:
         """Count a delivery that the event loop has received."""
@@ -181,7 +176,12 @@ class EngineLoop:
     def _turn(self) -> None:
         with self._condition:
             commands, self._commands = self._commands, []
-        answers = [answer for command in commands if (answer := command()) is not None]
+        answers: list[Answer] = []
+        for command in commands:
+            if isinstance(command, Handle):
+                answers.append((command, self._enqueue(command)))
+            else:
+                command(self.engine)
         output = self.engine.advance()
         self._note(output)
         if answers or len(output.events) or (self.watched and output.record is not None):
@@ -190,14 +190,14 @@ class EngineLoop:
         if output.record is None:
             self._rest()
 
-    def _submit(self, handle: Handle) -> Accepted | RequestError:
+    def _enqueue(self, handle: Handle) -> Accepted | RequestError:
         self._num_taken += 1
         try:
             accepted = self.engine.enqueue(handle.prepared)
         except RequestError as error:
             logger.debug("request %s refused: %s", handle.name, error.reason)
             return error
-        handle.request_id = accepted.request_id
+        handle.engine_id = accepted.request_id
         return accepted
 
     def _note(self, output: StepOutput) -> None:

@@ -207,7 +207,7 @@ class Preparer:
         self._check_size(request.prompt, keep)
         return _Checked(sampling, stops, times, credit, num_answers, keep)
 
-    def prepare_change(self, change: Change, num_prompt_tokens: int) -> PreparedChange:
+    def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
         """Return the change that the scheduler can take.
 
         Args:

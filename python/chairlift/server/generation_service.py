@@ -69,7 +69,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         tenant = self._server.authenticator.tenant(context)
         aborted = self._server.live.find(tenant, request)
         for live in aborted:
-            engine.abort(live.handle)
+            engine.abort(live)
         return pb.AbortResponse(num_aborted=len(aborted))
 
     async def Explain(
@@ -83,7 +83,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         tenant = self._server.authenticator.tenant(context)
         engine = self._server.gate.engine()
         found = self._server.live.find(tenant, request)
-        waits = await engine.explain([live.handle for live in found]) if found else []
+        waits = await engine.explain(found) if found else []
         explanations = [
             self._explanation(live, waiting)
             for live, waiting in zip(found, waits, strict=True)
@@ -99,8 +99,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         is_queued = waiting.state is RequestState.WAITING
         wait_s = self._server.backlog.starts_in_s(waiting.num_before) if is_queued else None
         return pb.Explanation(
-            handle=live.handle.name,
-            request_id=live.request_id,
+            handle=live.name,
+            request_id=live.label,
             state=_STATES[waiting.state],
             cause=wait_cause(waiting.cause),
             num_before=waiting.num_before,

@@ -9,7 +9,7 @@ too many tokens are unsent, its requests are suspended until it reads. Other cli
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,6 @@ from chairlift.server.convert import OutputOptions
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
-    from chairlift.engine.events import CoreEvent
     from chairlift.engine.step import StepOutput
 
 CAPACITY: Final = 256
@@ -36,18 +35,13 @@ def _nothing() -> None:
 class Outboxes:
     """The outboxes of all open calls; routes the tokens of each step to them."""
 
-    def __init__(self, on_start: Callable[[int], None] = lambda _engine_id: None) -> None:
-        """Start without calls.
-
-        Args:
-            on_start: Called with the engine's id of a request when its first tokens come.
-        """
+    def __init__(self) -> None:
+        """Start without calls."""
         self.core = _core.Outboxes(
             max_token_bytes=MAX_TOKEN_BYTES,
             first_token_bounds=FIRST_TOKEN_S,
             inter_token_bounds=TOKEN_S,
         )
-        self._on_start = on_start
         self._open: dict[int, Outbox] = {}
         self._groups: dict[str, int] = {}
         self._all_closed = asyncio.Event()
@@ -86,18 +80,16 @@ class Outboxes:
         """Return the histogram of the seconds between tokens of a request."""
         return self.core.inter_token
 
-    def post(self, output: "StepOutput") -> "list[CoreEvent]":
-        """Route the tokens of a step; return all other events."""
+    def post(self, output: "StepOutput") -> _core.Posted:
+        """Route the tokens of a step; return all other events, and which requests have started."""
         sampled = output.sampled
         now = time.monotonic_ns()
         posted = self.core.post(now, output.events, sampled.logprobs, sampled.ranks)
-        for request in posted.started:
-            self._on_start(request)
         for stream in posted.woken:
             self._open[stream].wake()
         for stream in posted.filled:
             self._open[stream].fill()
-        return posted.rest
+        return posted
 
     def wake(self) -> None:
         """Wake every call, so that it sees a change of the gate."""

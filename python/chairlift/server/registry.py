@@ -9,19 +9,17 @@ requests (quotas, the backlog, the end of a static batch) is updated by `Registr
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from chairlift import types
+from chairlift.engine.handle import Handle
 from chairlift.errors import Reason, RequestError
 from chairlift.server.backlog import AdmissionSlot
 from chairlift.server.convert import OutputOptions
 from chairlift.server.quotas import QuotaLease
 from chairlift.v1 import generation_pb2 as pb
-
-if TYPE_CHECKING:
-    from chairlift.engine.handle import Handle
 
 _MAX_ENDED: Final = 4096
 """Ended requests whose names are kept: a step that is still to be reported may name them."""
@@ -53,12 +51,12 @@ class Call(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class LiveRequest:
-    """A request between its submission and its last event; the engine's sink of its events."""
+class LiveRequest(Handle):
+    """A request between its submission and its last event, which its call handles."""
 
     call: Call
-    request_id: str
-    """The client's label."""
+    label: str
+    """The client's name of the request; the handle's where the client gives none."""
     tenant: str
     output: OutputOptions
     lease: QuotaLease
@@ -68,20 +66,18 @@ class LiveRequest:
     stage: Stage = Stage.SUBMITTED
     usage: types.Usage | None = None
     """Sum over the answers that have ended."""
-    handle: "Handle" = field(init=False)
-    """Set by the submission."""
 
-    @property
-    def engine_id(self) -> int:
-        """Return the engine's id, which a request has from its `Accepted` on."""
-        assert self.handle.request_id is not None
-        return self.handle.request_id
+    def __post_init__(self) -> None:
+        self.label = self.label or self.name
 
-    def deliver(self, events: list[tuple["Handle", types.Event]]) -> None:
-        """Handle the events of one step; a request that its call has abandoned ignores them."""
-        for _, event in events:
-            if self.stage is not Stage.ENDED:
-                self.call.on_event(self, event)
+    def deliver(self, event: types.Event) -> None:
+        """Handle an event; a request that its call has abandoned ignores it."""
+        if self.stage is not Stage.ENDED:
+            self.call.on_event(self, event)
+
+    def on_first_token(self) -> None:
+        """Tell the call that the first token is delivered."""
+        self.call.on_first_token(self)
 
     def use(self, usage: types.Usage) -> None:
         """Add the tokens of an answer that has ended."""
@@ -113,7 +109,6 @@ class Registry:
             flush: Runs a partial static batch; called after the requests of it were submitted.
         """
         self._by_handle: dict[str, LiveRequest] = {}
-        self._by_engine_id: dict[int, LiveRequest] = {}
         self._names: dict[int, RequestNames] = {}
         self._ended: deque[RequestNames] = deque()
         self._batch_end = BatchEnd(flush)
@@ -123,22 +118,15 @@ class Registry:
 
     def add(self, request: LiveRequest) -> None:
         """Register a request that was submitted."""
-        self._by_handle[request.handle.name] = request
+        self._by_handle[request.name] = request
         self._batch_end.add(half_closed=request.call.half_closed)
 
-    def queued(self, request: LiveRequest) -> None:
-        """Note that the scheduler has taken a request, which has an engine id from now on."""
+    def queued(self, request: LiveRequest, engine_id: int) -> None:
+        """Note that the scheduler has taken a request."""
         request.stage = Stage.QUEUED
-        names = RequestNames(
-            request.engine_id, request.handle.name, request.request_id, request.tenant
+        self._names[engine_id] = RequestNames(
+            engine_id, request.name, request.label, request.tenant
         )
-        self._by_engine_id[names.engine_id] = request
-        self._names[names.engine_id] = names
-
-    def first_token(self, engine_id: int) -> None:
-        """Tell the call of a request that the first token of the request is delivered."""
-        request = self._by_engine_id[engine_id]
-        request.call.on_first_token(request)
 
     def started(self, request: LiveRequest, *, has_token: bool = True) -> None:
         """Count a request as one that no longer waits.
@@ -163,12 +151,11 @@ class Registry:
             self.started(request, has_token=False)
         request.stage = Stage.ENDED
         request.lease.release()
-        self._by_handle.pop(request.handle.name, None)
-        engine_id = request.handle.request_id
+        self._by_handle.pop(request.name, None)
+        names = None if request.engine_id is None else self._names.get(request.engine_id)
         # An engine that was restarted counts its ids from the start: another may have this one.
-        if engine_id is not None and self._by_engine_id.get(engine_id) is request:
-            del self._by_engine_id[engine_id]
-            self._ended.append(self._names[engine_id])
+        if names is not None and names.handle == request.name:
+            self._ended.append(names)
         while len(self._ended) > _MAX_ENDED:
             oldest = self._ended.popleft()
             if self._names.get(oldest.engine_id) is oldest:
@@ -189,8 +176,8 @@ class Registry:
             live
             for live in self._of_tenant(tenant)
             if target == "all"
-            or (target == "handle" and live.handle.name == request.handle)
-            or (target == "request_id" and live.request_id == request.request_id)
+            or (target == "handle" and live.name == request.handle)
+            or (target == "request_id" and live.label == request.request_id)
         ]
 
     def _of_tenant(self, tenant: str) -> Iterator[LiveRequest]:

@@ -98,22 +98,21 @@ class Requests:
             )
             undo.callback(slot.end, started=False)
             live = LiveRequest(
-                self, start.request_id, self._tenant, output, lease, slot, arrived_at
+                prepared, self, start.request_id, self._tenant, output, lease, slot, arrived_at
             )
-            live.handle = engine.submit(prepared, live)
+            engine.submit(live)
             undo.pop_all()
-        live.request_id = start.request_id or live.handle.name
-        self._by_label[live.request_id] = live
+        self._by_label[live.label] = live
         self._server.live.add(live)
         if _TRACEPARENT.fullmatch(start.traceparent):
-            trace = fields(handle=live.handle.name, traceparent=start.traceparent)
+            trace = fields(handle=live.name, traceparent=start.traceparent)
             _log.info("request has a trace", extra=trace)
 
     def cancel(self, request_id: str) -> None:
         """End a request early; no effect on one that is not live."""
         live = self._by_label.get(request_id)
         if live is not None:
-            self._server.gate.engine().abort(live.handle)
+            self._server.gate.engine().abort(live)
 
     def update(self, update: pb.Update) -> None:
         """Change a request from its next step on.
@@ -122,7 +121,7 @@ class Requests:
             RequestError: It is not live, or a field is wrong; then it is unchanged.
         """
         live = self._live(update.request_id)
-        self._server.gate.engine().change(live.handle, convert.to_change(update))
+        self._server.gate.engine().change(live, convert.to_change(update))
 
     def credit(self, credit: pb.Credit) -> None:
         """Allow a request more tokens.
@@ -131,7 +130,7 @@ class Requests:
             RequestError: It is not live.
         """
         live = self._live(credit.request_id)
-        self._server.gate.engine().change(live.handle, types.Change(credit=credit.tokens))
+        self._server.gate.engine().change(live, types.Change(credit=credit.tokens))
         if credit.tokens and live.stage < Stage.STARTED:
             live.slot.begin()
 
@@ -148,12 +147,12 @@ class Requests:
         self._server.metrics.stream_paused()
         engine = self._server.gate.engine()
         for live in self._by_label.values():
-            engine.pause(live.handle)
+            engine.pause(live)
 
     def _resume(self) -> None:
         engine = self._server.gate.engine()
         for live in self._by_label.values():
-            engine.resume(live.handle)
+            engine.resume(live)
 
     def half_close(self) -> None:
         """Note that no request and no credit follows."""
@@ -161,17 +160,17 @@ class Requests:
             self.half_closed = True
             self._server.live.half_closed(self._by_label.values())
             for live in self._by_label.values():
-                if live.handle.prepared.credit is not None:
-                    self._server.gate.engine().change(live.handle, _LAST_CREDIT)
+                if live.prepared.credit is not None:
+                    self._server.gate.engine().change(live, _LAST_CREDIT)
 
     def abandon(self) -> None:
         """End all requests, because their call is over; synchronous, for use in `finally`."""
         for live in list(self._by_label.values()):
-            self._server.gate.engine().abort(live.handle)
+            self._server.gate.engine().abort(live)
             if live.stage is not Stage.SUBMITTED:
                 self._log_end(live, types.FinishReason.CANCELLED, "CANCELLED")
-            if live.handle.request_id is not None:
-                self._outbox.forget(live.handle.request_id)
+            if live.engine_id is not None:
+                self._outbox.forget(live.engine_id)
             self._forget(live)
 
     def on_event(self, live: LiveRequest, event: types.Event) -> None:
@@ -195,16 +194,16 @@ class Requests:
         self._outbox.wake()
 
     def _on_accepted(self, live: LiveRequest, event: types.Accepted) -> None:
-        self._server.live.queued(live)
+        self._server.live.queued(live, event.request_id)
         self._server.metrics.accepted(self._tenant, event.num_prompt_tokens)
         self._outbox.accept(
             event.request_id,
-            live.request_id,
-            convert.from_accepted(event, live.handle.name),
+            live.label,
+            convert.from_accepted(event, live.name),
             live.output,
             tenant_label=self._server.metrics.tenant_label(self._tenant),
             arrived_at=live.arrived_at,
-            num_answers=live.handle.prepared.num_answers,
+            num_answers=live.prepared.num_answers,
         )
 
     def _on_finished(self, live: LiveRequest, event: types.Finished) -> None:
@@ -213,8 +212,8 @@ class Requests:
             self._log_end(live, event.reason, "OK", event)
             self._forget(live)
         self._outbox.end(
-            live.engine_id,
-            live.request_id,
+            event.request_id,
+            live.label,
             index=event.index,
             last=event.last,
             finished=convert.from_finished(event, live.output),
@@ -229,7 +228,7 @@ class Requests:
         was_accepted = live.stage is not Stage.SUBMITTED
         self._forget(live)
         if not was_accepted:
-            self.refuse(live.request_id, pb.COMMAND_KIND_START, error)
+            self.refuse(live.label, pb.COMMAND_KIND_START, error)
             return
         if event.usage is not None:
             live.use(event.usage)
@@ -239,7 +238,7 @@ class Requests:
             self.error = error
         else:
             failed = convert.from_failed(event, to_error(error), live.output)
-        self._outbox.end(live.engine_id, live.request_id, failed=failed)
+        self._outbox.end(event.request_id, live.label, failed=failed)
 
     def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
         """Answer a command that is refused; a live request of this label is unchanged."""
@@ -271,8 +270,8 @@ class Requests:
         usage = {} if live.usage is None else asdict(live.usage)
         times = {} if timeline is None else _fields_of(timeline)
         details = fields(
-            handle=live.handle.name,
-            request_id=live.request_id,
+            handle=live.name,
+            request_id=live.label,
             tenant=live.tenant or None,
             status=status,
             reason=reason.value,
@@ -283,7 +282,7 @@ class Requests:
         _log.info("request ended", extra=details)
 
     def _forget(self, live: LiveRequest) -> None:
-        del self._by_label[live.request_id]
+        del self._by_label[live.label]
         self._server.live.ended(live)
 
 

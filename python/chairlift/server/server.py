@@ -116,8 +116,7 @@ class Server:
         self._engine: AsyncEngine | None = None
         self.has_lost_port = False
         self.gate = Gate()
-        live = Registry(self._end_batch)
-        self._outboxes = Outboxes(live.first_token)
+        self._outboxes = Outboxes()
         self._receiving = Receiving(config.max_receive_bytes, config.receive_memory_bytes)
         self.metrics = new_metrics(engine_config, config, self._load_snapshot, self._outboxes)
         self._context = ServerContext(
@@ -127,7 +126,7 @@ class Server:
             quotas=Quotas(QuotaLimits.of(config), room=self._queue_room),
             outboxes=self._outboxes,
             backlog=Backlog(self._num_without_row),
-            live=live,
+            live=Registry(self._end_batch),
             metrics=self.metrics,
             write_timeout_s=config.write_timeout_s,
         )
