@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 HEADER_LEN = 16
 _ASSIGNED_WIDTH = 6
 _UPDATE_WIDTH = 4
-_NUM_COPIES, _NUM_SWAPS_IN, _NUM_SWAPS_OUT = 7, 8, 9
+_NUM_UPDATES, _NUM_COPIES, _NUM_SWAPS_IN, _NUM_SWAPS_OUT = 5, 6, 7, 8
 """Places in the header."""
 
 Int32Array = NDArray[np.int32]
@@ -94,8 +94,7 @@ def block_swaps(plan: Int32Array) -> tuple[Int32Array, Int32Array]:
 
 
 def _start_of_copies(plan: Int32Array) -> int:
-    num_freed, num_updates = int(plan[5]), int(plan[6])
-    return plan_len(plan) + num_freed + _UPDATE_WIDTH * num_updates
+    return plan_len(plan) + _UPDATE_WIDTH * int(plan[_NUM_UPDATES])
 
 
 def plan_len(plan: Int32Array) -> int:
@@ -107,6 +106,5 @@ def plan_len(plan: Int32Array) -> int:
 
 def block_updates(plan: Int32Array) -> Int32Array:
     """Return the blocks that a plan puts into tables, `[., 4]`: KV group, row, column, block."""
-    num_freed, num_updates = map(int, plan[5:7])
-    start = plan_len(plan) + num_freed
-    return plan[start : start + 4 * num_updates].reshape(num_updates, 4)
+    num_updates, start = int(plan[_NUM_UPDATES]), plan_len(plan)
+    return plan[start : start + _UPDATE_WIDTH * num_updates].reshape(num_updates, _UPDATE_WIDTH)

@@ -1,10 +1,10 @@
 //! The plan of a step: one flat `i32` buffer that says *what* to compute; the runner derives *where*.
 //!
 //! ```text
-//! header[16]   lengths: R rows, T tokens, S sample slots, score ranges, assigned, freed rows, block updates,
-//!              copies, swaps in, swaps out; the rest is 0
+//! header[16]   lengths: R rows, T tokens, S sample slots, score ranges, assigned, block updates, copies, swaps in,
+//!              swaps out; the rest is 0
 //! rows[R]  num_tokens[R]  input_ids[T]  draft_counts[R]  sample_rows[S]  score_ranges[., 2]
-//! assigned[., 6]  freed_rows[.]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]
+//! assigned[., 6]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]
 //! ```
 //!
 //! A row with `draft_counts` k ends with k drafts, guesses that the step checks: it has 1 + k tokens, its last and the
@@ -29,11 +29,11 @@ use crate::{
 pub const LAST_SAMPLED: i32 = -1;
 
 const HEADER: usize = 16;
-const NUM_SECTIONS: usize = 12;
+const NUM_SECTIONS: usize = 11;
 /// How many integers one entry of each section has.
-const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 2, 6, 1, 4, 2, 2, 2];
+const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 2, 6, 4, 2, 2, 2];
 /// Which length of the header counts each section's entries.
-const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9];
+const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8];
 
 /// A plan under construction. The section that a later feature fills (scores) is empty.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,6 @@ pub struct Plan {
     draft_counts: Vec<i32>,
     sample_rows: Vec<i32>,
     assigned: Vec<i32>,
-    freed_rows: Vec<i32>,
     block_updates: Vec<i32>,
     copies: Vec<i32>,
     swap_in: Vec<i32>,
@@ -60,7 +59,7 @@ impl Plan {
         // A sequence that resumes is in a plan before it can be preempted again.
         let swaps = config.num_host_blocks.min(block_updates);
         HEADER
-            + rows * (1 + 1 + 1 + 6 + 1)
+            + rows * (1 + 1 + 1 + 6)
             + 2 * config.max_num_batched_tokens
             + 4 * block_updates
             + 2 * copies
@@ -74,7 +73,6 @@ impl Plan {
         self.draft_counts.clear();
         self.sample_rows.clear();
         self.assigned.clear();
-        self.freed_rows.clear();
         self.block_updates.clear();
         self.copies.clear();
         self.swap_in.clear();
@@ -135,10 +133,6 @@ impl Plan {
         self.assigned.extend_from_slice(&entry);
     }
 
-    pub(crate) fn free_row(&mut self, row: Row) {
-        self.freed_rows.push(row as i32);
-    }
-
     pub(crate) fn set_block(&mut self, group: usize, row: Row, column: usize, block: BlockId) {
         let entry = [group as i32, row as i32, column as i32, block as i32];
         self.block_updates.extend_from_slice(&entry);
@@ -175,7 +169,6 @@ impl Plan {
             &self.sample_rows,
             &[],
             &self.assigned,
-            &self.freed_rows,
             &self.block_updates,
             &self.copies,
             &self.swap_in,
@@ -207,7 +200,6 @@ pub struct PlanView<'a> {
     pub sample_rows: &'a [i32],
     /// `[., 6]`: row, request slot, index, start, adapter slot, grammar slot.
     pub assigned: &'a [[i32; 6]],
-    pub freed_rows: &'a [i32],
     /// `[., 4]`: KV group, row, column, block.
     pub block_updates: &'a [[i32; 4]],
     /// `[., 2]`: source and target, blocks. All sources are read before a target is written.
@@ -239,7 +231,6 @@ impl<'a> PlanView<'a> {
             sample_rows,
             _,
             assigned,
-            freed_rows,
             block_updates,
             copies,
             swap_in,
@@ -252,7 +243,6 @@ impl<'a> PlanView<'a> {
             draft_counts,
             sample_rows,
             assigned: assigned.as_chunks().0,
-            freed_rows,
             block_updates: block_updates.as_chunks().0,
             copies: copies.as_chunks().0,
             swap_in: swap_in.as_chunks().0,
@@ -276,7 +266,6 @@ mod tests {
         plan.schedule(3, &[5, 6, 7]);
         plan.schedule(1, &[LAST_SAMPLED]);
         plan.sample();
-        plan.free_row(2);
         let mut buffer = vec![99; 64];
         let length = plan.encode(&mut buffer);
         let view = PlanView::parse(&buffer[..length]).expect("a plan");
@@ -292,10 +281,7 @@ mod tests {
             (view.swap_in, view.swap_out),
             (&[[1, 7]][..], &[[8, 2]][..])
         );
-        assert_eq!(
-            (view.freed_rows, view.block_updates),
-            (&[2][..], &[[0, 3, 2, 77]][..])
-        );
+        assert_eq!(view.block_updates, [[0, 3, 2, 77]]);
     }
 
     #[test]

@@ -13,8 +13,6 @@ pub(crate) struct Rows {
     free: BinaryHeap<Reverse<Row>>,
     held: Vec<Row>,
     total: usize,
-    /// Rows freed since the last plan, for the runner.
-    newly_free: Vec<Row>,
 }
 
 impl Rows {
@@ -23,7 +21,6 @@ impl Rows {
             free: (0..num_rows as Row).map(Reverse).collect(),
             held: Vec::new(),
             total: num_rows,
-            newly_free: Vec::new(),
         }
     }
 
@@ -37,7 +34,6 @@ impl Rows {
 
     pub(crate) fn release(&mut self, row: Row) {
         self.free.push(Reverse(row));
-        self.newly_free.push(row);
     }
 
     /// Keeps the row of a finished request empty.
@@ -50,10 +46,6 @@ impl Rows {
         while let Some(row) = self.held.pop() {
             self.release(row);
         }
-    }
-
-    pub(crate) fn drain_newly_free(&mut self) -> impl Iterator<Item = Row> + '_ {
-        self.newly_free.drain(..)
     }
 
     /// Of requests that run, or ended while a step in flight names them.

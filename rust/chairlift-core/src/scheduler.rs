@@ -56,7 +56,7 @@ use crate::{
     cost_model::{CostModel, Work},
     error::ConfigError,
     events::{EndReason, Events},
-    ids::{Nanos, RequestId, Slot},
+    ids::{Nanos, RequestId, Row, Slot},
     kv_cache::KvCache,
     queue::{Deadlines, Queue, WaitClock},
     request::Request,
@@ -238,6 +238,12 @@ impl Scheduler {
     /// What the steps so far say about the next.
     pub fn costs(&self) -> &CostModel {
         &self.costs
+    }
+
+    /// The sequences that hold a row, in order of admission; O(running requests).
+    pub fn running(&self) -> impl Iterator<Item = (Slot, Row)> + '_ {
+        let row = |slot: Slot| self.request(slot).row().map(|row| (slot, row));
+        self.running.iter().filter_map(move |&slot| row(slot))
     }
 
     /// Lets the requests that wait now run in a partial batch: no more input is to come.

@@ -33,7 +33,35 @@ impl Before {
 }
 
 impl World {
-    /// Rows change hands only as the plan says: freed, then assigned.
+    /// Notes which requests have lost their row to a call of `schedule`.
+    pub(crate) fn note_preempted(&mut self) {
+        let held = self.scheduler.running();
+        let held: HashSet<_> = held.map(|(slot, _)| self.by_slot[slot as usize]).collect();
+        let lost = self.running.iter().filter(|index| !held.contains(index));
+        let known = &self.attempt.preempted;
+        let lost: Vec<_> = lost.filter(|index| !known.contains(index)).collect();
+        self.attempt.preempted.extend(lost);
+    }
+
+    /// The requests that have lost their row since the last plan, and have not ended since.
+    fn preempted(&mut self) -> Vec<usize> {
+        let mut preempted = std::mem::take(&mut self.attempt.preempted);
+        preempted.retain(|&index| self.clients[index].state == State::Running);
+        preempted
+    }
+
+    /// Rows of requests that no longer run are free, once no step in flight names them.
+    fn free_rows(&mut self) {
+        for row in &mut self.rows {
+            let client = row.map(|index| &self.clients[index]);
+            if client.is_some_and(|client| client.state != State::Running && client.in_flight == 0)
+            {
+                *row = None;
+            }
+        }
+    }
+
+    /// Rows change hands only as the plan says, and only rows that are free.
     pub(crate) fn check_rows(&mut self, view: &PlanView<'_>) -> Checked<Before> {
         let config = &self.scenario.config;
         ensure!(
@@ -44,28 +72,29 @@ impl World {
         let is_idle = |index: &usize| self.clients[*index].is_idle();
         let suspended: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
         let (mut victims, mut preempted_idle, mut siblings) = (0, Vec::new(), Vec::new());
-        for &row in view.freed_rows {
-            let owner = self.rows[row as usize].take();
-            let Some(owner) = owner else {
-                return Err(format!("row {row} is freed and was not used"));
-            };
-            let runs = self.clients[owner].state == State::Running;
-            if runs && self.clients[owner].waits_for_parent {
+        let preempted = self.preempted();
+        // In which order they went is not known: what there is room for together may be in host memory for certain.
+        let held = preempted
+            .iter()
+            .map(|&index| self.num_held(&self.clients[index]));
+        let has_room =
+            self.most_host_blocks() + held.sum::<usize>() <= self.scenario.config.num_host_blocks;
+        for owner in preempted {
+            if self.clients[owner].waits_for_parent {
                 self.clients[owner].preempt();
                 self.running.retain(|&other| other != owner);
                 siblings.push(owner);
                 continue;
             }
-            if runs && suspended.contains(&owner) {
+            if suspended.contains(&owner) {
                 preempted_idle.push(owner);
                 self.tally.saw(Sight::IdlePreempted);
-            } else if runs {
+            } else {
                 victims += 1;
             }
-            if runs {
-                self.preempt(owner)?;
-            }
+            self.preempt(owner, has_room)?;
         }
+        self.free_rows();
         for &index in &siblings {
             let parent = &self.clients[index - self.clients[index].index];
             ensure!(
@@ -117,7 +146,7 @@ impl World {
         Ok(before)
     }
 
-    fn preempt(&mut self, index: usize) -> Checked {
+    fn preempt(&mut self, index: usize, has_room: bool) -> Checked {
         let label = self.clients[index].label;
         // Drafts may have spent its credit since.
         let is_suspended = self.clients[index].is_suspended();
@@ -140,7 +169,7 @@ impl World {
             !is_even || !is_back || is_suspended,
             "#{label} is preempted right after it came back"
         );
-        self.keep(index);
+        self.keep(index, has_room);
         self.running.retain(|&other| other != index);
         self.clients[index].preempt();
         self.tally.saw(Sight::Preemptions);

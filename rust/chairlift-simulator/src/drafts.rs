@@ -1,7 +1,7 @@
 //! Drafts, seen from outside: guesses of an answer's next tokens, drawn, proposed, planned and settled.
 
 use chairlift_core::{
-    Scheduler,
+    Row, Scheduler, Slot,
     cost_model::Work,
     plan::{Plan, PlanView},
     scheduler::{MAX_DRAFTS, Next},
@@ -103,7 +103,7 @@ impl World {
     }
 
     /// What the scheduler would plan without drafts, if any are proposed.
-    pub(crate) fn plan_without_drafts(&self) -> Option<Vec<i32>> {
+    pub(crate) fn plan_without_drafts(&self) -> Option<WithoutDrafts> {
         let drafting = self.live.iter().map(|&index| &self.clients[index]);
         let drafting: Vec<_> = drafting
             .filter(|client| client.in_flight == 0 && !client.drafts.is_empty())
@@ -120,7 +120,11 @@ impl World {
         let next = twin.schedule(self.now, &mut plan);
         let length = plan.encode(&mut buffer);
         buffer.truncate(length);
-        matches!(next, Next::Run(_)).then_some(buffer)
+        let running = twin.running().collect();
+        matches!(next, Next::Run(_)).then_some(WithoutDrafts {
+            plan: buffer,
+            running,
+        })
     }
 
     /// Where steps have a budget of time drafts do not go beyond it.
@@ -241,10 +245,21 @@ impl World {
     }
 }
 
+/// A step as it is without drafts: its plan, and which sequences hold which row after it.
+pub(crate) struct WithoutDrafts {
+    plan: Vec<i32>,
+    running: Vec<(Slot, Row)>,
+}
+
 /// Drafts change nothing but their own rows: which requests are in the step, admitted or ended, and how many tokens each
 /// computes beside them.
-pub(crate) fn check_beside_drafts(view: &PlanView<'_>, without: &[i32]) -> Checked {
-    let without = PlanView::parse(without).map_err(|error| error.0)?;
+pub(crate) fn check_beside_drafts(
+    view: &PlanView<'_>,
+    scheduler: &Scheduler,
+    without: &WithoutDrafts,
+) -> Checked {
+    let runs_alike = scheduler.running().eq(without.running.iter().copied());
+    let without = PlanView::parse(&without.plan).map_err(|error| error.0)?;
     let counts = view.num_tokens.iter().zip(view.draft_counts);
     let counts: Vec<_> = counts.map(|(count, drafts)| count - drafts).collect();
     ensure!(
@@ -255,9 +270,7 @@ pub(crate) fn check_beside_drafts(view: &PlanView<'_>, without: &[i32]) -> Check
         without.num_tokens
     );
     ensure!(
-        view.assigned == without.assigned
-            && view.freed_rows == without.freed_rows
-            && view.copies == without.copies,
+        runs_alike && view.assigned == without.assigned && view.copies == without.copies,
         "with drafts other requests are admitted or preempted"
     );
     let plain = without.block_updates.iter();

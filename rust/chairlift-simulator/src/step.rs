@@ -37,12 +37,13 @@ impl World {
         self.plan = plan;
         if let Some(without) = without_drafts {
             let view = PlanView::parse(&self.buffer[..length]).map_err(|error| error.0)?;
-            check_beside_drafts(&view, &without)?;
+            check_beside_drafts(&view, &self.scheduler, &without)?;
         }
         if !is_full {
             self.note_rows();
         }
         self.collect()?;
+        self.note_preempted();
         match next {
             Next::Idle { wake_at } => {
                 self.tally.saw(Sight::Idle);
@@ -378,9 +379,6 @@ impl World {
             let label = self.clients[self.by_slot[run.slot]].label;
             let star = "*".repeat(run.sampled.len());
             parts.push(format!(" #{label} [{}..{}){star}", run.start, run.end));
-        }
-        if !view.freed_rows.is_empty() {
-            parts.push(format!("; freed rows {:?}", view.freed_rows));
         }
         if !view.swap_out.is_empty() {
             parts.push(format!("; {} blocks go out", view.swap_out.len()));

@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl World {
-    /// A request loses its blocks: what of it may be in host memory from now on, and whether it has to be.
-    pub(crate) fn keep(&mut self, index: usize) {
+    /// A request loses its blocks: what of it may be in host memory from now on, and whether it has to be if it `has_room`.
+    pub(crate) fn keep(&mut self, index: usize, has_room: bool) {
         let config = &self.scenario.config;
         let client = &self.clients[index];
         let num_blocks = self.num_held(client);
@@ -19,7 +19,6 @@ impl World {
             .scheduler
             .costs()
             .added(Work::of(0, client.num_computed));
-        let has_room = self.most_host_blocks() + num_blocks <= config.num_host_blocks;
         // Between the calls for one plan the costs may change.
         let is_known = config.steps_in_flight == 1;
         let pays = !is_known || time as f64 <= again;
@@ -90,7 +89,7 @@ impl World {
     }
 
     /// Host blocks that waiting requests hold at most.
-    fn most_host_blocks(&self) -> usize {
+    pub(crate) fn most_host_blocks(&self) -> usize {
         let waiting = self.live.iter().map(|&index| &self.clients[index]);
         let kept = waiting.filter(|client| client.state == State::Waiting && client.num_kept > 0);
         kept.map(|client| self.num_held_at(client.num_kept)).sum()

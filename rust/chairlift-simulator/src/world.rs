@@ -61,6 +61,8 @@ pub(crate) struct Attempt {
     pub(crate) is_repeated: bool,
     /// A request was changed between the calls.
     pub(crate) is_unsettled: bool,
+    /// Requests that have lost their row.
+    pub(crate) preempted: Vec<usize>,
 }
 
 pub(crate) struct World {

@@ -228,9 +228,6 @@ impl<'a> StepBuilder<'a> {
                 .min();
             return Next::Idle { wake_at };
         }
-        for row in scheduler.rows.drain_newly_free() {
-            self.plan.free_row(row);
-        }
         let swaps = scheduler.kv.take_swaps();
         for (source, target) in swaps.outs {
             self.plan.swap_out(source, target);
