@@ -1,6 +1,7 @@
 """Runs plans on a device that works beside the engine thread.
 
-    apply   host tables and inputs, as on a CPU; new blocks also to the device's block tables
+    apply   host tables, as on a CPU, and inputs, where they are sent from; new blocks also to the
+            device's block tables
     move    blocks to and from host memory, beside the step that is in flight
     run     inputs to the device, launches (recorded ones for a batch of decodes), tokens back
     wait    until the tokens are there
@@ -84,12 +85,8 @@ class DeviceRunner(ModelRunner):
             on_capture: Called after each recording.
             host_pool: Of host memory that the device can reach.
         """
-        super().__init__(model, kv_cache, shape, clock, host_pool)
-        # -1 marks a token that the host does not know yet; `apply_plan` copies it.
-        self._last_token.fill_(-1)
         self._accelerator = accelerator
         self._shape = shape
-        self._num_runs = 0
         spec, device, rows = model.config.spec, accelerator.device, shape.max_num_seqs
         sizes = spec.shape
         self._kv_windows = spec.kv_windows
@@ -111,8 +108,13 @@ class DeviceRunner(ModelRunner):
             num_groups=shape.num_kv_groups,
             max_tiles=self._limits.max_tiles,
             max_splits=self._limits.max_splits,
-            num_hosts=shape.steps_in_flight,
+            # The last one is for parts of a step, and for the probe.
+            num_hosts=shape.steps_in_flight + 1,
         )
+        whole_steps = self._staging.hosts[: shape.steps_in_flight]
+        super().__init__(model, kv_cache, shape, clock, host_pool, whole_steps)
+        # -1 marks a token that the host does not know yet; `apply_plan` copies it.
+        self._last_token.fill_(-1)
         # One line more than there are rows: the probe's, whose blocks are the null block.
         tables = (shape.num_kv_groups, rows + 1, shape.max_blocks_per_row)
         self._device_tables = torch.zeros(tables, dtype=torch.int32, device=device)
@@ -126,7 +128,7 @@ class DeviceRunner(ModelRunner):
         self._logits = weights.new_empty(rows, spec.vocab_size, dtype=torch.float32)
         self._results = torch.zeros(4, rows, dtype=torch.int32, device=device)
         self._host_results = [
-            accelerator.host_buffer(4, rows, dtype=torch.int32) for _ in self._buffers
+            accelerator.host_buffer(4, rows, dtype=torch.int32) for _ in self._staging.hosts
         ]
         self._recorded: dict[int, Callable[[], None]] = {}
         self._record_decodes(on_capture)
@@ -165,7 +167,7 @@ class DeviceRunner(ModelRunner):
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Pending:
         """Launch a step; return its draws, which are known once it has ended."""
-        return self._launch(inputs, self.draws(inputs))
+        return self._launch(inputs)
 
     def replay(self, num_rows: int) -> None:
         """Replay the recorded launches of so many decodes, over the last step's inputs."""
@@ -179,15 +181,18 @@ class DeviceRunner(ModelRunner):
         metadata = replace(inputs.metadata, rows=null_row)
         self.check_probe(self._launch(inputs._replace(metadata=metadata), draws).wait())
 
-    def _launch(self, inputs: StepInputs, draws: Draws) -> Pending:
+    def _launch(self, inputs: StepInputs, probe: Draws | None = None) -> Pending:
         # A step that was launched in part has no event for its end: no copies run beside it.
         before, self._before_step = self._accelerator.record(), None
-        turn = self._num_runs % len(self._staging.hosts)
-        self._num_runs += 1
+        turn = -1 if inputs.buffer is None else inputs.buffer
         host = self._staging.hosts[turn]
         num_rows, num_samples = len(inputs.metadata.rows), len(inputs.sample_rows)
         padded = self._padded_size(inputs)
-        self._fill(host, inputs, draws, padded)
+        if inputs.buffer is None:
+            _copy(inputs, host)
+        self._fill_draws(host, inputs, probe)
+        if padded > num_rows:
+            _pad(host, slice(num_rows, padded))
         step = self._cut(host, num_rows, padded, len(inputs.input_ids), num_samples)
         self._staging.upload(turn, host.end_of_splits(step.num_splits))
         replay = self._recorded.get(padded) if not any(step.num_tiles) else None
@@ -207,35 +212,17 @@ class DeviceRunner(ModelRunner):
             return next((size for size in self._recorded if size >= num_rows), 0)
         return 0
 
-    def _fill(self, host: Inputs, inputs: StepInputs, draws: Draws, padded: int) -> None:
-        """Write the inputs of a step to the host's side, and padding up to a number of rows."""
-        ids, metadata, sample_rows, *_ = inputs
-        num_rows, num_tokens, num_samples = len(metadata.rows), len(ids), len(sample_rows)
-        host.input_ids[:num_tokens] = ids
-        host.positions[:num_tokens] = metadata.positions
-        host.slot_mapping[:, :num_tokens] = metadata.slot_mapping
-        host.rows[:num_rows] = metadata.rows
-        host.query_start_loc[: num_rows + 1] = metadata.query_start_loc
-        host.seq_lens[:num_rows] = metadata.seq_lens
-        host.sample_rows[:num_samples] = sample_rows
-        host.drawn_rows[:num_samples] = draws.rows
-        host.index[:num_samples] = draws.index
-        host.position[:num_samples] = draws.position
-        self.sampler.gather(
-            draws.slots, host.temperature, host.top_k, host.top_p, host.min_p, host.seed
-        )
-        if padded > num_rows:
-            rest = slice(num_rows, padded)
-            host.query_start_loc[num_rows + 1 : padded + 1] = num_rows
-            host.slot_mapping[:, rest] = -1
-            host.drawn_rows[rest] = -1
-            for part in (host.rows, host.seq_lens, host.input_ids, host.positions):
-                part[rest] = 0
-            for part in (host.sample_rows, host.temperature, host.top_k, host.min_p):
-                part[rest] = 0
-            for part in (host.seed, host.index, host.position):
-                part[rest] = 0
-            host.top_p[rest] = 1
+    def _fill_draws(self, host: Inputs, inputs: StepInputs, probe: Draws | None) -> None:
+        """Write the inputs of the draws to the host's side; a probe brings its own."""
+        num_samples = len(inputs.sample_rows)
+        out = host.drawn_rows[:num_samples], host.index[:num_samples], host.position[:num_samples]
+        if probe is None:
+            slots = self.draws(inputs, out).slots
+        else:
+            slots = probe.slots
+            for part, value in zip(out, (probe.rows, probe.index, probe.position), strict=True):
+                part.copy_(value)
+        self.sampler.gather(slots, host.temperature, host.top_k, host.top_p, host.min_p, host.seed)
 
     def _cut(
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
@@ -338,6 +325,33 @@ class DeviceRunner(ModelRunner):
             if on_capture is not None:
                 on_capture(done, len(sizes))
         self._recorded = {size: captured[size] for size in sizes}
+
+
+def _copy(inputs: StepInputs, host: Inputs) -> None:
+    """Write the inputs of a part of a step, which views the whole step's, to a side of its own."""
+    ids, metadata, sample_rows, *_ = inputs
+    num_rows, num_tokens = len(metadata.rows), len(ids)
+    host.input_ids[:num_tokens] = ids
+    host.positions[:num_tokens] = metadata.positions
+    host.slot_mapping[:, :num_tokens] = metadata.slot_mapping
+    host.rows[:num_rows] = metadata.rows
+    host.query_start_loc[: num_rows + 1] = metadata.query_start_loc
+    host.seq_lens[:num_rows] = metadata.seq_lens
+    host.sample_rows[: len(sample_rows)] = sample_rows
+
+
+def _pad(host: Inputs, rest: slice) -> None:
+    """Write rows that compute nothing to the host's side, after those of a batch of decodes."""
+    host.query_start_loc[rest.start + 1 : rest.stop + 1] = rest.start
+    host.slot_mapping[:, rest] = -1
+    host.drawn_rows[rest] = -1
+    for part in (host.rows, host.seq_lens, host.input_ids, host.positions):
+        part[rest] = 0
+    for part in (host.sample_rows, host.temperature, host.top_k, host.min_p):
+        part[rest] = 0
+    for part in (host.seed, host.index, host.position):
+        part[rest] = 0
+    host.top_p[rest] = 1
 
 
 _MANY_TILES = 256

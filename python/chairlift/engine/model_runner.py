@@ -3,7 +3,7 @@
 The parameters of the draws are in one table; a step makes one kernel call for all of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.engine.staging import InputBuffers
 from chairlift.model.transformer import Transformer
 from chairlift.plan import Int32Array, block_copies, block_swaps
 from chairlift.types import SamplingParameters
@@ -34,6 +35,8 @@ class StepInputs(NamedTuple):
     """int32 `[., 2]`: blocks that are swapped in before that: host, device."""
     swap_out: Tensor
     """int32 `[., 2]`: blocks that are swapped out first of all: device, host."""
+    buffer: int | None = None
+    """The number of the runner's buffer that holds them; None for a part of a step."""
 
     def part(self, start: int, end: int) -> "StepInputs":
         """Return the rows from `start` to before `end` as a step of their own, with no moves."""
@@ -117,20 +120,6 @@ class RunnerShape(NamedTuple):
     """Steps that need their inputs at once."""
 
 
-class InputBuffers:
-    """Where the inputs of a step are written; nothing is allocated per step."""
-
-    def __init__(self, shape: RunnerShape) -> None:
-        rows, tokens = shape.max_num_seqs, shape.max_num_batched_tokens
-        self.rows = _int32(rows)
-        self.input_ids = _int32(tokens)
-        self.positions = _int32(tokens)
-        self.slot_mapping = _int32(shape.num_kv_groups, tokens)
-        self.query_start_loc = _int32(rows + 1)
-        self.seq_lens = _int32(rows)
-        self.sample_rows = _int32(rows)
-
-
 class Sampler:
     """Sampling parameters of every request by slot, gathered per step for the rows that sample."""
 
@@ -208,6 +197,7 @@ class ModelRunner:
         shape: RunnerShape,
         clock: Callable[[], int],
         host_pool: Tensor | None = None,
+        buffers: Sequence[InputBuffers] | None = None,
     ) -> None:
         """Allocate the tables.
 
@@ -217,6 +207,7 @@ class ModelRunner:
             shape: Sizes.
             clock: Returns nanoseconds.
             host_pool: As `kv_cache`, for blocks of preempted requests.
+            buffers: Where `apply` writes inputs, one for each step in flight; None allocates them.
         """
         self.model = model
         self.kv_cache = kv_cache
@@ -233,7 +224,10 @@ class ModelRunner:
         self._row_slot = _int32(rows)
         self._row_index = _int32(rows)
         self._block_tables = _int32(shape.num_kv_groups, rows, shape.max_blocks_per_row)
-        self._buffers = [InputBuffers(shape) for _ in range(shape.steps_in_flight)]
+        self._buffers = buffers or [
+            InputBuffers.allocate(rows, shape.max_num_batched_tokens, shape.num_kv_groups)
+            for _ in range(shape.steps_in_flight)
+        ]
         self._num_applied = 0
         model.reserve(shape.max_num_batched_tokens)
 
@@ -282,6 +276,7 @@ class ModelRunner:
             copies=_pairs(block_copies(numbers)),
             swap_in=_pairs(swap_in),
             swap_out=_pairs(swap_out),
+            buffer=turn,
         )
 
     @torch.inference_mode()
@@ -328,17 +323,24 @@ class ModelRunner:
         if len(inputs.swap_in) > 0:
             copy_blocks(self.kv_cache, host_pool, inputs.swap_in)
 
-    def draws(self, inputs: StepInputs) -> Draws:
-        """Return the rows, slots and positions of a step's draws."""
+    def draws(self, inputs: StepInputs, out: tuple[Tensor, Tensor, Tensor] | None = None) -> Draws:
+        """Return the rows, slots and positions of a step's draws.
+
+        Args:
+            inputs: Of the step; S samples.
+            out: int32 `[S]` each: where row, index and position are written; None allocates them.
+        """
+        rows_out, index_out, position_out = out or (None, None, None)
         metadata, sample_rows = inputs.metadata, inputs.sample_rows
         # A token at index i belongs to the row whose range of query_start_loc holds i.
         row_of_sample = torch.searchsorted(metadata.query_start_loc[1:], sample_rows, right=True)
-        rows = metadata.rows.index_select(0, row_of_sample)
+        rows = torch.index_select(metadata.rows, 0, row_of_sample, out=rows_out)
+        position = torch.index_select(metadata.positions, 0, sample_rows, out=position_out)
         return Draws(
             rows=rows,
             slots=self._row_slot.index_select(0, rows),
-            index=self._row_index.index_select(0, rows),
-            position=metadata.positions.index_select(0, sample_rows) + 1,
+            index=torch.index_select(self._row_index, 0, rows, out=index_out),
+            position=position.add_(1),
         )
 
     def _sample(self, logits: Tensor, draws: Draws) -> Sampled:

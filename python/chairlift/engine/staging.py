@@ -1,7 +1,7 @@
-"""What a step sends to its device: one block of memory on each side, and one copy.
+"""Where the inputs of a step are written, once; for a device one block of memory, and one copy.
 
 ```text
-host, step k      | small inputs | tiles | work lists ...   |   written by the engine thread
+host, step k      | small inputs | tiles | work lists ...   |   written once, by the engine thread
 host, step k + 1  | small inputs | tiles | work lists ...   |   while step k runs
                            │ copied as far as it is used
 device            | small inputs | tiles | work lists ...   |   read by the kernels
@@ -23,10 +23,10 @@ _ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """The inputs of a step on one side; R rows, T tokens and S samples are the largest step's.
+class InputBuffers:
+    """Where the inputs of a step are written; nothing is allocated per step.
 
-    int32 unless something else is said. The order is that in memory; what varies most comes last.
+    int32; R rows, T tokens and S samples are the largest step's.
     """
 
     rows: Tensor
@@ -43,6 +43,27 @@ class Inputs:
     """`[G, T]`: negative is padding."""
     sample_rows: Tensor
     """`[R]`: the tokens that sample."""
+
+    @staticmethod
+    def shapes(num_rows: int, num_tokens: int, num_groups: int) -> list[tuple[int, ...]]:
+        """Return the shapes of the fields, in their order."""
+        r, t = (num_rows,), (num_tokens,)
+        return [r, (num_rows + 1,), r, t, t, (num_groups, num_tokens), r]
+
+    @classmethod
+    def allocate(cls, num_rows: int, num_tokens: int, num_groups: int) -> "InputBuffers":
+        """Allocate on the host."""
+        shapes = cls.shapes(num_rows, num_tokens, num_groups)
+        return InputBuffers(*(torch.zeros(shape, dtype=torch.int32) for shape in shapes))
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs(InputBuffers):
+    """All inputs of a step on one side.
+
+    int32 unless something else is said. The order is that in memory; what varies most comes last.
+    """
+
     drawn_rows: Tensor
     """`[R]`: the row of each; negative is padding."""
     temperature: Tensor
@@ -95,14 +116,13 @@ class Staging:
             num_groups: KV groups.
             max_tiles: Of a group.
             max_splits: Of a group.
-            num_hosts: Steps whose inputs must stay readable on the host at once.
+            num_hosts: Steps, and parts of steps, whose inputs must be on the host at once.
         """
         r, t, groups = max_num_seqs, max_num_tokens, num_groups
         int32, float32 = torch.int32, torch.float32
         sections: list[tuple[tuple[int, ...], torch.dtype]] = [
-            *(((n,), int32) for n in (r, r + 1, r, t, t)),
-            ((groups, t), int32),
-            *(((r,), dtype) for dtype in (int32, int32, float32, int32, float32, float32)),
+            *((shape, int32) for shape in InputBuffers.shapes(r, t, groups)),
+            *(((r,), dtype) for dtype in (int32, float32, int32, float32, float32)),
             *(((r,), dtype) for dtype in (torch.int64, int32, int32)),
             *(((groups, *rest), int32) for rest in ((1,), (max_tiles, 3), (max_splits, 4))),
         ]
