@@ -122,7 +122,7 @@ def take_time(engine, clock, seconds_per_token=0.001):
 def swap_plan(*, copies=(), swap_in=(), swap_out=()):
     """A plan that computes nothing and moves blocks: pairs of from and to."""
     pairs = [number for pair in (*copies, *swap_in, *swap_out) for number in pair]
-    lengths = [0] * 7 + [len(copies), len(swap_in), len(swap_out)] + [0] * 6
+    lengths = [0] * 6 + [len(copies), len(swap_in), len(swap_out)] + [0] * 7
     return torch.tensor(lengths + pairs, dtype=torch.int32)
 
 
