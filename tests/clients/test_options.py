@@ -114,6 +114,28 @@ def test_none_leaves_a_value_to_the_server():
     assert new_start("x", **dict.fromkeys(names)) == new_start("x")
 
 
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [(o, f) for o, f in WRONG if f.startswith(("stopping.", "schedule."))],
+)
+async def test_a_wrong_value_of_an_update_is_refused_with_its_field(options, field):
+    async with connect_async("127.0.0.1:1") as client:
+        generation = client.generate("x")
+        with pytest.raises(RequestError) as refused:
+            await generation.update(**options)
+    assert refused.value.field == f"update.{field}"
+    assert refused.value.message.startswith(f"update.{field}: expected ")
+
+
+async def test_an_update_of_nothing_or_of_another_option_is_refused():
+    async with connect_async("127.0.0.1:1") as client:
+        generation = client.generate("x")
+        with pytest.raises(RequestError, match="update: expected an option"):
+            await generation.update(max_tokens=None)
+        with pytest.raises(TypeError, match=r"update\(\) .* 'temperature'"):
+            await generation.update(temperature=0.5)
+
+
 def test_an_unknown_option_is_a_type_error_that_names_it():
     with connect("127.0.0.1:1") as client, pytest.raises(TypeError, match="'max_tokenz'"):
         client.generate("x", max_tokenz=3)

@@ -127,10 +127,10 @@ async def test_an_update_changes_a_live_request_and_a_wrong_one_does_not(serve):
         async for event in generation.events():
             kinds.append(event.WhichOneof("event"))
             if event.HasField("accepted"):
-                await generation.update(stopping=pb.Stopping(max_tokens=0))
+                await generation.update(max_tokens=0)
             elif event.HasField("rejected"):
                 assert generation.rejected.field == "update.stopping.max_tokens"
-                await generation.update(stopping=pb.Stopping(max_tokens=3, ignore_eos=True))
+                await generation.update(max_tokens=3, ignore_eos=True)
                 await generation.credit(100)
         assert "rejected" in kinds
         assert generation.finished.usage.output_tokens == 3
@@ -142,7 +142,7 @@ async def test_the_blocking_client_sends_updates_and_credit(serve):
         def work():
             with connect(server.address) as client:
                 generation = client.generate([1, 2, 3], max_tokens=250, credit=0, **GREEDY)
-                generation.update(stopping=pb.Stopping(max_tokens=4, ignore_eos=True))
+                generation.update(max_tokens=4, ignore_eos=True)
                 generation.credit(9)
                 list(generation.events())
                 return generation.finished.usage.output_tokens

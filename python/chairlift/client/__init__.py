@@ -14,7 +14,7 @@ Needs grpcio and protobuf alone: no torch, no server.
 from pathlib import Path
 
 from chairlift.client.aio import AsyncClient, AsyncGeneration
-from chairlift.client.options import RequestOptions
+from chairlift.client.options import RequestOptions, UpdateOptions
 from chairlift.client.security import Security
 from chairlift.client.shared import Answer
 from chairlift.client.start import new_start
@@ -27,6 +27,7 @@ __all__ = [
     "Client",
     "Generation",
     "RequestOptions",
+    "UpdateOptions",
     "connect",
     "connect_async",
     "new_start",

@@ -4,13 +4,47 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 
-class RequestOptions(TypedDict, total=False):
-    """Keyword arguments of `generate` and `new_start`; None takes the server's default."""
+class StoppingOptions(TypedDict, total=False):
+    """When an answer ends."""
 
     max_tokens: int | None
     """Most tokens of an answer."""
     min_tokens: int | None
     """Fewest tokens of an answer."""
+    stop: str | Sequence[str] | None
+    """Texts that end the answer; a single text is a list of one."""
+    stop_token_ids: Sequence[int] | None
+    """Tokens that end the answer, in addition to the model's own."""
+    ignore_eos: bool | None
+    """Continue after the model's own end tokens."""
+    include_stop: bool | None
+    """Keep the stop string in the text."""
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """When a request runs."""
+
+    queue_timeout_s: float | None
+    """Fail if not started by then."""
+    time_to_first_token_s: float | None
+    """Refuse the request if it would miss this; of equal requests the most urgent starts first."""
+    time_limit_s: float | None
+    """End by then with the tokens so far."""
+    priority: int | None
+    """-10 to 10, higher first."""
+
+
+class UpdateOptions(StoppingOptions, ScheduleOptions, total=False):
+    """Keyword arguments of `update`; None is as absent.
+
+    One option of `StoppingOptions` replaces all of them, and one of `ScheduleOptions` all of those:
+    what is not given takes the server's default.
+    """
+
+
+class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
+    """Keyword arguments of `generate` and `new_start`; None takes the server's default."""
+
     temperature: float | None
     """0 is greedy."""
     top_k: int | None
@@ -23,12 +57,6 @@ class RequestOptions(TypedDict, total=False):
     """Seed of the draws."""
     n: int | None
     """Number of answers, drawn independently."""
-    stop: str | Sequence[str] | None
-    """Texts that end the answer; a single text is a list of one."""
-    stop_token_ids: Sequence[int] | None
-    """Tokens that end the answer, in addition to the model's own."""
-    ignore_eos: bool | None
-    """Continue after the model's own end tokens."""
     token_ids: bool | None
     """Send token ids beside text."""
     logprobs: bool | None
@@ -37,14 +65,6 @@ class RequestOptions(TypedDict, total=False):
     """Send the timeline with the last event."""
     interval: int | None
     """Tokens per event after the first; 0 is one event at the end."""
-    queue_timeout_s: float | None
-    """Fail if not started by then."""
-    time_to_first_token_s: float | None
-    """Refuse the request if it would miss this; of equal requests the most urgent starts first."""
-    time_limit_s: float | None
-    """End by then with the tokens so far."""
-    priority: int | None
-    """-10 to 10, higher first."""
     credit: int | None
     """Tokens allowed before the first `credit` command; None is no limit."""
     model: str | None
@@ -54,3 +74,5 @@ class RequestOptions(TypedDict, total=False):
 
 
 NAMES = RequestOptions.__optional_keys__
+STOPPING_NAMES = StoppingOptions.__optional_keys__
+SCHEDULE_NAMES = ScheduleOptions.__optional_keys__

@@ -18,6 +18,7 @@ from typing import (
     ParamSpec,
     Self,
     TypeVar,
+    Unpack,
     overload,
 )
 
@@ -26,8 +27,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from chairlift import checks
 from chairlift.client.address import checked_address
 from chairlift.client.failures import from_event, is_end
+from chairlift.client.options import UpdateOptions
 from chairlift.client.security import Metadata, Security
-from chairlift.client.start import checked_credit, duration_of
+from chairlift.client.start import checked_credit, duration_of, new_update
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import (
@@ -246,15 +248,20 @@ class BaseGeneration:
         return pb.GenerateRequest(cancel=pb.Cancel(request_id=self.request_id))
 
     @command
-    def update(
-        self, *, stopping: pb.Stopping | None = None, schedule: pb.Schedule | None = None
-    ) -> pb.GenerateRequest:
-        """Change the request from its next step on; a field that is set replaces the whole old one.
+    def update(self, **options: Unpack[UpdateOptions]) -> pb.GenerateRequest:
+        """Change the stopping or the schedule of the request from its next step on.
 
-        A value that is wrong changes nothing: `rejected` has the error when its event is read.
+        A value that the server refuses changes nothing: `rejected` has the error when its event is
+        read.
+
+        Args:
+            options: See `UpdateOptions`.
+
+        Raises:
+            RequestError: `BAD_PARAMETER`: a value has the wrong type, or there is none.
+            TypeError: There is no option of that name.
         """
-        update = pb.Update(request_id=self.request_id, stopping=stopping, schedule=schedule)
-        return pb.GenerateRequest(update=update)
+        return pb.GenerateRequest(update=new_update(self.request_id, **options))
 
     @command
     def credit(self, tokens: int) -> pb.GenerateRequest:

@@ -1,15 +1,23 @@
-"""Builds `Start` messages from plain Python values.
+"""Builds `Start` and `Update` messages from plain Python values.
 
 A protobuf message converts values silently: a text to its letters, bytes to token ids, 3 to true.
 So the type of each value is checked here; the server checks its range.
 """
 
+from collections.abc import Mapping, Set
 from typing import Any, Final, Unpack
 
 from google.protobuf import duration_pb2
 
 from chairlift import checks
-from chairlift.client.options import NAMES, RequestOptions
+from chairlift.client.options import (
+    NAMES,
+    SCHEDULE_NAMES,
+    STOPPING_NAMES,
+    RequestOptions,
+    UpdateOptions,
+)
+from chairlift.errors import Reason, RequestError
 from chairlift.types import Chat, Prompt
 from chairlift.v1 import generation_pb2 as pb
 
@@ -29,11 +37,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         RequestError: `BAD_PARAMETER`: a value has the wrong type; `field` is its path in `Start`.
         TypeError: There is no option of that name.
     """
-    for name in options:
-        if name not in NAMES:
-            message = f"new_start() got an unexpected keyword argument {name!r}"
-            raise TypeError(message)
-    given = _Given({name: value for name, value in options.items() if value is not None})
+    given = _Given("new_start", options, NAMES)
     start = pb.Start(
         request_id=given.text("request_id", ""),
         model=given.text("model", ""),
@@ -45,36 +49,69 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
             seed=given.integer("seed", 0, 2**64 - 1),
             n=given.count("n"),
         ),
-        stopping=pb.Stopping(
-            max_tokens=given.count("max_tokens"),
-            min_tokens=given.count("min_tokens"),
-            stop=given.texts("stop"),
-            stop_token_ids=given.token_ids("stop_token_ids"),
-            ignore_eos=given.flag("ignore_eos"),
-        ),
+        stopping=_stopping(given),
         output=pb.Output(
             token_ids=given.flag("token_ids"),
             logprobs=0 if given.flag("logprobs") else None,
             timeline=given.flag("timeline"),
             interval=given.count("interval"),
         ),
-        schedule=pb.Schedule(
-            queue_timeout=given.duration("queue_timeout_s"),
-            time_to_first_token=given.duration("time_to_first_token_s"),
-            time_limit=given.duration("time_limit_s"),
-            priority=given.integer("priority", -(2**31), 2**31 - 1),
-        ),
+        schedule=_schedule(given),
         credit=given.count("credit"),
     )
     _set_prompt(start, prompt)
     return start
 
 
+def new_update(request_id: str, **options: Unpack[UpdateOptions]) -> pb.Update:
+    """Build the message that changes a live request.
+
+    Args:
+        request_id: Label of the request.
+        options: See `UpdateOptions`.
+
+    Raises:
+        RequestError: `BAD_PARAMETER`: a value has the wrong type, or there is none; `field` is its
+            path.
+        TypeError: There is no option of that name.
+    """
+    given = _Given("update", options, STOPPING_NAMES | SCHEDULE_NAMES, path="update.")
+    has_stopping, has_schedule = given.has_any(STOPPING_NAMES), given.has_any(SCHEDULE_NAMES)
+    if not has_stopping and not has_schedule:
+        message = "update: expected an option that changes the request, got none"
+        raise RequestError(Reason.BAD_PARAMETER, message, field="update")
+    return pb.Update(
+        request_id=request_id,
+        stopping=_stopping(given) if has_stopping else None,
+        schedule=_schedule(given) if has_schedule else None,
+    )
+
+
+def _stopping(given: "_Given") -> pb.Stopping:
+    return pb.Stopping(
+        max_tokens=given.count("max_tokens"),
+        min_tokens=given.count("min_tokens"),
+        stop=given.texts("stop"),
+        stop_token_ids=given.token_ids("stop_token_ids"),
+        ignore_eos=given.flag("ignore_eos"),
+        include_stop=given.flag("include_stop"),
+    )
+
+
+def _schedule(given: "_Given") -> pb.Schedule:
+    return pb.Schedule(
+        queue_timeout=given.duration("queue_timeout_s"),
+        time_to_first_token=given.duration("time_to_first_token_s"),
+        time_limit=given.duration("time_limit_s"),
+        priority=given.integer("priority", -(2**31), 2**31 - 1),
+    )
+
+
 _GROUPS: Final = {
     "sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "n"),
-    "stopping": ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"),
+    "stopping": STOPPING_NAMES,
     "output": ("token_ids", "logprobs", "timeline", "interval"),
-    "schedule": ("queue_timeout_s", "time_to_first_token_s", "time_limit_s", "priority"),
+    "schedule": SCHEDULE_NAMES,
 }
 _PATHS: Final = {
     name: f"{group}.{name.removesuffix('_s')}" for group, names in _GROUPS.items() for name in names
@@ -84,11 +121,33 @@ _PATHS: Final = {
 class _Given:
     """The options that are not None; each method checks one and returns it, or None."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(
+        self, function: str, options: Mapping[str, Any], names: Set[str], path: str = ""
+    ) -> None:
+        """Keep the options.
+
+        Args:
+            function: Name of the function that takes them.
+            options: Values by name.
+            names: Those that the function knows.
+            path: Begins the paths of the fields.
+
+        Raises:
+            TypeError: There is no option of that name.
+        """
+        for name in options:
+            if name not in names:
+                message = f"{function}() got an unexpected keyword argument {name!r}"
+                raise TypeError(message)
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._path = path
+
+    def has_any(self, names: Set[str]) -> bool:
+        """Return whether one of these options is given."""
+        return not names.isdisjoint(self._options)
 
     def _get(self, name: str) -> tuple[Any, str]:
-        return self._options.get(name), _PATHS.get(name, name)
+        return self._options.get(name), self._path + _PATHS.get(name, name)
 
     def text(self, name: str, default: str) -> str:
         value, path = self._get(name)
