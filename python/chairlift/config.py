@@ -1,6 +1,6 @@
 """The engine's settings: frozen, validated once, never changed after."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
@@ -14,6 +14,7 @@ __all__ = [
     "Device",
     "Dtype",
     "EngineConfig",
+    "EngineSettings",
     "KvCacheDtype",
     "Quantize",
     "checked",
@@ -97,6 +98,37 @@ class EngineConfig(BaseModel):
     """A request that has not started by then fails."""
     time_limit_s: Annotated[float, Field(gt=0)] = 600.0
     """A request that has not ended by then ends with what there is."""
+
+
+class EngineSettings(TypedDict, total=False):
+    """The fields of `EngineConfig` as keyword arguments, which a type checker knows.
+
+    A choice may be given by its name.
+    """
+
+    batching: Batching | Literal["continuous", "dynamic", "static"]
+    batch_size: int | None
+    batch_window_s: float
+    batch_timeout_s: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    step_budget_s: float | None
+    steps_in_flight: int | None
+    max_model_len: int | None
+    max_queued_requests: int
+    max_text_bytes: int | str
+    block_size: int
+    kv_cache_memory: int | str | None
+    swap_memory: int | str | None
+    prefix_cache: bool
+    device: Device | Literal["auto", "cpu", "cuda"]
+    dtype: Dtype | Literal["auto", "float32", "bfloat16", "float16"]
+    quantize: Quantize | Literal["none", "int8", "int4"]
+    kv_cache_dtype: KvCacheDtype | Literal["auto", "int8", "fp8"]
+    num_threads: int | None
+    default_max_tokens: int
+    queue_timeout_s: float
+    time_limit_s: float
 
 
 def engine_config(**settings: object) -> EngineConfig:

@@ -2,10 +2,12 @@
 
 import gc
 import weakref
+from enum import StrEnum
+from typing import get_args, get_type_hints
 
 import chairlift
 import pytest
-from chairlift.config import engine_config
+from chairlift.config import EngineConfig, EngineSettings, engine_config
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.errors import ConfigError, EngineDownError, Reason, RequestError
 from chairlift.types import Chat, ChatMessage, FinishReason, Output, Request, Sampling, Stopping
@@ -160,3 +162,13 @@ async def test_an_engine_used_before_its_start_says_so(tiny):
         async for _ in engine.generate(Request("one")):
             pass
     await engine.stop()
+
+
+def test_a_type_checker_knows_every_setting_and_every_choice():
+    typed = get_type_hints(EngineSettings)
+    assert typed.keys() == EngineConfig.model_fields.keys()
+    for name, field in EngineConfig.model_fields.items():
+        if isinstance(field.default, StrEnum):
+            kind, names = get_args(typed[name])
+            assert set(get_args(names)) == {choice.value for choice in kind}
+            assert kind is type(field.default)

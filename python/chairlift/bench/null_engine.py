@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import torch
 
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import EngineConfig
+from chairlift.config import EngineConfig, EngineSettings
 from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
 from chairlift.engine.loading import LoadedModel, OnProgress
@@ -30,7 +31,7 @@ _MAX_MODEL_LEN = 65_536
 class NullEngine(Engine):
     """The demo model's engine, without its forward pass and its KV memory."""
 
-    def __init__(self, *, step_time_s: float = 0.0, **settings: object) -> None:
+    def __init__(self, *, step_time_s: float = 0.0, **settings: Unpack[EngineSettings]) -> None:
         """Load the demo model; contexts may be longer than the model's.
 
         Args:

@@ -10,9 +10,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Unpack
 
 from chairlift import _core
-from chairlift.config import engine_config
+from chairlift.config import EngineSettings, engine_config
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox
 from chairlift.engine.loading import OnProgress, load_model
@@ -46,7 +47,7 @@ class AsyncEngine:
         *,
         on_progress: OnProgress | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
-        **settings: object,
+        **settings: Unpack[EngineSettings],
     ) -> None:
         """Check the settings; `start` loads the model.
 

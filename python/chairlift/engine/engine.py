@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
 from chairlift import _core, checks
-from chairlift.config import engine_config
+from chairlift.config import EngineSettings, engine_config
 from chairlift.engine.events import AnswerBuilder, CoreEvent, SampledLogprobs, to_event
 from chairlift.engine.loading import Loader, OnProgress, load_model, new_preparer, set_threads
 from chairlift.engine.model_runner import ModelRunner
@@ -63,7 +63,7 @@ class Engine:
         on_progress: OnProgress | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         loader: Loader = load_model,
-        **settings: object,
+        **settings: Unpack[EngineSettings],
     ) -> None:
         """Load a model.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from chairlift.choices import Batching
 from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import chat_workload
@@ -13,7 +14,7 @@ from chairlift.cli.config_options import engine_options
 from chairlift.figures import summarize
 from chairlift.model.folder import MODEL_HELP, check_model
 
-POLICIES = ("static", "dynamic", "continuous")
+POLICIES = (Batching.STATIC, Batching.DYNAMIC, Batching.CONTINUOUS)
 
 
 @engine_options(
