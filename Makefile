@@ -207,13 +207,14 @@ $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed: | $(BIN)/python
 
 PROTOC := $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/bin/python -m grpc_tools.protoc -Iproto
 PROTOS := $(shell find proto -name '*.proto')
+BUF := npm_config_cache=$(TOOLS)/npm npx --yes --loglevel=error --package=@bufbuild/buf@$(BUF_VERSION) -- buf
 
 .PHONY: stubs
 stubs: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Generate python/chairlift/v1 from proto/
 	$(PROTOC) --python_out=python --pyi_out=python --grpc_python_out=python $(PROTOS)
 
 .PHONY: proto
-proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of proto/, and that the committed stubs are current
+proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of proto/, that it only adds to proto/baseline.binpb, and that the stubs are current
 	$(call say,proto)
 	@rm -rf $(TOOLS)/stubs && mkdir -p $(TOOLS)/stubs
 	$(PROTOC) --python_out=$(TOOLS)/stubs --pyi_out=$(TOOLS)/stubs --grpc_python_out=$(TOOLS)/stubs $(PROTOS)
@@ -221,9 +222,14 @@ proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of prot
 	  || { echo 'python/chairlift/v1 is not what proto/ generates: run `make stubs`'; exit 1; }
 	@command -v npx >/dev/null || $(call without,buf,Node.js (npx)); \
 	if command -v npx >/dev/null; then \
-	  buf() { npm_config_cache=$(TOOLS)/npm npx --yes --loglevel=error --package=@bufbuild/buf@$(BUF_VERSION) -- buf "$$@"; }; \
-	  buf lint proto && buf format --diff --exit-code proto; \
+	  $(BUF) lint proto && $(BUF) format --diff --exit-code proto && $(BUF) breaking proto --against proto/baseline.binpb; \
 	fi
+
+# The API as clients know it, compiled: a file, since a shallow clone has no commit to compare with.
+.PHONY: proto-baseline
+proto-baseline: ## Take proto/ as what later changes may only add to; at each release
+	$(BUF) breaking proto --against proto/baseline.binpb
+	$(BUF) build proto --exclude-source-info --output proto/baseline.binpb
 
 .PHONY: cuda-compile
 cuda-compile: setup ## Compile every CUDA kernel for every architecture, no GPU needed (ARCHITECTURES="sm_90a")
