@@ -14,7 +14,7 @@ import pytest
 from chairlift.v1 import generation_pb2_grpc
 
 from tests.cli.conftest import environment
-from tests.server.connection import receive, start
+from tests.server.connection import receive, start, until
 
 
 class Supervised:
@@ -61,11 +61,9 @@ async def supervised(
 
 
 async def gone(pid: int) -> None:
-    """Wait until a process is no more."""
-    while (
-        Path(f"/proc/{pid}").exists() and "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
-    ):
-        await asyncio.sleep(0.01)
+    """Wait until a process is no more; one that is no child of this has no event for that."""
+    status = Path(f"/proc/{pid}/status")
+    await until(lambda: not status.exists() or "(zombie)" in status.read_text())
 
 
 async def finishes(address: str) -> bool:

@@ -202,8 +202,11 @@ async def test_calls_that_fail_are_counted_by_reason(serve, settings, scrape, tm
             call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(metadata=bearer)
             wrong = pb.GenerateRequest(update=pb.Update(request_id="x" * 128))
             sending = asyncio.create_task(write_many(call, wrong))
-            while not (await scrape())["chairlift_calls_failed_total{reason=SLOW_READER}"]:
-                await asyncio.sleep(0.05)
+
+            async def is_counted():
+                return (await scrape())["chairlift_calls_failed_total{reason=SLOW_READER}"]
+
+            await until(is_counted)
             sending.cancel()
         values = await scrape()
     assert values["chairlift_calls_failed_total{reason=UNAUTHENTICATED}"] == 1

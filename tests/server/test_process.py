@@ -295,10 +295,10 @@ async def test_a_second_signal_ends_what_runs(spawn):
         health = health_pb2_grpc.HealthStub(channel)
         await call.write(start("a", max_tokens=250))
         await next_event(call, "tokens")
+        watch = health.Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         process.signal(signal.SIGTERM)
-        request = health_pb2.HealthCheckRequest()
-        while (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING:
-            await asyncio.sleep(0.01)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         process.signal(signal.SIGTERM)
         received = await receive(call)
         assert received.end("a").failed.error.reason == "DRAINING"
