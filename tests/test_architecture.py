@@ -13,7 +13,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "chairlift"
 
 LEAVES = {
-    *("chairlift", "types", "errors", "checks", "choices", "config", "machine", "recent", "units"),
+    *(
+        "chairlift",
+        "types",
+        "errors",
+        "chats",
+        "checks",
+        "choices",
+        "config",
+        "machine",
+        "recent",
+        "units",
+    ),
 }
 KERNELS = {"_core", "kernels", "reference"}
 MODEL = LEAVES | KERNELS | {"attention", "model"}
@@ -27,6 +38,7 @@ MAY_IMPORT = {
     "types": {"errors"},
     "checks": {"errors", "types"},
     "choices": set(),
+    "chats": {"checks", "errors", "types"},
     "config": {"choices", "errors", "units"},
     "units": {"errors"},
     "machine": set(),

@@ -8,7 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from chairlift.errors import ChairliftError, ConfigError, ModelError, RequestError
-from chairlift.types import Answer, Chat, ChatMessage, Output, Request, Sampling, Stopping
+from chairlift.types import (
+    Answer,
+    Chat,
+    ChatMessage,
+    Output,
+    Request,
+    Sampling,
+    Stopping,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolMode,
+)
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine as AsyncEngine
@@ -28,6 +40,10 @@ __all__ = [
     "RequestError",
     "Sampling",
     "Stopping",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+    "ToolMode",
 ]
 
 _LAZY = {"Engine": "chairlift.engine.engine", "AsyncEngine": "chairlift.engine.async_engine"}

@@ -9,14 +9,13 @@ type or length, so that no part of a prompt reaches an error or a log.
 import operator
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TypeGuard
 
 from chairlift.errors import Reason, RequestError, echo
 from chairlift.types import (
     Change,
     Chat,
-    ChatMessage,
     Output,
     PrefixCache,
     Prompt,
@@ -157,56 +156,6 @@ def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
     return ids
 
 
-def as_chat(value: Prompt) -> Prompt:
-    """Return the `Chat` of a list of messages as the OpenAI API writes them, or the prompt itself.
-
-    Args:
-        value: A prompt; its messages may be mappings of `role`, `content` and perhaps `name`.
-
-    Raises:
-        RequestError: With the path of the first field of a message that is wrong.
-    """
-    messages: Any = value.messages if isinstance(value, Chat) else value
-    if not is_list(messages) or not isinstance(next(iter(messages), None), Mapping):
-        return value
-    converted = [_chat_message(message, i) for i, message in enumerate(messages)]
-    return replace(value, messages=converted) if isinstance(value, Chat) else Chat(converted)
-
-
-def _chat_message(message: object, number: int) -> ChatMessage:
-    path = f"chat.messages[{number}]"
-    if isinstance(message, ChatMessage):
-        return message
-    if not isinstance(message, Mapping):
-        raise bad(path, "a ChatMessage or a mapping of role and content", message)
-    for name in message:
-        if name not in ("role", "content", "name"):
-            text = f"{path}: expected role, content and name alone, got {echo(str(name))}"
-            raise RequestError(Reason.BAD_PARAMETER, text, field=path)
-    for name in ("role", "content"):
-        if name not in message:
-            text = f"{path}.{name}: expected text, got nothing"
-            raise RequestError(Reason.BAD_PARAMETER, text, field=f"{path}.{name}")
-    content = _joined_parts(message["content"], f"{path}.content")
-    for name, text in (("role", message["role"]), ("name", message.get("name", ""))):
-        utf8_len(text, f"{path}.{name}")
-    return ChatMessage(message["role"], content, message.get("name", ""))
-
-
-def _joined_parts(content: object, path: str) -> str:
-    """Return the text of a message: a text, or a list of parts of type text."""
-    if isinstance(content, str):
-        return content
-    expected = "text or a list of parts of type text"
-    if not is_list(content):
-        raise bad(path, expected, content)
-    for part in content:
-        is_text = isinstance(part, Mapping) and part.get("type") == "text"
-        if not is_text or not isinstance(part.get("text"), str):
-            raise bad(path, expected, part)
-    return "".join(part["text"] for part in content)
-
-
 def prompt(value: object, field: str) -> None:
     """Check that a value is of a type that a prompt may have; its contents are not read."""
     if not isinstance(value, str | Chat) and not is_list(value):
@@ -223,21 +172,7 @@ def prompts(values: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     return [items] if is_one else items
 
 
-def chat(value: Chat) -> None:
-    """Check the types in a conversation."""
-    flag(value.add_generation_prompt, "chat.add_generation_prompt")
-    kind(value.template_arguments, Mapping, "chat.template_arguments")
-    if not is_list(value.messages):
-        field = "chat.messages"
-        raise bad(field, "a list of ChatMessage", value.messages)
-    for i, message in enumerate(value.messages):
-        path = f"chat.messages[{i}]"
-        kind(message, ChatMessage, path)
-        for name in ("role", "content", "name"):
-            utf8_len(getattr(message, name), f"{path}.{name}")
-
-
-def at_most(values: Sequence[object], field: str, most: int) -> None:
+def at_most(values: Collection[object], field: str, most: int) -> None:
     """Check the length of a list."""
     if len(values) > most:
         message = f"{field}: expected at most {most}, got {len(values)}"
@@ -253,8 +188,8 @@ _PARTS = {
 }
 
 
-def request(value: Request) -> Request:
-    """Check the type of each part of a request, and its switches; return it with its chat as one.
+def request(value: Request) -> None:
+    """Check the type of each part of a request, and its switches; `chats` checks conversations.
 
     Raises:
         RequestError: With the path of the first field that is wrong.
@@ -268,10 +203,6 @@ def request(value: Request) -> Request:
     flag(value.prefix_cache.write, "prefix_cache.write")
     flag(value.add_special_tokens, "add_special_tokens")
     prompt(value.prompt, "prompt")
-    own = as_chat(value.prompt)
-    if isinstance(own, Chat):
-        chat(own)
-    return value if own is value.prompt else replace(value, prompt=own)
 
 
 def change(value: Change) -> None:

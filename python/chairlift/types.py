@@ -18,21 +18,88 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | str = field(default_factory=dict)
+    """JSON schema of its arguments, perhaps as a text; empty takes an object without properties."""
+
+
+class ToolMode(StrEnum):
+    """Whether an answer calls functions."""
+
+    AUTO = "auto"
+    """As the model chooses."""
+    NONE = "none"
+    """Never: the model does not see the tools."""
+    REQUIRED = "required"
+    """At least once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which functions an answer calls."""
+
+    mode: ToolMode = ToolMode.AUTO
+    name: str = ""
+    """The function that must be called, if it must be this one; the mode is `REQUIRED` then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function call of the model."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] | str = field(default_factory=dict)
+    """Of an earlier turn: an object, or a text, which need not be JSON. Of an answer: the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A part of a function call in a stream."""
+
+    position: int
+    """Of the call within the answer."""
+    id: str = ""
+    """Set in the first part."""
+    name: str = ""
+    """Set in the first part."""
+    arguments: str = ""
+    """The next piece of the JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation."""
 
     role: str
     content: str
     name: str = ""
+    reasoning: str = ""
+    """Of an assistant turn."""
+    tool_calls: Sequence[ToolCall] = ()
+    """Of an assistant turn."""
+    tool_call_id: str = ""
+    """Of a tool turn: the call that it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation, rendered by the model's own template."""
+    """A conversation, rendered by the model's own template.
+
+    Messages, tools and the tool choice may be mappings as the OpenAI API writes them.
+    """
 
     messages: Sequence[ChatMessage]
     add_generation_prompt: bool = True
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    tools: Sequence[Tool] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    """Whether an answer may hold more than one call."""
 
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Chat
@@ -243,6 +310,8 @@ class Tokens:
     text: str
     token_ids: Sequence[int]
     logprobs: Logprobs | None = None
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallDelta] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +357,5 @@ class Answer:
     logprobs: list[float] | None = None
     index: int = 0
     """Which of the answers to its prompt."""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)

@@ -114,7 +114,7 @@ WRONG = {
     ),
     "a role of another type": ([{"role": None, "content": "secret"}], "chat.messages[0].role"),
     "a field that is not supported": (
-        [{"role": "user", "content": "secret", "tool_calls": []}],
+        [{"role": "user", "content": "secret", "audio": "x"}],
         "chat.messages[0]",
     ),
     "a message that is none": ([*MESSAGES, "secret"], "chat.messages[2]"),

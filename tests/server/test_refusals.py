@@ -89,6 +89,46 @@ WRONG = {
         chat(pb.ChatMessage(role="user", parts=pb.ContentParts(parts=[pb.ContentPart()]))),
         "chat.messages[0].parts[0]",
     ),
+    "tools that the template does not read": (
+        chat(user("hello"), tools=[pb.Tool(name="clock")]),
+        "chat.tools",
+    ),
+    "a tool with a space in its name": (
+        chat(user("hello"), tools=[pb.Tool(name="a clock")]),
+        "chat.tools[0].name",
+    ),
+    "129 tools": (
+        chat(user("hello"), tools=[pb.Tool(name=f"a{i}") for i in range(129)]),
+        "chat.tools",
+    ),
+    "reasoning that the template does not read": (
+        chat(pb.ChatMessage(role="assistant", text="x", reasoning="because")),
+        "chat.messages[0].reasoning",
+    ),
+    "reasoning of a user": (
+        chat(pb.ChatMessage(role="user", text="x", reasoning="because")),
+        "chat.messages[0].reasoning",
+    ),
+    "calls that the template does not read": (
+        chat(pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="clock")])),
+        "chat.messages[0].tool_calls",
+    ),
+    "a call without a name": (
+        chat(pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(id="1")])),
+        "chat.messages[0].tool_calls[0].name",
+    ),
+    "a call id in a turn of the user": (
+        chat(pb.ChatMessage(role="user", text="x", tool_call_id="1")),
+        "chat.messages[0].tool_call_id",
+    ),
+    "a choice of a tool that there is not": (
+        chat(user("hello"), tools=[pb.Tool(name="a")], tool_choice=pb.ToolChoice(name="b")),
+        "chat.tool_choice.name",
+    ),
+    "a tool mode that there is not": (
+        chat(user("hello"), tool_choice=pb.ToolChoice(mode=99)),
+        "chat.tool_choice.mode",
+    ),
     "4097 messages": (chat(*[user("a")] * 4097), "chat.messages"),
     "4097 parts": (
         chat(
@@ -120,14 +160,6 @@ LATER = {
     "output.echo": output(echo=True),
     "constraint": start("bad", constraint=pb.Constraint(regex="a+")),
     "resume_window": start("bad", resume_window=SHORT),
-    "chat.tools": chat(user("hello"), tools=[pb.Tool(name="clock")]),
-    "chat.messages[0].reasoning": chat(
-        pb.ChatMessage(role="assistant", text="x", reasoning="because")
-    ),
-    "chat.messages[0].tool_calls": chat(
-        pb.ChatMessage(role="assistant", text="x", tool_calls=[pb.ToolCall(name="clock")])
-    ),
-    "chat.messages[0].tool_call_id": chat(pb.ChatMessage(role="tool", text="x", tool_call_id="1")),
 }
 
 OTHERS = {

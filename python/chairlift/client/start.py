@@ -4,12 +4,13 @@ A protobuf message converts values silently: a text to its letters, bytes to tok
 So the type of each value is checked here; the server checks its range.
 """
 
+import json
 from collections.abc import Mapping, Set
 from typing import Any, Final, Unpack
 
 from google.protobuf import duration_pb2
 
-from chairlift import checks
+from chairlift import chats, checks
 from chairlift.client.options import (
     NAMES,
     SCHEDULE_NAMES,
@@ -18,12 +19,16 @@ from chairlift.client.options import (
     UpdateOptions,
 )
 from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, Prompt
+from chairlift.types import Chat, ChatMessage, Prompt, ToolMode
 from chairlift.v1 import generation_pb2 as pb
 
 _MAX_UINT32: Final = 2**32 - 1
 _YEAR_S: Final = 31_536_000.0
 _INFINITY: Final = float("inf")
+_TOOL_MODES: Final = {
+    ToolMode.NONE: pb.TOOL_MODE_NONE,
+    ToolMode.REQUIRED: pb.TOOL_MODE_REQUIRED,
+}
 
 
 def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
@@ -213,7 +218,7 @@ def checked_credit(tokens: int) -> int:
 
 def _set_prompt(start: pb.Start, prompt: Prompt) -> None:
     checks.prompt(prompt, "prompt")
-    prompt = checks.as_chat(prompt)
+    prompt = chats.as_chat(prompt)
     if isinstance(prompt, str):
         checks.utf8_len(prompt, "prompt")
         start.text = prompt
@@ -225,17 +230,61 @@ def _set_prompt(start: pb.Start, prompt: Prompt) -> None:
 
 
 def _chat(chat: Chat) -> pb.Chat:
-    checks.chat(chat)
+    chats.chat(chat)
     message = pb.Chat(
-        messages=[
-            pb.ChatMessage(role=turn.role, text=turn.content, name=turn.name)
-            for turn in chat.messages
+        messages=[_chat_message(turn, i) for i, turn in enumerate(chat.messages)],
+        tools=[
+            pb.Tool(
+                name=tool.name,
+                description=tool.description,
+                parameters_json=_json(tool.parameters, f"chat.tools[{i}].parameters_json"),
+            )
+            for i, tool in enumerate(chat.tools)
         ],
         add_generation_prompt=chat.add_generation_prompt,
     )
+    choice = chat.tool_choice
+    if choice.name:
+        message.tool_choice.name = choice.name
+    elif choice.mode is not ToolMode.AUTO:
+        message.tool_choice.mode = _TOOL_MODES[choice.mode]
+    if not chat.parallel_tool_calls:
+        message.parallel_tool_calls = False
     try:
         message.template_arguments.update(dict(chat.template_arguments))
     except (ValueError, TypeError, AttributeError):
         field, expected = "chat.template_arguments", "values that JSON has, under names"
         raise checks.bad(field, expected, chat.template_arguments) from None
     return message
+
+
+def _chat_message(turn: ChatMessage, number: int) -> pb.ChatMessage:
+    path = f"chat.messages[{number}].tool_calls"
+    return pb.ChatMessage(
+        role=turn.role,
+        text=turn.content,
+        name=turn.name,
+        reasoning=turn.reasoning,
+        tool_calls=[
+            pb.ToolCall(
+                position=i,
+                id=call.id,
+                name=call.name,
+                arguments_json=_json(call.arguments, f"{path}[{i}].arguments_json"),
+            )
+            for i, call in enumerate(turn.tool_calls)
+        ],
+        tool_call_id=turn.tool_call_id,
+    )
+
+
+def _json(value: Mapping[str, Any] | str, field: str) -> str:
+    """Return the text of an object; a text is one already, and an empty object needs none."""
+    if isinstance(value, str):
+        return value
+    if not value:
+        return ""
+    try:
+        return json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise checks.bad(field, "values that JSON has, under names", value) from None

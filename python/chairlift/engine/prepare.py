@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from chairlift import checks
+from chairlift import chats, checks
 from chairlift.config import EngineConfig
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
@@ -25,6 +25,7 @@ from chairlift.types import (
     SamplingParameters,
     Schedule,
     Stopping,
+    ToolMode,
 )
 
 MAX_STOP_STRINGS = 16
@@ -161,7 +162,7 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        request = checks.request(request)
+        request = chats.request(request)
         checked = self._checked(request)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request, checked.num_kept)
@@ -188,7 +189,7 @@ class Preparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        return self._checked(checks.request(request)).times
+        return self._checked(chats.request(request)).times
 
     def _checked(self, request: Request) -> _Checked:
         cache = request.prefix_cache
@@ -286,6 +287,7 @@ class Preparer:
         """Check what the size alone tells; of a prompt that is cut there is no shortest length."""
         limits = self._limits.text
         if isinstance(prompt, Chat):
+            _refuse_unenforced(prompt)
             limits.check_chat(prompt)
         elif isinstance(prompt, str):
             self._check_text(prompt, "prompt", keep)
@@ -345,6 +347,16 @@ class Preparer:
             raise checks.bad(min_path, expected, min_tokens)
         include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
         return StopConditions(max_tokens, min_tokens, *stops, include_stop=include_stop)
+
+
+def _refuse_unenforced(chat: Chat) -> None:
+    """Refuse what only a constraint can make sure of."""
+    if chat.tool_choice.mode is ToolMode.REQUIRED:
+        message = "chat.tool_choice: expected auto or none: this version cannot enforce a call"
+        raise RequestError(Reason.UNSUPPORTED, message, field="chat.tool_choice")
+    if chat.tools and not chat.parallel_tool_calls:
+        message = "chat.parallel_tool_calls: expected true: this version cannot enforce one call"
+        raise RequestError(Reason.UNSUPPORTED, message, field="chat.parallel_tool_calls")
 
 
 def _is_sequence(prompt: object) -> bool:

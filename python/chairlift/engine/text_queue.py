@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from chairlift import checks
+from chairlift import chats, checks
 from chairlift.errors import Reason, RequestError, refusal
 from chairlift.machine import available_cores
-from chairlift.types import Chat, Request
+from chairlift.types import Chat, ChatMessage, Request, Tool
 
 MAX_MESSAGES: Final = 4096
 """Of one conversation."""
@@ -101,7 +101,8 @@ class TextLimits:
             if not isinstance(content, str):
                 field = f"chat.messages[{i}].content"
                 raise checks.bad(field, "text", content)
-            num_characters += len(content)
+            num_characters += len(content) + _further_characters(message)
+        num_characters += sum(_tool_characters(tool) for tool in chat.tools)
         if num_characters > self.max_bytes:
             text = f"chat.messages: expected at most {self.max_bytes} bytes of text, got more"
             raise RequestError(Reason.PROMPT_TOO_LONG, text, field="chat.messages")
@@ -266,7 +267,20 @@ def _first(prompt: object) -> object:
 
 def size_of(request: Request) -> int:
     """Return about how many bytes a prompt has that was checked."""
-    prompt = checks.as_chat(request.prompt)
+    prompt = chats.as_chat(request.prompt)
     if isinstance(prompt, Chat):
-        return sum(len(message.content) for message in prompt.messages)
+        of_messages = sum(
+            len(message.content) + _further_characters(message) for message in prompt.messages
+        )
+        return of_messages + sum(_tool_characters(tool) for tool in prompt.tools)
     return len(prompt)
+
+
+def _further_characters(message: ChatMessage) -> int:
+    """Return the length of what a turn has besides its content; mappings are the caller's own."""
+    calls = sum(len(call.arguments) for call in message.tool_calls)
+    return len(message.reasoning) + calls
+
+
+def _tool_characters(tool: Tool) -> int:
+    return len(tool.description) + len(tool.parameters)

@@ -11,6 +11,14 @@ import tokenizers
 
 from chairlift import _core
 from chairlift.errors import ModelError, Reason, RequestError
+from chairlift.model.chat_values import (
+    check_template,
+    has_malformed_calls,
+    template_has_tools,
+    template_messages,
+    template_tools,
+    wrap_malformed_calls,
+)
 from chairlift.model.fields import MOST_JSON_BYTES, one_line, optional_json, read_file
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.reader import GgufHeader
@@ -41,6 +49,9 @@ _RESERVED = frozenset(
 
 _MOST_BYTES = 256 << 20
 """Of a tokenizer.json; those of 250,000 tokens take 35 MB."""
+
+THINK_MARK = "</think>"
+"""Ends the reasoning of an answer; a template that names it may leave out that of earlier ones."""
 
 
 class Tokenizer:
@@ -180,31 +191,48 @@ class Tokenizer:
             RequestError: `BAD_PARAMETER` in `chat`: the model has no chat template, or it refuses
                 the conversation or needs too much time or memory for it;
                 `chat.template_arguments`: a name is reserved, or a value has no form in JSON;
+                `chat.tools` and others: the template does not read what is set there, or the
+                parameters of a tool are no JSON object;
                 `PROMPT_TOO_LONG`: the text has more than `max_bytes`.
         """
-        if taken := (_RESERVED | self.special_tokens.keys()) & chat.template_arguments.keys():
+        reserved = _RESERVED | self.special_tokens.keys()
+        if template_has_tools(chat):
+            reserved |= {"tools"}
+        if taken := reserved & chat.template_arguments.keys():
             field = "chat.template_arguments"
             message = f"{field}: the name {min(taken)!r} is reserved"
             raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+        template = self._template(chat)
+        check_template(chat, template, takes_reasoning=THINK_MARK in template)
+        tools, messages = template_tools(chat), template_messages(chat, template)
+        arguments: dict[str, Any] = {
+            "template": template,
+            "add_generation_prompt": chat.add_generation_prompt,
+            "variables": {
+                **self.special_tokens,
+                **chat.template_arguments,
+                **({} if tools is None else {"tools": tools}),
+            },
+            "max_bytes": max_bytes,
+        }
+        try:
+            return self._templates.render(messages=messages, **arguments)
+        except RequestError as error:
+            if error.reason is not Reason.BAD_PARAMETER or not has_malformed_calls(chat):
+                raise
+        wrap_malformed_calls(messages)
+        return self._templates.render(messages=messages, **arguments)
+
+    def _template(self, chat: Chat) -> str:
+        """Return the template of a conversation: with tools it may be another one."""
         templates = self._chat_templates
         template = templates.get("default")
-        if chat.template_arguments.get("tools"):
+        if template_has_tools(chat) or chat.template_arguments.get("tools"):
             template = templates.get("tool_use", template)
         if template is None:
             message = "the model has no chat template: send text or token ids"
             raise RequestError(Reason.BAD_PARAMETER, message, field="chat")
-        messages = [
-            {"role": message.role, "content": message.content}
-            | ({"name": message.name} if message.name else {})
-            for message in chat.messages
-        ]
-        return self._templates.render(
-            template=template,
-            messages=messages,
-            add_generation_prompt=chat.add_generation_prompt,
-            variables={**self.special_tokens, **chat.template_arguments},
-            max_bytes=max_bytes,
-        )
+        return template
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; ids that the tokenizer does not know contribute nothing."""

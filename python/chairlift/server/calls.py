@@ -11,7 +11,7 @@ from typing import Final
 
 from chairlift.errors import EngineState, Reason, RequestError
 from chairlift.server.context import ServerContext
-from chairlift.server.convert import unsupported
+from chairlift.server.fields import unsupported
 from chairlift.server.outbox import Outbox
 from chairlift.server.receiving import Messages
 from chairlift.server.requests import Requests

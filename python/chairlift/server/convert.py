@@ -15,10 +15,11 @@ from google.protobuf import duration_pb2
 from chairlift import types
 from chairlift.checks import at_most
 from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from chairlift.engine.text_queue import MAX_MESSAGES, TextLimits
+from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
+from chairlift.server.convert_chat import to_chat
+from chairlift.server.fields import bad, optional, unsupported
 from chairlift.server.status import duration
-from chairlift.server.template_arguments import template_arguments
 from chairlift.v1 import generation_pb2 as pb
 
 MAX_REQUEST_ID_BYTES: Final = 128
@@ -55,17 +56,6 @@ class OutputOptions:
     timeline: bool
     interval: int
     """Tokens per event after the first; 0 is one event at the end."""
-
-
-def bad(field: str, message: str) -> RequestError:
-    """Return the error for a value that is wrong."""
-    return RequestError(Reason.BAD_PARAMETER, f"{field}: {message}", field=field)
-
-
-def unsupported(field: str) -> RequestError:
-    """Return the error for a field that this version does not implement."""
-    message = f"{field}: not supported by this version of the server"
-    return RequestError(Reason.UNSUPPORTED, message, field=field)
 
 
 # --- commands in ------------------------------------------------------------------------------
@@ -126,20 +116,20 @@ def to_request(
         sampling=_sampling(start.sampling),
         stopping=_stopping(start.stopping, "stopping."),
         output=types.Output(
-            text=_optional(start.output, "text", True),
+            text=optional(start.output, "text", True),
             logprobs=start.output.HasField("logprobs"),
-            skip_special_tokens=_optional(start.output, "skip_special_tokens", True),
+            skip_special_tokens=optional(start.output, "skip_special_tokens", True),
         ),
         schedule=_before(remaining_s, _schedule(start.schedule)),
         prefix_cache=types.PrefixCache(
-            read=_optional(start.prefix_cache, "read", True),
-            write=_optional(start.prefix_cache, "write", True),
+            read=optional(start.prefix_cache, "read", True),
+            write=optional(start.prefix_cache, "write", True),
             salt=start.prefix_cache.salt,
         ),
-        add_special_tokens=_optional(start, "add_special_tokens", True),
-        truncate_prompt=_optional(start, "truncate_prompt", None),
+        add_special_tokens=optional(start, "add_special_tokens", True),
+        truncate_prompt=optional(start, "truncate_prompt", None),
         tenant=tenant,
-        credit=_optional(start, "credit", None),
+        credit=optional(start, "credit", None),
     )
     return request, _delivery(start.output)
 
@@ -204,54 +194,14 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
     raise bad("prompt", "expected text, token_ids or chat, got none of them")
 
 
-def to_chat(chat: pb.Chat) -> types.Chat:
-    """Convert a conversation.
-
-    Raises:
-        RequestError: With the path of the field that is wrong or not supported.
-    """
-    if chat.tools:
-        raise unsupported("chat.tools")
-    if not chat.messages:
-        raise bad("chat.messages", "expected at least one message, got none")
-    at_most(chat.messages, "chat.messages", MAX_MESSAGES)
-    if sum(len(message.parts.parts) for message in chat.messages) > MAX_MESSAGES:
-        raise bad("chat.messages", f"expected at most {MAX_MESSAGES} parts, got more")
-    arguments = template_arguments(chat.template_arguments)
-    return types.Chat(
-        messages=[_chat_message(message, i) for i, message in enumerate(chat.messages)],
-        add_generation_prompt=_optional(chat, "add_generation_prompt", True),
-        template_arguments=arguments,
-    )
-
-
-def _chat_message(message: pb.ChatMessage, position: int) -> types.ChatMessage:
-    for name in ("reasoning", "tool_calls", "tool_call_id"):
-        if getattr(message, name):
-            raise unsupported(f"chat.messages[{position}].{name}")
-    if not message.role:
-        raise bad(f"chat.messages[{position}].role", "expected a role such as user, got none")
-    kind = message.WhichOneof("content")
-    if kind == "text":
-        return types.ChatMessage(role=message.role, content=message.text, name=message.name)
-    path = f"chat.messages[{position}]"
-    if kind is None:
-        raise bad(f"{path}.content", "expected text or parts, got none of them")
-    for i, part in enumerate(message.parts.parts):
-        if part.WhichOneof("part") is None:
-            raise bad(f"{path}.parts[{i}]", "expected text, got nothing")
-    content = "".join(part.text for part in message.parts.parts)
-    return types.ChatMessage(role=message.role, content=content, name=message.name)
-
-
 def _sampling(sampling: pb.Sampling) -> types.Sampling:
     return types.Sampling(
-        temperature=_optional(sampling, "temperature", None),
-        top_k=_optional(sampling, "top_k", None),
-        top_p=_optional(sampling, "top_p", None),
-        min_p=_optional(sampling, "min_p", None),
-        seed=_optional(sampling, "seed", None),
-        n=_optional(sampling, "n", 1),
+        temperature=optional(sampling, "temperature", None),
+        top_k=optional(sampling, "top_k", None),
+        top_p=optional(sampling, "top_p", None),
+        min_p=optional(sampling, "min_p", None),
+        seed=optional(sampling, "seed", None),
+        n=optional(sampling, "n", 1),
     )
 
 
@@ -259,7 +209,7 @@ def _stopping(stopping: pb.Stopping, path: str) -> types.Stopping:
     at_most(stopping.stop, f"{path}stop", MAX_STOP_STRINGS)
     at_most(stopping.stop_token_ids, f"{path}stop_token_ids", MAX_STOP_TOKEN_IDS)
     return types.Stopping(
-        max_tokens=_optional(stopping, "max_tokens", None),
+        max_tokens=optional(stopping, "max_tokens", None),
         min_tokens=stopping.min_tokens,
         stop=tuple(stopping.stop),
         stop_token_ids=tuple(stopping.stop_token_ids),
@@ -281,11 +231,11 @@ def _schedule(schedule: pb.Schedule, path: str = "") -> types.Schedule:
 
 def _delivery(output: pb.Output) -> OutputOptions:
     return OutputOptions(
-        text=_optional(output, "text", True),
+        text=optional(output, "text", True),
         token_ids=output.token_ids,
         logprobs=output.HasField("logprobs"),
         timeline=output.timeline,
-        interval=_optional(output, "interval", 1),
+        interval=optional(output, "interval", 1),
     )
 
 
@@ -295,10 +245,6 @@ def _before(remaining_s: float | None, schedule: types.Schedule) -> types.Schedu
         return schedule
     within_s, asked_s = max(remaining_s, _SHORTEST_S), schedule.time_to_first_token_s
     return replace(schedule, time_to_first_token_s=min(within_s, asked_s or within_s))
-
-
-def _optional(message: Any, name: str, default: Any) -> Any:
-    return getattr(message, name) if message.HasField(name) else default
 
 
 def _seconds(message: Any, name: str, field: str) -> float | None:

@@ -49,6 +49,7 @@ FEATURES: Final = (
     "plan_memory",
     "priority",
     "tokenize",
+    "tools",
     "update",
     "watch_load",
     "watch_steps",

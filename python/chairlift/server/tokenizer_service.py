@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from chairlift.checks import at_most
 from chairlift.server.context import ServerContext
-from chairlift.server.convert import bad, check_model, to_chat
+from chairlift.server.convert import check_model
+from chairlift.server.convert_chat import to_chat
+from chairlift.server.fields import bad
 from chairlift.server.status_interceptor import ServicerContext
 from chairlift.v1 import tokenizer_pb2 as pb
 from chairlift.v1 import tokenizer_pb2_grpc

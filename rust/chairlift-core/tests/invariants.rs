@@ -8,7 +8,7 @@ use chairlift_core::{
     KvGroup, NewRequest, RequestId,
     events::{EndReason, Failure},
     policy::Policy,
-    scheduler::Next,
+    scheduler::{Next, Sampled},
 };
 use driver::{Driver, config, expected_tokens};
 use proptest::prelude::*;
@@ -147,11 +147,16 @@ impl Machine {
     fn broken_row(&mut self) {
         let (next, _, plan) = self.driver.plan();
         let Next::Run(step) = next else { return };
-        let mut tokens = self.driver.run(&plan);
-        tokens.iter_mut().take(1).for_each(|token| *token = -1);
+        let tokens = self.driver.run(&plan);
+        let mut counts = vec![1; tokens.len()];
+        counts.iter_mut().take(1).for_each(|count| *count = -1);
+        let sampled = Sampled {
+            tokens: &tokens,
+            counts: &counts,
+        };
         self.driver
             .scheduler
-            .update(self.driver.now, step, &tokens)
+            .update(self.driver.now, step, sampled)
             .expect("in flight");
         self.driver.collect();
     }

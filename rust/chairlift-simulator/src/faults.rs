@@ -196,7 +196,12 @@ impl Chooser {
         if random.chance(faults.not_finite) {
             return Outcome::NotFinite(self.some_of_the_step(world));
         }
-        Outcome::Sampled
+        let accept = if random.chance(faults.accept_many) {
+            random.between(2, 5)
+        } else {
+            1
+        };
+        Outcome::Sampled { accept }
     }
 
     /// Requests of the oldest step in flight: none, one, some or all, and at times one that is not in it.
