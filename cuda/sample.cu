@@ -162,8 +162,7 @@ __device__ int draw_token(const SampleRow<L>& row, SampleMemory& memory, const W
 template <typename L>
 __global__ void __launch_bounds__(1024)
     sample(const L* logits,           // [num_samples, vocab_size]
-           int* tokens,               // [num_samples]; 0 where the count is -1
-           int* counts,               // [num_samples]: 1, or -1: NaN, +inf, or nothing but -inf
+           int* tokens,               // [num_samples]; -1: NaN, +inf, or nothing but -inf
            float* logprobs,           // [num_samples]: log softmax of the raw logits at the token
            int* ranks,                // [num_samples]: rank among the raw logits, from 1
            const float* temperature,  // [num_samples]; 0: greedy
@@ -180,7 +179,7 @@ __global__ void __launch_bounds__(1024)
   const SampleRow<L> row{logits + s * logits_stride, vocab_size, 0.0f, false, 0};
   const Largest largest = find_largest(row, memory);
   if (!largest.is_sound) {
-    if (threadIdx.x == 0) tokens[s] = 0, counts[s] = -1, logprobs[s] = 0.0f, ranks[s] = 0;
+    if (threadIdx.x == 0) tokens[s] = -1, logprobs[s] = 0.0f, ranks[s] = 0;
     return;
   }
   int token = static_cast<int>(static_cast<unsigned>(largest.key));
@@ -206,7 +205,6 @@ __global__ void __launch_bounds__(1024)
   num_larger = block_reduce(num_larger, Add{}, memory);
   if (threadIdx.x == 0) {
     tokens[s] = token;
-    counts[s] = 1;
     const double total = static_cast<double>(sum) / static_cast<double>(kFixedUnit);
     logprobs[s] = static_cast<float>(static_cast<double>(chosen - most) - log(total));
     ranks[s] = 1 + static_cast<int>(num_larger);

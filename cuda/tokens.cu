@@ -25,12 +25,11 @@ __global__ void __launch_bounds__(128)
 // Grid (ceil(num_samples / 128)), 128 threads, no shared memory.
 __global__ void __launch_bounds__(128)
     scatter_tokens(int* last_token,         // [max_num_seqs]
-                   const int* tokens,       // [num_samples]
-                   const int* counts,       // [num_samples], from `sample`
+                   const int* tokens,       // [num_samples], from `sample`
                    const int* sample_rows,  // [num_samples]: a row, or negative: padding
                    int num_samples) {
   const int s = blockIdx.x * blockDim.x + threadIdx.x;
-  if (s < num_samples && sample_rows[s] >= 0 && counts[s] > 0)
+  if (s < num_samples && sample_rows[s] >= 0 && tokens[s] >= 0)
     last_token[sample_rows[s]] = tokens[s];
 }
 

@@ -175,7 +175,7 @@ class Bench:
             sampled = launched.wait()
             num_output += len(sampled.tokens)
             now = time.monotonic_ns()
-            self.scheduler.update(now, step, sampled.tokens, sampled.counts)
+            self.scheduler.update(now, step, sampled.tokens)
         return Result(num_output, num_steps, time.perf_counter() - began, num_read)
 
     def weight_bytes(self) -> int:

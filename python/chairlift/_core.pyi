@@ -596,15 +596,14 @@ class Scheduler:
             The step id, or None when there is nothing to run (see `wake_at`).
         """
 
-    def update(self, now: int, step: int, tokens: _Buffer, counts: _Buffer) -> Events:
+    def update(self, now: int, step: int, tokens: _Buffer) -> Events:
         """Takes the sampled tokens of a step and gives what happened since the last call.
 
         Args:
             now: The time.
             step: From `schedule`.
-            tokens: int32 `[num_tokens]`, sampled tokens of the sample slots, slot after slot.
-            counts: int32 `[num_samples]`, tokens of each slot (>= 1; 1 in a row with drafts), or
-                -1: the row was not finite and its one token is ignored.
+            tokens: int32 `[num_samples]`, the token of each sample slot; one outside of the
+                vocabulary, as `sample` gives, says that the logits were not finite.
 
         Raises:
             UnknownStep: The step is not in flight.
@@ -891,7 +890,6 @@ def sample(
     index: Tensor,
     position: Tensor,
     tokens: Tensor,
-    counts: Tensor,
     logprobs: Tensor,
     ranks: Tensor,
 ) -> None:
@@ -909,8 +907,7 @@ def sample(
         seed: int64 `[S]`, its 64 bits.
         index: int32 `[S]`, which of the n answers.
         position: int32 `[S]`, of the token that is drawn.
-        tokens: Out int32 `[S]`.
-        counts: Out int32 `[S]`: 1, or -1 where a row holds NaN, +inf or only -inf (token 0).
+        tokens: Out int32 `[S]`; -1 where a row holds NaN, +inf or only -inf.
         logprobs: Out float32 `[S]`: log softmax of the raw logits at the token.
         ranks: Out int32 `[S]`: 1 is the likeliest.
     """

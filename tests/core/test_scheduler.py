@@ -40,9 +40,7 @@ def run_step(scheduler, plan, token=7, now=0):
     if step is None:
         return None
     num_samples = int(plan[2])
-    return list(
-        scheduler.update(now, step, int32(*[token] * num_samples), int32(*[1] * num_samples))
-    )
+    return list(scheduler.update(now, step, int32(*[token] * num_samples)))
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ def test_a_row_that_is_not_finite_fails_alone(scheduler, plan):
     bad = scheduler.add(0, [1], max_tokens=2).request_id
     good = scheduler.add(0, [2], max_tokens=2).request_id
     step = scheduler.schedule(0, plan)
-    events = list(scheduler.update(0, step, int32(0, 7), int32(-1, 1)))
+    events = list(scheduler.update(0, step, int32(-1, 7)))
     assert [(e.request_id, type(e)) for e in events] == [
         (bad, _core.FailedEvent),
         (good, _core.TokensEvent),
@@ -161,10 +159,10 @@ def test_a_step_that_is_not_in_flight_is_unknown(scheduler, plan):
     scheduler.add(0, [1], max_tokens=2)
     step = scheduler.schedule(0, plan)
     with pytest.raises(_core.UnknownStep):
-        scheduler.update(0, step + 1, int32(7), int32(1))
-    with pytest.raises(_core.UnknownStep, match="counts"):
-        scheduler.update(0, step, int32(7), int32(1, 1))
-    scheduler.update(0, step, int32(7), int32(1))
+        scheduler.update(0, step + 1, int32(7))
+    with pytest.raises(_core.UnknownStep, match="sampled 2 tokens"):
+        scheduler.update(0, step, int32(7, 7))
+    scheduler.update(0, step, int32(7))
     with pytest.raises(_core.UnknownStep):
         scheduler.fail(0, step, [])
 
@@ -215,7 +213,7 @@ def test_numpy_arrays_serve_as_well_as_tensors(scheduler, plan):
     array = np.zeros(scheduler.plan_capacity, dtype=np.int32)
     step = scheduler.schedule(0, array)
     ones = np.ones(4, dtype=np.int32)
-    tokens, finished = scheduler.update(1, step, ones[:1], ones[:1])
+    tokens, finished = scheduler.update(1, step, ones[:1])
     assert (tokens.token_ids, finished.reason) == ([1], "length")
     other = new_scheduler()
     other.add(0, [1, 2, 3], max_tokens=1)

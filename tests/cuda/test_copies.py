@@ -58,9 +58,8 @@ def test_unknown_ids_become_the_last_token_of_their_row(run: Launch) -> None:
 
 def test_drawn_tokens_become_the_last_of_their_row(run: Launch) -> None:
     last_token = guarded(torch.full((5,), -7, **INT32))
-    tokens = torch.tensor([11, 12, 13, 14], **INT32)
-    counts = torch.tensor([1, -1, 1, 1], **INT32)
+    tokens = torch.tensor([11, -1, 13, 14], **INT32)
     rows = torch.tensor([3, 1, -1, 0], **INT32)
-    arguments = [last_token, guarded(tokens), guarded(counts), guarded(rows), 4]
+    arguments = [last_token, guarded(tokens), guarded(rows), 4]
     run(instance("scatter_tokens"), (1,), 128, 0, arguments)
     assert last_token.tolist() == [14, -7, -7, 11, -7]

@@ -138,7 +138,7 @@ def fail_on_the_device(engine, fails):
         sampled = launch(inputs)
         if not fails(next(calls)):
             return sampled
-        return Lost(sampled.tokens, sampled.counts, sampled.logprobs, sampled.ranks)
+        return Lost(sampled.tokens, sampled.logprobs, sampled.ranks)
 
     engine.runner.run = launched
 
@@ -225,7 +225,7 @@ def test_the_times_of_overlapping_steps_add_up_to_the_time_that_passed(make_pipe
                 return sampled
 
         clock.advance(0.5)
-        return Late(sampled.tokens, sampled.counts, sampled.logprobs, sampled.ranks)
+        return Late(sampled.tokens, sampled.logprobs, sampled.ranks)
 
     engine.runner.run = slow
     engine.add(greedy([1, 2, 3], 4, ignore_eos=True))

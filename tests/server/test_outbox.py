@@ -51,7 +51,7 @@ class Engine:
         step = self.core.schedule(0, self.plan)
         num = int(self.plan[2])
         tokens = torch.full((num,), token, dtype=torch.int32)
-        events = self.core.update(0, step, tokens, torch.ones(num, dtype=torch.int32))
+        events = self.core.update(0, step, tokens)
         sampled = SampledLogprobs(-tokens.float(), tokens + 1)
         return SimpleNamespace(events=events, sampled=sampled)
 

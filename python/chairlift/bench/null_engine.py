@@ -106,7 +106,6 @@ class _NullRunner(ModelRunner):
         first = self._num_steps % self._num_words
         sampled = Sampled(
             tokens=self._words[first : first + num_samples],
-            counts=torch.ones(num_samples, dtype=torch.int32),
             logprobs=torch.zeros(num_samples),
             ranks=torch.ones(num_samples, dtype=torch.int32),
         )

@@ -89,7 +89,6 @@ def _joined(parts: list[Sampled]) -> Sampled:
         return Sampled.empty(0)
     return Sampled(
         tokens=torch.cat([part.tokens for part in parts]),
-        counts=torch.cat([part.counts for part in parts]),
         logprobs=torch.cat([part.logprobs for part in parts]),
         ranks=torch.cat([part.ranks for part in parts]),
     )

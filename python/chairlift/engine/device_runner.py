@@ -38,13 +38,13 @@ class Pending(NamedTuple):
 
     event: Event
     results: Tensor
-    """int32 `[4, S]` on the host: tokens, counts, log probabilities (float32 bits), ranks."""
+    """int32 `[3, S]` on the host: tokens, log probabilities (float32 bits), ranks."""
 
     def wait(self) -> Sampled:
         """Wait for the step, and copy its results: a later step writes over them."""
         self.event.synchronize()
-        tokens, counts, logprobs, ranks = self.results.clone()
-        return Sampled(tokens, counts, logprobs.view(torch.float32), ranks)
+        tokens, logprobs, ranks = self.results.clone()
+        return Sampled(tokens, logprobs.view(torch.float32), ranks)
 
 
 class _Pass(NamedTuple):
@@ -126,7 +126,7 @@ class DeviceRunner(ModelRunner):
         self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
         weights = model.weights.embedding
         self._logits = weights.new_empty(rows, spec.vocab_size, dtype=torch.float32)
-        self._results = torch.zeros(4, rows, dtype=torch.int32, device=device)
+        self._results = torch.zeros(3, rows, dtype=torch.int32, device=device)
         self._host_results = [
             accelerator.host_buffer(4, rows, dtype=torch.int32) for _ in self._staging.hosts
         ]
@@ -292,18 +292,18 @@ class DeviceRunner(ModelRunner):
     def _draw(self, hidden: Tensor, num_samples: int) -> None:
         device = self._staging.device
         logits = self.model.logits(hidden, out=self._logits[:num_samples])
-        tokens, counts, logprobs, ranks = self._results[:, :num_samples]
+        tokens, logprobs, ranks = self._results[:, :num_samples]
         parameters = (
             *(device.temperature, device.top_k, device.top_p, device.min_p),
             *(device.seed, device.index, device.position),
         )
         ops.sample(
             logits,
-            *(tokens, counts, logprobs.view(torch.float32), ranks),
+            *(tokens, logprobs.view(torch.float32), ranks),
             *(parameter[:num_samples] for parameter in parameters),
         )
         drawn_rows = device.drawn_rows[:num_samples]
-        ops.scatter_tokens(self._device_last_token, tokens, counts, drawn_rows)
+        ops.scatter_tokens(self._device_last_token, tokens, drawn_rows)
 
     @torch.inference_mode()
     def _record_decodes(self, on_capture: Captured | None) -> None:

@@ -77,9 +77,7 @@ class Sampled:
     """The draws of one step, known when `wait` returns; S sample slots."""
 
     tokens: Tensor
-    """int32 `[S]`"""
-    counts: Tensor
-    """int32 `[S]`: 1, or -1 where the logits were not finite."""
+    """int32 `[S]`; -1 where the logits were not finite."""
     logprobs: Tensor
     """float32 `[S]`: log softmax of the raw logits at the token."""
     ranks: Tensor
@@ -94,7 +92,6 @@ class Sampled:
         """Allocate the arrays of a step; each has its own, because delivery reads them later."""
         return cls(
             tokens=torch.empty(num_samples, dtype=torch.int32),
-            counts=torch.empty(num_samples, dtype=torch.int32),
             logprobs=torch.empty(num_samples, dtype=torch.float32),
             ranks=torch.empty(num_samples, dtype=torch.int32),
         )
@@ -155,7 +152,6 @@ class Sampler:
             index,
             position,
             sampled.tokens,
-            sampled.counts,
             sampled.logprobs,
             sampled.ranks,
         )
@@ -377,7 +373,7 @@ class ModelRunner:
 
     def check_probe(self, sampled: Sampled) -> None:
         """Raise ArithmeticError if the probe's logits were not finite."""
-        if int(sampled.counts[0]) < 0:
+        if int(sampled.tokens[0]) < 0:
             message = "the logits are not finite"
             raise ArithmeticError(message)
 

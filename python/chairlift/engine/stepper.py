@@ -198,7 +198,7 @@ class Stepper:
                 events = scheduler.fail(computed, step.number, outcome)
                 self._drop_in_flight()
             else:
-                events = scheduler.update(computed, step.number, outcome.tokens, outcome.counts)
+                events = scheduler.update(computed, step.number, outcome.tokens)
                 logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks)
                 self._in_flight.popleft()
             load = scheduler.load()

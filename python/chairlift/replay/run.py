@@ -116,7 +116,6 @@ class _Replay:
         self._step_time = step_time
         self._core = scheduler_of(settings)
         self._plan = np.zeros(self._core.plan_capacity, dtype=np.int32)
-        self._counts = np.ones(settings.max_num_seqs, dtype=np.int32)
         self._rows = PlanRows(settings.max_num_seqs)
         self._now = 0
         self._commands = _commands(trace, with_flushes=settings.batching.value == "static")
@@ -202,7 +201,7 @@ class _Replay:
         indices, token_counts = self._indices, self._token_counts
         tokens = self._answers.at(indices, token_counts.num_output(indices))
         self._now += self._step_time.duration(work.num_tokens, work.num_context)
-        events = self._core.update(self._now, step, tokens, self._counts[: len(indices)])
+        events = self._core.update(self._now, step, tokens)
         num_complete = token_counts.count(indices, self._now, is_repeat=work.is_repeat)
         if len(events) != len(indices) + num_complete:
             # A request ended otherwise than by the length of its answer.

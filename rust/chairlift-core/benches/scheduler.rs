@@ -8,7 +8,7 @@ use chairlift_core::{
     events::{EndReason, Events},
     plan::{Plan, PlanView},
     policy::Policy,
-    scheduler::{Next, Sampled},
+    scheduler::Next,
     text::TokenTable,
 };
 use divan::Bencher;
@@ -72,13 +72,8 @@ fn step(
     let length = plan.encode(buffer);
     let view = PlanView::parse(&buffer[..length]).expect("a plan");
     let shape = (view.rows.len(), view.input_ids.len());
-    let num_samples = view.sample_rows.len();
-    let (tokens, counts) = (vec![5; num_samples], vec![1; num_samples]);
-    let sampled = Sampled {
-        tokens: &tokens,
-        counts: &counts,
-    };
-    scheduler.update(0, id, sampled).expect("in flight");
+    let tokens = vec![5; view.sample_rows.len()];
+    scheduler.update(0, id, &tokens).expect("in flight");
     scheduler.take_events(events);
     divan::black_box(events);
     shape

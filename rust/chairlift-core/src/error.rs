@@ -74,10 +74,8 @@ pub struct UnknownRequest(pub u64);
 pub enum StepError {
     #[error("step {0} is not the oldest step in flight")]
     UnknownStep(u64),
-    #[error("sampled {got} counts, expected one for each of the {expected} sample slots")]
-    WrongCounts { expected: usize, got: usize },
-    #[error("sampled {got} tokens, expected {expected} as the counts say")]
-    WrongTokens { expected: usize, got: usize },
+    #[error("sampled {got} tokens, expected one for each of the {expected} sample slots")]
+    WrongSamples { expected: usize, got: usize },
 }
 
 /// An invariant does not hold: a bug, never a user's fault.

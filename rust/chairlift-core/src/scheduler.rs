@@ -47,7 +47,6 @@ pub use self::{
     change::{Change, Schedule, Stopping},
     draft::MAX_DRAFTS,
     explain::{Explanation, RequestState},
-    outcome::Sampled,
     step::Next,
 };
 pub use crate::ids::StepId;

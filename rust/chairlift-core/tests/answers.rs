@@ -7,7 +7,7 @@ use chairlift_core::{
     events::{EndReason, EventKind, Events, Failure},
     plan::{Plan, PlanView},
     policy::Policy,
-    scheduler::{Change, Next, Sampled, StepId},
+    scheduler::{Change, Next, StepId},
 };
 use driver::{config, token_table};
 
@@ -81,14 +81,12 @@ impl World {
 
     fn step(&mut self) -> Option<Step> {
         let (id, step, tokens) = self.plan()?;
-        let counts = vec![1; tokens.len()];
-        self.report(id, &tokens, &counts);
+        self.report(id, &tokens);
         Some(step)
     }
 
-    fn report(&mut self, id: StepId, tokens: &[i32], counts: &[i32]) {
-        let sampled = Sampled { tokens, counts };
-        self.scheduler.update(0, id, sampled).expect("it fits");
+    fn report(&mut self, id: StepId, tokens: &[i32]) {
+        self.scheduler.update(0, id, tokens).expect("it fits");
         self.check();
     }
 
@@ -203,8 +201,9 @@ fn an_answer_that_is_not_finite_ends_all() {
     world.add(2, 1, 9);
     (0..3).for_each(|_| assert!(world.step().is_some()));
     assert_eq!(world.ends(), []);
-    let (id, _, tokens) = world.plan().expect("four decode");
-    world.report(id, &tokens, &[1, -1, 1, 1]);
+    let (id, _, mut tokens) = world.plan().expect("four decode");
+    tokens[1] = -1;
+    world.report(id, &tokens);
     let failed = EndReason::Failed(Failure::NumericFault);
     // The first answer had its token before; of the last two nothing more is told.
     assert_eq!(world.ends(), [(0, failed, (6, 4 + 2 + 2), true)]);

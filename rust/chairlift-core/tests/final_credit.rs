@@ -7,7 +7,7 @@ use chairlift_core::{
     events::{EndReason, EventKind, Events},
     plan::{Plan, PlanView},
     policy::Policy,
-    scheduler::{Change, Next, Sampled, Stopping},
+    scheduler::{Change, Next, Stopping},
 };
 use driver::{Driver, config, expected_tokens, token_table};
 use proptest::prelude::*;
@@ -135,13 +135,8 @@ fn finish(scheduler: &mut Scheduler) -> Vec<(u32, EndReason, usize)> {
         if let Next::Run(step) = next {
             let length = plan.encode(&mut buffer);
             let view = PlanView::parse(&buffer[..length]).expect("a plan");
-            let num_samples = view.sample_rows.len();
-            let (tokens, counts) = (vec![5; num_samples], vec![1; num_samples]);
-            let sampled = Sampled {
-                tokens: &tokens,
-                counts: &counts,
-            };
-            assert_eq!(scheduler.update(0, step, sampled), Ok(()));
+            let tokens = vec![5; view.sample_rows.len()];
+            assert_eq!(scheduler.update(0, step, &tokens), Ok(()));
         }
         assert_eq!(scheduler.check_invariants(), Ok(()));
         scheduler.take_events(&mut events);

@@ -8,7 +8,7 @@ use chairlift_core::{
     KvGroup, NewRequest, RequestId,
     events::{EndReason, Failure},
     policy::Policy,
-    scheduler::{Next, Sampled},
+    scheduler::Next,
 };
 use driver::{Driver, config, expected_tokens};
 use proptest::prelude::*;
@@ -147,16 +147,11 @@ impl Machine {
     fn broken_row(&mut self) {
         let (next, _, plan) = self.driver.plan();
         let Next::Run(step) = next else { return };
-        let tokens = self.driver.run(&plan);
-        let mut counts = vec![1; tokens.len()];
-        counts.iter_mut().take(1).for_each(|count| *count = -1);
-        let sampled = Sampled {
-            tokens: &tokens,
-            counts: &counts,
-        };
+        let mut tokens = self.driver.run(&plan);
+        tokens.iter_mut().take(1).for_each(|token| *token = -1);
         self.driver
             .scheduler
-            .update(self.driver.now, step, sampled)
+            .update(self.driver.now, step, &tokens)
             .expect("in flight");
         self.driver.collect();
     }

@@ -7,7 +7,7 @@ use chairlift_core::{
     events::{EndReason, Failure},
     plan::Plan,
     policy::Policy,
-    scheduler::{Change, Next, Sampled},
+    scheduler::{Change, Next},
 };
 use driver::{Driver, config, expected_tokens};
 use proptest::prelude::*;
@@ -272,29 +272,6 @@ fn a_suspended_request_can_be_cancelled_with_and_without_a_row() {
         assert_eq!(driver.outcome(request).end, Some(EndReason::Cancelled));
     }
     driver.assert_empty();
-}
-
-#[test]
-fn tokens_beyond_the_credit_are_dropped_and_drawn_again() {
-    let mut driver = Driver::new(config(CONTINUOUS));
-    let a = driver.add_request('A', with_credit('A', 2, 6, 2));
-    let (Next::Run(step), _, plan) = driver.plan() else {
-        panic!("a step")
-    };
-    driver.run(&plan);
-    let answer = expected_tokens(&['A' as i32; 2], 6);
-    let sampled = Sampled {
-        tokens: &answer[..4],
-        counts: &[4],
-    };
-    let updated = driver.scheduler.update(0, step, sampled);
-    assert_eq!(updated, Ok(()));
-    driver.collect();
-    assert_eq!(driver.outcome(a).tokens, answer[..2]);
-    assert_eq!(driver.step(), "-");
-    driver.credit(a, 9);
-    driver.trace();
-    assert_eq!(driver.outcome(a).tokens, answer);
 }
 
 proptest! {

@@ -5,7 +5,7 @@ mod oracle;
 use chairlift_kernels::{
     ArgumentError, Rows,
     memory::pool,
-    ops::sampling::{Draws, Parameters, sample},
+    ops::sampling::{Draws, NOT_FINITE, Parameters, sample},
 };
 use oracle::numbers;
 use proptest::prelude::*;
@@ -40,15 +40,14 @@ const GREEDY: Row = Row {
 #[derive(Debug, Clone, PartialEq)]
 struct Drawn {
     token: i32,
-    count: i32,
     logprob: f32,
     rank: i32,
 }
 
 fn try_draw(logits: &[f32], rows: &[Row]) -> Result<Vec<Drawn>, ArgumentError> {
     let n = rows.len();
-    let (mut tokens, mut counts) = (vec![-7; n], vec![-7; n]);
-    let (mut logprobs, mut ranks) = (vec![-7.0; n], vec![-7; n]);
+    let (mut tokens, mut ranks) = (vec![-7; n], vec![-7; n]);
+    let mut logprobs = vec![-7.0; n];
     sample(
         Rows::contiguous(logits, logits.len() / n),
         &Parameters {
@@ -62,14 +61,12 @@ fn try_draw(logits: &[f32], rows: &[Row]) -> Result<Vec<Drawn>, ArgumentError> {
         },
         Draws {
             tokens: &mut tokens,
-            counts: &mut counts,
             logprobs: &mut logprobs,
             ranks: &mut ranks,
         },
     )?;
     let drawn = (0..n).map(|i| Drawn {
         token: tokens[i],
-        count: counts[i],
         logprob: logprobs[i],
         rank: ranks[i],
     });
@@ -181,7 +178,7 @@ fn draws_of_a_wide_vocabulary_span_its_chunks() {
 #[test]
 fn greedy_takes_the_lowest_id_among_equals() {
     let drawn = draw(&[0.0, 3.0, -1.0, 3.0, 3.0], &[GREEDY]);
-    assert_eq!((drawn[0].token, drawn[0].count, drawn[0].rank), (1, 1, 1));
+    assert_eq!((drawn[0].token, drawn[0].rank), (1, 1));
     assert_eq!(draw(&[-0.0, 0.0, -1.0], &[GREEDY])[0].token, 0);
     assert_eq!(draw(&[f32::NEG_INFINITY, -3e38], &[GREEDY])[0].token, 1);
 }
@@ -270,12 +267,12 @@ fn a_row_that_is_not_finite_gives_minus_one_and_harms_no_other() {
             for row in [PLAIN, GREEDY] {
                 let logits = [bad.clone(), good.clone()].concat();
                 let drawn = try_draw(&logits, &[row, PLAIN]).expect("the arguments fit");
-                assert_eq!((drawn[0].token, drawn[0].count), (0, -1));
+                assert_eq!(drawn[0].token, NOT_FINITE);
                 assert_eq!(drawn[1], alone[0]);
             }
         }
     }
-    assert_eq!(draw(&[f32::NEG_INFINITY; 4], &[PLAIN])[0].count, -1);
+    assert_eq!(draw(&[f32::NEG_INFINITY; 4], &[PLAIN])[0].token, NOT_FINITE);
 }
 
 #[test]

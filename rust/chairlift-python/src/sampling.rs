@@ -20,7 +20,6 @@ struct Sample {
     index: Tensor,
     position: Tensor,
     tokens: TensorMut,
-    counts: TensorMut,
     logprobs: TensorMut,
     ranks: TensorMut,
 }
@@ -41,7 +40,6 @@ impl Call for Sample {
             ("index", &self.index),
             ("position", &self.position),
             ("tokens", &*self.tokens),
-            ("counts", &*self.counts),
             ("logprobs", &*self.logprobs),
             ("ranks", &*self.ranks),
         ]
@@ -62,7 +60,6 @@ impl Call for Sample {
         };
         let draws = Draws {
             tokens: borrows.slice_mut("tokens", &self.tokens)?,
-            counts: borrows.slice_mut("counts", &self.counts)?,
             logprobs: borrows.slice_mut("logprobs", &self.logprobs)?,
             ranks: borrows.slice_mut("ranks", &self.ranks)?,
         };
@@ -87,7 +84,6 @@ pub(crate) fn sample(
     index: Tensor,
     position: Tensor,
     tokens: TensorMut,
-    counts: TensorMut,
     logprobs: TensorMut,
     ranks: TensorMut,
 ) -> PyResult<()> {
@@ -101,7 +97,6 @@ pub(crate) fn sample(
         index,
         position,
         tokens,
-        counts,
         logprobs,
         ranks,
     };

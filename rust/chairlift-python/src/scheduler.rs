@@ -6,7 +6,7 @@ use chairlift_core::{
     Config, KvGroup, Namespace, NewRequest, RequestId,
     plan::Plan,
     policy::Policy,
-    scheduler::{self, Change, Next, Sampled, Schedule, StepId, Stopping},
+    scheduler::{self, Change, Next, Schedule, StepId, Stopping},
     text::TextOptions,
 };
 use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
@@ -301,12 +301,11 @@ impl Scheduler {
         }
     }
 
-    fn update(&mut self, now: u64, step: u64, tokens: Tensor, counts: Tensor) -> PyResult<Events> {
+    fn update(&mut self, now: u64, step: u64, tokens: Tensor) -> PyResult<Events> {
         let mut borrows = Borrows::default();
         let tokens = borrows.slice::<i32>("tokens", &tokens)?;
-        let counts = borrows.slice::<i32>("counts", &counts)?;
         self.inner
-            .update(now, StepId(step), Sampled { tokens, counts })
+            .update(now, StepId(step), tokens)
             .map_err(error::step)?;
         Ok(self.take_events())
     }

@@ -159,9 +159,7 @@ impl World {
             "#{label} is preempted though a step in flight names it"
         );
         // Where every request grows by a token a step, a request that resumes has room for the next.
-        let faults = &self.scenario.faults;
-        let is_even = self.scenario.config.steps_in_flight == 1
-            && (faults.accept_many, faults.draft) == (0, 0);
+        let is_even = self.scenario.config.steps_in_flight == 1 && self.scenario.faults.draft == 0;
         let resumed_at = self.clients[index].resumed_at;
         // Nor was a request changed meanwhile, which may need a block now.
         let is_back = resumed_at + 1 == self.tally.steps() && self.last_change < resumed_at;

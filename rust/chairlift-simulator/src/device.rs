@@ -221,11 +221,6 @@ impl Device {
         &self.inputs.input_ids[run.first_input..run.first_input + run.end - run.start]
     }
 
-    /// The sampler accepted more than it sampled at first: the row goes on from `token`.
-    pub(crate) fn set_last_token(&mut self, row: usize, token: i32) {
-        self.last_token[row] = token;
-    }
-
     /// The first KV slot that no longer holds what a step wrote.
     pub(crate) fn changed(&self, writes: &[Write]) -> Option<usize> {
         let mut changed = writes

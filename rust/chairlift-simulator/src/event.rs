@@ -33,8 +33,8 @@ pub(crate) enum Event {
 /// How a step ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Each sampled row without drafts gives up to so many tokens.
-    Sampled { accept: usize },
+    /// Each sample slot gives a token.
+    Sampled,
     /// The rows of these requests were not finite.
     NotFinite(Vec<Label>),
     /// Because of these requests.
@@ -54,8 +54,7 @@ impl fmt::Display for Event {
             }
             Self::Schedule => write!(f, "schedule"),
             Self::Complete(outcome) => match outcome {
-                Outcome::Sampled { accept: 1 } => write!(f, "complete"),
-                Outcome::Sampled { accept } => write!(f, "complete, up to {accept} tokens a row"),
+                Outcome::Sampled => write!(f, "complete"),
                 Outcome::NotFinite(labels) => write!(f, "complete, not finite: {labels:?}"),
                 Outcome::Failed(labels) => write!(f, "fail, failing: {labels:?}"),
                 Outcome::Refused => write!(f, "reports that do not fit"),

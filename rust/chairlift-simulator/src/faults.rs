@@ -196,12 +196,7 @@ impl Chooser {
         if random.chance(faults.not_finite) {
             return Outcome::NotFinite(self.some_of_the_step(world));
         }
-        let accept = if random.chance(faults.accept_many) {
-            random.between(2, 5)
-        } else {
-            1
-        };
-        Outcome::Sampled { accept }
+        Outcome::Sampled
     }
 
     /// Requests of the oldest step in flight: none, one, some or all, and at times one that is not in it.

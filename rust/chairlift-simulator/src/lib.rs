@@ -126,7 +126,7 @@ impl Simulator {
     pub fn describe(&self, failed: &Failed) -> String {
         let mut lines = vec![format!("{:?}", failed.scenario.config())];
         let mut see = |event: &Event, note: Option<&str>| {
-            let completes = *event == Event::Complete(Outcome::Sampled { accept: 1 });
+            let completes = *event == Event::Complete(Outcome::Sampled);
             match lines.last_mut() {
                 Some(step) if completes && step.starts_with("  schedule") => {
                     step.push_str("; complete");

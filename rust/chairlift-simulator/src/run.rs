@@ -169,7 +169,7 @@ fn finish(world: &mut World, happen: &mut dyn FnMut(&mut World, Event) -> Checke
             || is_over(world)
             || rounds % 2 == 0
         {
-            happen(world, Event::Complete(Outcome::Sampled { accept: 1 }))?;
+            happen(world, Event::Complete(Outcome::Sampled))?;
         }
     }
     Ok(())

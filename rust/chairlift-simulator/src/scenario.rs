@@ -57,8 +57,6 @@ pub(crate) struct Faults {
     pub(crate) clock_jump: Rate,
     /// A step's outcome waits for other events.
     pub(crate) late: Rate,
-    /// The sampler accepts several tokens at once.
-    pub(crate) accept_many: Rate,
     /// A request is changed.
     pub(crate) change: Rate,
     /// A client proposes drafts.
@@ -106,7 +104,6 @@ impl Scenario {
             flush: sometimes(random, 64),
             clock_jump: sometimes(random, 64),
             late: sometimes(random, 768),
-            accept_many: sometimes(random, 512),
             change: 0,
             draft: 0,
         };

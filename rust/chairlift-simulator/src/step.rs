@@ -4,7 +4,7 @@ use chairlift_core::{
     cost_model::Work,
     events::{EndReason, Failure},
     plan::PlanView,
-    scheduler::{LEAST_CHUNK, Next, Sampled, StepId},
+    scheduler::{LEAST_CHUNK, Next, StepId},
 };
 
 use crate::{
@@ -162,8 +162,8 @@ impl World {
         Ok(is_spent)
     }
 
-    /// Reports the oldest step in flight: each sampled row gives up to `accept` tokens, those of `not_finite` none.
-    pub(crate) fn update(&mut self, accept: usize, not_finite: &[Label]) -> Checked {
+    /// Reports the oldest step in flight: each sample slot gives a token, those of `not_finite` none.
+    pub(crate) fn update(&mut self, not_finite: &[Label]) -> Checked {
         let Some(flight) = self.in_flight_steps.pop_front() else {
             return Ok(());
         };
@@ -181,7 +181,7 @@ impl World {
                 client.label
             );
         }
-        let (mut tokens, mut counts) = (Vec::new(), Vec::new());
+        let mut sampled = Vec::new();
         for (run, &index) in flight.runs.iter().zip(&flight.clients) {
             if run.sampled.is_empty() {
                 let client = &mut self.clients[index];
@@ -189,12 +189,11 @@ impl World {
                 client.swaps_in = false;
                 continue;
             }
-            let first_slot = counts.len();
-            tokens.extend(&run.sampled);
-            counts.resize(first_slot + run.sampled.len(), 1);
+            let first_slot = sampled.len();
+            sampled.extend(&run.sampled);
             let num_finite = self.num_finite(run, index, not_finite, &flight.writes);
-            if let Some(count) = counts[first_slot..].get_mut(num_finite) {
-                *count = -1;
+            if let Some(token) = sampled[first_slot..].get_mut(num_finite) {
+                *token = -1;
             }
             let num_taken = self.settle(index, run, num_finite, &flight.writes);
             let client = &mut self.clients[index];
@@ -210,47 +209,20 @@ impl World {
                 self.place_after_drafts(index, num_taken);
             } else {
                 self.fork(index);
-                let more = self.accept(index, run.row, accept);
-                *counts.last_mut().expect("just pushed") += more.len() as i32;
-                tokens.extend(more);
+                self.take(index, 1);
             }
         }
-        let sampled = Sampled {
-            tokens: &tokens,
-            counts: &counts,
-        };
         self.scheduler
-            .update(self.now, flight.step, sampled)
+            .update(self.now, flight.step, &sampled)
             .map_err(|error| error.to_string())
     }
 
-    /// A row's tokens beyond the first, up to `accept` in all; only where no later step depends on the first.
-    fn accept(&mut self, index: usize, row: usize, accept: usize) -> Vec<i32> {
-        let client = &mut self.clients[index];
-        let count = if self.scenario.config.steps_in_flight == 1 {
-            accept
-        } else {
-            1
-        };
-        let output = &client.answer.output()[client.num_output..client.answer.limit];
-        let more = output[1..count.min(output.len())].to_vec();
-        if let Some(&last) = more.last() {
-            self.device.set_last_token(row, last);
-            self.tally.saw(Sight::AcceptMany);
-        }
-        self.take(index, 1 + more.len());
-        more
-    }
-
-    /// A client gets so many tokens of which it awaits one: what the credit does not pay for is dropped, and drawn again.
+    /// A client gets so many tokens, of which it awaits one.
     fn take(&mut self, index: usize, num_tokens: usize) {
         let client = &mut self.clients[index];
-        let taken = client.credit_left(client.num_output).min(num_tokens);
-        self.tally
-            .add(Sight::CreditCuts, (num_tokens - taken) as u64);
-        client.num_sampled = client.num_sampled + taken - 1;
-        let due = client.due_after(taken);
-        let is_short = client.num_output + taken < client.answer.num_output;
+        client.num_sampled += num_tokens - 1;
+        let due = client.due_after(num_tokens);
+        let is_short = client.num_output + num_tokens < client.answer.num_output;
         self.tally.add(
             Sight::PaidToTheEnd,
             u64::from(is_short && due.end.is_some()),
@@ -315,34 +287,11 @@ impl World {
         });
         let step = oldest.map_or(StepId(u64::MAX), |flight| flight.step);
         let unknown = StepId(step.0.wrapping_sub(1));
-        let (tokens, counts) = (vec![0; num_samples + 1], vec![1; num_samples + 1]);
-        let good = Sampled {
-            tokens: &tokens[1..],
-            counts: &counts[1..],
-        };
-        let too_many = Sampled {
-            tokens: &tokens,
-            counts: &counts,
-        };
-        let too_few = Sampled {
-            tokens: &tokens,
-            counts: &counts[1..],
-        };
-        // A count of none, and of two where a later step goes on from the one token, or after a draft.
-        let (none, two) = (vec![0; num_samples], vec![2; num_samples]);
-        let twice = vec![0; 2 * num_samples];
-        let [no_tokens, two_tokens] =
-            [(&[][..], &none), (&twice, &two)].map(|(tokens, counts)| Sampled { tokens, counts });
-        let mut wrong = vec![(unknown, good), (step, too_many), (step, too_few)];
+        let good = vec![0; num_samples];
+        let too_many = vec![0; num_samples + 1];
+        let mut wrong = vec![(unknown, &good[..]), (step, &too_many)];
         if num_samples > 0 {
-            wrong.push((step, no_tokens));
-        }
-        let has_drafts = oldest.is_some_and(|flight| {
-            let mut runs = flight.runs.iter();
-            runs.any(|run| run.num_drafts > 0)
-        });
-        if has_drafts || (num_samples > 0 && self.scenario.config.steps_in_flight == 2) {
-            wrong.push((step, two_tokens));
+            wrong.push((step, &good[1..]));
         }
         for (step, sampled) in wrong {
             ensure!(

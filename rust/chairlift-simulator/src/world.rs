@@ -166,8 +166,8 @@ impl World {
             Event::Change(label, alteration) => self.change(*label, alteration)?,
             Event::Draft(label, answer, tokens) => self.draft(*label, *answer, tokens)?,
             Event::Schedule => self.schedule()?,
-            Event::Complete(Outcome::Sampled { accept }) => self.update(*accept, &[])?,
-            Event::Complete(Outcome::NotFinite(labels)) => self.update(1, labels)?,
+            Event::Complete(Outcome::Sampled) => self.update(&[])?,
+            Event::Complete(Outcome::NotFinite(labels)) => self.update(labels)?,
             Event::Complete(Outcome::Failed(failing)) => self.fail(failing)?,
             Event::Complete(Outcome::Refused) => self.misreport()?,
             Event::Flush => {

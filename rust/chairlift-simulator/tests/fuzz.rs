@@ -13,7 +13,7 @@ use chairlift_core::{
     events::Events,
     plan::Plan,
     policy::Policy,
-    scheduler::{Next, Sampled},
+    scheduler::Next,
     text::{TextOptions, TokenTable},
 };
 use chairlift_simulator::Simulator;
@@ -134,12 +134,8 @@ fn finish(scheduler: &mut Scheduler) -> usize {
         // Each row samples with the last chunk of what it has to compute.
         let token = (now % VOCAB as u64) as i32;
         let took = [0, 1, 2].iter().any(|&num_samples: &usize| {
-            let (tokens, counts) = (vec![token; num_samples], vec![1; num_samples]);
-            let sampled = Sampled {
-                tokens: &tokens,
-                counts: &counts,
-            };
-            scheduler.update(now, step, sampled).is_ok()
+            let tokens = vec![token; num_samples];
+            scheduler.update(now, step, &tokens).is_ok()
         });
         assert!(took, "a row samples at most once in a step");
         now += 1;

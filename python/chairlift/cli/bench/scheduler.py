@@ -80,7 +80,6 @@ def _decode_steps(running: int, steps: int) -> Iterator[float]:
         core.add(time.monotonic_ns(), prompt, max_tokens=longest)
     plan = torch.zeros(core.plan_capacity, dtype=torch.int32)
     tokens = torch.full((running,), 5, dtype=torch.int32)
-    counts = torch.ones(running, dtype=torch.int32)
     measured = 0
     while measured < steps:
         started = time.perf_counter()
@@ -89,7 +88,7 @@ def _decode_steps(running: int, steps: int) -> Iterator[float]:
         assert step is not None, "requests are running"
         num_rows, num_tokens, num_samples = plan[:3].tolist()
         updating = time.perf_counter()
-        core.update(time.monotonic_ns(), step, tokens[:num_samples], counts[:num_samples])
+        core.update(time.monotonic_ns(), step, tokens[:num_samples])
         ended = time.perf_counter()
         if num_rows == num_tokens == running:
             measured += 1

@@ -273,13 +273,12 @@ def paged_prefill(
 
 @torch.library.custom_op(
     "chairlift::sample",
-    mutates_args=("tokens", "counts", "logprobs", "ranks"),
+    mutates_args=("tokens", "logprobs", "ranks"),
     device_types=_Device,
 )
 def sample(
     logits: Tensor,
     tokens: Tensor,
-    counts: Tensor,
     logprobs: Tensor,
     ranks: Tensor,
     temperature: Tensor,
@@ -297,7 +296,7 @@ def sample(
         (num_samples, 1, 1),
         1024,
         40960,
-        *(logits, tokens, counts, logprobs, ranks, temperature, top_k, top_p, min_p, seed),
+        *(logits, tokens, logprobs, ranks, temperature, top_k, top_p, min_p, seed),
         *(index, position, c_int(vocab_size), c_longlong(logits.stride(0))),
     )
 
@@ -329,15 +328,15 @@ def gather_tokens(
 @torch.library.custom_op(
     "chairlift::scatter_tokens", mutates_args=("last_token",), device_types=_Device
 )
-def scatter_tokens(last_token: Tensor, tokens: Tensor, counts: Tensor, rows: Tensor) -> None:
-    """Store the drawn tokens `[S]` as the last tokens of their rows; row -1 is skipped."""
+def scatter_tokens(last_token: Tensor, tokens: Tensor, rows: Tensor) -> None:
+    """Store the drawn tokens `[S]` as the last of their rows; row and token -1 are skipped."""
     num_samples = tokens.shape[0]
     launcher_of(tokens).launch(
         kernel_name("scatter_tokens"),
         (-(-num_samples // 128), 1, 1),
         128,
         0,
-        *(last_token, tokens, counts, rows, c_int(num_samples)),
+        *(last_token, tokens, rows, c_int(num_samples)),
     )
 
 

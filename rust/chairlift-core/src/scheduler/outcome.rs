@@ -9,99 +9,55 @@ use crate::{
     request::Request,
 };
 
-/// What the sampler gave for each sample slot of a step.
-#[derive(Clone, Copy, Debug)]
-pub struct Sampled<'a> {
-    /// Sampled tokens, slot after slot.
-    pub tokens: &'a [i32],
-    /// Of each slot: how many tokens, at least 1; or -1: the row was not finite, and its one token is ignored. Where
-    /// two steps may be in flight at most 1: the later step goes on from it. Nor more of each slot of a row with drafts:
-    /// what is sampled after a draft counts if all drafts up to it are what was sampled before them.
-    pub counts: &'a [i32],
-}
-
 impl Scheduler {
-    /// Ends a step that succeeded.
+    /// Ends a step that succeeded: `sampled` has a token for each of its sample slots, and one outside of the vocabulary
+    /// says that the logits were not finite. What is sampled after a draft counts if all drafts up to it are what was
+    /// sampled before them.
     ///
     /// # Errors
     /// If the step is not the oldest in flight, or `sampled` does not fit it; then nothing has changed.
-    pub fn update(
-        &mut self,
-        now: Nanos,
-        step: StepId,
-        sampled: Sampled<'_>,
-    ) -> Result<(), StepError> {
-        self.check_sampled(step, sampled)?;
+    pub fn update(&mut self, now: Nanos, step: StepId, sampled: &[i32]) -> Result<(), StepError> {
+        let items = &self.check_oldest(step)?.items;
+        let expected: usize = items.iter().map(|item| item.num_samples as usize).sum();
+        if sampled.len() != expected {
+            let got = sampled.len();
+            return Err(StepError::WrongSamples { expected, got });
+        }
         let oldest = self.in_flight.pop_front();
         let step = oldest.ok_or(StepError::UnknownStep(step.0))?;
         let began = step.planned_at.max(self.last_update);
         self.costs.observe(step.work, now.saturating_sub(began));
         self.last_update = now;
-        let items = step.items;
-        let Sampled {
-            mut tokens,
-            counts: mut all_counts,
-        } = sampled;
-        let mut token_start = 0;
-        for &item in &items {
-            let counts;
-            (counts, all_counts) = all_counts.split_at(item.num_samples as usize);
-            let (num_tokens, num_finite) = match *counts {
-                // Nearly always: a decode needs no loop.
-                [count] => (count.unsigned_abs() as usize, count.max(0) as usize),
-                _ => num_tokens(counts),
-            };
-            let (mine, rest) = tokens.split_at(num_tokens);
-            self.complete(now, item, &mine[..num_finite], token_start);
-            tokens = rest;
-            token_start += num_tokens;
+        let mut first_slot = 0;
+        for &item in &step.items {
+            let end = first_slot + item.num_samples as usize;
+            self.complete(now, item, &sampled[first_slot..end], first_slot);
+            first_slot = end;
         }
-        self.recycle(items);
+        self.recycle(step.items);
         self.sweep();
-        Ok(())
-    }
-
-    fn check_sampled(&self, step: StepId, sampled: Sampled<'_>) -> Result<(), StepError> {
-        let items = &self.check_oldest(step)?.items;
-        let mut counts = sampled.counts.iter();
-        let (mut num_slots, mut num_tokens, mut all_fit) = (0, 0, true);
-        for item in items {
-            let takes_many = self.config.steps_in_flight == 1 && item.num_samples == 1;
-            let most = if takes_many { i32::MAX } else { 1 };
-            num_slots += item.num_samples as usize;
-            for &count in counts.by_ref().take(item.num_samples as usize) {
-                all_fit &= count != 0 && count <= most;
-                num_tokens += count.unsigned_abs() as usize;
-            }
-        }
-        let (expected, got) = (num_slots, sampled.counts.len());
-        if got != expected || !all_fit {
-            return Err(StepError::WrongCounts { expected, got });
-        }
-        let (expected, got) = (num_tokens, sampled.tokens.len());
-        if got != expected {
-            return Err(StepError::WrongTokens { expected, got });
-        }
         Ok(())
     }
 
     /// One request's part of a step that succeeded. Its full columns become known only now, when they are written;
     /// those of a row that was not finite never do.
-    fn complete(&mut self, now: Nanos, item: Item, tokens: &[i32], token_start: usize) {
+    fn complete(&mut self, now: Nanos, item: Item, sampled: &[i32], first_slot: usize) {
         let vocab_size = self.config.vocab_size;
         if !self.leave_step(item) {
             return;
         }
         let request = live(&mut self.requests, item.slot);
+        let is_token =
+            |&&token: &&i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
+        let tokens = &sampled[..sampled.iter().take_while(is_token).count()];
         let has_drafts = item.num_samples > 1;
         let tokens = if has_drafts {
             accepted(tokens, &std::mem::take(&mut request.drafts))
         } else {
             tokens
         };
-        let valid = |&token: &i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
         let samples = item.num_samples > 0;
-        if samples && (tokens.is_empty() || !tokens.iter().all(valid)) {
+        if samples && tokens.is_empty() {
             self.end(now, item.slot, EndReason::Failed(Failure::NumericFault));
             return;
         }
@@ -118,7 +74,7 @@ impl Scheduler {
         self.kv
             .trim(&mut request.table, request.tokens.len(), item.end);
         if samples {
-            self.accept(now, item.slot, tokens, token_start, has_drafts);
+            self.accept(now, item.slot, tokens, first_slot, has_drafts);
         }
     }
 
@@ -136,13 +92,13 @@ impl Scheduler {
         is_live
     }
 
-    /// Appends sampled tokens to a request, up to the one that ends it or the last that its credit pays for.
+    /// Appends sampled tokens to a request, up to the one that ends it.
     fn accept(
         &mut self,
         now: Nanos,
         slot: Slot,
         tokens: &[i32],
-        token_start: usize,
+        first_slot: usize,
         has_drafts: bool,
     ) {
         let request = live(&mut self.requests, slot);
@@ -150,14 +106,11 @@ impl Scheduler {
         let out = &mut self.events.text;
         let mut end = None;
         let mut num_taken = 0;
-        let most = tokens.len().min(request.credit_end - request.tokens.len());
-        while end.is_none() && num_taken < most {
-            let token = tokens[num_taken];
-            end = request.push(token, &self.token_table, out);
+        while end.is_none() && num_taken < tokens.len() {
+            end = request.push(tokens[num_taken], &self.token_table, out);
             num_taken += 1;
         }
-        // The runner goes on from the last of all tokens, if that was taken.
-        request.last_token_is_sampled = num_taken == tokens.len();
+        request.last_token_is_sampled = true;
         request.stats.first_token.get_or_insert(now);
         self.queue
             .shares
@@ -171,7 +124,7 @@ impl Scheduler {
             request.event_key(),
             text_start,
             &tokens[..num_taken],
-            token_start,
+            first_slot,
         );
         if has_drafts {
             self.settle_drafts(slot, num_taken);
@@ -248,16 +201,4 @@ impl Scheduler {
         items.clear();
         self.spare_items.push(items);
     }
-}
-
-/// Tokens of slots with such counts, one where the row was not finite, too; and of the slots before that one.
-fn num_tokens(counts: &[i32]) -> (usize, usize) {
-    let sum = |counts: &[i32]| {
-        counts
-            .iter()
-            .map(|count| count.unsigned_abs() as usize)
-            .sum()
-    };
-    let num_finite = counts.iter().take_while(|&&count| count > 0).count();
-    (sum(counts), sum(&counts[..num_finite]))
 }

@@ -14,7 +14,7 @@ use chairlift_core::{
     events::{EndReason, EventKind, Events},
     plan::{Plan, PlanView},
     policy::Policy,
-    scheduler::{Change, Next, Sampled, StepId},
+    scheduler::{Change, Next, StepId},
     text::TokenTable,
 };
 
@@ -210,16 +210,8 @@ impl Driver {
     }
 
     pub(crate) fn update(&mut self, step: StepId, tokens: &[i32]) {
-        let counts = vec![1; tokens.len()];
         self.scheduler
-            .update(
-                self.now,
-                step,
-                Sampled {
-                    tokens,
-                    counts: &counts,
-                },
-            )
+            .update(self.now, step, tokens)
             .expect("the step is in flight");
     }
 

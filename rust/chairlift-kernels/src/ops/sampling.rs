@@ -46,13 +46,14 @@ pub struct Parameters<'a> {
     pub position: &'a [i32],
 }
 
+/// The token of a row that has no distribution to draw from.
+pub const NOT_FINITE: i32 = -1;
+
 /// What is drawn, `[S]` each.
 #[derive(Debug)]
 pub struct Draws<'a> {
-    /// Token ids.
+    /// Token ids; [`NOT_FINITE`] where the row holds NaN or +inf, or nothing but -inf.
     pub tokens: &'a mut [i32],
-    /// 1, or -1 where the row holds NaN or +inf, or nothing but -inf.
-    pub counts: &'a mut [i32],
     /// Log softmax of the raw logits at the token.
     pub logprobs: &'a mut [f32],
     /// Place of the token among the raw logits, from 1; equals share the best.
@@ -74,7 +75,6 @@ pub fn sample(
     let rows = logits.len();
     check(parameters, rows)?;
     expect_equal("tokens", "one per row:", rows, draws.tokens.len())?;
-    expect_equal("counts", "one per row:", rows, draws.counts.len())?;
     expect_equal("logprobs", "one per row:", rows, draws.logprobs.len())?;
     expect_equal("ranks", "one per row:", rows, draws.ranks.len())?;
     if logits.width() == 0 || logits.width() > i32::MAX as usize {
@@ -91,9 +91,9 @@ pub fn sample(
             });
             // Held for a few stores, hundreds of microseconds apart.
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            let (count, drawn) = drawn.map_or((-1, Drawn::default()), |drawn| (1, drawn));
-            results.counts[row] = count;
-            results.tokens[row] = drawn.token as i32;
+            let token = drawn.as_ref().map(|drawn| drawn.token as i32);
+            let drawn = drawn.unwrap_or_default();
+            results.tokens[row] = token.unwrap_or(NOT_FINITE);
             results.logprobs[row] = drawn.logprob;
             results.ranks[row] = drawn.rank as i32;
         }

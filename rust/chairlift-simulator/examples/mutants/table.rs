@@ -126,10 +126,10 @@ mutants! {
         "        request.num_computed = end;\n        request.in_flight" =>
         "        scheduler.kv.publish(&mut request.table, &request.tokens, end.min(request.tokens.len()));\n        request.num_computed = end;\n        request.in_flight";
     nan_is_cached, "sglang#33206", "blocks of a row that was not finite are cached", "scheduler/outcome.rs":
-        "        if samples && (tokens.is_empty()" =>
-        "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if samples && (tokens.is_empty()";
+        "        if samples && tokens.is_empty()" =>
+        "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if samples && tokens.is_empty()";
     nan_becomes_a_token, "vllm#53029", "a row that was not finite goes on", "scheduler/outcome.rs":
-        "&mine[..num_finite]" => "{ let _: usize = num_finite; mine }";
+        "let tokens = &sampled[..sampled.iter().take_while(is_token).count()];" => "let _ = sampled.iter().filter(is_token);\n        let tokens = sampled;";
 
     // Sliding windows.
     window_is_cut_short, "-", "a block is freed while the next token still sees its end", "config.rs":
@@ -233,7 +233,7 @@ mutants! {
     row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
         "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
     stop_amid_drafts_is_missed, "-", "an answer goes on past a stop amid accepted drafts", "scheduler/outcome.rs":
-        "while end.is_none() && num_taken < most {" => "while (end.is_none() || has_drafts) && num_taken < most {";
+        "while end.is_none() && num_taken < tokens.len() {" => "while (end.is_none() || has_drafts) && num_taken < tokens.len() {";
     window_slides_over_drafts, "-", "a block is freed that is behind the window of a draft only", "scheduler/outcome.rs":
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), item.end + item.num_samples.saturating_sub(1) as usize)";
     drafts_outlive_a_preemption, "-", "drafts are kept by a request that loses its row", "request.rs":
@@ -264,8 +264,6 @@ mutants! {
         "self.is_paused || self.num_tokens()" => "self.num_tokens()";
     credit_forgets_the_flight, "-", "tokens of steps in flight do not count against the credit", "request.rs":
         "self.num_tokens() >= self.credit_end" => "self.tokens.len() >= self.credit_end";
-    credit_is_exceeded, "-", "several tokens at once go beyond the credit", "scheduler/outcome.rs":
-        "tokens.len().min(request.credit_end - request.tokens.len())" => "tokens.len()";
     the_last_credit_is_no_end, "-", "a request that has spent its last credit waits for more", "request.rs":
         "let is_spent = self.credit_is_final && " => "let is_spent = self.max_num_tokens == 0 && ";
     spent_before_the_last, "-", "a request that has spent its credit before the last one is announced waits for more", "scheduler/change.rs":
@@ -276,8 +274,6 @@ mutants! {
         "request.credit_is_final |= change.credit_is_final;" => "request.credit_is_final |= change.credit_is_final && request.index == 0;";
     any_credit_is_the_last, "-", "more credit that comes is taken for the last", "scheduler/change.rs":
         "request.credit_is_final |= change.credit_is_final;" => "request.credit_is_final |= change.credit_is_final || change.credit > 0;";
-    dropped_token_goes_on, "-", "a token beyond the credit is dropped, and the runner goes on from it", "scheduler/outcome.rs":
-        "= num_taken == tokens.len();" => "= true;";
     suspended_block_the_queue, "-", "a waiting request gets neither row nor blocks of a suspended one", "scheduler/preempt.rs":
         "        if self.num_idle_rows == 0 {\n            return false;" => "        if self.num_idle_rows < usize::MAX {\n            return false;";
     the_suspended_outlast_the_running, "-", "a running request is preempted though another is suspended", "scheduler/preempt.rs":
