@@ -16,6 +16,7 @@ LEAVES = {
     *(
         "chairlift",
         "types",
+        "sampler_options",
         "errors",
         "chats",
         "checks",
@@ -44,7 +45,8 @@ MAY_IMPORT = {
     "machine": set(),
     "recent": set(),
     "kernels": {"_core", "errors", "kernels", "machine"},
-    "reference": set(),
+    "reference": {"sampler_options"},
+    "sampler_options": set(),
     "attention": LEAVES | KERNELS | {"attention"},
     "model": MODEL,
     "engine": ENGINE,

@@ -30,6 +30,7 @@ __all__ = [
     "MAX_HEAD_DIM",
     "Account",
     "Added",
+    "Candidates",
     "ConfigError",
     "CoreError",
     "Events",
@@ -43,6 +44,7 @@ __all__ = [
     "ProcessGuard",
     "Recording",
     "Refused",
+    "SamplerStates",
     "Scheduler",
     "TextStream",
     "TokenTable",
@@ -880,6 +882,87 @@ def paged_attention(
         window: A token sees itself and the `window - 1` before it.
     """
 
+@final
+class SamplerStates:
+    """What sequences ask for beside temperature, top_k, top_p, min_p, and their tokens, by slot.
+
+    The tokens that a draw at a position sees are those before it: the prompt as given to `set`,
+    each token that `sample` drew, and the drafts before the draw.
+    """
+
+    def __new__(cls, num_slots: int) -> Self: ...
+    def set(
+        self,
+        slot: int,
+        prompt: Sequence[int],
+        *,
+        allowed_ids: Sequence[int] | None = None,
+        banned_ids: Sequence[int] = ...,
+        bad_words: Sequence[Sequence[int]] = ...,
+        end_ids: Sequence[int] = ...,
+        no_end_before: int = 0,
+        logit_bias: Sequence[tuple[int, float]] = ...,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        dry_multiplier: float = 0.0,
+        dry_base: float = 1.75,
+        dry_allowed_length: int = 2,
+        dry_last_n: int | None = None,
+        dry_breakers: Sequence[bytes] = ...,
+        top_n_sigma: float = 0.0,
+        typical_p: float = 1.0,
+        xtc_probability: float = 0.0,
+        xtc_threshold: float = 0.1,
+        num_candidates: int = 0,
+        token_table: TokenTable | None = None,
+    ) -> None:
+        """Begins a sequence in a slot.
+
+        Args:
+            slot: Of the scheduler.
+            prompt: Its tokens.
+            allowed_ids: Only these are drawn; None allows all.
+            banned_ids: These are never drawn.
+            bad_words: Of each, the last token is not drawn behind the others.
+            end_ids: Not drawn before `no_end_before`, unless nothing else is allowed.
+            no_end_before: A position.
+            logit_bias: Added to the logits of these ids.
+            repetition_penalty: Divides positive logits of tokens in prompt or output, multiplies
+                others; 1 is off.
+            presence_penalty: Subtracted for tokens in the output.
+            frequency_penalty: Subtracted as often as a token is in the output.
+            dry_multiplier: Of the penalty of a token that would continue a repeated sequence.
+            dry_base: That penalty is `multiplier * base ** (length - allowed_length)`.
+            dry_allowed_length: The longest sequence that may be repeated.
+            dry_last_n: So many tokens at the end are looked at; None is all.
+            dry_breakers: No sequence reaches over these texts.
+            top_n_sigma: Logits more than so many standard deviations below the largest are
+                dropped; 0 is off.
+            typical_p: Share of the tokens whose surprise is nearest to the expected; 1 is off.
+            xtc_probability: Of dropping all but the least likely of the tokens above the threshold.
+            xtc_threshold: A probability.
+            num_candidates: The likeliest tokens to report with each draw.
+            token_table: Of the model; needed for DRY alone.
+
+        Raises:
+            IndexError: There is no such slot.
+            ValueError: DRY lacks the table.
+        """
+
+    def set_no_end(self, slot: int, end_ids: Sequence[int], before: int) -> None:
+        """Replaces the ids that are not drawn before a position."""
+
+    def clear(self, slot: int) -> None:
+        """Ends the sequence of a slot: its draws cost nothing from now on."""
+
+@final
+class Candidates:
+    """The likeliest tokens of the draws of a step, by the logits as the model gave them."""
+
+    def of(self, draw: int, count: int) -> tuple[list[int], list[float]]:
+        """Return ids and log probabilities of a draw, the likeliest first."""
+
 def sample(
     logits: Tensor,
     temperature: Tensor,
@@ -892,11 +975,18 @@ def sample(
     tokens: Tensor,
     logprobs: Tensor,
     ranks: Tensor,
-) -> None:
-    """Draws one token per row, from (seed, index, position) and the row's logits alone.
+    *,
+    states: SamplerStates | None = None,
+    slots: Tensor | None = None,
+    last_tokens: Tensor | None = None,
+    mask: Tensor | None = None,
+    mask_of_draw: Tensor | None = None,
+) -> Candidates | None:
+    """Draws one token per row, from (seed, index, position), the row's logits and its state alone.
 
-    Filters apply after temperature in this order: top_k, top_p over what that leaves, min_p
-    relative to the likeliest token.
+    The order: mask, allowed and banned ids, bad words, ends; logit bias; repetition, presence and
+    frequency penalties; DRY; top_n_sigma; temperature; top_k; typical_p; top_p over what that
+    leaves; min_p relative to the likeliest token; XTC; the draw.
 
     Args:
         logits: float32 `[S, vocab_size]`.
@@ -910,6 +1000,15 @@ def sample(
         tokens: Out int32 `[S]`; -1 where a row holds NaN, +inf or only -inf.
         logprobs: Out float32 `[S]`: log softmax of the raw logits at the token.
         ranks: Out int32 `[S]`: 1 is the likeliest.
+        states: Of the sequences; then `slots` and `last_tokens` are needed, too.
+        slots: int32 `[S]`, of the sequence of each draw.
+        last_tokens: int32 `[S]`, the token before the one that is drawn: the last or a draft.
+        mask: int32 `[M, ceil(vocab_size / 32)]`: bit i % 32 of number i / 32 says that token i may
+            be drawn.
+        mask_of_draw: int32 `[S]`, the line of `mask` of each draw; -1 is none.
+
+    Returns:
+        The candidates, where a sequence asks for some.
     """
 
 def cpu_features() -> str:

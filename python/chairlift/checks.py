@@ -8,7 +8,7 @@ type or length, so that no part of a prompt reaches an error or a log.
 
 import operator
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import fields
 from typing import Any, TypeGuard
 
@@ -172,7 +172,7 @@ def prompts(values: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     return [items] if is_one else items
 
 
-def at_most(values: Collection[object], field: str, most: int) -> None:
+def at_most(values: Sized, field: str, most: int) -> None:
     """Check the length of a list."""
     if len(values) > most:
         message = f"{field}: expected at most {most}, got {len(values)}"

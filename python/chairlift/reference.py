@@ -8,6 +8,8 @@ the one here is dense, and also has features that few models use.
 import torch
 from torch import Tensor
 
+from chairlift.sampler_options import SamplerOptions
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x W^T + b`."""
@@ -193,18 +195,106 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return gate * torch.sigmoid(gate) * up
 
 
-def probabilities(
-    logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float
+def processed(
+    logits: Tensor, prompt: list[int], output: list[int], options: SamplerOptions
 ) -> Tensor:
-    """What `sample` draws from: one row's distribution after temperature and filters."""
+    """Return the logits of one row after all that comes before temperature but DRY.
+
+    Repetition is transformers' `RepetitionPenaltyLogitsProcessor`, presence and frequency are
+    vLLM's `apply_penalties`, bad words transformers' `NoBadWordsLogitsProcessor`, top-n-sigma is
+    llama.cpp's `llama_sampler_top_n_sigma`.
+
+    Args:
+        logits: `[V]`.
+        prompt: Its ids.
+        output: Ids that were drawn so far.
+        options: Of the request.
+    """
+    logits, tokens = logits.clone(), prompt + output
+    if options.allowed_token_ids is not None:
+        banned = torch.ones(len(logits), dtype=torch.bool)
+        banned[list(options.allowed_token_ids)] = False
+        logits[banned] = -torch.inf
+    logits[list(options.banned_token_ids)] = -torch.inf
+    for *others, last in options.bad_words:
+        if tokens[len(tokens) - len(others) :] == others:
+            logits[last] = -torch.inf
+    for token, bias in options.logit_bias:
+        logits[token] += bias
+    seen, factor = torch.tensor(sorted(set(tokens))), options.repetition_penalty
+    logits[seen] = torch.where(logits[seen] > 0, logits[seen] / factor, logits[seen] * factor)
+    counts = torch.bincount(torch.tensor(output, dtype=torch.long), minlength=len(logits))
+    logits -= options.frequency_penalty * counts + options.presence_penalty * (counts > 0)
+    left = logits[logits > -torch.inf]
+    if options.top_n_sigma > 0:
+        logits[logits < left.max() - options.top_n_sigma * left.std(correction=0)] = -torch.inf
+    return logits
+
+
+def dry(logits: Tensor, tokens: list[int], text: list[bytes], options: SamplerOptions) -> Tensor:
+    """Return the logits of one row after DRY, as llama.cpp's `llama_sampler_dry`.
+
+    Breakers are looked for in the text of the tokens.
+
+    Args:
+        logits: `[V]`.
+        tokens: Prompt and output.
+        text: The bytes of each token of the vocabulary.
+        options: Of the request.
+    """
+
+    def breaks(ids: list[int]) -> bool:  # in the last token
+        whole = b"".join(text[i] for i in ids)
+        ends = (len(whole) - len(text[ids[-1]]) + 1, len(whole) + 1)
+        found = (whole[:end].endswith(b) for end in range(*ends) for b in breakers)
+        return any(found)
+
+    logits, breakers = logits.clone(), options.dry_sequence_breakers
+    most = next((n for n in range(len(tokens)) if breaks(tokens[: len(tokens) - n])), len(tokens))
+    tokens = tokens[-(options.dry_penalty_last_n or len(tokens)) :]
+    longest: dict[int, int] = {}
+    for end in range(1, len(tokens)):
+        length = 0
+        while length < min(end, most) and tokens[end - 1 - length] == tokens[-1 - length]:
+            length += 1
+        longest[tokens[end]] = max(length, longest.get(tokens[end], 0))
+    for token, length in longest.items():
+        if length >= options.dry_allowed_length and not breaks([token]):
+            exponent = length - options.dry_allowed_length
+            logits[token] -= options.dry_multiplier * options.dry_base**exponent
+    return logits
+
+
+def probabilities(
+    logits: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    typical_p: float = 1.0,
+    xtc_threshold: float = 1.0,
+) -> Tensor:
+    """What `sample` draws from: one row's distribution after temperature and filters.
+
+    Typical-p is transformers' `TypicalLogitsWarper`; XTC, llama.cpp's `llama_sampler_xtc`, applies.
+    """
     if temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(), len(logits)).to(logits.dtype)
     p = torch.softmax(logits / temperature, dim=-1)
     order = torch.sort(logits, descending=True, stable=True).indices  # equals: lowest id first
     kept = order[: top_k or None]
+    if typical_p < 1:
+        share = p[kept] / p[kept].sum()
+        surprise = -share.log()
+        distance = (surprise - (share * surprise).nansum()).abs()
+        near = distance.argsort()
+        enough = share[near].cumsum(0) >= typical_p
+        kept = kept[distance <= distance[near][enough][0]]
     share = p[kept].cumsum(0) / p[kept].sum()
     kept = kept[: int((share < top_p).sum()) + 1] if top_p < 1 else kept
-    kept = kept[p[kept] >= min_p * p.max()]
+    kept = kept[p[kept] >= min_p * p[kept].max()]
+    is_top = p[kept] >= xtc_threshold * p[kept].sum()
+    kept = kept[max(int(is_top.sum()) - 1, 0) :]
     filtered = torch.zeros_like(p)
     filtered[kept] = p[kept]
     return filtered / filtered.sum()

@@ -117,22 +117,31 @@ class Sampling:
     seed: int | None = None
     n: int = 1
     """Answers to one prompt, which is computed once. Answer i draws as one of any other number."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParameters:
-    """A `Sampling` with every default filled in."""
-
-    temperature: float
-    """0 is greedy."""
-    top_k: int
-    """0 is off."""
-    top_p: float
-    """1 is off."""
-    min_p: float
-    """0 is off."""
-    seed: int
-    """64 bits, unsigned."""
+    repetition_penalty: float | None = None
+    """Makes tokens of prompt and output less likely; 1 is off."""
+    presence_penalty: float | None = None
+    """Subtracted from the logits of tokens of the output; 0 is off."""
+    frequency_penalty: float | None = None
+    """The same, times the number of such tokens."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these ids."""
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    dry_multiplier: float | None = None
+    """Of the penalty of a token that would continue a repeated sequence; 0 is off."""
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_sequence_breakers: Sequence[str] | None = None
+    """Texts over which no sequence reaches; None takes a line break, a colon, `"` and `*`."""
+    dry_penalty_last_n: int | None = None
+    """So many tokens at the end are looked at; None is all."""
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    allowed_token_ids: Sequence[int] = ()
+    """Only these are drawn; an empty list allows all."""
+    banned_token_ids: Sequence[int] = ()
+    bad_words: Sequence[str] = ()
+    """Texts that no answer holds as the tokenizer encodes them, with a space before and without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,12 +141,12 @@ def watch_sampler(engine):
     sampler = engine.runner.sampler
     sample = sampler.sample
 
-    def record(logits, slots, index, position):
+    def record(logits, slots, position, **rest):
         seeds = sampler.seed.index_select(0, slots).tolist()
         for row, key in enumerate(zip(seeds, position.tolist(), strict=True)):
             assert key not in seen, "a token is drawn once"
             seen[key] = logits[row].clone()
-        return sample(logits, slots, index, position)
+        return sample(logits, slots, position=position, **rest)
 
     sampler.sample = record
     return seen
@@ -157,9 +157,9 @@ def bend_logits(engine, bend):
     sampler = engine.runner.sampler
     sample = sampler.sample
 
-    def bent(logits, slots, index, position):
+    def bent(logits, slots, **rest):
         bend(logits, sampler.seed.index_select(0, slots).tolist())
-        return sample(logits, slots, index, position)
+        return sample(logits, slots, **rest)
 
     sampler.sample = bent
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.model_runner import Sampled
+from chairlift.engine.sampler import Sampled
 from chairlift.errors import EngineDownError, Reason
 from chairlift.types import FinishReason, Output, Tokens
 

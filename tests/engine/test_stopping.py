@@ -74,10 +74,19 @@ def test_the_context_ends_an_answer(engine):
     assert len(token_ids(events)) == tiny_model.MAX_MODEL_LEN - 250
 
 
-def test_min_tokens_outlasts_stops(engine):
+def test_no_end_token_is_drawn_before_min_tokens(engine):
     script(engine, {1: [tiny_model.EOS, tiny_model.EOS, tiny_model.EOS, tiny_model.EOS]})
     events = run(engine, [greedy([5], 20, seed=1, min_tokens=3)])[0]
-    assert end(events).usage.output_tokens == 3
+    assert token_ids(events).index(tiny_model.EOS) == 3
+    assert end(events).reason is FinishReason.STOP
+
+
+def test_a_stop_string_ends_no_answer_before_min_tokens(engine):
+    events = run(engine, [greedy([5], 12, ignore_eos=True)])[0]
+    ids = token_ids(events)
+    early = engine.tokenizer.decode(ids[:2])
+    stopped = run(engine, [greedy([5], 12, ignore_eos=True, stop=early, min_tokens=6)])[0]
+    assert len(token_ids(stopped)) >= 6
 
 
 def test_deltas_never_cut_a_character(engine):

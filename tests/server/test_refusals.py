@@ -151,10 +151,6 @@ WRONG = {
 }
 
 LATER = {
-    "sampling.repetition_penalty": sampling(repetition_penalty=1.1),
-    "sampling.presence_penalty": sampling(presence_penalty=0.5),
-    "sampling.frequency_penalty": sampling(frequency_penalty=-0.5),
-    "sampling.logit_bias": sampling(logit_bias={3: 1.0}),
     "output.logprobs": output(logprobs=1),
     "output.prompt_logprobs": output(prompt_logprobs=0),
     "output.echo": output(echo=True),

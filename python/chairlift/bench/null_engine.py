@@ -17,7 +17,8 @@ from chairlift.config import EngineConfig, EngineSettings
 from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
 from chairlift.engine.loading import LoadedModel, OnProgress
-from chairlift.engine.model_runner import ModelRunner, RunnerShape, Sampled, StepInputs
+from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
+from chairlift.engine.sampler import Sampled
 from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.tokenizer import Tokenizer

@@ -1,6 +1,6 @@
 """The options of one request, as both clients take them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 
@@ -53,6 +53,38 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """In (0, 1]."""
     min_p: float | None
     """In [0, 1]."""
+    typical_p: float | None
+    """In (0, 1]."""
+    top_n_sigma: float | None
+    """0 is off."""
+    repetition_penalty: float | None
+    """Of tokens of prompt and output; 1 is off."""
+    presence_penalty: float | None
+    """Of tokens of the output; 0 is off."""
+    frequency_penalty: float | None
+    """Of tokens of the output, by their number; 0 is off."""
+    dry_multiplier: float | None
+    """Of the penalty of a token that would continue a repeated sequence; 0 is off."""
+    dry_base: float | None
+    """At least 1."""
+    dry_allowed_length: int | None
+    """Tokens that may be repeated."""
+    dry_sequence_breakers: str | Sequence[str] | None
+    """Texts over which no repeated sequence reaches."""
+    dry_penalty_last_n: int | None
+    """Tokens at the end that are searched; None is all."""
+    xtc_probability: float | None
+    """In [0, 1]; 0 is off."""
+    xtc_threshold: float | None
+    """In [0, 1]."""
+    logit_bias: Mapping[int, float] | None
+    """Numbers from -100 to 100 that are added to logits, by token id."""
+    allowed_token_ids: Sequence[int] | None
+    """Only these tokens are drawn."""
+    banned_token_ids: Sequence[int] | None
+    """These tokens are never drawn."""
+    bad_words: str | Sequence[str] | None
+    """Texts that no answer holds."""
     seed: int | None
     """Seed of the draws."""
     n: int | None

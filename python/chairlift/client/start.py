@@ -53,6 +53,14 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
             min_p=given.number("min_p"),
             seed=given.integer("seed", 0, 2**64 - 1),
             n=given.count("n"),
+            **{name: given.number(name) for name in _NUMBERS},
+            dry_allowed_length=given.count("dry_allowed_length"),
+            dry_sequence_breakers=given.text_list("dry_sequence_breakers"),
+            dry_penalty_last_n=given.count("dry_penalty_last_n"),
+            logit_bias=given.biases("logit_bias"),
+            allowed_token_ids=given.token_ids("allowed_token_ids"),
+            banned_token_ids=given.token_ids("banned_token_ids"),
+            bad_words=given.texts("bad_words"),
         ),
         stopping=_stopping(given),
         output=pb.Output(
@@ -112,8 +120,16 @@ def _schedule(given: "_Given") -> pb.Schedule:
     )
 
 
+_NUMBERS: Final = (
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "typical_p", "top_n_sigma"),
+    *("dry_multiplier", "dry_base", "xtc_probability", "xtc_threshold"),
+)
 _GROUPS: Final = {
-    "sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "n"),
+    "sampling": (
+        *("temperature", "top_k", "top_p", "min_p", "seed", "n", *_NUMBERS),
+        *("dry_allowed_length", "dry_sequence_breakers", "dry_penalty_last_n"),
+        *("logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words"),
+    ),
     "stopping": STOPPING_NAMES,
     "output": ("token_ids", "logprobs", "timeline", "interval"),
     "schedule": SCHEDULE_NAMES,
@@ -188,6 +204,22 @@ class _Given:
     def token_ids(self, name: str) -> list[int] | None:
         value, path = self._get(name)
         return None if value is None else checks.token_ids(value, path, _MAX_UINT32 + 1)
+
+    def text_list(self, name: str) -> pb.StringList | None:
+        """Return a list that is sent although it may be empty."""
+        if self._options.get(name) is None:
+            return None
+        return pb.StringList(strings=self.texts(name))
+
+    def biases(self, name: str) -> dict[int, float]:
+        value, path = self._get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise checks.bad(path, "numbers by token id", value)
+        ids = checks.token_ids(list(value), path, _MAX_UINT32 + 1)
+        values = (checks.real(v, path, -_INFINITY, _INFINITY, "numbers") for v in value.values())
+        return dict(zip(ids, values, strict=True))
 
     def duration(self, name: str) -> duration_pb2.Duration | None:
         value, path = self._get(name)

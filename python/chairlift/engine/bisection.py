@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from chairlift.engine.model_runner import Sampled, StepInputs
+from chairlift.engine.model_runner import StepInputs
+from chairlift.engine.sampler import Sampled
 from chairlift.errors import EngineDownError
 
 logger = logging.getLogger(__name__)

@@ -35,6 +35,7 @@ class Core:
 
     Attributes:
         scheduler: Owns requests and KV blocks.
+        token_table: What each token contributes to text.
         requests: Ids by slot and row.
         is_down: The scheduler raised, or the model fails for every request.
     """
@@ -59,6 +60,7 @@ class Core:
         """
         host_pool = loaded.host_pool
         vocab_size = loaded.config.spec.vocab_size
+        self.token_table = loaded.tokenizer.token_table(vocab_size)
         self.scheduler = wrap(
             new_scheduler(
                 config,
@@ -67,7 +69,7 @@ class Core:
                 num_blocks=loaded.num_blocks,
                 kv_windows=loaded.config.spec.kv_windows,
                 hash_key=secrets.token_bytes(32),
-                token_table=loaded.tokenizer.token_table(vocab_size),
+                token_table=self.token_table,
                 steps_in_flight=steps_in_flight(config),
                 num_host_blocks=0 if host_pool is None else host_pool.num_blocks,
                 swap_block_time=0 if host_pool is None else host_pool.block_time,
@@ -215,6 +217,11 @@ class RequestTable:
         """Enter the sequences of a new request into free slots."""
         self._id_of_slot[slots] = request_id
         self._started[slots] = False
+
+    def slots(self, request_id: int) -> list[int]:
+        """Return the slots of the sequences of a live request."""
+        slots: list[int] = np.flatnonzero(self._id_of_slot == request_id).tolist()
+        return slots
 
     def assign_rows(self, plan: PlanView) -> None:
         """Follow the assignments of rows in a plan."""

@@ -5,34 +5,32 @@ One thread owns an engine; only `prepare` and the preparer may be called from an
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, Unpack
 
 from chairlift import _core, checks
 from chairlift.config import EngineSettings, engine_config
-from chairlift.engine.events import AnswerBuilder, CoreEvent, SampledLogprobs, to_event
+from chairlift.engine.answer_all import answer_all
+from chairlift.engine.events import CoreEvent, SampledLogprobs, to_event
 from chairlift.engine.loading import Loader, OnProgress, load_model, new_preparer, set_threads
 from chairlift.engine.model_runner import ModelRunner
 from chairlift.engine.prepare import Prepared, PreparedChange
+from chairlift.engine.sampler import NoEnd
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
-from chairlift.errors import EngineDownError, RequestError
+from chairlift.errors import EngineDownError
 from chairlift.types import (
     Accepted,
     Answer,
     Change,
     Event,
-    Failed,
-    Finished,
     Output,
     Prompt,
     Request,
     Sampling,
     Schedule,
     Stopping,
-    Tokens,
     Waiting,
 )
 
@@ -167,8 +165,11 @@ class Engine:
         """
         self._check_open()
         added = self.stepper.core.add(prepared)
+        no_end = NoEnd(prepared.stop_token_ids, prepared.min_tokens)
         for slot in added.slots:
-            self.runner.sampler.set(slot, prepared.sampling)
+            self.runner.sampler.set(
+                slot, prepared.sampling, prepared.prompt, no_end, self.stepper.core.token_table
+            )
         return Accepted(
             added.request_id, len(prepared.prompt), added.queue_position, prepared.sampling.seed
         )
@@ -190,7 +191,12 @@ class Engine:
         """
         if isinstance(change, Change):
             change = self.preparer.prepare_change(change)
-        return self.stepper.core.change(request_id, change)
+        core, stopping = self.stepper.core, change.stopping
+        is_live = core.change(request_id, change)
+        if is_live and stopping is not None:
+            no_end = NoEnd(stopping.stop_token_ids, stopping.min_tokens)
+            self.runner.sampler.set_no_end(core.requests.slots(request_id), no_end)
+        return is_live
 
     def explain(self, request_id: int) -> Waiting | None:
         """Tell why a request waits; None if it has ended or never was."""
@@ -288,7 +294,7 @@ class Engine:
             )
             for prompt in checks.prompts(prompts)
         ]
-        return _answer_all(self, requests)
+        return answer_all(self, requests)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -302,81 +308,3 @@ class Engine:
         )
         output = self._outputs.pop(request_id) if is_last else self._outputs[request_id]
         return to_event(event, output, sampled)
-
-
-def _answer_all(engine: Engine, requests: Iterable[Request]) -> list[Answer]:
-    """Run requests to their ends; add the next ones as the queue has room.
-
-    Returns:
-        The answers of each request, in their order.
-
-    Raises:
-        RequestError: A request is refused or fails; the others are cancelled.
-        RuntimeError: The engine has other work, whose events would be lost.
-    """
-    if engine.has_work:
-        message = "the engine has requests of its own; step it until has_work is False"
-        raise RuntimeError(message)
-    drafts: dict[tuple[int, int], AnswerBuilder] = {}
-    answers: dict[tuple[int, int], Answer] = {}
-    incoming: deque[tuple[int, Request | Prepared]] = deque(enumerate(requests))
-    idle_calls = 0
-    try:
-        while _fill_queue(engine, incoming, drafts):
-            output = engine.advance()
-            for event in engine.events(output):
-                _take(event, drafts, answers)
-            idle_calls = idle_calls + 1 if output.record is None else 0
-            if idle_calls > 1:
-                message = "the scheduler runs nothing although requests wait"
-                raise RuntimeError(message)
-            if idle_calls:
-                # The queue holds all that it can: a batch that is not full now will never be.
-                engine.flush()
-    finally:
-        if drafts and not engine.is_down:
-            for request_id in {request_id for request_id, _ in drafts}:
-                engine.cancel(request_id)
-            while engine.step() or engine.num_in_flight:
-                pass
-    return [answers[place] for place in sorted(answers)]
-
-
-def _fill_queue(
-    engine: Engine,
-    incoming: deque[tuple[int, Request | Prepared]],
-    drafts: dict[tuple[int, int], AnswerBuilder],
-) -> bool:
-    """Add requests while the queue has room; return whether any are live."""
-    room = engine.config.max_queued_requests - engine.load().num_waiting
-    while incoming:
-        place, request = incoming.popleft()
-        prepared = request if isinstance(request, Prepared) else engine.prepare(request)
-        # A request that asks for more answers than there can be is refused, not kept waiting.
-        if room < prepared.num_answers and drafts:
-            incoming.appendleft((place, prepared))
-            break
-        accepted = engine.add(prepared)
-        room -= prepared.num_answers
-        for index in range(prepared.num_answers):
-            drafts[accepted.request_id, index] = AnswerBuilder(place, prepared.output.logprobs)
-    return bool(drafts)
-
-
-def _take(
-    event: Event,
-    drafts: dict[tuple[int, int], AnswerBuilder],
-    answers: dict[tuple[int, int], Answer],
-) -> None:
-    match event:
-        case Tokens():
-            drafts[event.request_id, event.index].add(event)
-        case Finished():
-            draft = drafts.pop((event.request_id, event.index))
-            answers[draft.position, event.index] = draft.finish(event)
-        case Failed():
-            for key in [key for key in drafts if key[0] == event.request_id]:
-                del drafts[key]
-            raise RequestError(
-                event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
-            )

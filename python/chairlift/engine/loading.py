@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -275,7 +275,7 @@ def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Sch
         ),
         eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
         max_answers=scheduler.max_answers,
+        has_sampler_options=loaded.place.accelerator is None,
     )
-    model = loaded.config.generation
-    defaults = Sampling(model.temperature, model.top_k, model.top_p, model.min_p)
+    defaults = Sampling(**asdict(loaded.config.generation))
     return Preparer(config, loaded.tokenizer, limits, defaults)

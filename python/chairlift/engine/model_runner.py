@@ -1,7 +1,4 @@
-"""Runs one plan: tables in, forward pass, one draw per row that samples.
-
-The parameters of the draws are in one table; a step makes one kernel call for all of them.
-"""
+"""Runs one plan: tables in, forward pass, one draw per row that samples."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,13 +9,10 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.engine.staging import InputBuffers
 from chairlift.model.transformer import Transformer
 from chairlift.plan import Int32Array, block_copies, block_swaps
-from chairlift.types import SamplingParameters
-
-_SEED_MODULUS = 1 << 64
-_SEED_SIGN = 1 << 63
 
 
 class StepInputs(NamedTuple):
@@ -70,31 +64,8 @@ class Draws:
     """Which of the request's answers."""
     position: Tensor
     """Of the token that is drawn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """The draws of one step, known when `wait` returns; S sample slots."""
-
-    tokens: Tensor
-    """int32 `[S]`; -1 where the logits were not finite."""
-    logprobs: Tensor
-    """float32 `[S]`: log softmax of the raw logits at the token."""
-    ranks: Tensor
-    """int32 `[S]`: 1 is the likeliest."""
-
-    def wait(self) -> "Sampled":
-        """Return the same once it is known, which on the CPU it is at once."""
-        return self
-
-    @classmethod
-    def empty(cls, num_samples: int) -> "Sampled":
-        """Allocate the arrays of a step; each has its own, because delivery reads them later."""
-        return cls(
-            tokens=torch.empty(num_samples, dtype=torch.int32),
-            logprobs=torch.empty(num_samples, dtype=torch.float32),
-            ranks=torch.empty(num_samples, dtype=torch.int32),
-        )
+    last_tokens: Tensor
+    """The token before it: the last of the row, or a draft."""
 
 
 class Launched(Protocol):
@@ -115,60 +86,6 @@ class RunnerShape(NamedTuple):
     num_slots: int
     steps_in_flight: int = 1
     """Steps that need their inputs at once."""
-
-
-class Sampler:
-    """Sampling parameters of every request by slot, gathered per step for the rows that sample."""
-
-    def __init__(self, num_slots: int) -> None:
-        self._temperature = torch.zeros(num_slots, dtype=torch.float32)
-        self._top_k = torch.zeros(num_slots, dtype=torch.int32)
-        self._top_p = torch.ones(num_slots, dtype=torch.float32)
-        self._min_p = torch.zeros(num_slots, dtype=torch.float32)
-        self.seed = torch.zeros(num_slots, dtype=torch.int64)
-        """`[num_slots]`, the 64 bits of each request's seed."""
-
-    def set(self, slot: int, sampling: SamplingParameters) -> None:
-        """Write a new request's parameters to its slot."""
-        self._temperature[slot] = sampling.temperature
-        self._top_k[slot] = sampling.top_k
-        self._top_p[slot] = sampling.top_p
-        self._min_p[slot] = sampling.min_p
-        self.seed[slot] = signed_seed(sampling.seed)
-
-    def sample(self, logits: Tensor, slots: Tensor, index: Tensor, position: Tensor) -> Sampled:
-        """Draw one token per row.
-
-        Args:
-            logits: float32 `[S, vocab_size]`.
-            slots: int32 `[S]`, the request of each row.
-            index: int32 `[S]`, which of its n answers.
-            position: int32 `[S]`, of the token that is drawn.
-        """
-        sampled = Sampled.empty(len(slots))
-        _core.sample(
-            logits,
-            *(table.index_select(0, slots) for table in self._tables()),  # type: ignore[call-arg]
-            index,
-            position,
-            sampled.tokens,
-            sampled.logprobs,
-            sampled.ranks,
-        )
-        return sampled
-
-    def gather(self, slots: Tensor, *out: Tensor) -> None:
-        """Write temperature, top_k, top_p, min_p and seed of some slots to the front of `out`."""
-        for table, parameter in zip(self._tables(), out, strict=True):
-            torch.index_select(table, 0, slots, out=parameter[: len(slots)])
-
-    def _tables(self) -> tuple[Tensor, ...]:
-        return self._temperature, self._top_k, self._top_p, self._min_p, self.seed
-
-
-def signed_seed(seed: int) -> int:
-    """Return the int64 with the 64 bits of an unsigned seed."""
-    return seed - _SEED_MODULUS if seed >= _SEED_SIGN else seed
 
 
 class ModelRunner:
@@ -337,11 +254,16 @@ class ModelRunner:
             slots=self._row_slot.index_select(0, rows),
             index=torch.index_select(self._row_index, 0, rows, out=index_out),
             position=position.add_(1),
+            last_tokens=inputs.input_ids.index_select(0, sample_rows),
         )
 
     def _sample(self, logits: Tensor, draws: Draws) -> Sampled:
         return self.sampler.sample(
-            logits, slots=draws.slots, index=draws.index, position=draws.position
+            logits,
+            slots=draws.slots,
+            index=draws.index,
+            position=draws.position,
+            last_tokens=draws.last_tokens,
         )
 
     @torch.inference_mode()
@@ -369,7 +291,7 @@ class ModelRunner:
         )
         none = _NO_BLOCKS
         inputs = StepInputs(zero, metadata, zero, copies=none, swap_in=none, swap_out=none)
-        return inputs, Draws(-one, self._probe_slot, zero, one)
+        return inputs, Draws(-one, self._probe_slot, zero, one, zero)
 
     def check_probe(self, sampled: Sampled) -> None:
         """Raise ArithmeticError if the probe's logits were not finite."""

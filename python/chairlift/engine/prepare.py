@@ -5,15 +5,16 @@ others, or raises `RequestError` with the path of the field and what was expecte
 state that changes, so that any thread may call it.
 """
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from chairlift import chats, checks
 from chairlift.config import EngineConfig
+from chairlift.engine.prepare_sampling import SamplingPreparer, unsupported_on_device
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
+from chairlift.sampler_options import SamplingParameters
 from chairlift.types import (
     Change,
     Chat,
@@ -22,7 +23,6 @@ from chairlift.types import (
     Prompt,
     Request,
     Sampling,
-    SamplingParameters,
     Schedule,
     Stopping,
     ToolMode,
@@ -35,9 +35,6 @@ MAX_SALT_BYTES = 128
 MAX_PRIORITY = 10
 
 _MAX_UINT32 = 2**32 - 1
-_MAX_FLOAT32 = 3.4028234e38
-_MIN_FLOAT32 = 1.1754944e-38
-"""The least that float32 holds in full; below it top_p could become 0 in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +131,8 @@ class RequestLimits:
     eos_token_ids: tuple[int, ...]
     max_answers: int
     """Of one request."""
+    has_sampler_options: bool = True
+    """Whether the device's sampler knows `SamplerOptions` and `min_tokens`."""
 
 
 class Preparer:
@@ -154,7 +153,9 @@ class Preparer:
         self._encoder = encoder
         self._limits = limits
         self.text_limits = limits.text
-        self._defaults = defaults
+        self._sampling = SamplingPreparer(
+            defaults, limits.vocab_size, encoder.encode, has_options=limits.has_sampler_options
+        )
 
     def prepare(self, request: Request) -> Prepared:
         """Return the request that the scheduler can take.
@@ -169,7 +170,7 @@ class Preparer:
         stopping = self._stop_conditions(request.stopping, checked.stops, len(prompt))
         return Prepared(
             prompt=prompt,
-            sampling=checked.sampling,
+            sampling=self._sampling.with_bad_words(checked.sampling, request.sampling),
             max_tokens=stopping.max_tokens,
             min_tokens=stopping.min_tokens,
             stop=stopping.stop,
@@ -193,7 +194,7 @@ class Preparer:
 
     def _checked(self, request: Request) -> _Checked:
         cache = request.prefix_cache
-        sampling = self._sampling(request.sampling)
+        sampling = self._sampling.prepare(request.sampling)
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
         stops = self._stops(request.stopping)
         times = self._times(request.schedule)
@@ -243,32 +244,6 @@ class Preparer:
             checks.seconds(queue_timeout_s, f"{path}schedule.queue_timeout"),
             checks.seconds(asked.time_to_first_token_s, f"{path}schedule.time_to_first_token"),
             checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
-        )
-
-    def _sampling(self, asked: Sampling) -> SamplingParameters:
-        """Take each value from the request, else the model's default, else the neutral one."""
-        model = self._defaults
-        temperature = _first(asked.temperature, model.temperature, 1.0)
-        top_k = _first(asked.top_k, model.top_k, 0)
-        top_p = _first(asked.top_p, model.top_p, 1.0)
-        min_p = _first(asked.min_p, model.min_p, 0.0)
-        seed = secrets.randbits(64) if asked.seed is None else asked.seed
-        above_0 = "a number above 0 and at most 1"
-        return SamplingParameters(
-            temperature=checks.real(
-                temperature,
-                "sampling.temperature",
-                0.0,
-                _MAX_FLOAT32,
-                "a finite number, at least 0",
-            ),
-            # Beyond the vocabulary top_k changes nothing, and the kernel's int32 holds the rest.
-            top_k=min(
-                checks.integer(top_k, "sampling.top_k", 0, _MAX_UINT32), self._limits.vocab_size
-            ),
-            top_p=checks.real(top_p, "sampling.top_p", _MIN_FLOAT32, 1.0, above_0),
-            min_p=checks.real(min_p, "sampling.min_p", 0.0, 1.0, "a number from 0 to 1"),
-            seed=checks.integer(seed, "sampling.seed", 0, 2**64 - 1),
         )
 
     def _stops(self, asked: Stopping, path: str = "") -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -345,6 +320,8 @@ class Preparer:
         if min_tokens > max_tokens:
             expected = f"at most the {max_tokens} tokens of the answer"
             raise checks.bad(min_path, expected, min_tokens)
+        if min_tokens > 0 and not self._limits.has_sampler_options:
+            raise unsupported_on_device(min_path)
         include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
         return StopConditions(max_tokens, min_tokens, *stops, include_stop=include_stop)
 

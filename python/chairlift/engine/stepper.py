@@ -25,9 +25,9 @@ from chairlift.engine.model_runner import (
     Launched,
     ModelRunner,
     RunnerShape,
-    Sampled,
     StepInputs,
 )
+from chairlift.engine.sampler import Sampled
 from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
 from chairlift.errors import EngineDownError
 from chairlift.plan import PlanView

@@ -37,6 +37,8 @@ class GenerationDefaults:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    typical_p: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class ModelConfig:
                 top_k=generation.optional_integer("top_k", least=0),
                 top_p=generation.optional_number("top_p", positive=True, most=1.0),
                 min_p=generation.optional_number("min_p", most=1.0),
+                repetition_penalty=generation.optional_number("repetition_penalty", positive=True),
+                typical_p=generation.optional_number("typical_p", positive=True, most=1.0),
             ),
             block_types=_block_types(model, scheme, dtype),
             scheme=scheme,

@@ -5,7 +5,6 @@ duration, a field of a later version. All other checks are the engine's, so that
 server too. No field is ignored in silence.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,6 +17,7 @@ from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.convert_chat import to_chat
+from chairlift.server.convert_sampling import to_sampling
 from chairlift.server.fields import bad, optional, unsupported
 from chairlift.server.status import duration
 from chairlift.v1 import generation_pb2 as pb
@@ -113,7 +113,7 @@ def to_request(
     _refuse_later_fields(start)
     request = types.Request(
         prompt=_prompt(start, limits),
-        sampling=_sampling(start.sampling),
+        sampling=to_sampling(start.sampling),
         stopping=_stopping(start.stopping, "stopping."),
         output=types.Output(
             text=optional(start.output, "text", True),
@@ -151,12 +151,8 @@ def to_change(update: pb.Update) -> types.Change:
 
 def _refuse_later_fields(start: pb.Start) -> None:
     """Raise RequestError for the first field that this version does not implement."""
-    sampling, output = start.sampling, start.output
+    output = start.output
     asked = {
-        "sampling.repetition_penalty": _differs(sampling, "repetition_penalty", 1.0),
-        "sampling.presence_penalty": _differs(sampling, "presence_penalty", 0.0),
-        "sampling.frequency_penalty": _differs(sampling, "frequency_penalty", 0.0),
-        "sampling.logit_bias": bool(sampling.logit_bias),
         "output.logprobs": output.logprobs > 0,
         "output.prompt_logprobs": output.HasField("prompt_logprobs"),
         "output.echo": output.echo,
@@ -166,16 +162,6 @@ def _refuse_later_fields(start: pb.Start) -> None:
     for field, is_asked in asked.items():
         if is_asked:
             raise unsupported(field)
-
-
-def _differs(sampling: pb.Sampling, name: str, off: float) -> bool:
-    """Return whether a penalty is on."""
-    if not sampling.HasField(name):
-        return False
-    value = getattr(sampling, name)
-    if not math.isfinite(value):
-        raise bad(f"sampling.{name}", f"expected a finite number, got {value}")
-    return bool(value != off)
 
 
 def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
@@ -192,17 +178,6 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
     if kind == "chat":
         return to_chat(start.chat)
     raise bad("prompt", "expected text, token_ids or chat, got none of them")
-
-
-def _sampling(sampling: pb.Sampling) -> types.Sampling:
-    return types.Sampling(
-        temperature=optional(sampling, "temperature", None),
-        top_k=optional(sampling, "top_k", None),
-        top_p=optional(sampling, "top_p", None),
-        min_p=optional(sampling, "min_p", None),
-        seed=optional(sampling, "seed", None),
-        n=optional(sampling, "n", 1),
-    )
 
 
 def _stopping(stopping: pb.Stopping, path: str) -> types.Stopping:

@@ -59,6 +59,8 @@ fn try_draw(logits: &[f32], rows: &[Row]) -> Result<Vec<Drawn>, ArgumentError> {
             index: &rows.iter().map(|row| row.index).collect::<Vec<_>>(),
             position: &rows.iter().map(|row| row.position).collect::<Vec<_>>(),
         },
+        None,
+        None,
         Draws {
             tokens: &mut tokens,
             logprobs: &mut logprobs,

@@ -1,14 +1,205 @@
-//! Binding of the sampler.
+//! Bindings of the sampler and of what it keeps of each sequence.
 
 use crate::{
     kernels::numel,
     recording::{Argument, Call, call},
+    text::TokenTable,
 };
+use chairlift_core::text;
 use chairlift_kernels::{
-    ops::sampling::{self, Draws, Parameters},
+    memory::rows::Rows,
+    ops::sampling::{
+        self, Draws, Parameters, Sequences,
+        bans::{Bans, Masks, NoEnd},
+        candidates,
+        dry::{Dry, TokenText},
+        filters::Filters,
+        penalties::Penalties,
+        states::{Options, State, States},
+    },
     tensor::{Borrows, Tensor, TensorMut},
 };
-use pyo3::prelude::*;
+use pyo3::{
+    exceptions::{PyIndexError, PyValueError},
+    prelude::*,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The bytes of the scheduler's table.
+struct Text(Arc<text::TokenTable>);
+
+impl TokenText for Text {
+    fn bytes(&self, id: i32) -> &[u8] {
+        self.0.bytes(id)
+    }
+}
+
+/// What sequences ask for beside temperature, top-k, top-p and min-p, and their tokens, by slot.
+#[pyclass(module = "chairlift._core", frozen)]
+pub(crate) struct SamplerStates {
+    inner: Arc<Mutex<States>>,
+}
+
+impl SamplerStates {
+    fn states(&self) -> MutexGuard<'_, States> {
+        lock(&self.inner)
+    }
+
+    fn check(&self, slot: usize) -> PyResult<()> {
+        let num_slots = self.states().num_slots();
+        if slot < num_slots {
+            return Ok(());
+        }
+        let message = format!("slot: expected one below {num_slots}, got {slot}");
+        Err(PyIndexError::new_err(message))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No value is left half changed under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[pymethods]
+impl SamplerStates {
+    #[new]
+    fn new(num_slots: usize) -> Self {
+        Self {
+            inner: Arc::new(Mutex::new(States::new(num_slots))),
+        }
+    }
+
+    #[pyo3(signature = (slot, prompt, *, allowed_ids = None, banned_ids = vec![], bad_words = vec![],
+        end_ids = vec![], no_end_before = 0, logit_bias = vec![], repetition_penalty = 1.0,
+        presence_penalty = 0.0, frequency_penalty = 0.0, dry_multiplier = 0.0, dry_base = 1.75,
+        dry_allowed_length = 2, dry_last_n = None, dry_breakers = vec![], top_n_sigma = 0.0,
+        typical_p = 1.0, xtc_probability = 0.0, xtc_threshold = 0.1, num_candidates = 0,
+        token_table = None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python method"
+    )]
+    fn set(
+        &self,
+        slot: usize,
+        prompt: Vec<i32>,
+        allowed_ids: Option<Vec<i32>>,
+        banned_ids: Vec<i32>,
+        bad_words: Vec<Vec<i32>>,
+        end_ids: Vec<i32>,
+        no_end_before: usize,
+        logit_bias: Vec<(i32, f32)>,
+        repetition_penalty: f32,
+        presence_penalty: f32,
+        frequency_penalty: f32,
+        dry_multiplier: f32,
+        dry_base: f32,
+        dry_allowed_length: usize,
+        dry_last_n: Option<usize>,
+        dry_breakers: Vec<Vec<u8>>,
+        top_n_sigma: f32,
+        typical_p: f32,
+        xtc_probability: f32,
+        xtc_threshold: f32,
+        num_candidates: usize,
+        token_table: Option<&TokenTable>,
+    ) -> PyResult<()> {
+        self.check(slot)?;
+        let dry = match token_table {
+            _ if dry_multiplier == 0.0 => None,
+            None => {
+                let message = "token_table: expected one, since dry_multiplier is not 0";
+                return Err(PyValueError::new_err(message));
+            }
+            Some(table) => Some(Dry {
+                multiplier: dry_multiplier,
+                base: dry_base,
+                allowed_length: dry_allowed_length,
+                last_n: dry_last_n.unwrap_or(usize::MAX),
+                breakers: dry_breakers,
+                text: Arc::new(Text(Arc::clone(&table.inner))),
+            }),
+        };
+        let options = Options {
+            bans: Bans::new(allowed_ids.as_deref(), banned_ids, bad_words),
+            no_end: NoEnd {
+                end_ids,
+                before: no_end_before,
+            },
+            bias: logit_bias,
+            penalties: Penalties {
+                repetition: repetition_penalty,
+                presence: presence_penalty,
+                frequency: frequency_penalty,
+            },
+            dry,
+            filters: Filters {
+                top_n_sigma,
+                typical_p,
+                xtc_probability,
+                xtc_threshold,
+            },
+            num_candidates,
+        };
+        let state = State::new(options, prompt);
+        self.states().set(slot, Some(state));
+        Ok(())
+    }
+
+    fn set_no_end(&self, slot: usize, end_ids: Vec<i32>, before: usize) -> PyResult<()> {
+        self.check(slot)?;
+        let no_end = NoEnd { end_ids, before };
+        let mut states = self.states();
+        let known = states
+            .get(slot)
+            .map(|mut state| state.set_no_end(no_end.clone()));
+        if known.is_none() && before > 0 {
+            let options = Options {
+                no_end,
+                ..Options::default()
+            };
+            states.set(slot, Some(State::new(options, Vec::new())));
+        }
+        Ok(())
+    }
+
+    fn clear(&self, slot: usize) -> PyResult<()> {
+        self.check(slot)?;
+        self.states().set(slot, None);
+        Ok(())
+    }
+}
+
+/// The likeliest tokens of the draws of a step.
+#[pyclass(module = "chairlift._core", frozen)]
+pub(crate) struct Candidates {
+    pub(crate) inner: candidates::Candidates,
+}
+
+#[pymethods]
+impl Candidates {
+    /// Ids and log probabilities of the first `count` candidates of a draw.
+    fn of(&self, draw: usize, count: usize) -> (Vec<i32>, Vec<f32>) {
+        let stride = self.inner.stride;
+        let start = draw * stride;
+        let range = start..start + count.min(stride);
+        let cut = |range: std::ops::Range<usize>| {
+            let ids = self.inner.ids.get(range.clone()).unwrap_or_default();
+            (
+                ids.to_vec(),
+                self.inner.logprobs.get(range).unwrap_or_default().to_vec(),
+            )
+        };
+        cut(range)
+    }
+}
+
+/// The arguments beyond those that every draw has.
+struct Extras {
+    states: Arc<Mutex<States>>,
+    slots: Tensor,
+    last_tokens: Tensor,
+}
 
 struct Sample {
     logits: Tensor,
@@ -22,6 +213,9 @@ struct Sample {
     tokens: TensorMut,
     logprobs: TensorMut,
     ranks: TensorMut,
+    extras: Option<Extras>,
+    masks: Option<(Tensor, Tensor)>,
+    candidates: Arc<Mutex<Option<candidates::Candidates>>>,
 }
 
 impl Call for Sample {
@@ -30,7 +224,7 @@ impl Call for Sample {
     }
 
     fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![
+        let mut tensors: Vec<Argument<'_>> = vec![
             ("logits", &self.logits),
             ("temperature", &self.temperature),
             ("top_k", &self.top_k),
@@ -42,7 +236,16 @@ impl Call for Sample {
             ("tokens", &*self.tokens),
             ("logprobs", &*self.logprobs),
             ("ranks", &*self.ranks),
-        ]
+        ];
+        if let Some(extras) = &self.extras {
+            tensors.push(("slots", &extras.slots));
+            tensors.push(("last_tokens", &extras.last_tokens));
+        }
+        if let Some((mask, mask_of_draw)) = &self.masks {
+            tensors.push(("mask", mask));
+            tensors.push(("mask_of_draw", mask_of_draw));
+        }
+        tensors
     }
 
     fn run(&self) -> PyResult<()> {
@@ -63,12 +266,35 @@ impl Call for Sample {
             logprobs: borrows.slice_mut("logprobs", &self.logprobs)?,
             ranks: borrows.slice_mut("ranks", &self.ranks)?,
         };
-        Ok(sampling::sample(logits, &parameters, draws)?)
+        let states = self.extras.as_ref().map(|extras| lock(&extras.states));
+        let sequences = match (&self.extras, &states) {
+            (Some(extras), Some(states)) => Some(Sequences {
+                states,
+                slots: borrows.slice("slots", &extras.slots)?,
+                last_tokens: borrows.slice("last_tokens", &extras.last_tokens)?,
+            }),
+            _ => None,
+        };
+        let masks = match &self.masks {
+            Some((mask, mask_of_draw)) => {
+                mask.dims::<2>("mask")?;
+                let bits: Rows<'_, i32> = borrows.rows("mask", mask)?;
+                let of_draw = borrows.slice("mask_of_draw", mask_of_draw)?;
+                Some(Masks { bits, of_draw })
+            }
+            None => None,
+        };
+        let candidates = sampling::sample(logits, &parameters, sequences, masks, draws)?;
+        *lock(&self.candidates) = (candidates.stride > 0).then_some(candidates);
+        Ok(())
     }
 }
 
 /// Draws one token per row.
 #[pyfunction]
+#[pyo3(signature = (logits, temperature, top_k, top_p, min_p, seed, index, position, tokens,
+    logprobs, ranks, *, states = None, slots = None, last_tokens = None, mask = None,
+    mask_of_draw = None))]
 #[expect(
     clippy::too_many_arguments,
     reason = "flat by contract: one crossing per step"
@@ -86,7 +312,21 @@ pub(crate) fn sample(
     tokens: TensorMut,
     logprobs: TensorMut,
     ranks: TensorMut,
-) -> PyResult<()> {
+    states: Option<&SamplerStates>,
+    slots: Option<Tensor>,
+    last_tokens: Option<Tensor>,
+    mask: Option<Tensor>,
+    mask_of_draw: Option<Tensor>,
+) -> PyResult<Option<Candidates>> {
+    let extras = match (states, slots, last_tokens) {
+        (Some(states), Some(slots), Some(last_tokens)) => Some(Extras {
+            states: Arc::clone(&states.inner),
+            slots,
+            last_tokens,
+        }),
+        _ => None,
+    };
+    let candidates = Arc::default();
     let sample = Sample {
         logits,
         temperature,
@@ -99,12 +339,19 @@ pub(crate) fn sample(
         tokens,
         logprobs,
         ranks,
+        extras,
+        masks: mask.zip(mask_of_draw),
+        candidates: Arc::clone(&candidates),
     };
-    call(py, sample)
+    call(py, sample)?;
+    let found = lock(&candidates).take();
+    Ok(found.map(|inner| Candidates { inner }))
 }
 
 /// Registers the functions of this file with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sample, module)?)?;
+    module.add_class::<SamplerStates>()?;
+    module.add_class::<Candidates>()?;
     Ok(())
 }

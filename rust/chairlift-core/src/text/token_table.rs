@@ -57,6 +57,11 @@ impl TokenTable {
         self.kinds.len()
     }
 
+    /// The bytes that an id contributes behind another; none outside the table.
+    pub fn bytes(&self, token: i32) -> &[u8] {
+        self.get(token).map_or(&[], |token| token.piece.bytes())
+    }
+
     pub(super) fn strip_first_space(&self) -> bool {
         self.strip_first_space
     }

@@ -8,8 +8,17 @@
 ///
 /// `seed` belongs to the request, `index` tells its answers apart, `position` is that of the token.
 pub fn uniform(seed: u64, index: u32, position: u32) -> f64 {
+    number(seed, [position, index, 0, 0])
+}
+
+/// Another uniform number in [0, 1), independent of [`uniform`] for the same token.
+pub fn second_uniform(seed: u64, index: u32, position: u32) -> f64 {
+    number(seed, [position, index, 1, 0])
+}
+
+fn number(seed: u64, counter: [u32; 4]) -> f64 {
     let key = [seed as u32, (seed >> 32) as u32];
-    let [low, high, ..] = philox4x32([position, index, 0, 0], key);
+    let [low, high, ..] = philox4x32(counter, key);
     let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
     bits as f64 * 2_f64.powi(-53)
 }

@@ -1,7 +1,21 @@
-//! Draws the next token of each row.
+//! Draws the next token of each row, from logits to a token.
 //!
-//! Tokens are ordered by logit, the largest first, and among equals by id, the lowest first. Every
-//! filter keeps the head of that order:
+//! The order is fixed, and each part has its file:
+//!
+//! ```text
+//! constraint mask -> allowed and banned ids, bad words, min tokens   bans.rs
+//! -> logit bias -> repetition, presence, frequency                   penalties.rs
+//! -> DRY                                                             dry.rs
+//! -> top-n-sigma                                                     filters.rs
+//! -> temperature -> top-k -> typical-p -> top-p -> min-p -> XTC      filters.rs, draw.rs
+//! -> draw                                                            draw.rs
+//! ```
+//!
+//! Log probabilities and ranks are those of the logits before all of this. A row without a mask and without options costs
+//! nothing but its draw.
+//!
+//! Tokens are ordered by logit, the largest first, and among equals by id, the lowest first. These filters keep the head of
+//! that order:
 //!
 //! - `top_k` keeps k tokens,
 //! - `top_p` keeps, of these, the fewest whose share of their probability reaches p (Holtzman et
@@ -9,23 +23,33 @@
 //! - `min_p` keeps those at least p times as likely as the first (Nguyen et al., 2024).
 //!
 //! Probabilities are those after temperature. A draw inverts the cumulative distribution of what is
-//! kept, in order of ids, at a [`uniform`] number that depends on (seed, index, position) alone.
+//! kept, in order of ids, at a [`uniform`](crate::ops::philox::uniform) number that depends on (seed, index, position) alone.
 
+pub mod bans;
+pub mod candidates;
+mod draw;
+pub mod dry;
+pub mod filters;
+pub mod history;
+pub mod penalties;
+pub mod states;
+
+use self::{
+    bans::Masks,
+    candidates::Candidates,
+    draw::{Drawn, Sampler},
+    filters::Filters,
+    states::States,
+};
 use crate::{
     error::{ArgumentError, expect_equal},
-    isa::{
-        Isa,
-        dispatch::{Kernel, dispatch},
-    },
+    isa::dispatch::dispatch,
     memory::{pool, rows::Rows},
-    ops::{
-        philox::uniform,
-        probabilities::{
-            CHUNK, LANES, LAST_OF_ALL, Last, Weights, in_lanes, key, logit_of, total, weigh,
-        },
-    },
 };
-use std::sync::{Mutex, PoisonError};
+use std::{
+    cell::RefCell,
+    sync::{Mutex, PoisonError},
+};
 
 /// How to draw for each row, `[S]` each.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +84,45 @@ pub struct Draws<'a> {
     pub ranks: &'a mut [i32],
 }
 
-/// Draws one token per row of `logits` `[S, vocab_size]`.
+/// The sequences of the draws, for those that ask for more than [`Parameters`] have.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequences<'a> {
+    pub states: &'a States,
+    /// `[S]`
+    pub slots: &'a [i32],
+    /// `[S]`: the token before the one that is drawn: the last, or a draft.
+    pub last_tokens: &'a [i32],
+}
+
+impl Sequences<'_> {
+    /// Tells the histories of all sequences their last tokens and drafts: a draw sees the drafts before it.
+    fn write_last(&self, positions: &[i32]) -> Result<(), ArgumentError> {
+        for (row, &position) in positions.iter().enumerate() {
+            let before = usize::try_from(position)
+                .ok()
+                .and_then(|position| position.checked_sub(1));
+            let Some(before) = before else { continue };
+            let (slot, token) = (self.slots[row] as usize, self.last_tokens[row]);
+            if !self.states.write(slot, before, token) {
+                let expected = "one behind the tokens that are known";
+                return Err(ArgumentError::new("position", expected, position));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells them what was drawn.
+    fn write_drawn(&self, positions: &[i32], draws: &Draws<'_>) {
+        for (row, &position) in positions.iter().enumerate() {
+            if draws.tokens[row] != NOT_FINITE {
+                let (slot, token) = (self.slots[row] as usize, draws.tokens[row]);
+                self.states.write(slot, position as usize, token);
+            }
+        }
+    }
+}
+
+/// Draws one token per row of `logits` `[S, vocab_size]`; returns the candidates that the sequences ask for.
 ///
 /// # Errors
 /// If the arguments do not fit each other, or a parameter is out of range.
@@ -70,8 +132,10 @@ pub struct Draws<'a> {
 pub fn sample(
     logits: Rows<'_, f32>,
     parameters: &Parameters<'_>,
+    sequences: Option<Sequences<'_>>,
+    masks: Option<Masks<'_>>,
     draws: Draws<'_>,
-) -> Result<(), ArgumentError> {
+) -> Result<Candidates, ArgumentError> {
     let rows = logits.len();
     check(parameters, rows)?;
     expect_equal("tokens", "one per row:", rows, draws.tokens.len())?;
@@ -81,24 +145,89 @@ pub fn sample(
         let got = logits.width();
         return Err(ArgumentError::new("logits", "1 to 2^31 - 1 columns", got));
     }
-    let results = Mutex::new(draws);
+    if let Some(masks) = &masks {
+        masks.check(rows, logits.width())?;
+    }
+    let mut stride = 0;
+    if let Some(sequences) = &sequences {
+        expect_equal("slots", "one per row:", rows, sequences.slots.len())?;
+        expect_equal(
+            "last_tokens",
+            "one per row:",
+            rows,
+            sequences.last_tokens.len(),
+        )?;
+        sequences.write_last(parameters.position)?;
+        let wanted = |&slot: &i32| {
+            let state = sequences.states.get(slot as usize);
+            state.map_or(0, |state| state.options.num_candidates)
+        };
+        stride = sequences.slots.iter().map(wanted).max().unwrap_or(0);
+    }
+    let results = Mutex::new((draws, Candidates::new(rows, stride.min(logits.width()))));
     pool::split(rows, 1, |range| {
         for row in range {
-            let drawn = dispatch(Sampler {
-                logits: logits.row(row),
-                parameters,
-                row,
-            });
+            let drawn = draw_row(logits.row(row), row, parameters, sequences, masks);
             // Held for a few stores, hundreds of microseconds apart.
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            let (draws, candidates) = &mut *results;
             let token = drawn.as_ref().map(|drawn| drawn.token as i32);
             let drawn = drawn.unwrap_or_default();
-            results.tokens[row] = token.unwrap_or(NOT_FINITE);
-            results.logprobs[row] = drawn.logprob;
-            results.ranks[row] = drawn.rank as i32;
+            draws.tokens[row] = token.unwrap_or(NOT_FINITE);
+            draws.logprobs[row] = drawn.logprob;
+            draws.ranks[row] = drawn.rank as i32;
+            candidates.put(row, &drawn.candidates);
         }
     });
-    Ok(())
+    let (draws, candidates) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(sequences) = &sequences {
+        sequences.write_drawn(parameters.position, &draws);
+    }
+    Ok(candidates)
+}
+
+thread_local! {
+    /// Logits that masks and options change; the raw ones are needed afterwards.
+    static CHANGED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+fn draw_row(
+    raw: &[f32],
+    row: usize,
+    parameters: &Parameters<'_>,
+    sequences: Option<Sequences<'_>>,
+    masks: Option<Masks<'_>>,
+) -> Option<Drawn> {
+    let mask = masks.and_then(|masks| masks.of(row));
+    let state = sequences.and_then(|all| all.states.get(all.slots[row] as usize));
+    let filters = state
+        .as_ref()
+        .map_or_else(Filters::default, |state| state.options.filters);
+    let num_candidates = state
+        .as_ref()
+        .map_or(0, |state| state.options.num_candidates);
+    let position = parameters.position[row] as usize;
+    let is_changed = mask.is_some() || state.as_ref().is_some_and(|state| state.changes(position));
+    CHANGED.with_borrow_mut(|changed| {
+        if is_changed {
+            changed.clear();
+            changed.extend_from_slice(raw);
+            if let Some(mask) = mask {
+                bans::mask(changed, mask);
+            }
+            if let Some(mut state) = state {
+                state.apply(changed, position);
+            }
+        }
+        dispatch(Sampler {
+            raw,
+            changed: is_changed.then_some(changed.as_mut_slice()),
+            parameters,
+            row,
+            filters,
+            num_candidates,
+        })
+    })
 }
 
 fn check(parameters: &Parameters<'_>, rows: usize) -> Result<(), ArgumentError> {
@@ -143,216 +272,4 @@ fn check(parameters: &Parameters<'_>, rows: usize) -> Result<(), ArgumentError> 
         }
     }
     Ok(())
-}
-
-#[derive(Debug, Default)]
-struct Drawn {
-    token: usize,
-    logprob: f32,
-    rank: usize,
-}
-
-struct Sampler<'a> {
-    logits: &'a [f32],
-    parameters: &'a Parameters<'a>,
-    row: usize,
-}
-
-impl Kernel for Sampler<'_> {
-    type Output = Option<Drawn>;
-
-    #[inline(always)]
-    fn run<I: Isa>(self) -> Option<Drawn> {
-        let logits = self.logits;
-        let largest = largest(logits)?;
-        let temperature = self.parameters.temperature[self.row];
-        let token = if temperature > 0.0 {
-            self.draw::<I>(largest, temperature)
-        } else {
-            first(logits, largest)
-        };
-        let chosen = logits[token];
-        let better = if chosen < largest {
-            num_above(logits, chosen)
-        } else {
-            0
-        };
-        Some(Drawn {
-            token,
-            logprob: (f64::from(chosen - largest) - total::<I>(logits, largest).ln()) as f32,
-            rank: 1 + better,
-        })
-    }
-}
-
-/// Where a logit is first.
-#[inline(always)]
-fn first(logits: &[f32], wanted: f32) -> usize {
-    // A search may end anywhere, which is no vector code; whether a chunk has it is.
-    for (chunk, numbers) in logits.chunks(CHUNK).enumerate() {
-        let mut is_here = false;
-        for &logit in numbers {
-            is_here |= logit == wanted;
-        }
-        if is_here {
-            let place = numbers.iter().position(|&logit| logit == wanted);
-            return chunk * CHUNK + place.unwrap_or_default();
-        }
-    }
-    0
-}
-
-#[inline(always)]
-fn num_above(logits: &[f32], bound: f32) -> usize {
-    let mut count = 0;
-    for &logit in logits {
-        count += u32::from(logit > bound);
-    }
-    count as usize
-}
-
-/// The largest logit, or None if a logit is NaN or +inf or all are -inf.
-#[inline(always)]
-fn largest(logits: &[f32]) -> Option<f32> {
-    // A maximum per lane: one alone would be a chain of comparisons, each of which waits for the last.
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let mut is_sound = true;
-    for logits in in_lanes(logits) {
-        for lane in 0..LANES {
-            is_sound &= logits[lane] < f32::INFINITY;
-            lanes[lane] = if logits[lane] > lanes[lane] {
-                logits[lane]
-            } else {
-                lanes[lane]
-            };
-        }
-    }
-    let largest = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    (is_sound && largest > f32::NEG_INFINITY).then_some(largest)
-}
-
-impl Sampler<'_> {
-    #[inline(always)]
-    fn draw<I: Isa>(&self, largest: f32, temperature: f32) -> usize {
-        let Parameters {
-            top_k,
-            top_p,
-            min_p,
-            seed,
-            index,
-            position,
-            ..
-        } = *self.parameters;
-        let mut weights = Weights {
-            largest,
-            temperature,
-            floor: 0.0,
-            last: LAST_OF_ALL,
-        };
-        weights.last = self.last_kept::<I>(&weights, top_k[self.row] as usize, top_p[self.row]);
-        weights.floor = min_p[self.row];
-        let sums = weights.sums::<I>(self.logits);
-        let total: f64 = sums.iter().sum();
-        let seed = seed[self.row] as u64;
-        let mut target = total * uniform(seed, index[self.row] as u32, position[self.row] as u32);
-        let mut drawn = 0;
-        for (chunk, sum) in sums.iter().enumerate() {
-            if *sum == 0.0 {
-                continue;
-            }
-            let start = chunk * CHUNK;
-            let end = self.logits.len().min(start + CHUNK);
-            if target < *sum || !sums[chunk + 1..].iter().any(|&sum| sum > 0.0) {
-                for id in start..end {
-                    let weight = f64::from(weights.weight::<I>(self.logits[id], id));
-                    if weight > 0.0 {
-                        // Rounding may leave the target above the sum: then it is the last kept.
-                        drawn = id;
-                        if target < weight {
-                            break;
-                        }
-                        target -= weight;
-                    }
-                }
-                break;
-            }
-            target -= sum;
-        }
-        drawn
-    }
-
-    /// The last token that `top_k` and `top_p` keep.
-    #[inline(always)]
-    fn last_kept<I: Isa>(&self, weights: &Weights, top_k: usize, top_p: f32) -> Last {
-        let has_top_k = 0 < top_k && top_k < self.logits.len();
-        if !has_top_k && top_p >= 1.0 {
-            return LAST_OF_ALL;
-        }
-        let mut candidates: Vec<u64>;
-        let mut total: f64;
-        if has_top_k {
-            candidates = self.at_least(self.below_top_k(top_k));
-            let (_, &mut last, _) = candidates.select_nth_unstable(top_k - 1);
-            if top_p >= 1.0 {
-                return (logit_of(last), last as u32 as usize);
-            }
-            candidates.truncate(top_k);
-            candidates.sort_unstable();
-            total = 0.0;
-            for &key in &candidates {
-                total += weigh::<I>(weights, key);
-            }
-        } else {
-            total = weights.sums::<I>(self.logits).iter().sum();
-            // All tokens less likely than this have together less than half of what top_p drops.
-            let rare = 0.5 * (1.0 - f64::from(top_p)) * total / self.logits.len() as f64;
-            let margin = (rare.ln() * f64::from(weights.temperature)) as f32;
-            candidates = self.at_least(weights.largest + margin);
-            candidates.sort_unstable();
-        }
-        let enough = f64::from(top_p) * total;
-        let mut sum = 0.0;
-        for &key in &candidates {
-            sum += weigh::<I>(weights, key);
-            if sum >= enough {
-                return (logit_of(key), key as u32 as usize);
-            }
-        }
-        candidates
-            .last()
-            .map_or(LAST_OF_ALL, |&key| (logit_of(key), key as u32 as usize))
-    }
-
-    /// Keys of the tokens with at least this logit.
-    #[inline(always)]
-    fn at_least(&self, bound: f32) -> Vec<u64> {
-        let mut keys = Vec::new();
-        for (id, &logit) in self.logits.iter().enumerate() {
-            if logit >= bound {
-                keys.push(key(logit, id));
-            }
-        }
-        keys
-    }
-
-    /// A logit that at least `top_k` tokens reach, and not many more.
-    ///
-    /// It is the k-th largest of the maxima of disjoint runs of tokens.
-    #[inline(always)]
-    fn below_top_k(&self, top_k: usize) -> f32 {
-        const RUN: usize = 32;
-        let mut maxima = Vec::with_capacity(self.logits.len() / RUN + 1);
-        for run in self.logits.chunks(RUN) {
-            let mut most = f32::NEG_INFINITY;
-            for &logit in run {
-                most = if logit > most { logit } else { most };
-            }
-            maxima.push(key(most, 0));
-        }
-        if top_k > maxima.len() {
-            return f32::NEG_INFINITY;
-        }
-        let (_, &mut bound, _) = maxima.select_nth_unstable(top_k - 1);
-        logit_of(bound)
-    }
 }

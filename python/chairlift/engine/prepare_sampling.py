@@ -1,0 +1,212 @@
+"""The part of a request that says how its tokens are drawn: checked, and with every default."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final, Protocol, TypeVar
+
+from chairlift import checks
+from chairlift.errors import Reason, RequestError
+from chairlift.sampler_options import SamplerOptions, SamplingParameters
+from chairlift.types import Sampling
+
+MAX_LOGIT_BIASES: Final = 1024
+MAX_BIAS: Final = 100.0
+MAX_BANNED_IDS: Final = 1024
+MAX_BAD_WORDS: Final = 64
+MAX_BAD_WORD_BYTES: Final = 128
+MAX_BREAKERS: Final = 16
+MAX_BREAKER_BYTES: Final = 32
+MAX_CANDIDATES: Final = 20
+
+_MAX_UINT32 = 2**32 - 1
+_MAX_FLOAT32 = 3.4028234e38
+_MIN_FLOAT32 = 1.1754944e-38
+"""The least that float32 holds in full; below it top_p could become 0 in the table."""
+
+_BREAKERS: Final = ("\n", ":", '"', "*")
+"""Those of llama.cpp."""
+
+_T = TypeVar("_T")
+
+
+class Encode(Protocol):
+    """A tokenizer's function from text to ids."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text."""
+
+
+class SamplingPreparer:
+    """Checks `Sampling` and fills its defaults: the model's, else the neutral ones."""
+
+    def __init__(
+        self, defaults: Sampling, vocab_size: int, encode: Encode, *, has_options: bool = True
+    ) -> None:
+        """Keep what every request is checked against.
+
+        Args:
+            defaults: Of the model's `generation_config.json`.
+            vocab_size: Width of the logits.
+            encode: Of the model's tokenizer.
+            has_options: Whether the device's sampler knows `SamplerOptions`; without, each that is
+                on is refused, and the model's defaults for them are off.
+        """
+        common = ("temperature", "top_k", "top_p", "min_p")
+        kept = {name: getattr(defaults, name) for name in common}
+        self._defaults = defaults if has_options else Sampling(**kept)
+        self._vocab_size = vocab_size
+        self._encode = encode
+        self._has_options = has_options
+
+    def prepare(self, asked: Sampling) -> SamplingParameters:
+        """Take each value from the request, else the model's default, else the neutral one.
+
+        Bad words are checked and left out: see `with_bad_words`.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        top_k = checks.integer(self._value(asked, "top_k", 0), "sampling.top_k", 0, _MAX_UINT32)
+        seed = secrets.randbits(64) if asked.seed is None else asked.seed
+        options = self._options(asked)
+        if not self._has_options:
+            refuse_options(options, asked)
+        return SamplingParameters(
+            temperature=self._real(
+                asked, "temperature", 1.0, 0.0, _MAX_FLOAT32, "a finite number, at least 0"
+            ),
+            # Beyond the vocabulary top_k changes nothing, and the kernel's int32 holds the rest.
+            top_k=min(top_k, self._vocab_size),
+            top_p=self._share(asked, "top_p"),
+            min_p=self._real(asked, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"),
+            seed=checks.integer(seed, "sampling.seed", 0, 2**64 - 1),
+            options=options,
+        )
+
+    def _options(self, asked: Sampling) -> SamplerOptions:
+        _words(asked)
+        penalty = "a number from 0.01 to 100; 1 is off"
+        two = "a number from -2 to 2"
+        allowed, banned = self._allowed(asked), self._banned(asked)
+        if allowed is not None and set(allowed) <= set(banned):
+            field = "sampling.allowed_token_ids"
+            message = f"{field}: expected an id that banned_token_ids does not have, got none"
+            raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+        multiplier = self._real(asked, "dry_multiplier", 0.0, 0.0, 100.0, "a number from 0 to 100")
+        return SamplerOptions(
+            allowed_token_ids=allowed,
+            banned_token_ids=banned,
+            logit_bias=self._biases(asked.logit_bias),
+            repetition_penalty=self._real(asked, "repetition_penalty", 1.0, 0.01, 100.0, penalty),
+            presence_penalty=self._real(asked, "presence_penalty", 0.0, -2.0, 2.0, two),
+            frequency_penalty=self._real(asked, "frequency_penalty", 0.0, -2.0, 2.0, two),
+            dry_multiplier=multiplier,
+            **self._dry(asked, is_on=multiplier > 0),
+            top_n_sigma=self._real(asked, "top_n_sigma", 0.0, 0.0, 100.0, "a number from 0 to 100"),
+            typical_p=self._share(asked, "typical_p"),
+            **self._xtc(asked),
+        )
+
+    def _dry(self, asked: Sampling, *, is_on: bool) -> dict[str, Any]:
+        """Check what DRY has beside its multiplier; it counts only where DRY is on."""
+        field = "sampling.dry_sequence_breakers"
+        breakers = _BREAKERS if asked.dry_sequence_breakers is None else asked.dry_sequence_breakers
+        texts = checks.strings(breakers, field, most=MAX_BREAKERS, most_bytes=MAX_BREAKER_BYTES)
+        last_n = asked.dry_penalty_last_n
+        if last_n is not None:
+            last_n = checks.integer(last_n, "sampling.dry_penalty_last_n", 1, _MAX_UINT32)
+        length = self._value(asked, "dry_allowed_length", 2)
+        options = {
+            "dry_base": self._real(asked, "dry_base", 1.75, 1.0, 100.0, "a number from 1 to 100"),
+            "dry_allowed_length": checks.integer(
+                length, "sampling.dry_allowed_length", 1, _MAX_UINT32
+            ),
+            "dry_penalty_last_n": last_n,
+            "dry_sequence_breakers": tuple(text.encode() for text in texts),
+        }
+        return options if is_on else {}
+
+    def _xtc(self, asked: Sampling) -> dict[str, Any]:
+        to_1 = "a number from 0 to 1"
+        probability = self._real(asked, "xtc_probability", 0.0, 0.0, 1.0, to_1)
+        threshold = self._real(asked, "xtc_threshold", 0.1, 0.0, 1.0, to_1)
+        # Two tokens cannot have more than half each, as llama.cpp says.
+        is_on = probability > 0 and threshold <= 0.5
+        return {"xtc_probability": probability, "xtc_threshold": threshold} if is_on else {}
+
+    def _allowed(self, asked: Sampling) -> tuple[int, ...] | None:
+        field = "sampling.allowed_token_ids"
+        ids = checks.token_ids(asked.allowed_token_ids, field, self._vocab_size)
+        checks.at_most(ids, field, self._vocab_size)
+        return tuple(ids) or None
+
+    def _banned(self, asked: Sampling) -> tuple[int, ...]:
+        field = "sampling.banned_token_ids"
+        ids = checks.token_ids(asked.banned_token_ids, field, self._vocab_size)
+        checks.at_most(ids, field, MAX_BANNED_IDS)
+        return tuple(ids)
+
+    def with_bad_words(self, sampling: SamplingParameters, asked: Sampling) -> SamplingParameters:
+        """Encode the bad words, which takes longer than all the rest.
+
+        Each is encoded with and without a space before it: it may begin a text or stand in one.
+        """
+        words = _words(asked)
+        if not words:
+            return sampling
+        forms = [form for word in words for form in (word, " " + word.lstrip())]
+        encoded = (tuple(self._encode(form, False)) for form in forms)
+        sequences = tuple(dict.fromkeys(ids for ids in encoded if ids))
+        return replace(sampling, options=replace(sampling.options, bad_words=sequences))
+
+    def _biases(self, biases: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+        field = "sampling.logit_bias"
+        if not isinstance(biases, Mapping):
+            raise checks.bad(field, "numbers by token id", biases)
+        checks.at_most(biases, field, MAX_LOGIT_BIASES)
+        ids = checks.token_ids(list(biases), field, self._vocab_size)
+        expected = f"numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}"
+        values = [
+            checks.real(bias, field, -MAX_BIAS, MAX_BIAS, expected) for bias in biases.values()
+        ]
+        return tuple(zip(ids, values, strict=True))
+
+    def _share(self, asked: Sampling, name: str) -> float:
+        return self._real(asked, name, 1.0, _MIN_FLOAT32, 1.0, "a number above 0 and at most 1")
+
+    def _real(
+        self, asked: Sampling, name: str, off: float, low: float, high: float, expected: str
+    ) -> float:
+        value = self._value(asked, name, off)
+        return checks.real(value, f"sampling.{name}", low, high, expected)
+
+    def _value(self, asked: Sampling, name: str, off: _T) -> _T:
+        values = (getattr(asked, name), getattr(self._defaults, name), off)
+        return next(value for value in values if value is not None)
+
+
+def _words(asked: Sampling) -> tuple[str, ...]:
+    return checks.strings(
+        asked.bad_words, "sampling.bad_words", most=MAX_BAD_WORDS, most_bytes=MAX_BAD_WORD_BYTES
+    )
+
+
+def refuse_options(options: SamplerOptions, asked: Sampling) -> None:
+    """Refuse the first option that is on, by name.
+
+    Raises:
+        RequestError: `UNSUPPORTED`.
+    """
+    off, on = asdict(SamplerOptions()), asdict(options)
+    on["bad_words"] = tuple(asked.bad_words)
+    for name, value in on.items():
+        if value != off[name]:
+            path = f"sampling.{name}"
+            raise unsupported_on_device(path)
+
+
+def unsupported_on_device(field: str) -> RequestError:
+    """Return the error for a field that the sampler of a GPU does not know."""
+    message = f"{field}: not supported on a GPU by this version"
+    return RequestError(Reason.UNSUPPORTED, message, field=field)

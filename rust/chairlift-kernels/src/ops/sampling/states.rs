@@ -1,0 +1,135 @@
+//! What is kept from draw to draw: of each sequence its options, and its tokens where these need them.
+
+use super::{
+    bans::{Bans, NoEnd},
+    dry::{Breaks, Dry},
+    filters::{Filters, top_n_sigma},
+    history::History,
+    penalties::{Penalties, bias},
+};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a request asks for beside temperature, top-k, top-p and min-p.
+#[derive(Debug, Default)]
+pub struct Options {
+    pub bans: Bans,
+    pub no_end: NoEnd,
+    pub bias: Vec<(i32, f32)>,
+    pub penalties: Penalties,
+    pub dry: Option<Dry>,
+    pub filters: Filters,
+    /// The likeliest tokens that are reported with each draw.
+    pub num_candidates: usize,
+}
+
+impl Options {
+    fn need_history(&self) -> bool {
+        self.bans.need_history() || !self.penalties.are_off() || self.dry.is_some()
+    }
+}
+
+/// The state of one sequence.
+#[derive(Debug)]
+pub struct State {
+    pub(super) options: Options,
+    history: Option<History>,
+    breaks: Breaks,
+}
+
+impl State {
+    /// The state of a sequence before its first draw.
+    pub fn new(options: Options, prompt: Vec<i32>) -> Self {
+        let history = options.need_history().then(|| History::new(prompt));
+        Self {
+            options,
+            history,
+            breaks: Breaks::default(),
+        }
+    }
+
+    /// Replaces the ends that are banned before a position.
+    pub fn set_no_end(&mut self, no_end: NoEnd) {
+        self.options.no_end = no_end;
+    }
+
+    /// Whether the options change the logits, or the filters, of the token at a position.
+    pub(super) fn changes(&self, position: usize) -> bool {
+        let options = &self.options;
+        self.history.is_some()
+            || position < options.no_end.before
+            || !options.bans.are_empty()
+            || !options.bias.is_empty()
+            || options.filters.top_n_sigma > 0.0
+            || options.filters.narrow()
+    }
+
+    /// Changes the logits of the token at a position as the options say, up to top-n-sigma.
+    pub(super) fn apply(&mut self, logits: &mut [f32], position: usize) {
+        let Options {
+            bans,
+            no_end,
+            bias: biases,
+            penalties,
+            dry,
+            filters,
+            ..
+        } = &self.options;
+        let tokens = self
+            .history
+            .as_ref()
+            .map(|history| history.before(position));
+        bans.apply(logits, tokens.unwrap_or_default());
+        no_end.apply(logits, position);
+        bias(logits, biases);
+        if let Some(history) = &mut self.history {
+            if !penalties.are_off() {
+                penalties.apply(logits, history.counts(position));
+            }
+            if let Some(dry) = dry {
+                self.breaks.forget(history.take_first_changed());
+                dry.apply(logits, history.before(position), &mut self.breaks);
+            }
+        }
+        if filters.top_n_sigma > 0.0 {
+            top_n_sigma(logits, filters.top_n_sigma);
+        }
+    }
+}
+
+/// The states of all sequences, by slot; most have none.
+#[derive(Debug)]
+pub struct States(Vec<Option<Box<Mutex<State>>>>);
+
+impl States {
+    /// So many slots without a state.
+    pub fn new(num_slots: usize) -> Self {
+        Self((0..num_slots).map(|_| None).collect())
+    }
+
+    pub fn num_slots(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Gives a slot a state, or takes it away.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn set(&mut self, slot: usize, state: Option<State>) {
+        self.0[slot] = state.map(|state| Box::new(Mutex::new(state)));
+    }
+
+    /// The state of a slot, if it has one.
+    pub fn get(&self, slot: usize) -> Option<MutexGuard<'_, State>> {
+        let state = self.0.get(slot)?.as_ref()?;
+        Some(state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Writes the token of a position of a sequence that needs its tokens; false if the token before it is not known.
+    pub(super) fn write(&self, slot: usize, position: usize, token: i32) -> bool {
+        let Some(mut state) = self.get(slot) else {
+            return true;
+        };
+        let history = state.history.as_mut();
+        history.is_none_or(|history| history.write(position, token))
+    }
+}
