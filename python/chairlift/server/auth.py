@@ -75,6 +75,18 @@ class Authenticator:
             RequestError: The token was withdrawn meanwhile, or the name is malformed.
         """
         metadata = tuple(context.invocation_metadata() or ())
+        return self.tenant_of(metadata, context.auth_context() or {})
+
+    def tenant_of(
+        self, metadata: Metadata, auth_context: Mapping[str, Sequence[bytes]]
+    ) -> str:
+        """Return the tenant of a call of any protocol, as `tenant` does.
+
+        Args:
+            metadata: Of the call, or the headers of an HTTP request; names are in lower case.
+            auth_context: The names in the client's verified certificate, by gRPC's properties.
+        """
+        metadata = tuple(metadata)
         tenant = self.check(metadata)
         named = _values(metadata, TENANT_KEY) if self._trust_metadata else []
         if named:
@@ -84,7 +96,7 @@ class Authenticator:
                 raise RequestError(Reason.BAD_PARAMETER, message, field=TENANT_KEY)
             return name
         if tenant is None:
-            tenant = certificate_tenant(context.auth_context() or {}) or ANONYMOUS
+            tenant = certificate_tenant(auth_context) or ANONYMOUS
         return tenant
 
 

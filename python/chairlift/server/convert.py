@@ -91,7 +91,6 @@ def to_request(
     served: Sequence[str],
     tenant: str,
     limits: TextLimits,
-    remaining_s: float | None,
 ) -> tuple[types.Request, OutputOptions]:
     """Convert a request.
 
@@ -100,7 +99,6 @@ def to_request(
         served: Names of the served model.
         tenant: Owner of the request.
         limits: A prompt of too many token ids is refused before it is converted.
-        remaining_s: Seconds until the call's deadline: a first token after it reaches no client.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
@@ -120,7 +118,7 @@ def to_request(
             logprobs=start.output.HasField("logprobs"),
             skip_special_tokens=optional(start.output, "skip_special_tokens", True),
         ),
-        schedule=_before(remaining_s, _schedule(start.schedule)),
+        schedule=_schedule(start.schedule),
         prefix_cache=types.PrefixCache(
             read=optional(start.prefix_cache, "read", True),
             write=optional(start.prefix_cache, "write", True),
@@ -214,8 +212,14 @@ def _delivery(output: pb.Output) -> OutputOptions:
     )
 
 
-def _before(remaining_s: float | None, schedule: types.Schedule) -> types.Schedule:
-    """Return a schedule whose first token comes before the call's deadline."""
+def before_deadline(remaining_s: float | None, schedule: types.Schedule) -> types.Schedule:
+    """Return a schedule whose first token comes before the call's deadline.
+
+    Args:
+        remaining_s: Seconds until the deadline: a first token after it reaches no client. None is
+            no deadline.
+        schedule: Of the request.
+    """
     if remaining_s is None:
         return schedule
     within_s, asked_s = max(remaining_s, _SHORTEST_S), schedule.time_to_first_token_s

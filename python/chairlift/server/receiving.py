@@ -39,6 +39,10 @@ PAUSE: Final = 3.0
 of the event loop. A message of few long fields takes a millisecond and delays others by three."""
 
 
+class MessageTimeoutError(RequestError):
+    """The client has not sent its message in time."""
+
+
 def _never() -> bool:
     return False
 
@@ -245,6 +249,7 @@ class Messages:
             message = "this call waited longest for a message and was evicted for others"
         else:
             message = f"the call's message was not complete within {within_s:g} s"
+            return MessageTimeoutError(Reason.QUOTA_EXCEEDED, message, retry_after_s=1.0)
         return RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=1.0)
 
     def evict(self) -> None:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 
 from chairlift import types
@@ -86,8 +86,34 @@ class Requests:
             served=self._server.model_names,
             tenant=self._tenant,
             limits=engine.engine.text_limits,
-            remaining_s=self._time_remaining(),
         )
+        label, traceparent = start.request_id, start.traceparent
+        await self.submit(request, output, label, arrived_at=arrived_at, traceparent=traceparent)
+
+    async def submit(
+        self,
+        request: types.Request,
+        output: convert.OutputOptions,
+        label: str = "",
+        *,
+        arrived_at: float,
+        traceparent: str = "",
+    ) -> LiveRequest:
+        """Submit a request that is converted; every protocol's requests come this way.
+
+        Args:
+            request: Of the tenant of this call.
+            output: The part of its output that the server itself implements.
+            label: The client's, which no live request of this call has; empty is the handle.
+            arrived_at: Monotonic seconds.
+            traceparent: Of the caller's trace, for the log.
+
+        Raises:
+            RequestError: As `start`.
+        """
+        engine = self._server.gate.admit()
+        schedule = convert.before_deadline(self._time_remaining(), request.schedule)
+        request = replace(request, schedule=schedule)
         with ExitStack() as undo:
             lease = self._server.quotas.acquire(self._tenant, self._connection)
             undo.callback(lease.release)
@@ -98,15 +124,16 @@ class Requests:
             )
             undo.callback(slot.end, started=False)
             live = LiveRequest(
-                prepared, self, start.request_id, self._tenant, output, lease, slot, arrived_at
+                prepared, self, label, self._tenant, output, lease, slot, arrived_at
             )
             engine.submit(live)
             undo.pop_all()
         self._by_label[live.label] = live
         self._server.live.add(live)
-        if _TRACEPARENT.fullmatch(start.traceparent):
-            trace = fields(handle=live.name, traceparent=start.traceparent)
+        if _TRACEPARENT.fullmatch(traceparent):
+            trace = fields(handle=live.name, traceparent=traceparent)
             _log.info("request has a trace", extra=trace)
+        return live
 
     def cancel(self, request_id: str) -> None:
         """End a request early; no effect on one that is not live."""
