@@ -35,6 +35,9 @@ SERVER_HELP = {
     "max_queued_tokens": "Most waiting prompt tokens of all tenants; default: no limit.",
     "tenant_rate": "Most requests per second of one tenant; default: no limit.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
+    "http_listen": "HOST:PORT of the OpenAI API over HTTP (chairlift[http]); default: none.",
+    "http_allowed_host": "More names in the Host header of HTTP requests to loopback, as a proxy "
+    "sends them.",
     "drain_grace_s": "After SIGTERM: how long running requests may continue.",
     "load_timeout_s": "If no weights arrive for this long at the start, the process exits with 70.",
     "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",
@@ -95,7 +98,7 @@ def serve(
     server_settings: dict[str, Any],
     settings: dict[str, Any],
 ) -> None:
-    """Serve a model over gRPC until SIGTERM or Ctrl-C.
+    """Serve a model over gRPC, and over HTTP if asked to, until SIGTERM or Ctrl-C.
 
     Every option is also an environment variable (--max-num-seqs is CHAIRLIFT_MAX_NUM_SEQS) and a
     line of the TOML file (max-num-seqs = 4). A flag goes before a variable, a variable before the
@@ -132,9 +135,14 @@ def serve(
         parent.serving()
         typer.echo(f"serving on {address} after {startup.ready()}")
 
+    def on_http(url: str) -> None:
+        typer.echo(f"OpenAI API on {url}/v1")
+
     # The guard outlives the event loop: a thread that never ends must not keep the process alive.
     guard = _core.ProcessGuard(FAULT_EXIT)
-    serving = run_server(engine, server, on_ready, on_progress=startup.progress, guard=guard)
+    serving = run_server(
+        engine, server, on_ready, on_http=on_http, on_progress=startup.progress, guard=guard
+    )
     try:
         code = asyncio.run(serving)
     except ChairliftError:

@@ -54,6 +54,11 @@ class Decoding:
         """Return whether a token is one raw byte, given its form after the replacements."""
         return self.byte_fallback and _BYTE_TOKEN.fullmatch(form) is not None
 
+    def token_bytes(self, string: str) -> bytes:
+        """What a token contributes amid a text, given its string in the vocabulary."""
+        (form,) = _replace([string], self.replacements)
+        return self.bytes_of(form)
+
     def bytes_of(self, form: str) -> bytes:
         """What a token contributes, given its form after the replacements."""
         if self.byte_level:

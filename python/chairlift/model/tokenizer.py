@@ -244,6 +244,11 @@ class Tokenizer:
         """Return the number of token ids of `encode`."""
         return len(self.encode(text, add_special_tokens))
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return what a token contributes to a text; its bytes need not be text by themselves."""
+        string = self._backend.id_to_token(token_id) or ""
+        return self._decoding.token_bytes(string)
+
     def token_table(self, logits_width: int) -> _core.TokenTable:
         """Build the table that the scheduler decodes with, for every id that the model can draw.
 

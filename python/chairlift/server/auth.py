@@ -77,9 +77,7 @@ class Authenticator:
         metadata = tuple(context.invocation_metadata() or ())
         return self.tenant_of(metadata, context.auth_context() or {})
 
-    def tenant_of(
-        self, metadata: Metadata, auth_context: Mapping[str, Sequence[bytes]]
-    ) -> str:
+    def tenant_of(self, metadata: Metadata, auth_context: Mapping[str, Sequence[bytes]]) -> str:
         """Return the tenant of a call of any protocol, as `tenant` does.
 
         Args:

@@ -54,6 +54,11 @@ class ServerConfig(BaseModel):
     """Requests per second of one tenant, as a token bucket of one second; None is no limit."""
     metrics_listen: str | None = None
     """HOST:PORT on loopback of the Prometheus endpoint; None disables it."""
+    http_listen: str | None = None
+    """HOST:PORT of the OpenAI API over HTTP; as `listen` beyond loopback. None disables it."""
+    http_allowed_host: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
+    """Names in the Host header, besides those of loopback, by which a proxy on this machine calls
+    an `http_listen` on loopback."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """After a signal: how long running requests may continue."""
     load_timeout_s: Annotated[float, Field(gt=0)] = 1800.0

@@ -57,6 +57,11 @@ class Health:
         for name in names:
             await self._servicer.set(name, status)
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether the engine answers requests."""
+        return bool(self._is_serving)
+
     async def shut_down(self) -> None:
         """Set everything to NOT_SERVING for good."""
         await self._servicer.enter_graceful_shutdown()

@@ -123,9 +123,7 @@ class Requests:
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0
             )
             undo.callback(slot.end, started=False)
-            live = LiveRequest(
-                prepared, self, label, self._tenant, output, lease, slot, arrived_at
-            )
+            live = LiveRequest(prepared, self, label, self._tenant, output, lease, slot, arrived_at)
             engine.submit(live)
             undo.pop_all()
         self._by_label[live.label] = live

@@ -34,6 +34,7 @@ async def run_server(
     server_config: ServerConfig,
     on_ready: Callable[[str], None] | None = None,
     *,
+    on_http: Callable[[str], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     guard: _core.ProcessGuard | None = None,
 ) -> int:
@@ -43,6 +44,7 @@ async def run_server(
         engine_config: Settings of the engine.
         server_config: Settings of the server, the model's name included.
         on_ready: Called with the address when requests are accepted.
+        on_http: Called after it with the URL of the HTTP port, if there is one.
         on_progress: Called on another thread with the bytes of the weights read and in total.
         guard: Guard of the process: it ends the process even if this call has returned and
             threads keep it alive. Default: a guard that holds until this call returns.
@@ -73,10 +75,13 @@ async def run_server(
                 # 130 ms without a token, every few thousand calls. These objects are permanent.
                 gc.collect()
                 gc.freeze()
-                ready = fields(address=address, model=server_config.model_names[0])
+                model = server_config.model_names[0]
+                ready = fields(address=address, http=server.http_url, model=model)
                 _log.info("serving", extra=ready)
                 if on_ready is not None:
                     on_ready(address)
+                if on_http is not None and server.http_url is not None:
+                    on_http(server.http_url)
                 await _first(asyncio.create_task(server.gate.draining.wait()), stop)
         finally:
             load.cancel()

@@ -27,6 +27,7 @@ from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
 from chairlift.server.generation_service import GenerationServicer
 from chairlift.server.health import Health
+from chairlift.server.http.address import http_address
 from chairlift.server.listen import (
     TcpAddress,
     UnixAddress,
@@ -62,6 +63,7 @@ from chairlift.v1 import (
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
+    from chairlift.server.http.listener import HttpListener
 
 __all__ = ["Server", "ServerConfig"]
 
@@ -106,6 +108,7 @@ class Server:
         self._authenticator = Authenticator(tokens, trust_metadata=config.trust_tenant_metadata)
         if self._credentials is None or (tokens is None and config.tls_client_ca is None):
             check_private(self._address, "listen", _REMEDY)
+        self._http_address = http_address(config, remedy=_REMEDY)
         self._metrics_address = metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._health = Health(
@@ -114,6 +117,7 @@ class Server:
         self._background: set[asyncio.Task[None]] = set()
         self._guard = guard
         self._engine: AsyncEngine | None = None
+        self._http: HttpListener | None = None
         self.has_lost_port = False
         self.gate = Gate()
         self._outboxes = Outboxes()
@@ -177,8 +181,11 @@ class Server:
         await self._add_services()
         try:
             self._address = bind(self._grpc, self._address, "listen", self._credentials)
+            self._http = await self._listen_for_http()
             self._end_metrics = serve_metrics(self._metrics_address, self.metrics.registry)
         except ConfigError:
+            if self._http is not None:
+                await self._http.stop()
             unbind(self._address)
             await self._grpc.stop(None)
             raise
@@ -187,6 +194,27 @@ class Server:
         await self._grpc.start()
         self._in_background(self._watch_port(self._address))
         return str(self._address)
+
+    async def _listen_for_http(self) -> "HttpListener | None":
+        if self._http_address is None:
+            return None
+        from chairlift.server.http.serving import http_listener
+
+        listener = http_listener(
+            self._http_address,
+            self._config,
+            self._context,
+            self._receiving,
+            is_serving=lambda: self._health.is_serving,
+            on_failure=self._on_failed_call,
+        )
+        await listener.start()
+        return listener
+
+    @property
+    def http_url(self) -> str | None:
+        """Return, after `bind`, the URL of the HTTP port; None without one."""
+        return None if self._http is None else self._http.url
 
     async def _watch_port(self, address: TcpAddress | UnixAddress) -> None:
         await until_lost(address)
@@ -313,6 +341,8 @@ class Server:
         for task in tuple(self._background):
             task.cancel()
         unbind(self._address)
+        if self._http is not None:
+            await self._http.stop()
         await self._grpc.stop(_STOP_S)
         self._watchdog.close()
         await asyncio.to_thread(self._end_metrics)

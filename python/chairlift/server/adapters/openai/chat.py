@@ -1,0 +1,109 @@
+"""`POST /v1/chat/completions`: a conversation to requests."""
+
+import functools
+from typing import Any, Final
+
+from chairlift import types
+from chairlift.checks import bad
+from chairlift.server.adapters.openai import parts
+from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
+from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.adapters.openai.job import Job, Names
+from chairlift.server.adapters.openai.logprobs import TokenTexts
+from chairlift.server.adapters.openai.messages import chat_messages
+from chairlift.server.context import ServerContext
+
+_NAMES: Final = parts.NAMES | {
+    "chat.messages": "messages",
+    "chat.template_arguments": "chat_template_kwargs",
+    "chat": "messages",
+    "prompt": "messages",
+}
+
+
+def chat_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) -> Job:
+    """Convert a body.
+
+    Raises:
+        RequestError: With the path of the field that is wrong or not supported.
+    """
+    body = Fields(value)
+    model = parts.model_of(body, server)
+    stream = body.flag("stream")
+    include_usage = parts.stream_options(body, stream=stream)
+    logprobs = _logprobs(body)
+    _tools(body)
+    _formats(body)
+    parts.without_effect(body)
+    names = Names(_NAMES | {"stopping.max_tokens": _max_tokens_name(body)})
+    limit = body.take("max_completion_tokens")
+    older_limit = body.take("max_tokens")
+    sampling = parts.sampling(body)
+    chat = types.Chat(
+        messages=chat_messages(body),
+        add_generation_prompt=body.flag("add_generation_prompt", default=True),
+        template_arguments=body.take("chat_template_kwargs", {}),
+    )
+    request = types.Request(
+        prompt=chat,
+        sampling=sampling,
+        stopping=parts.stopping(body, older_limit if limit is None else limit),
+        output=types.Output(
+            logprobs=logprobs, skip_special_tokens=body.flag("skip_special_tokens", default=True)
+        ),
+        prefix_cache=types.PrefixCache(salt=body.text("cache_salt")),
+        truncate_prompt=body.take("truncate_prompt_tokens"),
+        tenant=tenant,
+    )
+    body.end()
+    num = parts.num_answers(sampling)
+    form = functools.partial(Form, is_chat=True, texts=texts if logprobs else None)
+    return Job(
+        requests=[request],
+        output=parts.output(stream=stream, logprobs=logprobs),
+        num_answers=num,
+        model=model,
+        is_stream=stream,
+        answer=lambda origin: ChoicesAnswer(origin, form(), num),
+        stream=lambda origin: ChoicesStream(origin, form(), num, include_usage=include_usage),
+        names=names,
+    )
+
+
+def _max_tokens_name(body: Fields) -> str:
+    return "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+
+
+def _logprobs(body: Fields) -> bool:
+    wanted = body.flag("logprobs")
+    top = body.take("top_logprobs", 0)
+    if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 20:
+        raise bad("top_logprobs", "a whole number from 0 to 20", top)
+    if top and not wanted:
+        raise bad("top_logprobs", "logprobs to be true", top)
+    if top:
+        raise unsupported("top_logprobs", "only 0 is supported by this server")
+    return wanted
+
+
+def _tools(body: Fields) -> None:
+    if body.items("tools"):
+        raise unsupported("tools")
+    choice = body.take("tool_choice", "none")
+    if choice not in ("none", "auto"):
+        raise unsupported("tool_choice")
+    body.flag("parallel_tool_calls", default=True)
+    body.refuse("functions", "function_call")
+
+
+def _formats(body: Fields) -> None:
+    """Take what the answer looks like."""
+    response_format = body.part("response_format")
+    if response_format is not None:
+        if response_format.take("type") != "text":
+            raise unsupported("response_format.type", "only 'text' is supported by this server")
+        response_format.end()
+    if body.items("modalities") not in ([], ["text"]):
+        raise unsupported("modalities", "only text is supported by this server")
+    body.refuse("audio", "prediction", "web_search_options", "moderation")
+    body.refuse("reasoning_effort", "verbosity", "prompt_cache_options", "prompt_cache_retention")

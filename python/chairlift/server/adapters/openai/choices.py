@@ -1,0 +1,198 @@
+"""Responses of choices: chat completions and completions, whole and as chunks.
+
+A chunk is put together from bytes that are the same for every token of an answer and the token's
+text: no object is made for it.
+"""
+
+import json
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+from chairlift.server.adapters.openai.job import Origin
+from chairlift.server.adapters.openai.logprobs import LegacyLogprobs, TokenTexts
+from chairlift.server.http.errors import HttpError
+from chairlift.server.http.exchange import to_json
+from chairlift.v1 import generation_pb2 as pb
+
+DONE: Final = b"data: [DONE]\n\n"
+
+_FINISH_REASONS: Final = {
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_TIME_LIMIT: "length",
+}
+
+
+def quoted(text: str) -> bytes:
+    """Return a text as JSON."""
+    return encode_basestring(text).encode()
+
+
+class UsageSum:
+    """The usage of all answers of a response."""
+
+    def __init__(self) -> None:
+        self.prompt = self.cached = self.output = 0
+
+    def add(self, usage: pb.Usage) -> None:
+        """Add an answer's; the prompt counts for the first of a request alone."""
+        self.prompt += usage.prompt_tokens
+        self.cached += usage.cached_tokens
+        self.output += usage.output_tokens
+
+    def object(self) -> dict[str, Any]:
+        """Return the object of the API."""
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.output,
+            "total_tokens": self.prompt + self.output,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
+
+class Form:
+    """What differs between chat completions and completions."""
+
+    def __init__(self, *, is_chat: bool, texts: TokenTexts | None) -> None:
+        """Set the form.
+
+        Args:
+            is_chat: Chat completions.
+            texts: Of the tokens; None leaves log probabilities out.
+        """
+        self.is_chat = is_chat
+        self.texts = texts
+        self._legacy: dict[int, LegacyLogprobs] = {}
+
+    def response_id(self, origin: Origin) -> str:
+        """Return the id of a response."""
+        return f"{'chatcmpl' if self.is_chat else 'cmpl'}-{origin.handle}"
+
+    def logprobs(self, number: int, tokens: pb.Tokens) -> dict[str, Any] | None:
+        """Return the object of an answer's tokens."""
+        if self.texts is None:
+            return None
+        if self.is_chat:
+            return {"content": self.texts.content(tokens), "refusal": None}
+        legacy = self._legacy.setdefault(number, LegacyLogprobs(self.texts))
+        return legacy.add(tokens)
+
+
+class ChoicesAnswer:
+    """A whole response."""
+
+    def __init__(self, origin: Origin, form: Form, num_choices: int) -> None:
+        """Start without text."""
+        self._origin = origin
+        self._form = form
+        self._texts: list[list[str]] = [[] for _ in range(num_choices)]
+        self._logprobs: list[dict[str, Any] | None] = [None] * num_choices
+        self._reasons = [""] * num_choices
+        self._usage = UsageSum()
+
+    def tokens(self, number: int, tokens: pb.Tokens) -> None:
+        """Add tokens of an answer."""
+        self._texts[number].append(tokens.text)
+        more = self._form.logprobs(number, tokens)
+        before = self._logprobs[number]
+        if before is None or more is None:
+            self._logprobs[number] = more
+        else:
+            for name, values in more.items():
+                if values is not None:
+                    before[name].extend(values)
+
+    def finished(self, number: int, finished: pb.Finished) -> None:
+        """End an answer."""
+        self._reasons[number] = _FINISH_REASONS[finished.reason]
+        self._usage.add(finished.usage)
+
+    def result(self) -> dict[str, Any]:
+        """Return the body."""
+        is_chat = self._form.is_chat
+        return {
+            "id": self._form.response_id(self._origin),
+            "object": "chat.completion" if is_chat else "text_completion",
+            "created": self._origin.created,
+            "model": self._origin.model,
+            "choices": [self._choice(number) for number in range(len(self._texts))],
+            "usage": self._usage.object(),
+        }
+
+    def _choice(self, number: int) -> dict[str, Any]:
+        text = "".join(self._texts[number])
+        said: dict[str, Any] = {"text": text}
+        if self._form.is_chat:
+            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        logprobs, reason = self._logprobs[number], self._reasons[number]
+        return {"index": number, **said, "logprobs": logprobs, "finish_reason": reason}
+
+
+class ChoicesStream:
+    """A response as server-sent events."""
+
+    def __init__(
+        self, origin: Origin, form: Form, num_choices: int, *, include_usage: bool
+    ) -> None:
+        """Prepare what all chunks have in common."""
+        self._form = form
+        self._include_usage = include_usage
+        self._usage = UsageSum()
+        kind = "chat.completion.chunk" if form.is_chat else "text_completion"
+        head = {
+            "id": form.response_id(origin),
+            "object": kind,
+            "created": origin.created,
+            "model": origin.model,
+        }
+        self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        before = b'"delta":{"content":' if form.is_chat else b'"text":'
+        self._before_text = [
+            self._head + b'{"index":%d,' % number + before for number in range(num_choices)
+        ]
+        self._after_text = b'},"logprobs":' if form.is_chat else b',"logprobs":'
+        self._end = b',"finish_reason":null}' + self._tail
+        self._after_plain = self._after_text + b"null" + self._end
+        self._has_begun = [not form.is_chat] * num_choices
+
+    def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
+        """Encode tokens of an answer; a part of a character alone is no chunk."""
+        before = b""
+        if not self._has_begun[number]:
+            self._has_begun[number] = True
+            before = self._role(number)
+        if self._form.texts is not None:
+            logprobs = to_json(self._form.logprobs(number, tokens))
+            after = self._after_text + logprobs + self._end
+        elif tokens.text:
+            after = self._after_plain
+        else:
+            return before
+        return before + self._before_text[number] + quoted(tokens.text) + after
+
+    def _role(self, number: int) -> bytes:
+        delta = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null' % number
+        return self._head + delta + self._end
+
+    def finished(self, number: int, finished: pb.Finished) -> bytes:
+        """Encode the end of an answer."""
+        self._usage.add(finished.usage)
+        before = b""
+        if not self._has_begun[number]:
+            self._has_begun[number] = True
+            before = self._role(number)
+        said = b'"delta":{}' if self._form.is_chat else b'"text":""'
+        reason = _FINISH_REASONS[finished.reason].encode()
+        choice = b'{"index":%d,%s,"logprobs":null,"finish_reason":"%s"}' % (number, said, reason)
+        return before + self._head + choice + self._tail
+
+    def failed(self, error: HttpError) -> bytes:
+        """Encode the end of a response that has begun; clients raise for such an event."""
+        return b"data: " + json.dumps({"error": error.object()}).encode() + b"\n\n"
+
+    def end(self) -> bytes:
+        """Encode the usage, if it was asked for, and the end."""
+        if not self._include_usage:
+            return DONE
+        return self._head + b'],"usage":' + to_json(self._usage.object()) + b"}\n\n" + DONE

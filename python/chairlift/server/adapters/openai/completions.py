@@ -1,0 +1,90 @@
+"""`POST /v1/completions`: one prompt or several, as text or token ids."""
+
+import functools
+from typing import Any, Final
+
+from chairlift import types
+from chairlift.checks import at_most, bad
+from chairlift.server.adapters.openai import parts
+from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
+from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.adapters.openai.job import Job, Names
+from chairlift.server.adapters.openai.logprobs import TokenTexts
+from chairlift.server.context import ServerContext
+
+MAX_PROMPTS: Final = 1024
+
+_NAMES: Final = parts.NAMES | {"token_ids": "prompt"}
+
+
+def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) -> Job:
+    """Convert a body.
+
+    Raises:
+        RequestError: With the path of the field that is wrong or not supported.
+    """
+    body = Fields(value)
+    model = parts.model_of(body, server)
+    stream = body.flag("stream")
+    include_usage = parts.stream_options(body, stream=stream)
+    logprobs = _logprobs(body)
+    body.refuse_unless("echo", False)
+    body.refuse_unless("suffix", "")
+    parts.without_effect(body)
+    sampling = parts.sampling(body)
+    num = parts.num_answers(sampling)
+    body.refuse_unless("best_of", num)
+    common: dict[str, Any] = {
+        "sampling": sampling,
+        "stopping": parts.stopping(body, body.take("max_tokens")),
+        "output": types.Output(
+            logprobs=logprobs, skip_special_tokens=body.flag("skip_special_tokens", default=True)
+        ),
+        "prefix_cache": types.PrefixCache(salt=body.text("cache_salt")),
+        "add_special_tokens": body.flag("add_special_tokens", default=True),
+        "truncate_prompt": body.take("truncate_prompt_tokens"),
+        "tenant": tenant,
+    }
+    requests = [types.Request(prompt=prompt, **common) for prompt in _prompts(body.take("prompt"))]
+    body.end()
+    form = functools.partial(Form, is_chat=False, texts=texts if logprobs else None)
+    num_choices = num * len(requests)
+    return Job(
+        requests=requests,
+        output=parts.output(stream=stream, logprobs=logprobs),
+        num_answers=num,
+        model=model,
+        is_stream=stream,
+        answer=lambda origin: ChoicesAnswer(origin, form(), num_choices),
+        stream=lambda origin: ChoicesStream(
+            origin, form(), num_choices, include_usage=include_usage
+        ),
+        names=Names(_NAMES),
+    )
+
+
+def _prompts(value: Any) -> list[Any]:
+    """Return the prompts: a text, a list of token ids, or a list of either."""
+    expected = "text, a list of token ids, or a list of either"
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise bad("prompt", expected, value)
+    if not isinstance(value[0], str | list):
+        return [value]
+    at_most(value, "prompt", MAX_PROMPTS)
+    for prompt in value:
+        if not isinstance(prompt, str | list):
+            raise bad("prompt", expected, prompt)
+    return value
+
+
+def _logprobs(body: Fields) -> bool:
+    wanted = body.take("logprobs")
+    if wanted is None:
+        return False
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= 5:
+        raise bad("logprobs", "a whole number from 0 to 5", wanted)
+    if wanted:
+        raise unsupported("logprobs", "only 0, the chosen tokens, is supported by this server")
+    return True

@@ -1,0 +1,95 @@
+"""What an endpoint makes of a body: requests of the engine, and the form of their answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chairlift import types
+from chairlift.errors import RequestError
+from chairlift.server.convert import OutputOptions
+from chairlift.server.http.errors import HttpError
+from chairlift.v1 import generation_pb2 as pb
+
+
+class Answer(Protocol):
+    """A response that is sent whole."""
+
+    def tokens(self, number: int, tokens: pb.Tokens) -> None:
+        """Add tokens of an answer."""
+
+    def finished(self, number: int, finished: pb.Finished) -> None:
+        """End an answer."""
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the body."""
+
+
+class Stream(Protocol):
+    """A response that is sent as events; each method returns encoded ones, or nothing."""
+
+    def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
+        """Encode tokens of an answer; called once per step and answer."""
+
+    def finished(self, number: int, finished: pb.Finished) -> bytes:
+        """Encode the end of an answer."""
+
+    def failed(self, error: HttpError) -> bytes:
+        """Encode the end of a response that has begun."""
+
+    def end(self) -> bytes:
+        """Encode the end of the response, after all answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every object of a response repeats."""
+
+    handle: str
+    """Of the first request; the id of the response has it."""
+    created: int
+    """Seconds since 1970."""
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The requests of one exchange.
+
+    Answer i of request r has the number `r * n + i`.
+    """
+
+    requests: list[types.Request]
+    output: OutputOptions
+    num_answers: int
+    """Of each request, `n`."""
+    model: str
+    is_stream: bool
+    answer: Callable[[Origin], Answer]
+    stream: Callable[[Origin], Stream]
+    names: "Names"
+
+
+class Names:
+    """The client's names of fields, by the paths in errors of the engine."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """Keep the names.
+
+        Args:
+            names: Beginnings of the engine's paths, and what replaces them. The longest counts.
+        """
+        self._names = sorted(names.items(), key=lambda pair: -len(pair[0]))
+
+    def translate(self, error: RequestError) -> RequestError:
+        """Return the error with the field as the client wrote it."""
+        path = error.field
+        for ours, theirs in self._names:
+            if path.startswith(ours):
+                named = theirs + path.removeprefix(ours)
+                message = error.message
+                if message.startswith(path):
+                    message = named + message.removeprefix(path)
+                return RequestError(
+                    error.reason, message, field=named, retry_after_s=error.retry_after_s
+                )
+        return error

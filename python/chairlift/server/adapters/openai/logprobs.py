@@ -1,0 +1,65 @@
+"""Log probabilities in the shapes of the API."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from chairlift.v1 import generation_pb2 as pb
+
+_LEAST: Final = -9999.0
+"""JSON has no infinity; the API's own number for a token that cannot be."""
+
+
+class TokenTexts:
+    """The bytes of single tokens, which the API shows beside their probabilities."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        """Keep the most recent of them.
+
+        Args:
+            token_bytes: Returns what a token contributes to a text.
+        """
+        self.bytes_of = functools.lru_cache(maxsize=4096)(token_bytes)
+
+    def text_of(self, token_id: int) -> str:
+        """Return a token's text; bytes that are no text by themselves become U+FFFD."""
+        return self.bytes_of(token_id).decode(errors="replace")
+
+    def content(self, tokens: pb.Tokens) -> list[dict[str, Any]]:
+        """Return the entries of chat completions and responses."""
+        return [
+            {**self._entry(token_id, logprob), "top_logprobs": []}
+            for token_id, logprob in zip(tokens.token_ids, tokens.logprobs.logprobs, strict=True)
+        ]
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        data = self.bytes_of(token_id)
+        return {
+            "token": data.decode(errors="replace"),
+            "logprob": max(logprob, _LEAST),
+            "bytes": list(data),
+        }
+
+
+class LegacyLogprobs:
+    """The parallel lists of text completions, whose offsets count on over an answer."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        """Start at the beginning of an answer."""
+        self._texts = texts
+        self._offset = 0
+
+    def add(self, tokens: pb.Tokens) -> dict[str, list[Any]]:
+        """Return the lists of the next tokens."""
+        texts = [self._texts.text_of(token_id) for token_id in tokens.token_ids]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offset)
+            self._offset += len(text)
+        logprobs = [max(logprob, _LEAST) for logprob in tokens.logprobs.logprobs]
+        return {
+            "tokens": texts,
+            "token_logprobs": logprobs,
+            "top_logprobs": [{} for _ in texts],
+            "text_offset": offsets,
+        }

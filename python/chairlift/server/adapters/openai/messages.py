@@ -1,0 +1,63 @@
+"""Conversations: messages of chat completions, and input items of responses."""
+
+from typing import Any, Final
+
+from chairlift import types
+from chairlift.checks import bad
+from chairlift.errors import Reason, RequestError
+from chairlift.server.adapters.openai.fields import Fields, unsupported
+
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+_TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
+"""Types of parts; each has its text under its own name or under `text`."""
+
+
+def chat_messages(body: Fields) -> list[types.ChatMessage]:
+    """Take the messages of a chat completion."""
+    messages = [_message(fields) for fields in body.objects("messages")]
+    if not messages:
+        message = "messages: expected at least one message, got none"
+        raise RequestError(Reason.BAD_PARAMETER, message, field="messages")
+    return messages
+
+
+def _message(fields: Fields) -> types.ChatMessage:
+    role = role_of(fields)
+    fields.refuse("tool_calls", "tool_call_id", "function_call", "audio", "reasoning_content")
+    content = text_of(fields, "content")
+    refusal = fields.text("refusal")
+    name = fields.text("name")
+    fields.end()
+    return types.ChatMessage(role=role, content=content or refusal, name=name)
+
+
+def role_of(fields: Fields) -> str:
+    """Take a role; templates know a developer's messages as the system's."""
+    path = fields.path_of("role")
+    role = fields.take("role")
+    if role not in _ROLES:
+        message = f"{path}: expected {', '.join(_ROLES[:-1])} or {_ROLES[-1]}"
+        raise RequestError(Reason.BAD_PARAMETER, message, field=path)
+    return "system" if role == "developer" else str(role)
+
+
+def text_of(fields: Fields, name: str) -> str:
+    """Take a text, or a list of parts of text."""
+    value: Any = fields.take(name, "")
+    if isinstance(value, str):
+        return value
+    path = fields.path_of(name)
+    if not isinstance(value, list):
+        raise bad(path, "text or a list of parts", value)
+    return "".join(_part(part, f"{path}[{i}]") for i, part in enumerate(value))
+
+
+def _part(value: object, path: str) -> str:
+    part = Fields(value, path)
+    kind = part.take("type")
+    if kind not in _TEXT_PARTS:
+        raise unsupported(f"{path}.type", "only text is supported by this server")
+    text = part.text("refusal" if kind == "refusal" else "text")
+    part.drop("annotations", "logprobs")
+    part.end()
+    return text

@@ -1,0 +1,107 @@
+"""The parts of a request that endpoints have in common."""
+
+from typing import Any, Final
+
+from chairlift import types
+from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.context import ServerContext
+from chairlift.server.convert import OutputOptions, check_model
+
+NAMES: Final = {
+    "sampling.": "",
+    "stopping.include_stop": "include_stop_str_in_output",
+    "stopping.": "",
+    "output.": "",
+    "schedule.time_to_first_token": "x-request-timeout",
+    "prefix_cache.salt": "cache_salt",
+    "truncate_prompt": "truncate_prompt_tokens",
+}
+"""Names of the API for paths of the engine; an endpoint adds its own."""
+
+_INT64: Final = 2**63
+
+
+def model_of(body: Fields, server: ServerContext) -> str:
+    """Return the name by which the body calls the model.
+
+    Raises:
+        RequestError: It names another model.
+    """
+    model = body.text("model", server.model_names[0])
+    check_model(model, server.model_names)
+    return model or server.model_names[0]
+
+
+def sampling(body: Fields) -> types.Sampling:
+    """Take how tokens are drawn."""
+    for name in ("presence_penalty", "frequency_penalty"):
+        body.refuse_unless(name, 0)
+    body.refuse_unless("repetition_penalty", 1)
+    body.refuse_unless("logit_bias", {})
+    return types.Sampling(
+        temperature=body.take("temperature"),
+        top_k=body.take("top_k"),
+        top_p=body.take("top_p"),
+        min_p=body.take("min_p"),
+        seed=_seed(body.take("seed")),
+        n=body.take("n", 1),
+    )
+
+
+def num_answers(given: types.Sampling) -> int:
+    """Return `n`, which the engine checks only with the rest of a request."""
+    num: object = given.n
+    return num if isinstance(num, int) else 1
+
+
+def _seed(seed: Any) -> Any:
+    """Return a seed of the engine, which has no sign, for one of 64 bits with a sign."""
+    is_negative = isinstance(seed, int) and -_INT64 <= seed < 0
+    return seed + 2 * _INT64 if is_negative else seed
+
+
+def stopping(body: Fields, max_tokens: Any) -> types.Stopping:
+    """Take when an answer ends."""
+    return types.Stopping(
+        max_tokens=max_tokens,
+        min_tokens=body.take("min_tokens", 0),
+        stop=body.take("stop", ()),
+        stop_token_ids=body.take("stop_token_ids", ()),
+        ignore_eos=body.take("ignore_eos", False),
+        include_stop=body.take("include_stop_str_in_output", False),
+    )
+
+
+def without_effect(body: Fields) -> None:
+    """Take fields that change nothing about an answer, or are refused but for such a value."""
+    # Names of the caller's own users and caches: tenants and prefixes are told apart without.
+    body.drop("user", "safety_identifier", "prompt_cache_key", "metadata")
+    if body.one_of("service_tier", "auto", "default", "flex", "priority") in ("flex", "priority"):
+        raise unsupported("service_tier", "there is one, 'default'")
+    if body.flag("store"):
+        raise unsupported("store", "this server keeps no responses")
+
+
+def output(*, stream: bool, logprobs: bool) -> OutputOptions:
+    """Return what the outbox delivers: each step of a stream, else all at the end."""
+    return OutputOptions(
+        text=True,
+        token_ids=logprobs,
+        logprobs=logprobs,
+        timeline=False,
+        interval=1 if stream else 0,
+    )
+
+
+def stream_options(body: Fields, *, stream: bool) -> bool:
+    """Take the options of a stream; return whether it ends with the usage."""
+    options = body.part("stream_options")
+    if options is None:
+        return False
+    if not stream:
+        raise unsupported("stream_options", "only with stream")
+    include_usage = options.flag("include_usage")
+    # Padding against observers of the lengths of packets.
+    options.refuse_unless("include_obfuscation", False)
+    options.end()
+    return include_usage

@@ -1,0 +1,174 @@
+"""`POST /v1/responses`: without a memory, so that a conversation is sent whole each time."""
+
+from typing import Any, Final
+
+from chairlift import types
+from chairlift.checks import bad
+from chairlift.errors import Reason, RequestError, echo
+from chairlift.server.adapters.openai import parts
+from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.adapters.openai.job import Job, Names
+from chairlift.server.adapters.openai.logprobs import TokenTexts
+from chairlift.server.adapters.openai.messages import role_of, text_of
+from chairlift.server.adapters.openai.response_events import ResponseAnswer, ResponseStream
+from chairlift.server.context import ServerContext
+
+_NAMES: Final = parts.NAMES | {
+    "stopping.max_tokens": "max_output_tokens",
+    "chat.messages": "input",
+    "chat.template_arguments": "chat_template_kwargs",
+    "chat": "input",
+    "prompt": "input",
+}
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) -> Job:
+    """Convert a body.
+
+    Raises:
+        RequestError: With the path of the field that is wrong or not supported.
+    """
+    body = Fields(value)
+    model = parts.model_of(body, server)
+    stream = body.flag("stream")
+    parts.stream_options(body, stream=stream)
+    _refuse_memory(body)
+    logprobs = _include(body)
+    _formats(body)
+    _tools(body)
+    repeated = _repeated(body)
+    parts.without_effect(body)
+    messages = _messages(body, repeated["instructions"])
+    request = types.Request(
+        prompt=types.Chat(messages, template_arguments=body.take("chat_template_kwargs", {})),
+        sampling=parts.sampling(body),
+        stopping=parts.stopping(body, body.take("max_output_tokens")),
+        output=types.Output(
+            logprobs=logprobs, skip_special_tokens=body.flag("skip_special_tokens", default=True)
+        ),
+        prefix_cache=types.PrefixCache(salt=body.text("cache_salt")),
+        truncate_prompt=body.take("truncate_prompt_tokens"),
+        tenant=tenant,
+    )
+    body.end()
+    if request.sampling.n != 1:
+        raise unsupported("n", "a response has one answer")
+    shown = texts if logprobs else None
+    return Job(
+        requests=[request],
+        output=parts.output(stream=stream, logprobs=logprobs),
+        num_answers=1,
+        model=model,
+        is_stream=stream,
+        answer=lambda origin: ResponseAnswer(origin, repeated, shown),
+        stream=lambda origin: ResponseStream(origin, repeated, shown),
+        names=Names(_NAMES),
+    )
+
+
+def _refuse_memory(body: Fields) -> None:
+    """Refuse what needs responses of the past."""
+    for name in ("previous_response_id", "conversation"):
+        if name in body:
+            why = "this server keeps no responses: send the whole conversation as input"
+            raise unsupported(name, why)
+    body.refuse_unless("background", False)
+    body.refuse("background_options", "context_management", "prompt", "moderation")
+    body.refuse("prompt_cache_options", "prompt_cache_retention", "access_programs", "image")
+    if body.one_of("truncation", "disabled", "auto") == "auto":
+        raise unsupported("truncation", "only 'disabled' is supported by this server")
+
+
+def _include(body: Fields) -> bool:
+    """Take what is added to the output; return whether log probabilities are.
+
+    The rest names parts of items that this server never makes.
+    """
+    included = body.items("include")
+    for name in included:
+        if not isinstance(name, str):
+            raise bad("include", "a list of names", name)
+    if body.take("top_logprobs", 0) != 0:
+        raise unsupported("top_logprobs", "only 0 is supported by this server")
+    return _LOGPROBS in included
+
+
+def _formats(body: Fields) -> None:
+    text = body.part("text")
+    if text is not None:
+        text_format = text.part("format")
+        if text_format is not None:
+            if text_format.take("type") != "text":
+                raise unsupported("text.format.type", "only 'text' is supported by this server")
+            text_format.end()
+        if text.one_of("verbosity", "medium", "low", "high") != "medium":
+            raise unsupported("text.verbosity", "only 'medium' is supported by this server")
+        text.end()
+    reasoning = body.part("reasoning")
+    if reasoning is not None:
+        # Clients send an object of nulls.
+        reasoning.end()
+
+
+def _tools(body: Fields) -> None:
+    """Take tools: functions are not supported yet, other types are the API's own and skipped."""
+    for tool in body.objects("tools"):
+        if tool.take("type") == "function":
+            raise unsupported("tools")
+    if body.take("tool_choice", "auto") not in ("none", "auto"):
+        raise unsupported("tool_choice")
+    body.drop("max_tool_calls")
+
+
+def _repeated(body: Fields) -> dict[str, Any]:
+    """Return the fields of a response that repeat those of its request."""
+    instructions = body.take("instructions")
+    if instructions is not None and not isinstance(instructions, str):
+        raise bad("instructions", "text", instructions)
+    metadata = body.take("metadata", {})
+    if not isinstance(metadata, dict):
+        raise bad("metadata", "an object", metadata)
+    return {
+        "instructions": instructions,
+        "metadata": metadata,
+        "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
+    }
+
+
+def _messages(body: Fields, instructions: str | None) -> list[types.ChatMessage]:
+    """Take the input; the instructions come first."""
+    given = body.take("input", "")
+    messages = []
+    if isinstance(given, str):
+        if given:
+            messages.append(types.ChatMessage("user", given))
+    elif isinstance(given, list):
+        for i, item in enumerate(given):
+            message = _item(Fields(item, f"input[{i}]"))
+            if message is not None:
+                messages.append(message)
+    else:
+        raise bad("input", "text or a list of items", given)
+    if not messages:
+        message_text = "input: expected text or at least one message, got none"
+        raise RequestError(Reason.BAD_PARAMETER, message_text, field="input")
+    if instructions:
+        messages.insert(0, types.ChatMessage("system", instructions))
+    return messages
+
+
+def _item(item: Fields) -> types.ChatMessage | None:
+    """Return the message of an item; None for one that holds nothing for the model."""
+    kind = item.take("type", "message")
+    if kind == "reasoning":
+        # Replayed from another server; it has no text of the conversation.
+        return None
+    if kind != "message":
+        shown = echo(kind) if isinstance(kind, str) else "a value of another type"
+        raise unsupported(item.path_of("type"), f"only messages are supported, got {shown}")
+    item.drop("id", "status", "phase")
+    role = role_of(item)
+    message = types.ChatMessage(role, text_of(item, "content"))
+    item.end()
+    return message

@@ -1,0 +1,120 @@
+"""The endpoints."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.routing import Route
+
+from chairlift.errors import EngineState
+from chairlift.server.adapters.openai.chat import chat_job
+from chairlift.server.adapters.openai.completions import completions_job
+from chairlift.server.adapters.openai.fields import unsupported
+from chairlift.server.adapters.openai.generation import serve
+from chairlift.server.adapters.openai.job import Job
+from chairlift.server.adapters.openai.logprobs import TokenTexts
+from chairlift.server.adapters.openai.responses import responses_job
+from chairlift.server.config import ServerConfig
+from chairlift.server.context import ServerContext
+from chairlift.server.convert import check_model
+from chairlift.server.http.app import route
+from chairlift.server.http.errors import refused
+from chairlift.server.http.exchange import Exchange, to_json
+
+ToJob = Callable[[Any, ServerContext, TokenTexts, str], Job]
+
+
+def routes(
+    server: ServerContext, config: ServerConfig, is_serving: Callable[[], bool]
+) -> list[Route]:
+    """Return all endpoints of the API, and those of operators.
+
+    Args:
+        server: The state that all calls share.
+        config: Of the server.
+        is_serving: Returns whether the engine answers requests.
+    """
+    api = _Api(server, config, is_serving)
+    return [
+        route("/v1/chat/completions", "POST", functools.partial(api.generate, chat_job)),
+        route("/v1/completions", "POST", functools.partial(api.generate, completions_job)),
+        route("/v1/responses", "POST", functools.partial(api.generate, responses_job)),
+        route("/v1/embeddings", "POST", api.embeddings),
+        route("/v1/models", "GET", api.models),
+        route("/v1/models/{model:path}", "GET", api.model),
+        route("/health", "GET", api.health),
+        route("/metrics", "GET", api.metrics),
+    ]
+
+
+class _Api:
+    """The handlers."""
+
+    def __init__(
+        self, server: ServerContext, config: ServerConfig, is_serving: Callable[[], bool]
+    ) -> None:
+        self._server = server
+        self._config = config
+        self._is_serving = is_serving
+        self._created = int(time.time())
+        self._texts = TokenTexts(
+            lambda token_id: server.gate.engine().engine.tokenizer.token_bytes(token_id)
+        )
+
+    async def generate(self, to_job: ToJob, exchange: Exchange) -> None:
+        """Answer a request for text."""
+        # Before the body: a server that takes no request reads none.
+        self._server.gate.admit()
+        value = await exchange.json()
+        await serve(
+            self._server, exchange, to_job(value, self._server, self._texts, exchange.tenant)
+        )
+
+    async def embeddings(self, exchange: Exchange) -> None:
+        """Refuse: this server generates text."""
+        await exchange.json()
+        raise unsupported("/v1/embeddings")
+
+    async def models(self, exchange: Exchange) -> None:
+        """List the names of the served model."""
+        data = [self._model(name) for name in self._server.model_names]
+        await exchange.respond(to_json({"object": "list", "data": data}))
+
+    async def model(self, exchange: Exchange) -> None:
+        """Return one of them."""
+        name = exchange.scope["path_params"]["model"]
+        check_model(name, self._server.model_names)
+        await exchange.respond(to_json(self._model(name)))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        engine = self._server.gate.engine().engine
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "chairlift",
+            "max_model_len": engine.max_context_len,
+        }
+
+    async def health(self, exchange: Exchange) -> None:
+        """Say whether a request sent now would be answered."""
+        phase = self._server.gate.phase
+        is_serving = phase is EngineState.SERVING and self._is_serving()
+        status = HTTPStatus.OK if is_serving else HTTPStatus.SERVICE_UNAVAILABLE
+        is_stalled = phase is EngineState.SERVING and not is_serving
+        state = "stalled" if is_stalled else phase.value
+        await exchange.respond(to_json({"status": state}), status=status)
+
+    async def metrics(self, exchange: Exchange) -> None:
+        """Return the metrics of Prometheus, where no tenant would see the names of others."""
+        config = self._config
+        if config.auth_tokens or config.tls_client_ca or config.trust_tenant_metadata:
+            message = "metrics name all tenants: operators read them at --metrics-listen"
+            raise refused(HTTPStatus.FORBIDDEN, message, "forbidden")
+        body = await asyncio.to_thread(generate_latest, self._server.metrics.registry)
+        await exchange.respond(body, headers=(("content-type", CONTENT_TYPE_LATEST),))

@@ -1,0 +1,233 @@
+"""One request of HTTP and its response."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from chairlift.errors import Reason, RequestError
+from chairlift.server.http.errors import Disconnected, HttpError, refused
+from chairlift.server.http.json_body import decode
+from chairlift.server.receiving import Messages, MessageTimeoutError, Receiving
+
+_DRAIN_S: Final = 0.5
+"""Time in which a client that is refused may end its body: it reads the response only then."""
+
+_JSON: Final = (("content-type", "application/json"),)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Exchange:
+    """A request whose headers have come.
+
+    Attributes:
+        headers: Names in lower case, in the order in which they came.
+        tenant: Set by the application once it is known.
+        arrived_at: Monotonic seconds.
+        has_begun: Whether the response has.
+        disconnected: Whether the client is gone.
+        on_disconnect: Called when it goes, after the body has been read.
+    """
+
+    def __init__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Any],
+        send: Callable[[dict[str, Any]], Any],
+        *,
+        receiving: Receiving,
+        max_body_bytes: int,
+        write_timeout_s: float,
+    ) -> None:
+        """Start before the body.
+
+        Args:
+            scope: Of ASGI; `state` has the names in the client's certificate.
+            receive: Of ASGI.
+            send: Of ASGI.
+            receiving: Bounds on unfinished bodies.
+            max_body_bytes: A longer body is refused.
+            write_timeout_s: A client that takes nothing for this long loses its exchange.
+        """
+        self.scope = scope
+        self.headers: tuple[tuple[str, str], ...] = tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        )
+        self.tenant = ""
+        self.arrived_at = time.monotonic()
+        self.has_begun = self.disconnected = False
+        self.on_disconnect: Callable[[], None] = _nothing
+        self._receive = receive
+        self._send = send
+        self._receiving = receiving
+        self._max_body_bytes = max_body_bytes
+        self._write_timeout_s = write_timeout_s
+        self._has_body = False
+        """Whether the body has been read to its end."""
+        self._watcher: asyncio.Task[None] | None = None
+
+    # --- the request --------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """Return the client's host: of HTTP/1.1 a client has a connection for each request."""
+        client = self.scope["client"]
+        return f"http:{client[0]}" if client else "http"
+
+    @property
+    def certificate(self) -> Mapping[str, Sequence[bytes]]:
+        """Return the names in the client's verified certificate."""
+        names: Mapping[str, Sequence[bytes]] = self.scope["state"]["certificate"]
+        return names
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header; None if it is absent.
+
+        Raises:
+            HttpError: It is there several times.
+        """
+        values = [value for key, value in self.headers if key == name]
+        if len(values) > 1:
+            message = f"{name}: expected one header of this name, got {len(values)}"
+            raise refused(HTTPStatus.BAD_REQUEST, message, "bad_header", name)
+        return values[0].strip() if values else None
+
+    async def json(self) -> Any:
+        """Read the body, within bounds of size, time and depth.
+
+        Raises:
+            HttpError: It is no JSON, or beyond a bound.
+            RequestError: Too many bodies are unfinished.
+            Disconnected: The client went before its end.
+        """
+        self._check_content()
+        body = Messages(self._receiving, self, decode, self.peer, is_stream=False)
+        try:
+            value = await body.only()
+        except MessageTimeoutError as error:
+            message = error.message.replace("the call's message", "the body")
+            raise refused(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout") from None
+        self._watcher = asyncio.create_task(self._watch())
+        return value
+
+    def _check_content(self) -> None:
+        kind = (self.header("content-type") or "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            # Also what keeps pages of other sites out: a browser asks before it sends this type.
+            message = "content-type: expected application/json"
+            raise refused(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, "unsupported_media_type", "content-type"
+            )
+        if self.header("content-encoding") not in (None, "identity"):
+            message = "content-encoding: expected a body without compression"
+            raise refused(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, "bad_encoding", "content-encoding"
+            )
+        length = self.header("content-length") or "0"
+        if len(length) > 18 or int(length) > self._max_body_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> HttpError:
+        message = f"the body has more than {self._max_body_bytes} bytes (--max-receive-bytes)"
+        return refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "body_too_large")
+
+    def __aiter__(self) -> "Exchange":
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the whole body, for `Messages`, which bounds time and number."""
+        if self._has_body:
+            raise StopAsyncIteration
+        body = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.disconnected = True
+                raise Disconnected
+            body += message["body"]
+            if len(body) > self._max_body_bytes:
+                raise self._too_large()
+            if not message["more_body"]:
+                self._has_body = True
+                return bytes(body)
+
+    async def _watch(self) -> None:
+        """Wait for the end of the client, or of the response."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.disconnected = True
+        self.on_disconnect()
+
+    # --- the response -------------------------------------------------------------------------
+
+    async def respond(
+        self, body: bytes, *, status: int = HTTPStatus.OK, headers: Any = _JSON
+    ) -> None:
+        """Send a whole response."""
+        length = ("content-length", str(len(body)))
+        await self.begin((*headers, length), status=status)
+        await self.write(body, more=False)
+
+    async def begin(self, headers: Any, *, status: int = HTTPStatus.OK) -> None:
+        """Send status and headers; `write` follows."""
+        self.has_begun = True
+        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        await self._send({"type": "http.response.start", "status": int(status), "headers": encoded})
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        """Send a part of the body, within the time limit of a write.
+
+        Raises:
+            RequestError: The client has not read for too long.
+        """
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError:
+            message = f"nothing was read from this stream for {self._write_timeout_s:g} s"
+            raise RequestError(Reason.SLOW_READER, message) from None
+
+    async def fail(self, error: HttpError) -> None:
+        """Respond with an error, after what the client still sends of its body."""
+        headers = {"content-type": "application/json", **error.all_headers()}
+        if not self._has_body and self._expects_body():
+            headers["connection"] = "close"
+            await self._drain()
+        await self.respond(error.body(), status=error.status, headers=tuple(headers.items()))
+
+    def _expects_body(self) -> bool:
+        names = {name for name, _ in self.headers}
+        return bool(names & {"content-length", "transfer-encoding"}) and "expect" not in names
+
+    async def _drain(self) -> None:
+        """Drop what the client sends, for a bounded time."""
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect" or not message["more_body"]:
+                        return
+        except TimeoutError:
+            return
+
+    async def cut(self) -> None:
+        """End the connection at once, whatever of the response is unsent."""
+        self.scope["state"]["abort"]()
+        # uvicorn reports an exchange that ends before its connection does.
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """End the watch of the client; the exchange is over."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+
+def to_json(value: object) -> bytes:
+    """Encode a body; text stays as it is."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")

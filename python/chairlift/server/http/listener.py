@@ -1,0 +1,124 @@
+"""The port: bound with the server, closed after the last exchange of a drain."""
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from typing import Any, Final
+
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from chairlift.errors import ConfigError
+from chairlift.server.http.protocol import BoundedProtocol
+from chairlift.server.listen import TcpAddress
+
+IDLE_S: Final = 75.0
+"""A connection without an exchange is closed after this time: later than clients close theirs."""
+
+_HANDSHAKE_S: Final = 10.0
+_SEND_BUFFER_BYTES: Final = 131_072
+"""Of the kernel, for each connection: a client that does not read is noticed after so much."""
+_BACKLOG: Final = 1024
+_STOP_S: Final = 0.5
+
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""As gRPC's pings: a client that vanished is noticed within a minute."""
+
+
+class HttpListener:
+    """One port of HTTP/1.1, with TLS or without, on the server's event loop."""
+
+    def __init__(
+        self,
+        app: Any,
+        address: TcpAddress,
+        context: ssl.SSLContext | None,
+        max_connections: int,
+    ) -> None:
+        """Set what is served; `start` listens.
+
+        Args:
+            app: An application of ASGI.
+            address: Where to listen.
+            context: For TLS; None is plain text.
+            max_connections: A further one is closed at once.
+        """
+        self._address = address
+        self._context = context
+        self._state = ServerState()
+        self._max_connections = max_connections
+        self._config = Config(
+            app,
+            interface="asgi3",
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(IDLE_S),
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Return the address as a URL."""
+        return f"{'http' if self._context is None else 'https'}://{self._address}"
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: The address cannot be used.
+        """
+        self._config.load()
+        loop = asyncio.get_running_loop()
+        tls: dict[str, Any] = {}
+        if self._context is not None:
+            tls = {"ssl": self._context, "ssl_handshake_timeout": _HANDSHAKE_S}
+        try:
+            self._server = await loop.create_server(
+                lambda: BoundedProtocol(self._config, self._state, self._max_connections),
+                self._address.host,
+                self._address.port,
+                backlog=_BACKLOG,
+                **tls,
+            )
+        except OSError as error:
+            reason = (error.strerror or "unknown error").lower()
+            message = f"http_listen: cannot listen on {self._address}: {reason}"
+            raise ConfigError(message) from None
+        for listener in self._server.sockets:
+            _set_options(listener)
+        port: int = self._server.sockets[0].getsockname()[1]
+        self._address = TcpAddress(self._address.host, port)
+
+    async def stop(self) -> None:
+        """Close the port, and each connection after its response, within half a second."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in tuple(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(tuple(self._state.tasks), timeout=_STOP_S)
+        for task in tuple(self._state.tasks):
+            task.cancel()
+        for connection in tuple(self._state.connections):
+            connection.transport.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                while self._state.connections:
+                    await asyncio.sleep(0.01)
+        for connection in tuple(self._state.connections):
+            connection.transport.abort()
+
+
+def _set_options(listener: Any) -> None:
+    """Set options of the listening socket, which connections inherit."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,220 @@
+"""One connection: uvicorn's protocol with bounds on what a client may send, and for how long.
+
+uvicorn bounds neither the bytes nor the time of a request's head, and keeps every pipelined request
+of a segment. Here a head has a size and a time; an exchange that is not over takes no other, so
+that the end of its client is noticed; and a response that does not read its body ends the
+connection.
+"""
+
+import asyncio
+import email.utils
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, NoReturn
+
+import httptools
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from chairlift.server.http.errors import HttpError, refused
+from chairlift.server.tls import certificate_names
+
+HEAD_S: Final = 10.0
+"""Time for a request's line and headers, and for the first of them to begin."""
+MAX_HEAD_BYTES: Final = 16_384
+MAX_HEADERS: Final = 128
+
+_SEGMENT_BYTES: Final = 65_536
+"""A head that is not complete after this many bytes, body included, is too long."""
+
+
+class _Stopped(Exception):
+    """A callback of the parser refuses the request."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection whose requests are bounded."""
+
+    cycle: Any
+    """The exchange of uvicorn, which has no public type; None before the first."""
+
+    def __init__(self, config: Config, state: ServerState, max_connections: int) -> None:
+        """Start without a transport.
+
+        Args:
+            config: Of uvicorn, with the application.
+            state: All connections of the listener.
+            max_connections: A further one is closed at once.
+        """
+        super().__init__(config, state, {})
+        self._max_connections = max_connections
+        self._refusal: HttpError | None = None
+        self._head_bytes = 0
+        self._segment_bytes = 0
+        self._in_head = False
+        self._is_closing = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._names: Mapping[str, Sequence[bytes]] = {}
+
+    # --- the connection -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, unless there are too many connections."""
+        self.transport = transport
+        if len(self.connections) >= self._max_connections:
+            self._is_closing = True
+            transport.abort()
+            return
+        super().connection_made(transport)
+        ssl_object = transport.get_extra_info("ssl_object")
+        if ssl_object is not None:
+            try:
+                self._names = certificate_names(ssl_object.getpeercert() or {})
+            except ValueError:
+                transport.abort()
+                return
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End, whatever was going on."""
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; after a refusal it is dropped."""
+        if self._is_closing:
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # The request is answered as one of HTTP/1.1; what follows would be another protocol.
+            self._is_closing = True
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or _MALFORMED)
+            return
+        if self._in_head:
+            self._segment_bytes += len(data)
+            if self._segment_bytes > _SEGMENT_BYTES:
+                self._refuse(_LONG_HEAD)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or close if this one left something unread."""
+        if self._is_closing or self.cycle.more_body:
+            self.transport.close()
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._stop_head_timer()
+
+    # --- callbacks of the parser --------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin a request, unless one is being answered."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop(_PIPELINED)
+        self._in_head = True
+        self._head_bytes = self._segment_bytes = 0
+        if self._head_timer is None:
+            self._expect_head()
+        super().on_message_begin()
+        self.scope["state"] |= {"certificate": self._names, "abort": self.transport.abort}
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; values that are no ASCII are kept, and mean nothing here."""
+        self._count(len(name) + len(value))
+        if len(self.headers) >= MAX_HEADERS:
+            self._stop(_LONG_HEAD)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin the exchange."""
+        self._in_head = False
+        self._stop_head_timer()
+        self.server_state.default_headers = _default_headers(int(time.time()))
+        super().on_headers_complete()
+
+    # --- bounds -------------------------------------------------------------------------------
+
+    def _count(self, num_bytes: int) -> None:
+        self._head_bytes += num_bytes
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._stop(_LONG_HEAD)
+
+    def _stop(self, refusal: HttpError) -> NoReturn:
+        """Stop the parser amid its data."""
+        self._refusal = refusal
+        raise _Stopped
+
+    def _expect_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_S, self._on_slow_head)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_slow_head(self) -> None:
+        self._head_timer = None
+        if self._in_head:
+            self._refuse(_SLOW_HEAD)
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer with an error, unless an exchange is being answered, and close."""
+        self._is_closing = True
+        self._in_head = False
+        self._stop_head_timer()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # The exchange goes on, and ends the connection. A body that is malformed never ends.
+            cycle.keep_alive = False
+            if cycle.more_body:
+                cycle.disconnected = True
+                cycle.message_event.set()
+                if not cycle.response_started:
+                    self.transport.write(_response(error))
+                self.transport.close()
+            return
+        self.transport.write(_response(error))
+        self.transport.close()
+
+
+_MALFORMED: Final = refused(HTTPStatus.BAD_REQUEST, "the request is not HTTP/1.1", "malformed_http")
+_PIPELINED: Final = refused(
+    HTTPStatus.BAD_REQUEST, "a request before the response to the one before it", "pipelining"
+)
+_SLOW_HEAD: Final = refused(
+    HTTPStatus.REQUEST_TIMEOUT,
+    f"the headers were not complete within {HEAD_S:g} s",
+    "request_timeout",
+)
+_LONG_HEAD: Final = refused(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    f"expected at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes of them, got more",
+    "headers_too_large",
+)
+
+
+def _response(error: HttpError) -> bytes:
+    body = error.body()
+    head = (
+        f"HTTP/1.1 {error.status.value} {error.status.phrase}\r\n"
+        "content-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n"
+        "connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+@functools.lru_cache(maxsize=1)
+def _default_headers(now: int) -> list[tuple[bytes, bytes]]:
+    return [(b"date", email.utils.formatdate(now, usegmt=True).encode())]
