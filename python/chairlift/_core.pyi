@@ -442,6 +442,8 @@ class Scheduler:
         step_budget: int | None = None,
         num_host_blocks: int = 0,
         swap_block_time: int = 0,
+        max_step_drafts: int = 0,
+        prompt_lookup: bool = False,
     ) -> Self:
         """Builds an idle scheduler.
 
@@ -468,6 +470,8 @@ class Scheduler:
                 computed; with 0 they compute it again.
             swap_block_time: How long a block takes there, or back, in nanoseconds: a request keeps
                 its blocks if both ways take no longer than its tokens by the cost model.
+            max_step_drafts: Drafts of a step at most, over all its rows; 0 is none.
+            prompt_lookup: Whether drafts are looked up in the tokens of each sequence.
 
         Raises:
             ConfigError: A setting is out of range.

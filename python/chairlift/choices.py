@@ -50,6 +50,16 @@ class Quantize(StrEnum):
     INT4 = "int4"
 
 
+class Drafts(StrEnum):
+    """Where drafts of the next tokens come from, which a step checks beside the last token.
+
+    lookup: what followed the same tokens before, in the prompt or the answer itself.
+    """
+
+    OFF = "off"
+    LOOKUP = "lookup"
+
+
 class InstructionSet(StrEnum):
     """Values of `CHAIRLIFT_CPU`: the kernels use the best set of the machine up to this one."""
 

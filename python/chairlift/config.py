@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
-from chairlift.choices import Batching, Device, Dtype, KvCacheDtype, Quantize
+from chairlift.choices import Batching, Device, Drafts, Dtype, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
 from chairlift.units import parse_size
 
@@ -12,6 +12,7 @@ __all__ = [
     "Batching",
     "Config",
     "Device",
+    "Drafts",
     "Dtype",
     "EngineConfig",
     "EngineSettings",
@@ -65,6 +66,10 @@ class EngineConfig(BaseModel):
     steps_in_flight: Annotated[int, Field(ge=1, le=2)] | None = None
     """With 2 a step is planned while the one before runs, which gains where the model does not run
     on the cores of the engine; None is 1 on a CPU and 2 on a GPU."""
+    drafts: Annotated[Drafts, _BY_NAME] | None = None
+    """Where drafts come from: tokens that a step checks beside the last one, where that is
+    predicted to yield more tokens per second; answers are the same. None is lookup on a CPU and
+    off on a GPU."""
     max_model_len: Annotated[int, Field(ge=2)] | None = None
     """Longest prompt plus answer; None is the model's own."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
@@ -114,6 +119,7 @@ class EngineSettings(TypedDict, total=False):
     max_num_batched_tokens: int
     step_budget_s: float | None
     steps_in_flight: int | None
+    drafts: Drafts | Literal["off", "lookup"] | None
     max_model_len: int | None
     max_queued_requests: int
     max_text_bytes: int | str

@@ -71,6 +71,8 @@ def new_scheduler(
     steps_in_flight: int = 1,
     num_host_blocks: int = 0,
     swap_block_time: int = 0,
+    max_step_drafts: int = 0,
+    prompt_lookup: bool = False,
 ) -> _core.Scheduler:
     """Build an idle scheduler.
 
@@ -85,6 +87,8 @@ def new_scheduler(
         steps_in_flight: Steps that may be planned and not yet ended, 1 or 2.
         num_host_blocks: Blocks of host memory for preempted requests; 0 computes them again.
         swap_block_time: Nanoseconds to move one of them one way.
+        max_step_drafts: Drafts of a step at most, over all its rows; 0 is none.
+        prompt_lookup: Whether drafts are looked up in the tokens of each sequence.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -110,6 +114,8 @@ def new_scheduler(
             step_budget=nanoseconds(settings.step_budget_s),
             num_host_blocks=num_host_blocks,
             swap_block_time=swap_block_time,
+            max_step_drafts=max_step_drafts,
+            prompt_lookup=prompt_lookup,
         )
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None

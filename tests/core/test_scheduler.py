@@ -24,6 +24,7 @@ def new_scheduler(**changes):
         "num_blocks": 17,
         "kv_windows": [None],
         "prefix_cache": True,
+        "max_step_drafts": 16,
         "hash_key": bytes(32),
         "token_table": _core.TokenTable([b"%d " % i for i in range(VOCAB)], special=[]),
     }

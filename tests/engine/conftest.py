@@ -38,10 +38,10 @@ def clock():
 
 @pytest.fixture
 def make_engine(tiny, clock):
-    """Build engines with a clock that stands until it is moved."""
+    """Build engines with a clock that stands until it is moved, and without drafts."""
 
     def make(folder=tiny.folder, **settings):
-        defaults = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
+        defaults = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "drafts": "off"}
         return Engine(folder, clock=clock, **{**defaults, **settings})
 
     return make

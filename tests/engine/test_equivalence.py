@@ -28,7 +28,13 @@ def requests():
 @pytest.fixture(scope="module")
 def alone(tiny):
     """Tokens and logits when every request has the engine for itself."""
-    engine = Engine(tiny.folder, max_num_seqs=8, max_num_batched_tokens=WHOLE, prefix_cache=False)
+    engine = Engine(
+        tiny.folder,
+        max_num_seqs=8,
+        max_num_batched_tokens=WHOLE,
+        prefix_cache=False,
+        drafts="off",
+    )
     logits = watch_sampler(engine)
     answers = [token_ids(run(engine, [request])[0]) for request in requests()]
     return SimpleNamespace(answers=answers, logits=logits)

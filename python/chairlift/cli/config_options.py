@@ -35,6 +35,8 @@ ENGINE_HELP = {
     "running answers continue; default: as long as its tokens take.",
     "steps_in_flight": "Steps that are launched before the first of them has ended, 1 or 2; "
     "default: 1 on a CPU, 2 on a GPU.",
+    "drafts": "Tokens that a step checks beside the last one, where that pays: lookup finds them "
+    "in the prompt and the answer; default: lookup, on a GPU off.",
     "max_model_len": "Longest prompt plus answer; default: the model's own.",
     "max_queued_requests": "Cap of the waiting queue.",
     "max_text_bytes": "Longest text that is tokenized, such as 1MiB; of a chat, when rendered.",

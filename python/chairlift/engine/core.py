@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
-from chairlift.config import EngineConfig
+from chairlift.config import Drafts, EngineConfig
 from chairlift.engine.events import core_refusal
 from chairlift.engine.loading import LoadedModel
 from chairlift.engine.prepare import Prepared, PreparedChange
@@ -28,6 +28,17 @@ def steps_in_flight(config: EngineConfig) -> int:
     settings say 2 (`devices.py`).
     """
     return config.steps_in_flight or 1
+
+
+MAX_STEP_DRAFTS = 64
+"""Drafts of a step at most: more logits would take more memory than they gain."""
+
+
+def max_step_drafts(config: EngineConfig) -> int:
+    """Return how many drafts a step may check, over all its rows."""
+    if config.drafts is Drafts.OFF:
+        return 0
+    return min(MAX_STEP_DRAFTS, max(0, config.max_num_batched_tokens - config.max_num_seqs))
 
 
 class Core:
@@ -73,6 +84,8 @@ class Core:
                 steps_in_flight=steps_in_flight(config),
                 num_host_blocks=0 if host_pool is None else host_pool.num_blocks,
                 swap_block_time=0 if host_pool is None else host_pool.block_time,
+                max_step_drafts=max_step_drafts(config),
+                prompt_lookup=config.drafts is not Drafts.OFF,
             )
         )
         self.requests = RequestTable(

@@ -11,7 +11,7 @@ from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
-from chairlift.config import Device, Dtype, EngineConfig, KvCacheDtype, Quantize
+from chairlift.config import Device, Drafts, Dtype, EngineConfig, KvCacheDtype, Quantize
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
@@ -20,7 +20,12 @@ from chairlift.model.config import ModelConfig
 
 logger = logging.getLogger(__name__)
 
-GPU_DEFAULTS = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "steps_in_flight": 2}
+GPU_DEFAULTS = {
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 2048,
+    "steps_in_flight": 2,
+    "drafts": Drafts.OFF,
+}
 """Defaults on a GPU, for settings that are not set."""
 
 

@@ -86,6 +86,8 @@ class RunnerShape(NamedTuple):
     num_slots: int
     steps_in_flight: int = 1
     """Steps that need their inputs at once."""
+    max_num_drafts: int = 0
+    """Of a step, over all its rows: a token is drawn after each, beside one for each row."""
 
 
 class ModelRunner:
@@ -138,7 +140,12 @@ class ModelRunner:
         self._row_index = _int32(rows)
         self._block_tables = _int32(shape.num_kv_groups, rows, shape.max_blocks_per_row)
         self._buffers = buffers or [
-            InputBuffers.allocate(rows, shape.max_num_batched_tokens, shape.num_kv_groups)
+            InputBuffers.allocate(
+                rows,
+                shape.max_num_batched_tokens,
+                shape.num_kv_groups,
+                rows + shape.max_num_drafts,
+            )
             for _ in range(shape.steps_in_flight)
         ]
         self._num_applied = 0
@@ -177,8 +184,8 @@ class ModelRunner:
             slot_mapping=buffers.slot_mapping[:, :num_tokens],
             block_tables=self._block_tables,
             block_size=self._block_size,
-            # Each row has one token, which samples: the views depend on the number of rows alone.
-            views=(turn, num_rows) if num_rows == num_tokens == num_samples else None,
+            # Each token samples: the views depend on the numbers of rows and tokens alone.
+            views=(turn, num_rows, num_tokens) if num_tokens == num_samples else None,
         )
         numbers = plan.numpy()
         swap_in, swap_out = block_swaps(numbers)

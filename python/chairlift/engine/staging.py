@@ -42,18 +42,22 @@ class InputBuffers:
     slot_mapping: Tensor
     """`[G, T]`: negative is padding."""
     sample_rows: Tensor
-    """`[R]`: the tokens that sample."""
+    """`[S]`: the tokens that sample."""
 
     @staticmethod
-    def shapes(num_rows: int, num_tokens: int, num_groups: int) -> list[tuple[int, ...]]:
+    def shapes(
+        num_rows: int, num_tokens: int, num_groups: int, num_samples: int
+    ) -> list[tuple[int, ...]]:
         """Return the shapes of the fields, in their order."""
         r, t = (num_rows,), (num_tokens,)
-        return [r, (num_rows + 1,), r, t, t, (num_groups, num_tokens), r]
+        return [r, (num_rows + 1,), r, t, t, (num_groups, num_tokens), (num_samples,)]
 
     @classmethod
-    def allocate(cls, num_rows: int, num_tokens: int, num_groups: int) -> "InputBuffers":
+    def allocate(
+        cls, num_rows: int, num_tokens: int, num_groups: int, num_samples: int
+    ) -> "InputBuffers":
         """Allocate on the host."""
-        shapes = cls.shapes(num_rows, num_tokens, num_groups)
+        shapes = cls.shapes(num_rows, num_tokens, num_groups, num_samples)
         return InputBuffers(*(torch.zeros(shape, dtype=torch.int32) for shape in shapes))
 
 
@@ -121,7 +125,7 @@ class Staging:
         r, t, groups = max_num_seqs, max_num_tokens, num_groups
         int32, float32 = torch.int32, torch.float32
         sections: list[tuple[tuple[int, ...], torch.dtype]] = [
-            *((shape, int32) for shape in InputBuffers.shapes(r, t, groups)),
+            *((shape, int32) for shape in InputBuffers.shapes(r, t, groups, r)),
             *(((r,), dtype) for dtype in (int32, float32, int32, float32, float32)),
             *(((r,), dtype) for dtype in (torch.int64, int32, int32)),
             *(((groups, *rest), int32) for rest in ((1,), (max_tiles, 3), (max_splits, 4))),

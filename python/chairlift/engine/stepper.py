@@ -18,7 +18,7 @@ import torch
 from chairlift import _core
 from chairlift.config import EngineConfig
 from chairlift.engine.bisection import bisect
-from chairlift.engine.core import Core, steps_in_flight
+from chairlift.engine.core import Core, max_step_drafts, steps_in_flight
 from chairlift.engine.events import NO_LOGPROBS, SampledLogprobs
 from chairlift.engine.loading import LoadedModel
 from chairlift.engine.model_runner import (
@@ -94,6 +94,7 @@ class Stepper:
             block_size=config.block_size,
             num_slots=scheduler.num_slots,
             steps_in_flight=self._max_in_flight,
+            max_num_drafts=max_step_drafts(config),
         )
 
     def wrap_scheduler(self, wrap: Callable[[_core.Scheduler], _core.Scheduler]) -> None:

@@ -37,6 +37,8 @@ fn config(num_running: usize) -> Config {
         prefix_cache: true,
         hash_key: [0; 32],
         steps_in_flight: 1,
+        max_step_drafts: 0,
+        prompt_lookup: false,
     }
 }
 

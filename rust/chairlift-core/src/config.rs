@@ -55,6 +55,10 @@ pub struct Config {
     pub hash_key: [u8; 32],
     /// Steps that may be planned but not yet updated: 1, or 2 to plan the next step while one runs.
     pub steps_in_flight: usize,
+    /// Drafts of a step at most: the runner draws a token behind each, beside one for each row. 0 is none.
+    pub max_step_drafts: usize,
+    /// Whether sequences are searched for what followed their last tokens before.
+    pub prompt_lookup: bool,
 }
 
 impl Config {
@@ -140,6 +144,7 @@ impl Config {
         at_most("vocab_size", self.vocab_size, limit)?;
         at_most("num_blocks", self.num_blocks, limit / self.block_size)?;
         at_most("num_host_blocks", self.num_host_blocks, limit)?;
+        at_most("max_step_drafts", self.max_step_drafts, 65_536)?;
         at_most("steps_in_flight", self.steps_in_flight, 2)?;
         at_least("steps_in_flight", self.steps_in_flight, 1, "1")?;
         self.policy.validate(self.max_num_seqs)

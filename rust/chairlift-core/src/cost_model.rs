@@ -1,8 +1,9 @@
 //! How long a step takes, learnt while serving.
 //!
 //! ```text
-//! time = fixed + per_token * tokens + per_pair * pairs
+//! time = fixed + per_token * tokens + per_pair * pairs + per_sample * samples
 //!        weights read, calls | matrix products  | attention: pairs of a token and a token that it sees
+//!                                                                  | logits and draws
 //! ```
 //!
 //! Recursive least squares with forgetting, and with a pull towards the last estimate where the steps say nothing: a
@@ -18,15 +19,34 @@ pub struct Work {
     pub tokens: u64,
     /// For each token, the tokens that it sees, itself included.
     pub pairs: u64,
+    /// Tokens after which one is drawn.
+    pub samples: u64,
 }
 
 impl Work {
-    /// `count` tokens of one row, the first at position `start`.
+    /// `count` tokens of one row, the first at position `start`, of which none is sampled after.
     pub fn of(start: usize, count: usize) -> Self {
         let (start, count) = (start as u64, count as u64);
         Self {
             tokens: count,
             pairs: count * start + count * (count + 1) / 2,
+            samples: 0,
+        }
+    }
+
+    /// The same with a sample after each token: decodes and drafts.
+    pub fn sampled(start: usize, count: usize) -> Self {
+        Self {
+            samples: count as u64,
+            ..Self::of(start, count)
+        }
+    }
+
+    /// A sample beside the tokens.
+    pub fn sample() -> Self {
+        Self {
+            samples: 1,
+            ..Self::default()
         }
     }
 
@@ -36,15 +56,17 @@ impl Work {
         Self {
             tokens: self.tokens + other.tokens,
             pairs: self.pairs + other.pairs,
+            samples: self.samples + other.samples,
         }
     }
 }
 
-const SIZE: usize = 3;
+const SIZE: usize = 4;
 
 /// Units in which the features are about as large as each other.
 const TOKENS: f64 = 64.0;
 const PAIRS: f64 = 65_536.0;
+const SAMPLES: f64 = 64.0;
 
 /// Weight of the past at each step: half of it is some 70 steps old.
 const MEMORY: f64 = 0.99;
@@ -67,11 +89,16 @@ pub struct CostModel {
 }
 
 fn features(work: Work) -> [f64; SIZE] {
-    [1.0, work.tokens as f64 / TOKENS, work.pairs as f64 / PAIRS]
+    [
+        1.0,
+        work.tokens as f64 / TOKENS,
+        work.pairs as f64 / PAIRS,
+        work.samples as f64 / SAMPLES,
+    ]
 }
 
 fn dot(a: &[f64; SIZE], b: &[f64; SIZE]) -> f64 {
-    a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
 }
 
 impl CostModel {

@@ -211,11 +211,18 @@ impl KvCache {
         true
     }
 
-    /// Whether `num_tokens` fit: in the columns that the table has, or in more if it may grow.
-    pub(crate) fn has_room(&self, table: &BlockTable, num_tokens: usize, may_grow: bool) -> bool {
+    /// Whether `num_tokens` fit: in the columns that the table has, or in more that leave `headroom` blocks to others; with
+    /// None it may not grow.
+    pub(crate) fn has_room(
+        &self,
+        table: &BlockTable,
+        num_tokens: usize,
+        headroom: Option<usize>,
+    ) -> bool {
         let columns = num_tokens.div_ceil(self.block_size);
         let num_new = columns.saturating_sub(table.num_columns()) * self.groups.len();
-        num_new == 0 || (may_grow && num_new <= self.num_available() + table.promised)
+        let fits = |headroom| num_new + headroom <= self.num_available() + table.promised;
+        num_new == 0 || headroom.is_some_and(fits)
     }
 
     /// Gives back the columns behind those of the first `num_tokens` tokens: none of them is known to others.

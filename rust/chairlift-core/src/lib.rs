@@ -8,6 +8,7 @@
 //! | [`plan`], [`row_tables`] | the step as one flat buffer, and the runner's side of it |
 //! | `queue` | the order of admission, fair shares of tenants, deadlines, and where waiting time goes |
 //! | `kv_cache` | KV memory: paging, sharing and swapping |
+//! | `speculation` | drafts of the next tokens: which are likely, and how many pay |
 //! | [`text`] | tokens to text, and stop strings |
 //!
 //! Modules import one way: `ids`, `error` and `text` nothing of the core; the scheduler all others, and none of them it.
@@ -26,6 +27,7 @@ mod request;
 pub mod row_tables;
 mod rows;
 pub mod scheduler;
+mod speculation;
 pub mod text;
 
 pub use config::{Config, KvGroup};

@@ -5,6 +5,7 @@ use crate::{
     ids::{Nanos, RequestId, Row, Slot, Tenant},
     kv_cache::{BlockTable, Namespace},
     queue::{Place, WaitTimes},
+    speculation::{Acceptance, Lookup},
     text::{TextOptions, TextState, TokenTable},
 };
 
@@ -62,6 +63,9 @@ impl NewRequest {
         }
     }
 }
+
+/// How often a proposed draft is right before any was checked.
+const PROPOSAL_PRIOR: f32 = 0.8;
 
 /// Output tokens that a new request has memory for: growth happens when it is added, not in a step.
 pub(crate) const ROOM_AHEAD: usize = 1024;
@@ -149,6 +153,11 @@ pub(crate) struct Request {
     pub(crate) stats: RequestStats,
     /// What may follow `tokens`: proposed, or in the one step in flight that names it.
     pub(crate) drafts: Vec<i32>,
+    /// The drafts were proposed from outside and not looked up, and how often such drafts are right.
+    pub(crate) is_proposed: bool,
+    pub(crate) acceptance: Acceptance,
+    /// The index of its tokens, from its first output token on.
+    pub(crate) lookup: Option<Box<Lookup>>,
     /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
     /// How often it gave its row up to another request: the next victim is another one, if there is one.
@@ -188,6 +197,9 @@ impl Request {
             restarts: false,
             comes_back: false,
             drafts: Vec::new(),
+            is_proposed: false,
+            acceptance: Acceptance::new(PROPOSAL_PRIOR),
+            lookup: None,
             num_lost: 0,
             times_preempted: 0,
             arrival,

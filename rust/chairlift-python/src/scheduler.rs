@@ -90,7 +90,8 @@ impl Scheduler {
     #[pyo3(signature = (*, policy, batch_size, batch_window, batch_timeout, max_num_seqs,
         max_num_batched_tokens, max_model_len, max_queued_requests, vocab_size, block_size,
         num_blocks, kv_windows, prefix_cache, hash_key, token_table, steps_in_flight = 1,
-        step_budget = None, num_host_blocks = 0, swap_block_time = 0))]
+        step_budget = None, num_host_blocks = 0, swap_block_time = 0, max_step_drafts = 0,
+        prompt_lookup = false))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python class"
@@ -115,6 +116,8 @@ impl Scheduler {
         step_budget: Option<u64>,
         num_host_blocks: usize,
         swap_block_time: u64,
+        max_step_drafts: usize,
+        prompt_lookup: bool,
     ) -> PyResult<Self> {
         let config = Config {
             policy: self::policy(policy, batch_size, batch_window, batch_timeout)?,
@@ -135,6 +138,8 @@ impl Scheduler {
             prefix_cache,
             hash_key,
             steps_in_flight,
+            max_step_drafts,
+            prompt_lookup,
         };
         let table = Arc::clone(&token_table.inner);
         let inner = scheduler::Scheduler::new(config, table).map_err(|e| error::config(&e))?;

@@ -62,9 +62,10 @@ impl World {
             "#{label} computes up to {end} of {} tokens, samples: {samples}",
             client.num_tokens()
         );
+        let drafts = self.device.drafts(run).to_vec();
         let client = &mut self.clients[index];
         client.num_computed = run.end;
-        client.drafts.truncate(run.num_drafts);
+        client.drafts = drafts;
         client.num_sampled += usize::from(samples);
         client.started = true;
         client.wait.start(self.latest);

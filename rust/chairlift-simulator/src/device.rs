@@ -221,6 +221,12 @@ impl Device {
         &self.inputs.input_ids[run.first_input..run.first_input + run.end - run.start]
     }
 
+    /// The drafts of a row in the last step.
+    pub(crate) fn drafts(&self, run: &RowRun) -> &[i32] {
+        let inputs = self.input_ids(run);
+        &inputs[inputs.len() - run.num_drafts..]
+    }
+
     /// The first KV slot that no longer holds what a step wrote.
     pub(crate) fn changed(&self, writes: &[Write]) -> Option<usize> {
         let mut changed = writes

@@ -49,7 +49,8 @@ impl World {
         };
         let client = &self.clients[index];
         let is_taken = self.scheduler.draft(client.id, answer as u32, tokens);
-        let expected = client.state == State::Running
+        let expected = self.scenario.config.max_step_drafts > 0
+            && client.state == State::Running
             && client.in_flight == 0
             && client.num_output > 0
             && client.num_pending() == 1;
@@ -78,14 +79,22 @@ impl World {
 
     /// The drafts of a row in a step are the first that were proposed, and no more than can be accepted.
     pub(crate) fn check_drafts(&mut self, index: usize, run: &RowRun) -> Checked {
-        let planned = self.device.input_ids(run);
-        let planned = &planned[planned.len() - run.num_drafts..];
+        let planned = self.device.drafts(run);
         let client = &self.clients[index];
         let (label, proposed) = (client.label, &client.drafts);
-        ensure!(
-            proposed.starts_with(planned),
-            "the drafts of #{label} are {planned:?}, proposed are {proposed:?}"
-        );
+        if proposed.is_empty() {
+            let num_known = client.answer.num_prompt + client.num_output;
+            let known = &client.answer.tokens[..num_known];
+            ensure!(
+                planned.is_empty() || self.scenario.config.prompt_lookup && follows(known, planned),
+                "the drafts {planned:?} of #{label} follow nothing that it has"
+            );
+        } else {
+            ensure!(
+                proposed.starts_with(planned),
+                "the drafts of #{label} are {planned:?}, proposed are {proposed:?}"
+            );
+        }
         let left =
             (client.answer.limit - client.num_output).min(client.credit_left(client.num_output));
         ensure!(
@@ -93,7 +102,10 @@ impl World {
             "#{label} has {} drafts, and may have {left} more tokens",
             planned.len()
         );
-        let (num_planned, num_cut) = (planned.len(), proposed.len() - planned.len());
+        let num_planned = planned.len();
+        let num_cut = proposed.len().saturating_sub(num_planned);
+        let num_looked_up = if proposed.is_empty() { num_planned } else { 0 };
+        self.tally.add(Sight::DraftsLookedUp, num_looked_up as u64);
         let is_one_of_several = client.num_answers > 1 && num_planned > 0;
         self.tally.add(Sight::DraftsPlanned, num_planned as u64);
         self.tally.add(Sight::DraftsCut, num_cut as u64);
@@ -104,17 +116,16 @@ impl World {
 
     /// What the scheduler would plan without drafts, if any are proposed.
     pub(crate) fn plan_without_drafts(&self) -> Option<WithoutDrafts> {
-        let drafting = self.live.iter().map(|&index| &self.clients[index]);
-        let drafting: Vec<_> = drafting
-            .filter(|client| client.in_flight == 0 && !client.drafts.is_empty())
-            .collect();
-        if drafting.is_empty() {
+        let mut live = self.live.iter().map(|&index| &self.clients[index]);
+        let is_proposed = live.any(|client| client.in_flight == 0 && !client.drafts.is_empty());
+        // A clone takes longer than a step: of drafts that may have been looked up some are compared.
+        let may_look_up =
+            self.scenario.config.prompt_lookup && self.tally.steps().is_multiple_of(8);
+        if !is_proposed && !may_look_up {
             return None;
         }
         let mut twin: Scheduler = self.scheduler.clone();
-        for client in drafting {
-            twin.draft(client.id, client.index as u32, &[]);
-        }
+        twin.set_max_step_drafts(0);
         let mut plan = Plan::default();
         let mut buffer = vec![0; Plan::capacity(&self.scenario.config)];
         let next = twin.schedule(self.now, &mut plan);
@@ -132,9 +143,10 @@ impl World {
         let Some(budget) = self.scenario.config.step_budget else {
             return Ok(());
         };
-        let works = runs
-            .iter()
-            .map(|run| Work::of(run.start, run.end - run.start));
+        let works = runs.iter().map(|run| Work {
+            samples: run.sampled.len() as u64,
+            ..Work::of(run.start, run.end - run.start)
+        });
         let work = works.fold(Work::default(), Work::and);
         let time = self.scheduler.costs().predict(work);
         let has_drafts = runs.iter().any(|run| run.num_drafts > 0);
@@ -249,6 +261,14 @@ impl World {
 pub(crate) struct WithoutDrafts {
     plan: Vec<i32>,
     running: Vec<(Slot, Row)>,
+}
+
+/// The drafts go on as the tokens did where a last part of them stood before.
+fn follows(known: &[i32], drafts: &[i32]) -> bool {
+    let all = [known, drafts].concat();
+    let last = known.len() - 1;
+    let goes_on = |place: usize| all[place..].starts_with(&all[last..]);
+    (0..last).any(goes_on)
 }
 
 /// Drafts change nothing but their own rows: which requests are in the step, admitted or ended, and how many tokens each

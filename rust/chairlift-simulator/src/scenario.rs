@@ -251,6 +251,8 @@ fn draw_config(random: &mut Random) -> Config {
         prefix_cache: random.chance(768),
         hash_key,
         steps_in_flight: random.between(1, 2),
+        max_step_drafts: random.pick(&[0, 1, 16, 256, 256]),
+        prompt_lookup: random.chance(512),
     }
 }
 

@@ -147,7 +147,10 @@ impl World {
             return Ok(false);
         };
         let count = |run: &RowRun| run.end - run.start - run.num_drafts;
-        let works = runs.iter().map(|run| Work::of(run.start, count(run)));
+        let works = runs.iter().map(|run| Work {
+            samples: (run.sampled.len() - run.num_drafts) as u64,
+            ..Work::of(run.start, count(run))
+        });
         let costs = self.scheduler.costs();
         let time = costs.predict(works.fold(Work::default(), Work::and));
         let chunks = runs.iter().map(count);
@@ -157,7 +160,7 @@ impl World {
             time <= most + rounding || num_chunked <= LEAST_CHUNK,
             "the step computes {num_chunked} tokens of prompts and is predicted to take {time:.0} of {budget} ns"
         );
-        let is_spent = time + costs.added(Work::of(0, 1)) > most - rounding;
+        let is_spent = time + costs.added(Work::sampled(0, 1)) > most - rounding;
         self.tally.add(Sight::TimeSpent, u64::from(is_spent));
         Ok(is_spent)
     }

@@ -53,6 +53,7 @@ sights! {
     DraftsTaken "drafts proposed",
     DraftsRefused "drafts of requests that do not decode",
     DraftsPlanned "draft tokens planned",
+    DraftsLookedUp "draft tokens looked up",
     DraftsCut "draft tokens left out",
     DraftsAccepted "draft tokens accepted",
     DraftsRejected "draft tokens rejected",

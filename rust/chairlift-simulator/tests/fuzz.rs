@@ -119,6 +119,8 @@ fn scheduler() -> Scheduler {
         prefix_cache: true,
         hash_key: [0; 32],
         steps_in_flight: 1,
+        max_step_drafts: 0,
+        prompt_lookup: false,
     };
     let tokens: Vec<_> = (0..VOCAB as u8).map(|token| vec![b'a' + token]).collect();
     let table = TokenTable::new(&tokens, &[7], &[6], true);

@@ -41,7 +41,7 @@ impl Budget {
 
     /// Nothing more can be computed.
     pub(super) fn is_spent(&self, costs: &CostModel) -> bool {
-        let is_late = |time: f64| self.has_chunk && time < costs.added(Work::of(0, 1));
+        let is_late = |time: f64| self.has_chunk && time < costs.added(Work::sampled(0, 1));
         self.tokens == 0 || self.time.is_some_and(is_late)
     }
 
@@ -50,22 +50,25 @@ impl Budget {
         let most = pending.min(self.tokens);
         let Some(time) = self.time else { return most };
         let least = if self.has_chunk { 0 } else { LEAST_CHUNK };
+        // A chunk that ends its prompt is sampled after.
+        let time = time - costs.added(Work::sample());
         costs.affordable(time, start, most).max(least).min(most)
     }
 
     /// How many drafts from `start` on can be computed beside all else.
     pub(super) fn drafts(&self, costs: &CostModel, start: usize, num_drafts: usize) -> usize {
         let most = num_drafts.min(self.tokens);
-        self.time
-            .map_or(most, |time| costs.affordable(time, start, most))
+        let Some(time) = self.time else { return most };
+        let fits = |&count: &usize| costs.added(Work::sampled(start, count)) <= time;
+        (0..=most).rev().find(fits).unwrap_or(0)
     }
 
     /// Tokens beyond the decodes are computed.
-    pub(super) fn spend(&mut self, costs: &CostModel, start: usize, count: usize) {
-        self.tokens -= count;
-        self.has_chunk |= count > 0;
+    pub(super) fn spend(&mut self, costs: &CostModel, work: Work) {
+        self.tokens -= work.tokens as usize;
+        self.has_chunk |= work.tokens > 0;
         if let Some(time) = &mut self.time {
-            *time -= costs.added(Work::of(start, count));
+            *time -= costs.added(work);
         }
     }
 

@@ -8,16 +8,20 @@
 //! tokens      ... a b c d x      as if the step had been three
 //! ```
 //!
+//! Drafts are proposed from outside ([`Scheduler::draft`]: a grammar, a draft model), or looked up in the sequence itself. Of
+//! all drafts of a step those are checked that pay ([`crate::speculation`]).
+//!
 //! Drafts use only what is left of a budget. They are put into a step that is planned without them, where its tokens, its time and the free blocks
 //! leave room: which other requests are in the step, and with how many tokens, never depends on them. What a wrong draft wrote counts as
 //! unwritten, and the blocks that only drafts needed are given back with the outcome. Where two steps may be in flight
 //! drafts stay within the blocks of their request, since the later step is planned before the outcome.
 
-use super::{Scheduler, live, step::StepBuilder};
+use super::{Item, Scheduler, live, step::StepBuilder};
 use crate::{
     cost_model::Work,
     ids::{RequestId, Slot},
     request::Request,
+    speculation::{Candidate, Lookup, choose},
 };
 
 /// Drafts of a row at most.
@@ -28,6 +32,60 @@ impl Request {
     fn may_draft(&self) -> bool {
         self.is_running() && self.in_flight == 0 && self.num_output() > 0 && self.num_pending() == 1
     }
+
+    /// The same of a request that is in the planned step: its last token is known and ends its part of it.
+    fn is_drafting(&self, item: &Item) -> bool {
+        self.in_flight == 1 && self.num_output() > 0 && item.end == self.tokens.len()
+    }
+
+    /// Where nothing is proposed, takes up to `most` drafts from its own tokens, and writes them with their odds to `found`.
+    fn look_up(&mut self, most: usize, found: &mut Vec<(i32, f64)>) {
+        found.clear();
+        if !self.drafts.is_empty() {
+            self.drafts.truncate(most);
+        } else if let Some(lookup) = &self.lookup {
+            lookup.propose(&self.tokens, most, found);
+            self.drafts.extend(found.iter().map(|&(token, _)| token));
+            self.is_proposed = false;
+        }
+    }
+
+    /// Appends its drafts and the probability of each; `looked_up` are those that it looked up.
+    fn candidates(&self, row: usize, looked_up: &[(i32, f64)], candidates: &mut Vec<Candidate>) {
+        let rate = self.acceptance.rate();
+        let mut odds = 1.0;
+        for i in 0..self.drafts.len() {
+            odds = looked_up.get(i).map_or(odds * rate, |&(_, odds)| odds);
+            let position = self.tokens.len() + i;
+            candidates.push(Candidate {
+                row,
+                position,
+                odds,
+            });
+        }
+    }
+
+    /// Indexes its new tokens, from which later drafts come.
+    pub(super) fn index_tokens(&mut self) {
+        let lookup = self.lookup.get_or_insert_with(|| Box::new(Lookup::new()));
+        lookup.follow(&self.tokens, self.num_prompt);
+    }
+
+    /// The sampled tokens that count: each follows those before it, and only the last may differ from its draft. Learns from
+    /// them how good the proposer is.
+    pub(super) fn accepted<'a>(&mut self, sampled: &'a [i32]) -> &'a [i32] {
+        let drafts = std::mem::take(&mut self.drafts);
+        let pairs = sampled.iter().zip(&drafts);
+        let num_right = pairs
+            .take_while(|(sampled, draft)| sampled == draft)
+            .count();
+        if self.is_proposed {
+            for i in 0..drafts.len().min(num_right + 1) {
+                self.acceptance.observe(i < num_right);
+            }
+        }
+        &sampled[..sampled.len().min(num_right + 1)]
+    }
 }
 
 impl Scheduler {
@@ -35,13 +93,17 @@ impl Scheduler {
     /// not in the vocabulary on. They hold for the next step that names the answer, take the place of earlier ones, and are
     /// given up if the answer loses its row before.
     ///
-    /// False, and nothing changes, if the answer does not decode: it has ended, waits, is paused or out of credit, has part
+    /// False, and nothing changes, if steps have no drafts, or the answer does not decode: it has ended, waits, is paused or out of credit, has part
     /// of its prompt left or of what a preemption threw away, or a step in flight samples its next token.
     pub fn draft(&mut self, request: RequestId, index: u32, tokens: &[i32]) -> bool {
         let vocab_size = self.config.vocab_size;
         let mut sequences = self.sequences(request).into_iter();
         let slot = sequences.find(|&slot| self.request(slot).index == index);
-        let Some(slot) = slot.filter(|&slot| self.request(slot).may_draft()) else {
+        let may_draft = |&slot: &Slot| self.request(slot).may_draft();
+        let Some(slot) = slot
+            .filter(may_draft)
+            .filter(|_| self.config.max_step_drafts > 0)
+        else {
             return false;
         };
         let request = live(&mut self.requests, slot);
@@ -49,6 +111,7 @@ impl Scheduler {
         let known = tokens.iter().copied().take_while(known);
         request.drafts.clear();
         request.drafts.extend(known.take(MAX_DRAFTS));
+        request.is_proposed = true;
         if !request.drafts.is_empty() && !self.drafted.contains(&slot) {
             self.drafted.push(slot);
         }
@@ -56,46 +119,93 @@ impl Scheduler {
     }
 }
 
+impl Scheduler {
+    /// Lets later steps have up to `most` drafts each; with 0 they have none.
+    pub fn set_max_step_drafts(&mut self, most: usize) {
+        self.config.max_step_drafts = most;
+    }
+}
+
 impl StepBuilder<'_> {
-    /// Puts drafts into a planned step, in order of admission, as far as it leaves room for them.
+    /// Puts the drafts that pay into a planned step, as far as it leaves room for them.
     pub(super) fn schedule_drafts(&mut self) {
-        if self.scheduler.drafted.is_empty() {
+        let config = &self.scheduler.config;
+        if config.max_step_drafts == 0
+            || (self.scheduler.drafted.is_empty() && !config.prompt_lookup)
+        {
             return;
         }
-        for row in 0..self.items.len() {
-            self.items[row].num_samples += self.take_drafts(self.items[row].slot) as u32;
+        let counts = self.choose_drafts();
+        if let Some(counts) = &counts {
+            for (row, &count) in counts.iter().enumerate() {
+                self.items[row].num_samples += self.take_drafts(self.items[row].slot, count) as u32;
+            }
+            let (requests, items) = (&self.scheduler.requests, &self.items);
+            let drafts = |slot: Slot| {
+                let request = requests[slot as usize].as_ref();
+                request.map_or(&[][..], |request| request.drafts.as_slice())
+            };
+            self.plan.insert_drafts(|row| drafts(items[row].slot));
         }
-        let (scheduler, items) = (&mut *self.scheduler, &self.items);
-        let requests = &scheduler.requests;
-        let drafts = |slot: Slot| {
-            let request = requests[slot as usize].as_ref();
-            request.map_or(&[][..], |request| request.drafts.as_slice())
-        };
-        self.plan.insert_drafts(|row| drafts(items[row].slot));
         // Those of a paused request wait on.
-        scheduler.drafted.retain(|&slot| {
+        let requests = &self.scheduler.requests;
+        self.scheduler.drafted.retain(|&slot| {
             let request = requests[slot as usize].as_ref();
             request.is_some_and(|request| request.in_flight == 0 && !request.drafts.is_empty())
         });
     }
 
-    /// Cuts the drafts of a decode that is in the step to what there is room for, and makes it; gives how many are left.
-    fn take_drafts(&mut self, slot: Slot) -> usize {
+    /// How many drafts each row of the step has; None if no row has any.
+    fn choose_drafts(&mut self) -> Option<Vec<usize>> {
+        let scheduler = &mut *self.scheduler;
+        let (mut candidates, mut looked_up) = (Vec::new(), Vec::new());
+        for (row, item) in self.items.iter().enumerate() {
+            let request = live(&mut scheduler.requests, item.slot);
+            if !request.is_drafting(item) {
+                request.drafts.clear();
+                continue;
+            }
+            // One more token is sampled than there are drafts.
+            let most = request.max_num_tokens.min(request.credit_end) - item.end - 1;
+            request.look_up(most.min(MAX_DRAFTS), &mut looked_up);
+            request.candidates(row, &looked_up, &mut candidates);
+        }
+        if candidates.is_empty() {
+            return None;
+        }
+        let mut counts = vec![0; self.items.len()];
+        let most = scheduler.config.max_step_drafts;
+        choose(
+            &mut candidates,
+            most,
+            self.decodes,
+            &scheduler.costs,
+            &mut counts,
+        );
+        Some(counts)
+    }
+
+    /// Cuts the drafts of a decode that is in the step to `most` and to what there is room for, and makes it; gives how many
+    /// are left.
+    fn take_drafts(&mut self, slot: Slot, most: usize) -> usize {
         let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
         let request = live(&mut scheduler.requests, slot);
         if request.drafts.is_empty() {
             return 0;
         }
+        if most == 0 && request.is_proposed {
+            // A proposer that was bad is tried again after a while.
+            request.acceptance.fade();
+        }
         let start = request.num_computed;
-        // One more token is sampled than there are drafts.
-        let most = request.max_num_tokens.min(request.credit_end) - start - 1;
-        let most = request.drafts.len().min(most);
         let mut count = self.budget.drafts(&scheduler.costs, start, most);
-        let may_grow = scheduler.config.steps_in_flight == 1;
+        // Drafts leave each running request a block for its next token: they never make one lose its row.
+        let headroom = scheduler.running.len() * scheduler.kv.num_groups();
+        let headroom = (scheduler.config.steps_in_flight == 1).then_some(headroom);
         while count > 0
             && !scheduler
                 .kv
-                .has_room(&request.table, start + count, may_grow)
+                .has_room(&request.table, start + count, headroom)
         {
             count -= 1;
         }
@@ -112,8 +222,9 @@ impl StepBuilder<'_> {
             .table
             .take_updates(|group, column, block| plan.set_block(group, row, column, block));
         request.num_computed += count;
-        self.work = self.work.and(Work::of(start, count));
-        self.budget.spend(&scheduler.costs, start, count);
+        let work = Work::sampled(start, count);
+        self.work = self.work.and(work);
+        self.budget.spend(&scheduler.costs, work);
         count
     }
 }
@@ -133,13 +244,4 @@ impl Scheduler {
         self.kv.shrink(&mut request.table, num_computed);
         self.kv.trim(&mut request.table, num_computed, num_computed);
     }
-}
-
-/// The sampled tokens that count: each follows those before it, and only the last may differ from the drafts.
-pub(super) fn accepted<'a>(sampled: &'a [i32], drafts: &[i32]) -> &'a [i32] {
-    let pairs = sampled.iter().zip(drafts);
-    let num_right = pairs
-        .take_while(|(sampled, draft)| sampled == draft)
-        .count();
-    &sampled[..sampled.len().min(num_right + 1)]
 }

@@ -1,6 +1,6 @@
 //! The end of a step: take the sampled tokens, or roll the step back.
 
-use super::{Item, Scheduler, Step, draft::accepted, live};
+use super::{Item, Scheduler, Step, live};
 use crate::{
     error::StepError,
     events::{EndReason, Failure},
@@ -52,7 +52,7 @@ impl Scheduler {
         let tokens = &sampled[..sampled.iter().take_while(is_token).count()];
         let has_drafts = item.num_samples > 1;
         let tokens = if has_drafts {
-            accepted(tokens, &std::mem::take(&mut request.drafts))
+            request.accepted(tokens)
         } else {
             tokens
         };
@@ -126,6 +126,9 @@ impl Scheduler {
             &tokens[..num_taken],
             first_slot,
         );
+        if self.config.prompt_lookup && end.is_none() {
+            request.index_tokens();
+        }
         if has_drafts {
             self.settle_drafts(slot, num_taken);
         }

@@ -63,6 +63,8 @@ pub(super) struct StepBuilder<'a> {
     pub(super) num_idle_rows: usize,
     /// A request lacked a block, and no suspended request had one.
     pub(super) is_short: bool,
+    /// What the decodes of the running requests take.
+    pub(super) decodes: Work,
 }
 
 impl<'a> StepBuilder<'a> {
@@ -73,7 +75,9 @@ impl<'a> StepBuilder<'a> {
             let request = live(&mut scheduler.requests, slot);
             match request.num_pending() {
                 0 if request.is_idle() => num_idle_rows += request.num_rows(),
-                1 if !request.restarts => decodes = decodes.and(Work::of(request.num_computed, 1)),
+                1 if !request.restarts => {
+                    decodes = decodes.and(Work::sampled(request.num_computed, 1));
+                }
                 _ => {}
             }
         }
@@ -89,6 +93,7 @@ impl<'a> StepBuilder<'a> {
             end: scheduler.running.len(),
             num_idle_rows,
             is_short: false,
+            decodes,
             scheduler,
         }
     }
@@ -149,10 +154,14 @@ impl<'a> StepBuilder<'a> {
         if count == 0 {
             return true;
         }
+        let work = Work {
+            samples: u64::from(count == pending - num_known),
+            ..Work::of(start, count)
+        };
         let has_blocks =
             (!restarts || self.restart(slot, num_hits)) && self.schedule_tokens(slot, count);
         if has_blocks {
-            self.budget.spend(&self.scheduler.costs, start, count);
+            self.budget.spend(&self.scheduler.costs, work);
         }
         has_blocks
     }
@@ -206,7 +215,10 @@ impl<'a> StepBuilder<'a> {
             plan.sample();
             request.num_unknown += 1;
         }
-        self.work = self.work.and(Work::of(start, count));
+        self.work = self.work.and(Work {
+            samples: u64::from(samples),
+            ..Work::of(start, count)
+        });
         request.num_computed = end;
         request.in_flight += 1;
         self.items.push(Item {

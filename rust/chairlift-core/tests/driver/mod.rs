@@ -40,6 +40,8 @@ pub(crate) fn config(policy: Policy) -> Config {
         prefix_cache: false,
         hash_key: [1; 32],
         steps_in_flight: 1,
+        max_step_drafts: 1024,
+        prompt_lookup: false,
     }
 }
 

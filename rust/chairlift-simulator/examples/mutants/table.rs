@@ -220,8 +220,8 @@ mutants! {
     wrong_drafts_count, "-", "what was written for wrong drafts counts as computed", "scheduler/outcome.rs":
         "        request.num_computed -= (item.num_samples as usize).saturating_sub(1);\n" => "";
     wrong_draft_is_published, "-", "a block with drafts is known before they are accepted", "scheduler/outcome.rs":
-        "accepted(tokens, &std::mem::take(&mut request.drafts))" =>
-        "let drafts = std::mem::take(&mut request.drafts);\n            let all = [&request.tokens[..], &drafts].concat();\n            self.kv.publish(&mut request.table, &all, all.len());\n            accepted(tokens, &drafts)";
+        "request.accepted(tokens)" =>
+        "let all = [&request.tokens[..], &request.drafts].concat();\n            self.kv.publish(&mut request.table, &all, all.len());\n            request.accepted(tokens)";
     token_after_a_wrong_draft, "-", "a token that follows a wrong draft is accepted", "scheduler/draft.rs":
         "sampled.len().min(num_right + 1)" => "sampled.len().min(num_right + 2)";
     drafts_go_first, "-", "drafts take budget and blocks of waiting requests", "scheduler/step.rs":
@@ -241,7 +241,11 @@ mutants! {
     drafts_beyond_the_credit, "-", "more drafts are computed than the credit pays for", "scheduler/draft.rs":
         "request.max_num_tokens.min(request.credit_end)" => "request.max_num_tokens";
     drafts_beyond_the_time, "-", "drafts take time that the step has not", "scheduler/budget.rs":
-        ".map_or(most, |time| costs.affordable(time, start, most))" => ".map_or(most, |_| costs.affordable(f64::MAX, start, most))";
+        "(0..=most).rev().find(fits).unwrap_or(0)" => "(0..=most).rev().find(|count| fits(count) || true).unwrap_or(0)";
+    drafts_take_the_last_block, "-", "drafts make a running request lose its row", "scheduler/draft.rs":
+        "scheduler.running.len() * scheduler.kv.num_groups();" => "0;";
+    stale_lookup, "-", "drafts are looked up for tokens that are not the last", "speculation/lookup.rs":
+        "if self.automaton.len() != tokens.len() {" => "if self.automaton.len() > tokens.len() {";
 
     // Host memory.
     host_block_is_given_out_again, "-", "a host block is written in the plan that reads it", "kv_cache/swap.rs":
