@@ -8,6 +8,7 @@ SCENARIOS = [
     "connections",
     "malformed",
     "hostile_paths",
+    "http_clients",
     "tokenize_flood",
     "hostile_templates",
     "large_messages",

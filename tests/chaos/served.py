@@ -75,6 +75,9 @@ class Inside:
             "release_steps": max(self.release_steps, default=0),
         }
 
+    def http_url(self):
+        return self.server.http_url
+
     def stacks(self):
         return stacks(self.loop)
 

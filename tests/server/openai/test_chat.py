@@ -64,6 +64,20 @@ async def test_several_answers_are_those_of_grpc(api):
         assert whole.usage.completion_tokens == 24
 
 
+async def test_penalties_and_biases_are_those_of_grpc(api):
+    penalties = {"presence_penalty": 0.5, "frequency_penalty": 1.5}
+    async with api() as served:
+        more = {"repetition_penalty": 1.2, "top_k": 40}
+        sampling = pb.Sampling(temperature=1, seed=5, logit_bias={7: 3.5}, **penalties, **more)
+        command = start("a", prompt=CHAT, sampling=sampling, max_tokens=30)
+        expected = (await served.server.say(command)).text("a")
+        fields = {"temperature": 1, "seed": 5, "logit_bias": {"7": 3.5}, "max_tokens": 30}
+        answer = await served.chat(**fields, **penalties, extra_body=more)
+        assert answer.choices[0].message.content == expected
+        allowed = await served.chat(logprobs=True, extra_body={"allowed_token_ids": [9]})
+        assert len({entry.token for entry in allowed.choices[0].logprobs.content}) == 1
+
+
 async def test_a_stop_ends_the_answer_before_it(api):
     async with api() as served:
         text = (await served.chat(max_tokens=40)).choices[0].message.content
@@ -170,6 +184,9 @@ WRONG = {
     "usage": ({"stream_options": {"include_usage": True}}, "stream_options", "unsupported"),
     "top_logprobs": ({"top_logprobs": 2}, "top_logprobs", "bad_parameter"),
     "surrogate": ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0]", None),
+    "penalty": ({"presence_penalty": 3}, "presence_penalty", "bad_parameter"),
+    "bias": ({"logit_bias": {"a": 1}}, "logit_bias", "bad_parameter"),
+    "biases": ({"logit_bias": [1]}, "logit_bias", "bad_parameter"),
     "template": ({"chat_template_kwargs": 3}, "chat_template_kwargs", "bad_parameter"),
 }
 

@@ -1,5 +1,6 @@
 """The parts of a request that endpoints have in common."""
 
+import re
 from typing import Any, Final
 
 from chairlift import types
@@ -19,6 +20,7 @@ NAMES: Final = {
 """Names of the API for paths of the engine; an endpoint adds its own."""
 
 _INT64: Final = 2**63
+_ID: Final = re.compile(r"[0-9]{1,10}")
 
 
 def model_of(body: Fields, server: ServerContext) -> str:
@@ -34,10 +36,6 @@ def model_of(body: Fields, server: ServerContext) -> str:
 
 def sampling(body: Fields) -> types.Sampling:
     """Take how tokens are drawn."""
-    for name in ("presence_penalty", "frequency_penalty"):
-        body.refuse_unless(name, 0)
-    body.refuse_unless("repetition_penalty", 1)
-    body.refuse_unless("logit_bias", {})
     return types.Sampling(
         temperature=body.take("temperature"),
         top_k=body.take("top_k"),
@@ -45,7 +43,20 @@ def sampling(body: Fields) -> types.Sampling:
         min_p=body.take("min_p"),
         seed=_seed(body.take("seed")),
         n=body.take("n", 1),
+        repetition_penalty=body.take("repetition_penalty"),
+        presence_penalty=body.take("presence_penalty"),
+        frequency_penalty=body.take("frequency_penalty"),
+        logit_bias=_biases(body.take("logit_bias", {})),
+        allowed_token_ids=body.take("allowed_token_ids", ()),
+        bad_words=body.take("bad_words", ()),
     )
+
+
+def _biases(biases: Any) -> Any:
+    """Return biases by token id: JSON has texts as names; the engine refuses what is no number."""
+    if not isinstance(biases, dict):
+        return biases
+    return {int(name) if _ID.fullmatch(name) else name: bias for name, bias in biases.items()}
 
 
 def num_answers(given: types.Sampling) -> int:
