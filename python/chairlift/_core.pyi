@@ -317,6 +317,7 @@ class Outboxes:
         logprobs: bool,
         interval: int,
         num_answers: int = 1,
+        num_candidates: int = 0,
     ) -> None:
         """Sends a request's first event to a stream, and its tokens from now on.
 
@@ -332,6 +333,7 @@ class Outboxes:
             logprobs: Whether log probabilities and ranks are.
             interval: Tokens per event after the first; 0 is one event at the end.
             num_answers: Each has events of its own.
+            num_candidates: The likeliest tokens that are sent with each token.
 
         Raises:
             ValueError: The stream is closed.
@@ -350,7 +352,14 @@ class Outboxes:
     def forget(self, request: int) -> None:
         """Forgets a request; what it has not sent is lost."""
 
-    def post(self, now: int, events: Events, logprobs: Tensor, ranks: Tensor) -> Posted:
+    def post(
+        self,
+        now: int,
+        events: Events,
+        logprobs: Tensor,
+        ranks: Tensor,
+        candidates: Candidates | None = None,
+    ) -> Posted:
         """Takes the tokens of tracked requests out of a step's events.
 
         Args:
@@ -358,6 +367,7 @@ class Outboxes:
             events: From `Scheduler.update`.
             logprobs: float32 `[S]`, of the step's sample slots, or empty.
             ranks: int32 `[S]`, likewise.
+            candidates: Of the same slots.
         """
 
     def take(self, stream: int) -> list[bytes]:
@@ -963,6 +973,10 @@ class SamplerStates:
 @final
 class Candidates:
     """The likeliest tokens of the draws of a step, by the logits as the model gave them."""
+
+    @staticmethod
+    def joined(parts: Sequence[tuple[Candidates | None, int]]) -> Candidates | None:
+        """Return those of the parts of a step, in order: each with its number of draws."""
 
     def of(self, draw: int, count: int) -> tuple[list[int], list[float]]:
         """Return ids and log probabilities of a draw, the likeliest first."""

@@ -163,6 +163,8 @@ class Output:
 
     text: bool = True
     logprobs: bool = False
+    candidates: int = 0
+    """The likeliest tokens that come with each log probability, at most 20."""
     skip_special_tokens: bool = True
 
 
@@ -298,6 +300,8 @@ class Logprobs:
 
     logprobs: Sequence[float]
     ranks: Sequence[int]
+    candidates: Sequence[Sequence[tuple[int, float]]] = ()
+    """Of each token the likeliest ids and their log probabilities; empty unless asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +368,8 @@ class Answer:
     usage: Usage
     timeline: Timeline
     logprobs: list[float] | None = None
+    candidates: list[Sequence[tuple[int, float]]] | None = None
+    """Of each token the likeliest ids and their log probabilities."""
     index: int = 0
     """Which of the answers to its prompt."""
     reasoning: str = ""

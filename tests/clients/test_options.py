@@ -39,7 +39,7 @@ WRONG = [
     ({"stop_token_ids": [True]}, "stopping.stop_token_ids"),
     ({"stop_token_ids": [-1]}, "stopping.stop_token_ids"),
     ({"stop_token_ids": 5}, "stopping.stop_token_ids"),
-    ({"logprobs": 3}, "output.logprobs"),
+    ({"logprobs": -1}, "output.logprobs"),
     ({"logprobs": "no"}, "output.logprobs"),
     ({"token_ids": 1}, "output.token_ids"),
     ({"timeline": [1]}, "output.timeline"),

@@ -86,3 +86,49 @@ def test_a_row_that_is_not_finite_fails_alone(engine, poison):
             assert isinstance(end(events), Finished)
             assert token_ids(events) == clean[i]
     assert_empty(engine)
+
+
+def test_candidates_are_the_likeliest_of_the_reference_whatever_is_drawn(engine, tiny):
+    """Each request has as many as it asks for; before penalties, bias and temperature."""
+    wanted = [
+        Request(
+            prompt,
+            Sampling(temperature=1.5, seed=3, logit_bias={7: 9.0}, frequency_penalty=1.0),
+            Stopping(max_tokens=9, ignore_eos=True),
+            Output(logprobs=True, candidates=count),
+        )
+        for prompt, count in zip(prompts(), (0, 1, 2, 5, 20, 3, 0, 7), strict=True)
+    ]
+    for request, events in zip(wanted, run(engine, wanted), strict=True):
+        answer, count = token_ids(events), request.output.candidates
+        tokens = torch.tensor([[*request.prompt, *answer]])
+        logprobs = tiny.reference(tokens).logits[0].log_softmax(-1)[len(request.prompt) - 1 : -1]
+        found = [line for event in events[:-1] for line in event.logprobs.candidates]
+        assert len(found) == (len(answer) if count else 0)
+        for line, expected in zip(found, logprobs, strict=False):
+            best = expected.topk(count)
+            assert [token for token, _ in line] == best.indices.tolist()
+            values = torch.tensor([value for _, value in line])
+            torch.testing.assert_close(values, best.values, atol=1e-4, rtol=0)
+
+
+def test_candidates_survive_a_step_that_runs_in_parts(engine):
+    plain = Output(logprobs=True, candidates=2)
+    wanted = [greedy(p, 6, seed=i, output=plain) for i, p in enumerate(prompts())]
+    clean = run(engine, wanted)
+    forward, is_broken = engine.runner.model.forward, [True]
+
+    def breaks_once(*args, **kwargs):
+        if is_broken and len(args[0]) > 3:
+            is_broken.clear()
+            raise MemoryError
+        return forward(*args, **kwargs)
+
+    engine.runner.model.forward = breaks_once
+    again = run(engine, wanted)
+    assert not is_broken
+    lines = [
+        [[e.logprobs.candidates for e in events[:-1]] for events in answers]
+        for answers in (clean, again)
+    ]
+    assert lines[0] == lines[1]

@@ -60,6 +60,7 @@ WRONG = {
     "n 0": (sampling(n=0), "sampling.n"),
     "n beyond the rows": (sampling(n=1000), "sampling.n"),
     "nan penalty": (sampling(repetition_penalty=math.nan), "sampling.repetition_penalty"),
+    "21 candidates": (output(logprobs=21), "output.logprobs"),
     "max_tokens 0": (stopping(max_tokens=0), "stopping.max_tokens"),
     "min_tokens above max_tokens": (stopping(max_tokens=2, min_tokens=3), "stopping.min_tokens"),
     "empty stop": (stopping(stop=[""]), "stopping.stop"),
@@ -151,7 +152,6 @@ WRONG = {
 }
 
 LATER = {
-    "output.logprobs": output(logprobs=1),
     "output.prompt_logprobs": output(prompt_logprobs=0),
     "output.echo": output(echo=True),
     "constraint": start("bad", constraint=pb.Constraint(regex="a+")),

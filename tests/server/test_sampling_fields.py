@@ -115,3 +115,22 @@ async def test_ids_that_are_allowed_and_banned_are_refused(serve):
         said = await server.say(start("bad", sampling=sampling))
     error = said.events[0].rejected.error
     assert error.field == "sampling.allowed_token_ids"
+
+
+async def test_candidates_are_sent_in_flat_arrays(serve, tiny_folder):
+    output = Output(logprobs=True, candidates=3)
+    stopping = Stopping(max_tokens=MAX_TOKENS, ignore_eos=True)
+    engine = Engine(tiny_folder, max_num_seqs=8, max_num_batched_tokens=64)
+    (answer,) = engine.generate(PROMPT, Sampling(**COMMON), stopping, output)
+    options = {"max_tokens": MAX_TOKENS, "ignore_eos": True, **COMMON}
+    async with serve() as server, connect_async(server.address) as client:
+        for interval in (0, 1, 7):
+            stream = client.generate(PROMPT, logprobs=3, interval=interval, **options)
+            got = [
+                event.tokens.logprobs async for event in stream.events() if event.HasField("tokens")
+            ]
+            assert {logprobs.num_candidates for logprobs in got} == {3}
+            ids = [i for logprobs in got for i in logprobs.candidate_ids]
+            values = [v for logprobs in got for v in logprobs.candidate_logprobs]
+            assert ids == [token for line in answer.candidates for token, _ in line]
+            assert values == pytest.approx([v for line in answer.candidates for _, v in line])

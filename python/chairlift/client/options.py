@@ -91,8 +91,8 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """Number of answers, drawn independently."""
     token_ids: bool | None
     """Send token ids beside text."""
-    logprobs: bool | None
-    """Send the log probability and rank of each token."""
+    logprobs: bool | int | None
+    """Send the log probability and rank of each token; a number: with so many candidates."""
     timeline: bool | None
     """Send the timeline with the last event."""
     interval: int | None

@@ -65,7 +65,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         stopping=_stopping(given),
         output=pb.Output(
             token_ids=given.flag("token_ids"),
-            logprobs=0 if given.flag("logprobs") else None,
+            logprobs=given.logprobs("logprobs"),
             timeline=given.flag("timeline"),
             interval=given.count("interval"),
         ),
@@ -210,6 +210,13 @@ class _Given:
         if self._options.get(name) is None:
             return None
         return pb.StringList(strings=self.texts(name))
+
+    def logprobs(self, name: str) -> int | None:
+        """Return a number of candidates; True is none, and False no log probabilities."""
+        value, path = self._get(name)
+        if isinstance(value, bool) or value is None:
+            return 0 if value else None
+        return checks.integer(value, path, 0, _MAX_UINT32)
 
     def biases(self, name: str) -> dict[int, float]:
         value, path = self._get(name)

@@ -110,7 +110,7 @@ def _fill_queue(
         accepted = engine.add(prepared)
         room -= prepared.num_answers
         for index in range(prepared.num_answers):
-            drafts[accepted.request_id, index] = AnswerBuilder(place, prepared.output.logprobs)
+            drafts[accepted.request_id, index] = AnswerBuilder(place, prepared.output)
     return bool(drafts)
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 
+from chairlift import _core
 from chairlift.engine.model_runner import StepInputs
 from chairlift.engine.sampler import Sampled
 from chairlift.errors import EngineDownError
@@ -92,4 +93,5 @@ def _joined(parts: list[Sampled]) -> Sampled:
         tokens=torch.cat([part.tokens for part in parts]),
         logprobs=torch.cat([part.logprobs for part in parts]),
         ranks=torch.cat([part.ranks for part in parts]),
+        candidates=_core.Candidates.joined([(p.candidates, len(p.tokens)) for p in parts]),
     )

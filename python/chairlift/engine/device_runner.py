@@ -129,7 +129,7 @@ class DeviceRunner(ModelRunner):
         self._logits = weights.new_empty(rows, spec.vocab_size, dtype=torch.float32)
         self._results = torch.zeros(3, rows, dtype=torch.int32, device=device)
         self._host_results = [
-            accelerator.host_buffer(4, rows, dtype=torch.int32) for _ in self._staging.hosts
+            accelerator.host_buffer(3, rows, dtype=torch.int32) for _ in self._staging.hosts
         ]
         self._recorded: dict[int, Callable[[], None]] = {}
         self._record_decodes(on_capture)

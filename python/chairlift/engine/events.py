@@ -1,5 +1,6 @@
 """From the core's events to those of `chairlift.types`, and from its refusals to `RequestError`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -37,11 +38,16 @@ class SampledLogprobs:
     """float32 `[S]`"""
     ranks: Tensor
     """int32 `[S]`"""
+    candidates: _core.Candidates | None = None
 
-    def of(self, start: int, count: int) -> Logprobs:
+    def of(self, start: int, count: int, num_candidates: int = 0) -> Logprobs:
         """Cut the part of one event."""
-        end = start + count
-        return Logprobs(self.logprobs[start:end].tolist(), self.ranks[start:end].tolist())
+        end, found = start + count, self.candidates
+        logprobs, ranks = self.logprobs[start:end].tolist(), self.ranks[start:end].tolist()
+        if found is None or num_candidates == 0:
+            return Logprobs(logprobs, ranks)
+        parts = (found.of(draw, num_candidates) for draw in range(start, end))
+        return Logprobs(logprobs, ranks, [list(zip(*part, strict=True)) for part in parts])
 
 
 NO_LOGPROBS = SampledLogprobs(torch.empty(0), torch.empty(0, dtype=torch.int32))
@@ -56,7 +62,9 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         sampled: Of the step that gave the event.
     """
     if isinstance(event, _core.TokensEvent):
-        logprobs = sampled.of(event.sample_slot, len(event.token_ids)) if output.logprobs else None
+        logprobs = None
+        if output.logprobs:
+            logprobs = sampled.of(event.sample_slot, len(event.token_ids), output.candidates)
         text = event.text if output.text else ""
         return Tokens(event.request_id, event.index, text, event.token_ids, logprobs)
     account = event.account
@@ -82,10 +90,11 @@ class AnswerBuilder:
 
     position: int
     """Of the request among all."""
-    wants_logprobs: bool
+    output: Output
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    candidates: list[Sequence[tuple[int, float]]] = field(default_factory=list)
 
     def add(self, event: Tokens) -> None:
         """Append new output."""
@@ -93,6 +102,7 @@ class AnswerBuilder:
         self.token_ids.extend(event.token_ids)
         if event.logprobs is not None:
             self.logprobs.extend(event.logprobs.logprobs)
+            self.candidates.extend(event.logprobs.candidates)
 
     def finish(self, event: Finished) -> Answer:
         """Return the complete answer."""
@@ -102,7 +112,8 @@ class AnswerBuilder:
             reason=event.reason,
             usage=event.usage,
             timeline=event.timeline,
-            logprobs=self.logprobs if self.wants_logprobs else None,
+            logprobs=self.logprobs if self.output.logprobs else None,
+            candidates=self.candidates if self.output.candidates else None,
             index=event.index,
         )
 

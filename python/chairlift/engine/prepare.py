@@ -11,7 +11,11 @@ from typing import Protocol, TypeVar
 
 from chairlift import chats, checks
 from chairlift.config import EngineConfig
-from chairlift.engine.prepare_sampling import SamplingPreparer, unsupported_on_device
+from chairlift.engine.prepare_sampling import (
+    SamplingPreparer,
+    unsupported_on_device,
+    with_candidates,
+)
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.sampler_options import SamplingParameters
@@ -194,7 +198,11 @@ class Preparer:
 
     def _checked(self, request: Request) -> _Checked:
         cache = request.prefix_cache
-        sampling = self._sampling.prepare(request.sampling)
+        output = request.output
+        if output.candidates and not self._limits.has_sampler_options:
+            field = "output.logprobs"
+            raise unsupported_on_device(field)
+        sampling = with_candidates(self._sampling.prepare(request.sampling), output)
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
         stops = self._stops(request.stopping)
         times = self._times(request.schedule)

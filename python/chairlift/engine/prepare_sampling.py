@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 from chairlift import checks
 from chairlift.errors import Reason, RequestError
 from chairlift.sampler_options import SamplerOptions, SamplingParameters
-from chairlift.types import Sampling
+from chairlift.types import Output, Sampling
 
 MAX_LOGIT_BIASES: Final = 1024
 MAX_BIAS: Final = 100.0
@@ -184,6 +184,21 @@ class SamplingPreparer:
     def _value(self, asked: Sampling, name: str, off: _T) -> _T:
         values = (getattr(asked, name), getattr(self._defaults, name), off)
         return next(value for value in values if value is not None)
+
+
+def with_candidates(sampling: SamplingParameters, output: Output) -> SamplingParameters:
+    """Let the draws report the likeliest tokens that the output asks for.
+
+    Raises:
+        RequestError: They are too many, or come without log probabilities.
+    """
+    field = "output.logprobs"
+    num = checks.integer(output.candidates, field, 0, MAX_CANDIDATES)
+    if num > 0 and not output.logprobs:
+        raise checks.bad(field, "log probabilities, since candidates are asked for", False)
+    if num == 0:
+        return sampling
+    return replace(sampling, options=replace(sampling.options, num_candidates=num))
 
 
 def _words(asked: Sampling) -> tuple[str, ...]:

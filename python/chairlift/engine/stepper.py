@@ -200,7 +200,7 @@ class Stepper:
                 self._drop_in_flight()
             else:
                 events = scheduler.update(computed, step.number, outcome.tokens)
-                logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks)
+                logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks, outcome.candidates)
                 self._in_flight.popleft()
             load = scheduler.load()
         record = self._record(step, computed, load)

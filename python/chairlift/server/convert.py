@@ -56,6 +56,8 @@ class OutputOptions:
     timeline: bool
     interval: int
     """Tokens per event after the first; 0 is one event at the end."""
+    num_candidates: int = 0
+    """The likeliest tokens that come with each log probability."""
 
 
 # --- commands in ------------------------------------------------------------------------------
@@ -116,6 +118,7 @@ def to_request(
         output=types.Output(
             text=optional(start.output, "text", True),
             logprobs=start.output.HasField("logprobs"),
+            candidates=start.output.logprobs,
             skip_special_tokens=optional(start.output, "skip_special_tokens", True),
         ),
         schedule=_schedule(start.schedule),
@@ -151,7 +154,6 @@ def _refuse_later_fields(start: pb.Start) -> None:
     """Raise RequestError for the first field that this version does not implement."""
     output = start.output
     asked = {
-        "output.logprobs": output.logprobs > 0,
         "output.prompt_logprobs": output.HasField("prompt_logprobs"),
         "output.echo": output.echo,
         "constraint": start.HasField("constraint"),
@@ -207,6 +209,7 @@ def _delivery(output: pb.Output) -> OutputOptions:
         text=optional(output, "text", True),
         token_ids=output.token_ids,
         logprobs=output.HasField("logprobs"),
+        num_candidates=output.logprobs,
         timeline=output.timeline,
         interval=optional(output, "interval", 1),
     )

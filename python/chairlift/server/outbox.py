@@ -84,7 +84,9 @@ class Outboxes:
         """Route the tokens of a step; return all other events, and which requests have started."""
         sampled = output.sampled
         now = time.monotonic_ns()
-        posted = self.core.post(now, output.events, sampled.logprobs, sampled.ranks)
+        posted = self.core.post(
+            now, output.events, sampled.logprobs, sampled.ranks, sampled.candidates
+        )
         for stream in posted.woken:
             self._open[stream].wake()
         for stream in posted.filled:
@@ -165,6 +167,7 @@ class Outbox:
             logprobs=output.logprobs,
             interval=output.interval,
             num_answers=num_answers,
+            num_candidates=output.num_candidates,
         )
         self._count()
 

@@ -18,6 +18,6 @@ mod track;
 mod wire;
 
 pub use histogram::Histogram;
-pub use outboxes::{Outboxes, Posted};
+pub use outboxes::{Outboxes, Posted, Scores};
 pub use stream::StreamId;
 pub use track::Options;

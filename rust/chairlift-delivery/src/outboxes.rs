@@ -27,6 +27,19 @@ pub struct Posted {
     pub rest: Vec<usize>,
 }
 
+/// Scores of the sample slots of a step, or nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scores<'a> {
+    pub logprobs: &'a [f32],
+    pub ranks: &'a [i32],
+    /// Candidates of each slot.
+    pub stride: usize,
+    /// `[S, stride]`
+    pub candidate_ids: &'a [i32],
+    /// `[S, stride]`
+    pub candidate_logprobs: &'a [f32],
+}
+
 /// Streams, tracks of requests, and what is measured on the way.
 #[derive(Debug)]
 pub struct Outboxes {
@@ -147,12 +160,10 @@ impl Outboxes {
     }
 
     /// Takes the tokens of tracked requests out of a step's events.
-    ///
-    /// `logprobs` and `ranks` are those of the step's sample slots, or empty.
-    pub fn post(&mut self, now: Nanos, events: &Events, logprobs: &[f32], ranks: &[i32]) -> Posted {
+    pub fn post(&mut self, now: Nanos, events: &Events, scores: Scores<'_>) -> Posted {
         let mut posted = Posted::default();
         for (position, event) in events.list.iter().enumerate() {
-            let Some(output) = output(event, events, logprobs, ranks) else {
+            let Some(output) = output(event, events, scores) else {
                 posted.rest.push(position);
                 continue;
             };
@@ -254,12 +265,7 @@ fn numbered(event: &[u8], number: u32) -> Vec<u8> {
 }
 
 /// What an event says, if it is about tokens.
-fn output<'a>(
-    event: &Event,
-    events: &'a Events,
-    logprobs: &'a [f32],
-    ranks: &'a [i32],
-) -> Option<Output<'a>> {
+fn output<'a>(event: &Event, events: &'a Events, scores: Scores<'a>) -> Option<Output<'a>> {
     let EventKind::Tokens {
         text,
         tokens,
@@ -269,11 +275,16 @@ fn output<'a>(
         return None;
     };
     let samples = *sample_slot..sample_slot + tokens.len();
+    let stride = scores.stride;
+    let lines = samples.start * stride..samples.end * stride;
     Some(Output {
         text: &events.text[text.clone()],
         token_ids: &events.tokens[tokens.clone()],
-        logprobs: logprobs.get(samples.clone()).unwrap_or_default(),
-        ranks: ranks.get(samples).unwrap_or_default(),
+        logprobs: scores.logprobs.get(samples.clone()).unwrap_or_default(),
+        ranks: scores.ranks.get(samples).unwrap_or_default(),
+        stride,
+        candidate_ids: scores.candidate_ids.get(lines.clone()).unwrap_or_default(),
+        candidate_logprobs: scores.candidate_logprobs.get(lines).unwrap_or_default(),
     })
 }
 

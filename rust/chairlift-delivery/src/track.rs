@@ -13,6 +13,8 @@ pub struct Options {
     pub text: bool,
     pub token_ids: bool,
     pub logprobs: bool,
+    /// The likeliest tokens that are sent with each log probability, as many as the step reports or fewer.
+    pub num_candidates: usize,
     /// Tokens per event after the first; 0 is one event at the end.
     pub interval: u32,
     /// Tokens are counted by this small number.
@@ -28,6 +30,10 @@ pub(crate) struct Output<'a> {
     pub(crate) token_ids: &'a [i32],
     pub(crate) logprobs: &'a [f32],
     pub(crate) ranks: &'a [i32],
+    /// Of each token; a request that asks for fewer has the first ones.
+    pub(crate) stride: usize,
+    pub(crate) candidate_ids: &'a [i32],
+    pub(crate) candidate_logprobs: &'a [f32],
 }
 
 #[derive(Debug)]
@@ -112,9 +118,29 @@ impl Track {
                 tokens.logprobs.extend_from_slice(&logprob.to_le_bytes());
                 put_varint(&mut tokens.ranks, rank as u64);
             }
+            let count = self.options.num_candidates.min(output.stride);
+            tokens.keep_candidates(count, output);
         }
         let interval = self.options.interval;
         interval != 0 && (!answer.has_sent_tokens || tokens.num_tokens >= interval)
+    }
+}
+
+impl Tokens {
+    /// Keeps the first `count` candidates of each token.
+    fn keep_candidates(&mut self, count: usize, output: Output<'_>) {
+        if count == 0 {
+            return;
+        }
+        self.num_candidates = count as u32;
+        let ids = output.candidate_ids.chunks_exact(output.stride);
+        for (ids, logprobs) in ids.zip(output.candidate_logprobs.chunks_exact(output.stride)) {
+            for (&id, logprob) in ids[..count].iter().zip(logprobs) {
+                put_varint(&mut self.candidate_ids, id as u64);
+                let logprob = logprob.to_le_bytes();
+                self.candidate_logprobs.extend_from_slice(&logprob);
+            }
+        }
     }
 }
 

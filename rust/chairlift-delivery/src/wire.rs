@@ -20,6 +20,9 @@ const TOKENS_LOGPROBS: u8 = tag(4, LENGTH_DELIMITED);
 
 const LOGPROBS_LOGPROBS: u8 = tag(1, LENGTH_DELIMITED);
 const LOGPROBS_RANKS: u8 = tag(2, LENGTH_DELIMITED);
+const LOGPROBS_NUM_CANDIDATES: u8 = tag(3, VARINT);
+const LOGPROBS_CANDIDATE_IDS: u8 = tag(4, LENGTH_DELIMITED);
+const LOGPROBS_CANDIDATE_LOGPROBS: u8 = tag(5, LENGTH_DELIMITED);
 
 const fn tag(field: u8, wire_type: u8) -> u8 {
     assert!(field < 16, "one byte");
@@ -37,6 +40,12 @@ pub(crate) struct Tokens {
     pub(crate) logprobs: Vec<u8>,
     /// Varints.
     pub(crate) ranks: Vec<u8>,
+    /// Of each token.
+    pub(crate) num_candidates: u32,
+    /// Varints.
+    pub(crate) candidate_ids: Vec<u8>,
+    /// Little-endian floats.
+    pub(crate) candidate_logprobs: Vec<u8>,
 }
 
 impl Tokens {
@@ -46,7 +55,8 @@ impl Tokens {
 
     /// Bytes of memory that wait.
     pub(crate) fn len(&self) -> usize {
-        self.text.len() + self.token_ids.len() + self.logprobs.len() + self.ranks.len()
+        let candidates = self.candidate_ids.len() + self.candidate_logprobs.len();
+        self.text.len() + self.token_ids.len() + self.logprobs.len() + self.ranks.len() + candidates
     }
 
     pub(crate) fn clear(&mut self) {
@@ -55,10 +65,16 @@ impl Tokens {
         self.token_ids.clear();
         self.logprobs.clear();
         self.ranks.clear();
+        self.candidate_ids.clear();
+        self.candidate_logprobs.clear();
     }
 
     fn logprobs_len(&self) -> usize {
-        bytes_len(&self.logprobs) + bytes_len(&self.ranks)
+        bytes_len(&self.logprobs)
+            + bytes_len(&self.ranks)
+            + number_len(self.num_candidates)
+            + bytes_len(&self.candidate_ids)
+            + bytes_len(&self.candidate_logprobs)
     }
 
     fn encoded_len(&self) -> usize {
@@ -81,6 +97,9 @@ impl Tokens {
             put_varint(out, self.logprobs_len() as u64);
             put_bytes(out, LOGPROBS_LOGPROBS, &self.logprobs);
             put_bytes(out, LOGPROBS_RANKS, &self.ranks);
+            put_number(out, LOGPROBS_NUM_CANDIDATES, self.num_candidates);
+            put_bytes(out, LOGPROBS_CANDIDATE_IDS, &self.candidate_ids);
+            put_bytes(out, LOGPROBS_CANDIDATE_LOGPROBS, &self.candidate_logprobs);
         }
     }
 }

@@ -4,7 +4,7 @@ use chairlift_core::{
     RequestId,
     events::{Event, EventKind, Events},
 };
-use chairlift_delivery::{Histogram, Options, Outboxes};
+use chairlift_delivery::{Histogram, Options, Outboxes, Scores};
 use proptest::prelude::*;
 
 const VARINT: u64 = 0;
@@ -80,6 +80,7 @@ const OPTIONS: Options = Options {
     text: true,
     token_ids: true,
     logprobs: true,
+    num_candidates: 2,
     interval: 1,
     group: 0,
     num_answers: 1,
@@ -96,7 +97,17 @@ proptest! {
         let stream = outboxes.open();
         outboxes.track(RequestId(5), stream, &label, b"", OPTIONS, 0);
         let logprobs: Vec<f32> = tokens.iter().map(|&token| -(token as f32)).collect();
-        outboxes.post(0, &step(&text, &tokens), &logprobs, &tokens);
+        // The step reports three candidates of each token, and the request asks for two.
+        let ids: Vec<i32> = tokens.iter().flat_map(|&token| [token, 1, 2]).collect();
+        let candidates: Vec<f32> = logprobs.iter().flat_map(|&logprob| [logprob, 0.5, 0.25]).collect();
+        let scores = Scores {
+            logprobs: &logprobs,
+            ranks: &tokens,
+            stride: 3,
+            candidate_ids: &ids,
+            candidate_logprobs: &candidates,
+        };
+        outboxes.post(0, &step(&text, &tokens), scores);
         let messages = outboxes.take(stream);
         let [message] = &messages[..] else { panic!("one message") };
         let events = fields(message);
@@ -119,7 +130,13 @@ proptest! {
         let scores = fields(&bytes(&output, 4));
         let floats: Vec<u8> = logprobs.iter().flat_map(|value| value.to_le_bytes()).collect();
         prop_assert_eq!(bytes(&scores, 1), floats);
-        prop_assert_eq!(packed(bytes(&scores, 2)), tokens);
+        prop_assert_eq!(packed(bytes(&scores, 2)), &tokens[..]);
+        prop_assert_eq!(number(&scores, 3), 2);
+        let firsts: Vec<_> = tokens.iter().flat_map(|&token| [token, 1]).collect();
+        prop_assert_eq!(packed(bytes(&scores, 4)), firsts);
+        let values = logprobs.iter().flat_map(|&logprob| [logprob, 0.5]);
+        let floats: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        prop_assert_eq!(bytes(&scores, 5), floats);
     }
 }
 
@@ -129,9 +146,13 @@ fn times_are_counted_by_token() {
     let stream = outboxes.open();
     let second = 1_000_000_000;
     outboxes.track(RequestId(5), stream, "a", b"", OPTIONS, 0);
-    let first = outboxes.post(3 * second / 2, &step("x", &[1]), &[], &[]);
+    let first = outboxes.post(3 * second / 2, &step("x", &[1]), Scores::default());
     assert_eq!(first.started, [RequestId(5)]);
-    let later = outboxes.post(4 * second, &step("xyz", &[1, 2, 3, 4, 5]), &[], &[]);
+    let later = outboxes.post(
+        4 * second,
+        &step("xyz", &[1, 2, 3, 4, 5]),
+        Scores::default(),
+    );
     assert_eq!(later.started, []);
     assert_eq!(outboxes.num_tokens(), [6]);
     assert_eq!(outboxes.first_token().counts(), [0, 1, 0]);
@@ -147,7 +168,10 @@ fn a_closed_stream_is_given_out_again_empty() {
     outboxes.track(RequestId(5), stream, "a", b"", OPTIONS, 0);
     outboxes.close(stream);
     assert_eq!(outboxes.num_tracks(), 0);
-    assert_eq!(outboxes.post(0, &step("x", &[1]), &[], &[]).rest, [0]);
+    assert_eq!(
+        outboxes.post(0, &step("x", &[1]), Scores::default()).rest,
+        [0]
+    );
     assert!(!outboxes.track(RequestId(6), stream, "b", b"", OPTIONS, 0));
     assert_eq!(outboxes.open(), stream);
     assert!(outboxes.is_empty(stream));

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use chairlift_core::RequestId;
-use chairlift_delivery::{self as delivery, Histogram, Options, StreamId};
+use chairlift_delivery::{self as delivery, Histogram, Options, Scores, StreamId};
 use chairlift_kernels::tensor::{Borrows, Tensor};
 use pyo3::{
     exceptions::PyValueError,
@@ -11,7 +11,7 @@ use pyo3::{
     types::{PyBytes, PyList},
 };
 
-use crate::events::Events;
+use crate::{events::Events, sampling::Candidates};
 
 /// What became of the events of a step.
 #[pyclass(module = "chairlift._core", frozen, get_all)]
@@ -64,7 +64,7 @@ impl Outboxes {
         self.inner().close(StreamId(stream));
     }
 
-    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval, num_answers = 1))]
+    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval, num_answers = 1, num_candidates = 0))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -82,11 +82,13 @@ impl Outboxes {
         logprobs: bool,
         interval: u32,
         num_answers: usize,
+        num_candidates: usize,
     ) -> PyResult<()> {
         let options = Options {
             text,
             token_ids,
             logprobs,
+            num_candidates,
             interval,
             group,
             num_answers,
@@ -117,6 +119,7 @@ impl Outboxes {
     }
 
     // The interpreter lock stays: this takes microseconds, and to get it back may take milliseconds.
+    #[pyo3(signature = (now, events, logprobs, ranks, candidates = None))]
     fn post(
         &self,
         py: Python<'_>,
@@ -124,11 +127,22 @@ impl Outboxes {
         events: &Events,
         logprobs: Tensor,
         ranks: Tensor,
+        candidates: Option<&Candidates>,
     ) -> PyResult<Posted> {
         let mut borrows = Borrows::default();
         let logprobs = borrows.slice::<f32>("logprobs", &logprobs)?;
         let ranks = borrows.slice::<i32>("ranks", &ranks)?;
-        let posted = self.inner().post(now, events.inner(), logprobs, ranks);
+        let mut scores = Scores {
+            logprobs,
+            ranks,
+            ..Scores::default()
+        };
+        if let Some(candidates) = candidates {
+            scores.stride = candidates.inner.stride;
+            scores.candidate_ids = &candidates.inner.ids;
+            scores.candidate_logprobs = &candidates.inner.logprobs;
+        }
+        let posted = self.inner().post(now, events.inner(), scores);
         let streams = |ids: Vec<StreamId>| ids.into_iter().map(|id| id.0).collect();
         Ok(Posted {
             woken: streams(posted.woken),

@@ -178,6 +178,33 @@ pub(crate) struct Candidates {
 
 #[pymethods]
 impl Candidates {
+    /// Those of the parts of a step, in order: each with its number of draws. None where no part has any.
+    #[staticmethod]
+    fn joined(parts: Vec<(Option<PyRef<'_, Self>>, usize)>) -> Option<Self> {
+        let strides = parts
+            .iter()
+            .map(|(part, _)| part.as_ref().map_or(0, |part| part.inner.stride));
+        let stride = strides.max().filter(|&stride| stride > 0)?;
+        let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
+        for (part, num_draws) in &parts {
+            for draw in 0..*num_draws {
+                let (own_ids, own_logprobs) = part
+                    .as_ref()
+                    .map_or_else(Default::default, |part| part.of(draw, stride));
+                let missing = stride - own_ids.len();
+                ids.extend(own_ids.into_iter().chain(std::iter::repeat_n(0, missing)));
+                let none = std::iter::repeat_n(f32::NEG_INFINITY, missing);
+                logprobs.extend(own_logprobs.into_iter().chain(none));
+            }
+        }
+        let inner = candidates::Candidates {
+            stride,
+            ids,
+            logprobs,
+        };
+        Some(Self { inner })
+    }
+
     /// Ids and log probabilities of the first `count` candidates of a draw.
     fn of(&self, draw: usize, count: usize) -> (Vec<i32>, Vec<f32>) {
         let stride = self.inner.stride;
