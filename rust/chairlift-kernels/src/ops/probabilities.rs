@@ -56,6 +56,16 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
+    /// Of all tokens, at a temperature.
+    pub(crate) fn new(largest: f32, temperature: f32) -> Self {
+        Self {
+            largest,
+            temperature,
+            floor: 0.0,
+            last: LAST_OF_ALL,
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn weight<I: Isa>(&self, logit: f32, id: usize) -> f32 {
         let weight = exp::<I>((logit - self.largest) / self.temperature);

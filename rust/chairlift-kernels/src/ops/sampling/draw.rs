@@ -116,12 +116,7 @@ impl Sampler<'_> {
         if common.temperature == 0.0 {
             return first(logits, largest);
         }
-        let mut weights = Weights {
-            largest,
-            temperature: common.temperature,
-            floor: 0.0,
-            last: LAST_OF_ALL,
-        };
+        let mut weights = Weights::new(largest, common.temperature);
         weights.last = last_kept::<I>(logits, &weights, common.top_k, common.top_p);
         weights.floor = common.min_p;
         let (seed, index, position) = self.coordinates();

@@ -4,7 +4,7 @@
 
 use super::draw::{largest, last_kept};
 use crate::{
-    isa::Isa,
+    isa::{Isa, dispatch::Kernel},
     ops::probabilities::{LANES, LAST_OF_ALL, Last, Weights, in_lanes, key},
 };
 
@@ -54,105 +54,156 @@ impl Filters {
     /// `coin` in [0, 1) decides whether XTC applies.
     #[inline(always)]
     pub(super) fn apply<I: Isa>(&self, logits: &mut [f32], common: Common, coin: f64) {
-        let weights = |logits: &[f32]| Weights {
-            largest: largest(logits).unwrap_or(0.0),
-            temperature: common.temperature,
-            floor: 0.0,
-            last: LAST_OF_ALL,
-        };
-        let last = last_kept::<I>(logits, &weights(logits), common.top_k, 1.0);
-        drop_after(logits, last);
+        let temperature = common.temperature;
+        let all = Weights::new(largest(logits).unwrap_or(0.0), temperature);
+        let mut kept = Kept::new(logits, last_kept::<I>(logits, &all, common.top_k, 1.0));
         if self.typical_p < 1.0 {
-            typical::<I>(logits, &weights(logits), self.typical_p);
+            kept.typical::<I>(temperature, self.typical_p);
         }
-        let last = last_kept::<I>(logits, &weights(logits), 0, common.top_p);
-        drop_after(logits, last);
-        let mut kept = weights(logits);
-        kept.floor = common.min_p;
-        for (id, logit) in logits.iter_mut().enumerate() {
-            if kept.weight::<I>(*logit, id) == 0.0 {
-                *logit = f32::NEG_INFINITY;
-            }
+        let last = last_kept::<I>(&kept.logits, &kept.weights(temperature), 0, common.top_p);
+        if last != LAST_OF_ALL {
+            kept.retain(|place, logit| is_before(last, place, logit));
+        }
+        if common.min_p > 0.0 {
+            let weights = kept.weights(temperature);
+            kept.retain(|place, logit| weights.weight::<I>(logit, place) >= common.min_p);
         }
         if coin < f64::from(self.xtc_probability) {
-            exclude_top::<I>(logits, &weights(logits), self.xtc_threshold);
+            kept.exclude_top::<I>(temperature, self.xtc_threshold);
+        }
+        logits.fill(f32::NEG_INFINITY);
+        for (&id, &logit) in kept.ids.iter().zip(&kept.logits) {
+            logits[id as usize] = logit;
         }
     }
 }
 
-/// Drops the tokens behind one in the order.
-fn drop_after(logits: &mut [f32], last: Last) {
-    if last == LAST_OF_ALL {
-        return;
-    }
-    for (id, logit) in logits.iter_mut().enumerate() {
-        if *logit < last.0 || *logit == last.0 && id > last.1 {
-            *logit = f32::NEG_INFINITY;
+/// Whether a token is not behind another in the order.
+#[inline(always)]
+fn is_before(last: Last, id: usize, logit: f32) -> bool {
+    logit > last.0 || logit == last.0 && id <= last.1
+}
+
+/// The tokens that are left, in order of ids: their places are in the order of their ids, too.
+struct Kept {
+    ids: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Kept {
+    fn new(logits: &[f32], last: Last) -> Self {
+        let (mut ids, mut kept) = (Vec::new(), Vec::new());
+        for (id, &logit) in logits.iter().enumerate() {
+            if logit > f32::NEG_INFINITY && (last == LAST_OF_ALL || is_before(last, id, logit)) {
+                ids.push(id as u32);
+                kept.push(logit);
+            }
         }
+        Self { ids, logits: kept }
+    }
+
+    fn weights(&self, temperature: f32) -> Weights {
+        Weights::new(largest(&self.logits).unwrap_or(0.0), temperature)
+    }
+
+    #[inline(always)]
+    fn retain(&mut self, is_kept: impl Fn(usize, f32) -> bool) {
+        let mut num_kept = 0;
+        for place in 0..self.logits.len() {
+            let (id, logit) = (self.ids[place], self.logits[place]);
+            self.ids[num_kept] = id;
+            self.logits[num_kept] = logit;
+            num_kept += usize::from(is_kept(place, logit));
+        }
+        self.ids.truncate(num_kept);
+        self.logits.truncate(num_kept);
+    }
+
+    /// Keeps the tokens whose surprise is nearest to the entropy, the fewest whose share reaches `p`, and equals of the last.
+    #[inline(always)]
+    fn typical<I: Isa>(&mut self, temperature: f32, p: f32) {
+        let weights = self.weights(temperature);
+        let total: f64 = weights.sums::<I>(&self.logits).iter().sum();
+        let log_total = total.ln() as f32;
+        // Surprise: minus the log of the probability.
+        let surprise = |logit: f32| log_total - (logit - weights.largest) / temperature;
+        let mut entropy = [0.0_f64; LANES];
+        for (run, logits) in in_lanes(&self.logits).enumerate() {
+            for lane in 0..LANES {
+                let weight = weights.weight::<I>(logits[lane], run * LANES + lane);
+                let part = f64::from(weight) * f64::from(surprise(logits[lane]));
+                entropy[lane] += if weight > 0.0 { part } else { 0.0 };
+            }
+        }
+        let entropy = (entropy.iter().sum::<f64>() / total) as f32;
+        let distance = |logit: f32| (surprise(logit) - entropy).abs();
+        let mut tokens = vec![(0.0, 0.0); self.logits.len()];
+        for (place, token) in tokens.iter_mut().enumerate() {
+            let logit = self.logits[place];
+            *token = (distance(logit), weights.weight::<I>(logit, place));
+        }
+        let bound = distance_of_share(&mut tokens, f64::from(p) * total);
+        self.retain(|_, logit| distance(logit) <= bound);
+    }
+
+    /// Drops all tokens with a share of at least `threshold` but the last of them in the order.
+    #[inline(always)]
+    fn exclude_top<I: Isa>(&mut self, temperature: f32, threshold: f32) {
+        let weights = self.weights(temperature);
+        let total: f64 = weights.sums::<I>(&self.logits).iter().sum();
+        let least = f64::from(threshold) * total;
+        let is_top =
+            |place: usize, logit: f32| f64::from(weights.weight::<I>(logit, place)) >= least;
+        let mut last = None;
+        for (place, &logit) in self.logits.iter().enumerate() {
+            if is_top(place, logit) {
+                last = last.max(Some(key(logit, place)));
+            }
+        }
+        self.retain(|place, logit| !is_top(place, logit) || Some(key(logit, place)) == last);
     }
 }
 
 /// Drops what is more than `n` standard deviations below the largest of the logits that are left.
-pub(super) fn top_n_sigma(logits: &mut [f32], n: f32) {
-    let mut sums = [0.0_f64; LANES];
-    let mut counts = [0_u32; LANES];
-    let mut most = f32::NEG_INFINITY;
-    for run in in_lanes(logits) {
-        for lane in 0..LANES {
-            let is_left = run[lane] > f32::NEG_INFINITY;
-            sums[lane] += if is_left { f64::from(run[lane]) } else { 0.0 };
-            counts[lane] += u32::from(is_left);
-            most = most.max(run[lane]);
-        }
-    }
-    let count = f64::from(counts.iter().sum::<u32>());
-    let mean = sums.iter().sum::<f64>() / count;
-    let mut squares = [0.0_f64; LANES];
-    for run in in_lanes(logits) {
-        for lane in 0..LANES {
-            let distance = f64::from(run[lane]) - mean;
-            let is_left = run[lane] > f32::NEG_INFINITY;
-            squares[lane] += if is_left { distance * distance } else { 0.0 };
-        }
-    }
-    let deviation = (squares.iter().sum::<f64>() / count).sqrt();
-    let bound = (f64::from(most) - f64::from(n) * deviation) as f32;
-    for logit in logits {
-        if *logit < bound {
-            *logit = f32::NEG_INFINITY;
-        }
-    }
+pub(super) struct TopNSigma<'a> {
+    pub(super) logits: &'a mut [f32],
+    pub(super) n: f32,
 }
 
-/// Keeps the tokens whose surprise is nearest to the entropy, the fewest whose share reaches `p`, and equals of the last.
-#[inline(always)]
-fn typical<I: Isa>(logits: &mut [f32], weights: &Weights, p: f32) {
-    let total: f64 = weights.sums::<I>(logits).iter().sum();
-    let log_total = total.ln() as f32;
-    // Surprise: minus the log of the probability.
-    let surprise = |logit: f32| log_total - (logit - weights.largest) / weights.temperature;
-    let mut entropy = [0.0_f64; LANES];
-    for (run, logits) in in_lanes(logits).enumerate() {
-        for lane in 0..LANES {
-            let weight = weights.weight::<I>(logits[lane], run * LANES + lane);
-            let part = f64::from(weight) * f64::from(surprise(logits[lane]));
-            entropy[lane] += if weight > 0.0 { part } else { 0.0 };
+impl Kernel for TopNSigma<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let logits = self.logits;
+        let Some(most) = largest(logits) else { return };
+        let mut sums = [0.0_f64; LANES];
+        let mut counts = [0.0_f64; LANES];
+        for run in in_lanes(logits) {
+            for lane in 0..LANES {
+                let is_left = run[lane] > f32::NEG_INFINITY;
+                sums[lane] += if is_left { f64::from(run[lane]) } else { 0.0 };
+                counts[lane] += if is_left { 1.0 } else { 0.0 };
+            }
         }
-    }
-    let entropy = (entropy.iter().sum::<f64>() / total) as f32;
-    let mut tokens = Vec::new();
-    for (id, &logit) in logits.iter().enumerate() {
-        let weight = weights.weight::<I>(logit, id);
-        if weight > 0.0 {
-            tokens.push(((surprise(logit) - entropy).abs(), weight));
+        let count: f64 = counts.iter().sum();
+        let mean = sums.iter().sum::<f64>() / count;
+        let mut squares = [0.0_f64; LANES];
+        for run in in_lanes(logits) {
+            for lane in 0..LANES {
+                let distance = f64::from(run[lane]) - mean;
+                let is_left = run[lane] > f32::NEG_INFINITY;
+                squares[lane] += if is_left { distance * distance } else { 0.0 };
+            }
         }
-    }
-    let bound = distance_of_share(&mut tokens, f64::from(p) * total);
-    for (id, logit) in logits.iter_mut().enumerate() {
-        let is_kept =
-            weights.weight::<I>(*logit, id) > 0.0 && (surprise(*logit) - entropy).abs() <= bound;
-        if !is_kept {
-            *logit = f32::NEG_INFINITY;
+        let deviation = (squares.iter().sum::<f64>() / count).sqrt();
+        let bound = (f64::from(most) - f64::from(self.n) * deviation) as f32;
+        for logit in logits {
+            *logit = if *logit < bound {
+                f32::NEG_INFINITY
+            } else {
+                *logit
+            };
         }
     }
 }
@@ -175,24 +226,4 @@ fn distance_of_share(mut tokens: &mut [(f32, f32)], mut enough: f64) -> f32 {
         }
     }
     tokens.first().map_or(f32::INFINITY, |token| token.0)
-}
-
-/// Drops all tokens with a share of at least `threshold` but the last of them in the order.
-#[inline(always)]
-fn exclude_top<I: Isa>(logits: &mut [f32], weights: &Weights, threshold: f32) {
-    let total: f64 = weights.sums::<I>(logits).iter().sum();
-    let least = f64::from(threshold) * total;
-    let mut top = Vec::new();
-    for (id, &logit) in logits.iter().enumerate() {
-        let weight = weights.weight::<I>(logit, id);
-        if weight > 0.0 && f64::from(weight) >= least {
-            top.push(key(logit, id));
-        }
-    }
-    let last = top.iter().copied().max();
-    for key in top {
-        if Some(key) != last {
-            logits[key as u32 as usize] = f32::NEG_INFINITY;
-        }
-    }
 }

@@ -3,10 +3,11 @@
 use super::{
     bans::{Bans, NoEnd},
     dry::{Breaks, Dry},
-    filters::{Filters, top_n_sigma},
+    filters::{Filters, TopNSigma},
     history::History,
     penalties::{Penalties, bias},
 };
+use crate::isa::dispatch::dispatch;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a request asks for beside temperature, top-k, top-p and min-p.
@@ -91,7 +92,8 @@ impl State {
             }
         }
         if filters.top_n_sigma > 0.0 {
-            top_n_sigma(logits, filters.top_n_sigma);
+            let n = filters.top_n_sigma;
+            dispatch(TopNSigma { logits, n });
         }
     }
 }
