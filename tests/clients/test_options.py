@@ -181,7 +181,7 @@ client.generate("x", stop=["a", "b"])
 client.generate("x", max_tokenz=3)
 connect_async("127.0.0.1:1").generate("x", max_tokenz=3)
 new_start("x", max_tokenz=3)
-client.generate("x", logprobs=3)
+client.generate("x", logprobs="yes")
 client.generate("x", stop=b"a")
 """
 
