@@ -188,6 +188,10 @@ slow: setup ## The long form of quick Python tests: 100,000 random token sequenc
 chaos: setup ## Hostile clients and faults against real servers (SCENARIO=all SCALE=medium, or quick, long); prints figures
 	@$(BIN)/python -m tests.chaos $(or $(SCENARIO),all) --scale $(or $(SCALE),medium)
 
+.PHONY: check-clients
+check-clients: setup ## Real clients of the OpenAI API in environments of their own (needs Node.js): openai for Python and npm, LangChain
+	@$(BIN)/python -m tests.clients.openai $(TOOLS)
+
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
