@@ -91,6 +91,8 @@ def test_a_pool_is_in_memory_once_its_first_blocks_are_touched(mixed):
     num_blocks = (64 << 20) // kv_bytes_per_block(mixed, BACKEND, 16)
     cache = allocate_kv_cache(mixed, BACKEND, num_blocks, 16)
     assert share_in_memory(cache) < 0.5
-    touch_first_blocks(cache)
+    touch_first_blocks(cache, weight_bytes=16 << 20)
+    assert 0.2 < share_in_memory(cache) < 0.5
+    touch_first_blocks(cache, weight_bytes=64 << 20)
     assert share_in_memory(cache) == 1
     assert not cache.any()

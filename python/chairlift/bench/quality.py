@@ -25,9 +25,10 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache
 from chairlift.model.memory_plan import plan_memory
+from chairlift.model.resident import trim_heap
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights, trim_heap
+from chairlift.model.weights import load_weights
 
 DEFAULT_WINDOW: Final = 512
 MIN_TOKENS: Final = 2

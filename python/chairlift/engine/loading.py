@@ -28,9 +28,10 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
+from chairlift.model.resident import release_library_pages, trim_heap
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights, trim_heap
+from chairlift.model.weights import load_weights
 from chairlift.types import Sampling
 
 logger = logging.getLogger(__name__)
@@ -160,7 +161,8 @@ def load_model(
     transformer = Transformer(config, weights, backend)
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
     if place.accelerator is None:
-        touch_first_blocks(kv_cache)
+        touch_first_blocks(kv_cache, plan.weight_bytes)
+        release_library_pages()
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         host_pool=new_host_pool(place, config, kv_cache, plan),

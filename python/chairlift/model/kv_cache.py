@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MEMORY_FRACTION = 0.25
 """Of the memory this process may use, where no `kv_cache_memory` is set."""
 TOUCHED_BYTES = 256 << 20
-"""Of a CPU's KV cache, written at load: a first touch of a page, which a virtual
+"""At most of a CPU's KV cache, written at load: a first touch of a page, which a virtual
 machine may have to ask its host for, takes longer than computing what goes there. These blocks are
 the first in use; touching more costs memory that a small server never needs."""
 MOST_BLOCKS = 2**27 - 1
@@ -150,6 +150,13 @@ def allocate_kv_cache(
     )
 
 
-def touch_first_blocks(pool: Tensor) -> None:
-    """Write zeros to the first `TOUCHED_BYTES` of a pool `[layers_per_block, num_blocks, ...]`."""
-    pool[:, : TOUCHED_BYTES * pool.shape[1] // pool.nbytes].zero_()
+def touch_first_blocks(pool: Tensor, weight_bytes: int) -> None:
+    """Write zeros to the first blocks of a pool `[layers_per_block, num_blocks, ...]`.
+
+    Args:
+        pool: Of keys and values.
+        weight_bytes: As many bytes are written, at most `TOUCHED_BYTES`: the server of a small
+            model stays small.
+    """
+    touched = min(weight_bytes, TOUCHED_BYTES)
+    pool[:, : touched * pool.shape[1] // pool.nbytes].zero_()

@@ -5,7 +5,6 @@ fails at once. Tensors are packed one after another, so that memory holds about 
 GGUF files, and groups of quantized checkpoints, are packed without a change of their values.
 """
 
-import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -169,16 +168,6 @@ def load_weights(
             if is_shared
             else reader.linear(head, head_format(quantize)),
         )
-
-
-def trim_heap() -> None:
-    """Return free memory of the heap to the system, where the C library can (glibc).
-
-    Beside the packed weights, loading frees as much again, and by default up to 64 MiB of it stays.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _load_layer(reader: "_Reader", layer: LayerTensors, weight_format: str | None) -> LayerWeights:
