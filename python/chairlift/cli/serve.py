@@ -4,10 +4,7 @@ import asyncio
 import logging
 import sys
 import time
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Annotated, Any
 
 import typer
@@ -124,8 +121,6 @@ def serve(
             details = fields(name=setting.name, value=setting.value, source=setting.source)
             _log.info("setting", extra=details)
     check_model(model)
-    importing = Thread(target=_import_engine, name="chairlift-import", daemon=True)
-    importing.start()
     from chairlift import _core
     from chairlift.server.run import run_server
     from chairlift.server.watchdog import FAULT_EXIT
@@ -153,18 +148,8 @@ def serve(
     except ChairliftError:
         # Nothing was served. A program that called this command lives on.
         guard.close()
-        # A process must not end within the constructors of torch's libraries.
-        importing.join()
         raise
     raise typer.Exit(code)
-
-
-def _import_engine() -> None:
-    """Import the engine while the server is imported and binds its port."""
-    # An error comes again, and is reported, where the model is loaded.
-    with suppress(Exception):
-        import_module("chairlift.engine.torch_import").import_torch()
-        import_module("chairlift.engine.async_engine")
 
 
 class Startup:
