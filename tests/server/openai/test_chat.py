@@ -106,6 +106,22 @@ async def test_log_probabilities_are_those_of_grpc(api):
         assert streamed == entries
 
 
+async def test_candidates_are_the_likeliest_tokens(api):
+    async with api() as served:
+        whole = (await served.chat(logprobs=True, top_logprobs=3)).choices[0]
+        for entry in whole.logprobs.content:
+            assert len(entry.top_logprobs) == 3
+            # The answer is greedy.
+            assert entry.top_logprobs[0].logprob == entry.logprob
+            assert entry.top_logprobs[0].token == entry.token
+        body = {"prompt": "one", "logprobs": 2, "max_tokens": 3, "ignore_eos": True}
+        choice = (await served.post("/v1/completions", body)).json()["choices"][0]
+        assert [len(top) for top in choice["logprobs"]["top_logprobs"]] == [2, 2, 2]
+        body = {"input": "one", "top_logprobs": 2, "include": ["message.output_text.logprobs"]}
+        part = (await served.post("/v1/responses", body)).json()["output"][0]["content"][0]
+        assert all(len(entry["top_logprobs"]) == 2 for entry in part["logprobs"])
+
+
 async def test_a_conversation_is_rendered_by_the_template(api):
     messages = [
         {"role": "developer", "content": "one"},

@@ -31,7 +31,7 @@ def chat_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) 
     model = parts.model_of(body, server)
     stream = body.flag("stream")
     include_usage = parts.stream_options(body, stream=stream)
-    logprobs = _logprobs(body)
+    logprobs, num_top = _logprobs(body)
     _tools(body)
     _formats(body)
     parts.without_effect(body)
@@ -49,7 +49,9 @@ def chat_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) 
         sampling=sampling,
         stopping=parts.stopping(body, older_limit if limit is None else limit),
         output=types.Output(
-            logprobs=logprobs, skip_special_tokens=body.flag("skip_special_tokens", default=True)
+            logprobs=logprobs,
+            candidates=num_top,
+            skip_special_tokens=body.flag("skip_special_tokens", default=True),
         ),
         prefix_cache=types.PrefixCache(salt=body.text("cache_salt")),
         truncate_prompt=body.take("truncate_prompt_tokens"),
@@ -60,7 +62,7 @@ def chat_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) 
     form = functools.partial(Form, is_chat=True, texts=texts if logprobs else None)
     return Job(
         requests=[request],
-        output=parts.output(stream=stream, logprobs=logprobs),
+        output=parts.output(stream=stream, logprobs=logprobs, num_candidates=num_top),
         num_answers=num,
         model=model,
         is_stream=stream,
@@ -74,16 +76,15 @@ def _max_tokens_name(body: Fields) -> str:
     return "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
 
 
-def _logprobs(body: Fields) -> bool:
+def _logprobs(body: Fields) -> tuple[bool, int]:
+    """Return whether log probabilities are wanted, and of how many candidates."""
     wanted = body.flag("logprobs")
     top = body.take("top_logprobs", 0)
     if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 20:
         raise bad("top_logprobs", "a whole number from 0 to 20", top)
     if top and not wanted:
         raise bad("top_logprobs", "logprobs to be true", top)
-    if top:
-        raise unsupported("top_logprobs", "only 0 is supported by this server")
-    return wanted
+    return wanted, top
 
 
 def _tools(body: Fields) -> None:

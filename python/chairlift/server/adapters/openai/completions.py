@@ -7,7 +7,7 @@ from chairlift import types
 from chairlift.checks import at_most, bad
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
-from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.adapters.openai.fields import Fields
 from chairlift.server.adapters.openai.job import Job, Names
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.context import ServerContext
@@ -27,7 +27,8 @@ def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant
     model = parts.model_of(body, server)
     stream = body.flag("stream")
     include_usage = parts.stream_options(body, stream=stream)
-    logprobs = _logprobs(body)
+    num_top = _logprobs(body)
+    logprobs = num_top is not None
     body.refuse_unless("echo", False)
     body.refuse_unless("suffix", "")
     parts.without_effect(body)
@@ -38,7 +39,9 @@ def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant
         "sampling": sampling,
         "stopping": parts.stopping(body, body.take("max_tokens")),
         "output": types.Output(
-            logprobs=logprobs, skip_special_tokens=body.flag("skip_special_tokens", default=True)
+            logprobs=logprobs,
+            candidates=num_top or 0,
+            skip_special_tokens=body.flag("skip_special_tokens", default=True),
         ),
         "prefix_cache": types.PrefixCache(salt=body.text("cache_salt")),
         "add_special_tokens": body.flag("add_special_tokens", default=True),
@@ -51,7 +54,7 @@ def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant
     num_choices = num * len(requests)
     return Job(
         requests=requests,
-        output=parts.output(stream=stream, logprobs=logprobs),
+        output=parts.output(stream=stream, logprobs=logprobs, num_candidates=num_top or 0),
         num_answers=num,
         model=model,
         is_stream=stream,
@@ -79,12 +82,11 @@ def _prompts(value: Any) -> list[Any]:
     return value
 
 
-def _logprobs(body: Fields) -> bool:
+def _logprobs(body: Fields) -> int | None:
+    """Return the number of candidates of each log probability; None without them."""
     wanted = body.take("logprobs")
     if wanted is None:
-        return False
+        return None
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= 5:
         raise bad("logprobs", "a whole number from 0 to 5", wanted)
-    if wanted:
-        raise unsupported("logprobs", "only 0, the chosen tokens, is supported by this server")
-    return True
+    return wanted

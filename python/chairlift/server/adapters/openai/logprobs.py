@@ -27,9 +27,13 @@ class TokenTexts:
 
     def content(self, tokens: pb.Tokens) -> list[dict[str, Any]]:
         """Return the entries of chat completions and responses."""
+        chosen = zip(tokens.token_ids, tokens.logprobs.logprobs, strict=True)
         return [
-            {**self._entry(token_id, logprob), "top_logprobs": []}
-            for token_id, logprob in zip(tokens.token_ids, tokens.logprobs.logprobs, strict=True)
+            {
+                **self._entry(token_id, logprob),
+                "top_logprobs": [self._entry(*candidate) for candidate in candidates],
+            }
+            for (token_id, logprob), candidates in zip(chosen, candidates_of(tokens), strict=True)
         ]
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
@@ -39,6 +43,14 @@ class TokenTexts:
             "logprob": max(logprob, _LEAST),
             "bytes": list(data),
         }
+
+
+def candidates_of(tokens: pb.Tokens) -> list[list[tuple[int, float]]]:
+    """Return the likeliest ids of each token, and their log probabilities."""
+    given = tokens.logprobs
+    num = given.num_candidates
+    pairs = list(zip(given.candidate_ids, given.candidate_logprobs, strict=True))
+    return [pairs[i * num : (i + 1) * num] for i in range(len(tokens.token_ids))]
 
 
 class LegacyLogprobs:
@@ -60,6 +72,9 @@ class LegacyLogprobs:
         return {
             "tokens": texts,
             "token_logprobs": logprobs,
-            "top_logprobs": [{} for _ in texts],
+            "top_logprobs": [
+                {self._texts.text_of(i): max(logprob, _LEAST) for i, logprob in candidates}
+                for candidates in candidates_of(tokens)
+            ],
             "text_offset": offsets,
         }

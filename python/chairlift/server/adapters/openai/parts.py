@@ -93,7 +93,7 @@ def without_effect(body: Fields) -> None:
         raise unsupported("store", "this server keeps no responses")
 
 
-def output(*, stream: bool, logprobs: bool) -> OutputOptions:
+def output(*, stream: bool, logprobs: bool, num_candidates: int = 0) -> OutputOptions:
     """Return what the outbox delivers: each step of a stream, else all at the end."""
     return OutputOptions(
         text=True,
@@ -101,6 +101,7 @@ def output(*, stream: bool, logprobs: bool) -> OutputOptions:
         logprobs=logprobs,
         timeline=False,
         interval=1 if stream else 0,
+        num_candidates=num_candidates,
     )
 
 

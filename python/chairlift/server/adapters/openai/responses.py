@@ -34,7 +34,7 @@ def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: 
     stream = body.flag("stream")
     parts.stream_options(body, stream=stream)
     _refuse_memory(body)
-    logprobs = _include(body)
+    logprobs, num_top = _include(body)
     _formats(body)
     _tools(body)
     repeated = _repeated(body)
@@ -45,7 +45,9 @@ def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: 
         sampling=parts.sampling(body),
         stopping=parts.stopping(body, body.take("max_output_tokens")),
         output=types.Output(
-            logprobs=logprobs, skip_special_tokens=body.flag("skip_special_tokens", default=True)
+            logprobs=logprobs,
+            candidates=num_top,
+            skip_special_tokens=body.flag("skip_special_tokens", default=True),
         ),
         prefix_cache=types.PrefixCache(salt=body.text("cache_salt")),
         truncate_prompt=body.take("truncate_prompt_tokens"),
@@ -57,7 +59,7 @@ def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: 
     shown = texts if logprobs else None
     return Job(
         requests=[request],
-        output=parts.output(stream=stream, logprobs=logprobs),
+        output=parts.output(stream=stream, logprobs=logprobs, num_candidates=num_top),
         num_answers=1,
         model=model,
         is_stream=stream,
@@ -80,8 +82,8 @@ def _refuse_memory(body: Fields) -> None:
         raise unsupported("truncation", "only 'disabled' is supported by this server")
 
 
-def _include(body: Fields) -> bool:
-    """Take what is added to the output; return whether log probabilities are.
+def _include(body: Fields) -> tuple[bool, int]:
+    """Take what is added to the output: log probabilities, and of how many candidates.
 
     The rest names parts of items that this server never makes.
     """
@@ -89,9 +91,12 @@ def _include(body: Fields) -> bool:
     for name in included:
         if not isinstance(name, str):
             raise bad("include", "a list of names", name)
-    if body.take("top_logprobs", 0) != 0:
-        raise unsupported("top_logprobs", "only 0 is supported by this server")
-    return _LOGPROBS in included
+    top = body.take("top_logprobs", 0)
+    if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 20:
+        raise bad("top_logprobs", "a whole number from 0 to 20", top)
+    if top and _LOGPROBS not in included:
+        raise bad("top_logprobs", f"include to have {_LOGPROBS!r}", top)
+    return _LOGPROBS in included, top
 
 
 def _formats(body: Fields) -> None:
