@@ -4,6 +4,7 @@
 //!   eight bits; `codes` is their arithmetic, [`quantize`] and [`blocks`] where their weights come from.
 //! - [`panels`] walks over the packed weights and shares them among threads; [`accumulator`] is the inner loop in
 //!   registers; [`operand`] is what a row brings to it.
+//! - [`low_rank`] adds what adapters (`LoRA`) change, for the rows of each.
 //! - `amx_gemm` is the same walk where whole tiles are multiplied, by the instructions of `isa/amx.rs`.
 
 pub mod accumulator;
@@ -17,6 +18,7 @@ pub mod blocks;
 mod codes;
 pub mod grouped;
 pub mod linear;
+pub mod low_rank;
 pub mod operand;
 pub mod panels;
 pub mod quantize;

@@ -118,7 +118,7 @@ implement! {
 }
 
 /// Packs outputs `first..first + width` of the weight; what is beyond the weight stays zero.
-fn pack_panel<T: Element>(
+pub(crate) fn pack_panel<T: Element>(
     weight: Rows<'_, T>,
     first: usize,
     width: usize,

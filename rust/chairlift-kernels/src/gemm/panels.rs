@@ -49,7 +49,7 @@ pub(crate) const MAX_WIDTH: usize = 32;
 pub(crate) const AHEAD: Ahead = Ahead::Bytes(8192);
 
 /// Multiply-adds that are worth waking a thread for: some ten microseconds.
-const GRAIN: usize = 1 << 17;
+pub(crate) const GRAIN: usize = 1 << 17;
 
 /// Rows whose packed activations a thread holds at a time.
 pub(crate) const MAX_ROWS: usize = 240;
