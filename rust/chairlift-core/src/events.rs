@@ -37,6 +37,8 @@ pub enum Failure {
     EngineDown,
     /// The server drains and it had not started.
     Draining,
+    /// Its adapter was unloaded.
+    UnknownAdapter,
 }
 
 /// One event.

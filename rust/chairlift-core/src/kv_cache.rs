@@ -22,7 +22,7 @@ mod index_list;
 mod prefix_cache;
 mod swap;
 
-pub use self::prefix_cache::Namespace;
+pub use self::prefix_cache::{Adapter, Namespace};
 use self::{block_pool::BlockPool, prefix_cache::PrefixCache, swap::HostPool};
 pub(crate) use self::{block_table::BlockTable, check::TableUse};
 use crate::{

@@ -120,8 +120,8 @@ impl Plan {
         }
     }
 
-    pub(crate) fn assign(&mut self, row: Row, slot: Slot, index: u32, start: usize) {
-        let (adapter_slot, grammar_slot) = (0, 0);
+    pub(crate) fn assign(&mut self, row: Row, slot: Slot, index: u32, start: usize, adapter: u32) {
+        let (adapter_slot, grammar_slot) = (adapter as i32, 0);
         let entry = [
             row as i32,
             slot as i32,
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_plan_reads_back_as_it_was_written() {
         let mut plan = Plan::default();
-        plan.assign(3, 9, 2, 32);
+        plan.assign(3, 9, 2, 32, 4);
         plan.copy(5, 6);
         plan.swap_in(1, 7);
         plan.swap_out(8, 2);
@@ -275,7 +275,7 @@ mod tests {
             (view.draft_counts, view.sample_rows),
             (&[0, 0][..], &[3][..])
         );
-        assert_eq!(view.assigned, [[3, 9, 2, 32, 0, 0]]);
+        assert_eq!(view.assigned, [[3, 9, 2, 32, 4, 0]]);
         assert_eq!(view.copies, [[5, 6]]);
         assert_eq!(
             (view.swap_in, view.swap_out),

@@ -147,6 +147,8 @@ pub(crate) struct Request {
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
     pub(crate) tenant: Tenant,
+    /// Slot of its adapter; 0 is none.
+    pub(crate) adapter: u32,
     /// The request of which this is a sequence, and which one: of the first, the request has its id.
     pub(crate) owner: RequestId,
     pub(crate) index: u32,
@@ -207,6 +209,7 @@ impl Request {
             in_flight: 0,
             table,
             tenant,
+            adapter: new.namespace.adapter.slot,
             owner: id,
             index: 0,
             parent: None,

@@ -21,6 +21,8 @@ pub struct RowTables<'a> {
     pub row_slot: &'a mut [i32],
     /// `[max_num_seqs]`: which of the request's answers.
     pub row_index: &'a mut [i32],
+    /// `[max_num_seqs]`: slot of the request's adapter; 0 is none.
+    pub row_adapter: &'a mut [i32],
     /// `[num_kv_groups][max_num_seqs][max_blocks_per_row]`.
     pub block_tables: &'a mut [i32],
     pub num_kv_groups: usize,
@@ -37,14 +39,17 @@ pub struct StepInputs<'a> {
     pub query_start_loc: &'a mut [i32],
     pub seq_lens: &'a mut [i32],
     pub sample_rows: &'a mut [i32],
+    /// Of each token.
+    pub adapters: &'a mut [i32],
 }
 
-/// R rows, T tokens, S sample slots.
+/// R rows, T tokens, S sample slots, and the rows that have an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepShape {
     pub num_rows: usize,
     pub num_tokens: usize,
     pub num_samples: usize,
+    pub num_adapted: usize,
 }
 
 /// Applies `plan` to the tables and fills the inputs.
@@ -58,10 +63,11 @@ pub fn apply_plan(
     inputs: &mut StepInputs<'_>,
 ) -> Result<StepShape, PlanError> {
     let view = PlanView::parse(plan)?;
-    let shape = StepShape {
+    let mut shape = StepShape {
         num_rows: view.rows.len(),
         num_tokens: view.input_ids.len(),
         num_samples: view.sample_rows.len(),
+        num_adapted: 0,
     };
     if !(1..=i32::MAX as usize).contains(&block_size) {
         let most = i32::MAX;
@@ -73,7 +79,7 @@ pub fn apply_plan(
     tables.apply(&view)?;
     inputs.rows[..shape.num_rows].copy_from_slice(view.rows);
     inputs.sample_rows[..shape.num_samples].copy_from_slice(view.sample_rows);
-    derive(&view, block_size, tables, inputs)?;
+    shape.num_adapted = derive(&view, block_size, tables, inputs)?;
     Ok(shape)
 }
 
@@ -86,6 +92,7 @@ fn check_shape(
         num_rows,
         num_tokens,
         num_samples,
+        num_adapted: _,
     } = shape;
     let slots = inputs.slot_mapping.len() / tables.num_kv_groups;
     for (name, length, least) in [
@@ -100,6 +107,7 @@ fn check_shape(
         ("positions", inputs.positions.len(), num_tokens),
         ("slot_mapping", slots, num_tokens),
         ("sample_rows", inputs.sample_rows.len(), num_samples),
+        ("adapters", inputs.adapters.len(), num_tokens),
     ] {
         if length < least {
             return Err(PlanError(format!(
@@ -119,11 +127,12 @@ impl RowTables<'_> {
 
     fn apply(&mut self, view: &PlanView<'_>) -> Result<(), PlanError> {
         let num_rows = self.computed.len();
-        for &[row, slot, index, start, _adapter, _grammar] in view.assigned {
+        for &[row, slot, index, start, adapter, _grammar] in view.assigned {
             let row = below("assigned row", row, num_rows)?;
             self.computed[row] = start;
             self.row_slot[row] = slot;
             self.row_index[row] = index;
+            self.row_adapter[row] = adapter;
         }
         let columns = self.columns();
         for &[group, row, column, block] in view.block_updates {
@@ -136,17 +145,18 @@ impl RowTables<'_> {
     }
 }
 
+/// Fills the inputs; gives how many rows have an adapter.
 fn derive(
     view: &PlanView<'_>,
     block_size: usize,
     tables: &mut RowTables<'_>,
     inputs: &mut StepInputs<'_>,
-) -> Result<(), PlanError> {
+) -> Result<usize, PlanError> {
     let num_rows = tables.computed.len();
     let columns = tables.columns();
     let past_longest = columns.saturating_mul(block_size).saturating_add(1);
     let stride = inputs.slot_mapping.len() / tables.num_kv_groups;
-    let mut at = 0;
+    let (mut at, mut num_adapted) = (0, 0);
     inputs.query_start_loc[0] = 0;
     for (i, (&row, &count)) in view.rows.iter().zip(view.num_tokens).enumerate() {
         let row = below("row", row, num_rows)?;
@@ -167,12 +177,15 @@ fn derive(
                 inputs.slot_mapping[group * stride + token] = slot(block, block_size, position)?;
             }
         }
+        let adapter = tables.row_adapter[row];
+        inputs.adapters[at..at + count].fill(adapter);
+        num_adapted += usize::from(adapter != 0);
         at += count;
         tables.computed[row] = end as i32;
         inputs.query_start_loc[i + 1] = at as i32;
         inputs.seq_lens[i] = end as i32;
     }
-    Ok(())
+    Ok(num_adapted)
 }
 
 /// The slot of a token in its block.
@@ -202,7 +215,7 @@ mod tests {
     #[test]
     fn positions_and_slots_follow_the_block_table() {
         let mut plan = Plan::default();
-        plan.assign(1, 0, 0, 3);
+        plan.assign(1, 0, 0, 3, 2);
         for (column, block) in [(0, 7), (1, 2)] {
             plan.set_block(0, 1, column, block);
         }
@@ -213,16 +226,18 @@ mod tests {
         let length = plan.encode(&mut buffer);
 
         let (mut computed, mut row_slot, mut row_index) = ([5, 0], [0; 2], [0; 2]);
+        let mut row_adapter = [0; 2];
         let mut block_tables = [9, 4, 0, 0];
         let mut tables = RowTables {
             computed: &mut computed,
             last_token: &[42, 0],
             row_slot: &mut row_slot,
             row_index: &mut row_index,
+            row_adapter: &mut row_adapter,
             block_tables: &mut block_tables,
             num_kv_groups: 1,
         };
-        let mut out = [[0; 4]; 7];
+        let mut out = [[0; 4]; 8];
         let [
             rows,
             input_ids,
@@ -231,6 +246,7 @@ mod tests {
             query_start_loc,
             seq_lens,
             sample_rows,
+            adapters,
         ] = &mut out;
         let mut inputs = StepInputs {
             rows,
@@ -240,6 +256,7 @@ mod tests {
             query_start_loc,
             seq_lens,
             sample_rows,
+            adapters,
         };
         let shape = apply_plan(&buffer[..length], 4, &mut tables, &mut inputs).expect("applies");
         assert_eq!(
@@ -247,11 +264,13 @@ mod tests {
             StepShape {
                 num_rows: 2,
                 num_tokens: 3,
-                num_samples: 1
+                num_samples: 1,
+                num_adapted: 1
             }
         );
         assert_eq!(inputs.input_ids[..3], [50, 51, 42]);
         assert_eq!(inputs.positions[..3], [3, 4, 5]);
+        assert_eq!(inputs.adapters[..3], [2, 2, 0]);
         assert_eq!(inputs.slot_mapping[..3], [7 * 4 + 3, 2 * 4, 4 * 4 + 1]);
         assert_eq!(inputs.query_start_loc[..3], [0, 2, 3]);
         assert_eq!(
@@ -268,7 +287,7 @@ mod tests {
     /// Schedules `count` tokens of a row of two blocks of four, from `start` on, into buffers for `room` tokens.
     fn apply_one_row(start: usize, count: usize, room: usize) -> Result<StepShape, PlanError> {
         let mut plan = Plan::default();
-        plan.assign(0, 0, 0, start);
+        plan.assign(0, 0, 0, start, 0);
         plan.schedule(0, &vec![1; count]);
         let mut buffer = vec![0; 64];
         let length = plan.encode(&mut buffer);
@@ -277,11 +296,12 @@ mod tests {
             last_token: &[0],
             row_slot: &mut [0],
             row_index: &mut [0],
+            row_adapter: &mut [0],
             block_tables: &mut [1, 2],
             num_kv_groups: 1,
         };
-        let mut tokens = [(); 3].map(|()| vec![0; room]);
-        let [input_ids, positions, slot_mapping] = &mut tokens;
+        let mut tokens = [(); 4].map(|()| vec![0; room]);
+        let [input_ids, positions, slot_mapping, adapters] = &mut tokens;
         let mut inputs = StepInputs {
             rows: &mut [0],
             input_ids,
@@ -290,6 +310,7 @@ mod tests {
             query_start_loc: &mut [0; 2],
             seq_lens: &mut [0],
             sample_rows: &mut [],
+            adapters,
         };
         apply_plan(&buffer[..length], 4, &mut tables, &mut inputs)
     }

@@ -245,6 +245,16 @@ impl Scheduler {
         self.running.iter().filter_map(move |&slot| row(slot))
     }
 
+    /// The requests that use an adapter, those included that have ended but for a step in flight; O(slots).
+    pub fn with_adapter(&self, slot: u32) -> Vec<RequestId> {
+        let requests = self.requests.iter().flatten();
+        let users = requests.filter(|request| request.adapter == slot);
+        let mut ids: Vec<_> = users.map(|request| request.owner).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
     /// Lets the requests that wait now run in a partial batch: no more input is to come.
     pub fn flush(&mut self) {
         self.flushed_before = RequestId((self.num_added + 1) * self.requests.len() as u64);

@@ -118,7 +118,7 @@ impl Client {
             start_by: None,
             deadline: after(arrival.patience),
             tenant: arrival.tenant,
-            root: root(arrival.tenant, arrival.salt),
+            root: root(arrival.tenant, arrival.salt, arrival.adapter().generation),
             reads_cache: arrival.cache_read,
             priority: arrival.priority,
             credit: None,

@@ -12,7 +12,7 @@ use chairlift_core::{
 };
 
 use crate::{
-    oracle::{absorb, first_visible, sampled},
+    oracle::{absorb, first_visible, sampled, with_adapter},
     random::mix,
 };
 
@@ -23,6 +23,7 @@ pub(crate) struct RowRun {
     /// Slot and answer of the row, as the plans said.
     pub(crate) slot: usize,
     pub(crate) index: usize,
+    adapter: u32,
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// Guesses among its tokens: the last so many.
@@ -70,6 +71,7 @@ pub(crate) struct Device {
     last_token: Vec<i32>,
     row_slot: Vec<i32>,
     row_index: Vec<i32>,
+    row_adapter: Vec<i32>,
     block_tables: Vec<i32>,
     kv: Vec<u64>,
     host: Vec<u64>,
@@ -85,6 +87,7 @@ struct Inputs {
     query_start_loc: Vec<i32>,
     seq_lens: Vec<i32>,
     sample_rows: Vec<i32>,
+    adapters: Vec<i32>,
 }
 
 impl Device {
@@ -100,6 +103,7 @@ impl Device {
             last_token: vec![0; rows],
             row_slot: vec![0; rows],
             row_index: vec![0; rows],
+            row_adapter: vec![0; rows],
             block_tables: vec![0; groups * rows * config.max_blocks_per_row()],
             kv: vec![0; config.num_blocks * config.block_size],
             host: vec![0; config.num_host_blocks * config.block_size],
@@ -111,6 +115,7 @@ impl Device {
                 query_start_loc: vec![0; rows + 1],
                 seq_lens: vec![0; rows],
                 sample_rows: vec![0; tokens],
+                adapters: vec![0; tokens],
             },
         }
     }
@@ -134,14 +139,15 @@ impl Device {
                 self.inputs.query_start_loc[i + 1],
             );
             let slot = self.row_slot[row] as usize;
+            let adapter = self.row_adapter[row] as u32;
+            let root = with_adapter(root(slot), adapter);
             let end = self.inputs.seq_lens[i] as usize;
             let start = end - (last - first) as usize;
             let first_write = writes.len();
             let num_drafts = drafts[i] as usize;
             let mut seen = Vec::with_capacity(self.groups.len() * (1 + num_drafts));
             for group in 0..self.groups.len() {
-                let views =
-                    self.attend(group, row, first as usize, start..end, root(slot), writes)?;
+                let views = self.attend(group, row, first as usize, start..end, root, writes)?;
                 seen.extend_from_slice(&views[views.len() - 1 - num_drafts..]);
             }
             let mut read = Vec::new();
@@ -158,6 +164,7 @@ impl Device {
                 row,
                 slot,
                 index: self.row_index[row] as usize,
+                adapter,
                 start,
                 end,
                 num_drafts,
@@ -249,6 +256,7 @@ impl Device {
             last_token: &self.last_token,
             row_slot: &mut self.row_slot,
             row_index: &mut self.row_index,
+            row_adapter: &mut self.row_adapter,
             block_tables: &mut self.block_tables,
             num_kv_groups: self.groups.len(),
         };
@@ -260,6 +268,7 @@ impl Device {
             query_start_loc: &mut inputs.query_start_loc,
             seq_lens: &mut inputs.seq_lens,
             sample_rows: &mut inputs.sample_rows,
+            adapters: &mut inputs.adapters,
         };
         apply_plan(plan, self.block_size, &mut tables, &mut inputs).map_err(|error| error.0)
     }
@@ -350,6 +359,7 @@ impl Device {
 
     /// Whether what a row of a step in flight read is still there.
     pub(crate) fn still_sees(&self, run: &RowRun, root: u64) -> bool {
+        let root = with_adapter(root, run.adapter);
         let mut blocks = &run.read[..];
         if blocks.is_empty() {
             return true;

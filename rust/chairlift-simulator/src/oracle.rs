@@ -1,7 +1,7 @@
 //! What each request must answer, computed without any cache, and the arithmetic that the fake model shares.
 //!
 //! ```text
-//! before(g, p) = root(tenant, salt) + kv(g, q) of the q < p that p sees in KV group g: a sum over all it reads
+//! before(g, p) = root(tenant, salt, adapter) + kv(g, q) of the q < p that p sees in KV group g: a sum over all it reads
 //! kv(g, p)     = absorb(before(g, p), token(p), p)         what the model writes for position p
 //! view(g, p)   = before(g, p) + kv(g, p)                   what position p attends to, itself included
 //! token(p + 1) = sampled(view(., p))                       where p is the last known token
@@ -14,9 +14,14 @@ use chairlift_core::{Config, KvGroup, NewRequest, events::EndReason, scheduler::
 
 use crate::{random::mix, text::Groups};
 
-/// The beginning of every chain of a namespace.
-pub(crate) fn root(tenant: u8, salt: u8) -> u64 {
-    mix(0xC0FF_EE00_0000 + (u64::from(tenant) << 8) + u64::from(salt))
+/// The beginning of every chain of a namespace, as far as the slot of an adapter does not tell.
+pub(crate) fn root(tenant: u8, salt: u8, adapter_generation: u64) -> u64 {
+    mix(0xC0FF_EE00_0000 + (u64::from(tenant) << 8) + u64::from(salt)) ^ mix(adapter_generation)
+}
+
+/// The same with an adapter: its slot is what the plan tells the runner.
+pub(crate) fn with_adapter(root: u64, slot: u32) -> u64 {
+    root.wrapping_add(u64::from(slot) << 20)
 }
 
 /// The content of the KV slot at `position`.

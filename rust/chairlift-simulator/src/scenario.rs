@@ -42,6 +42,8 @@ pub(crate) struct Traffic {
     /// Requests with several answers.
     pub(crate) answers: Rate,
     pub(crate) max_answers: usize,
+    /// Requests with an adapter.
+    pub(crate) adapters: Rate,
 }
 
 /// How often each fault strikes.
@@ -93,6 +95,7 @@ impl Scenario {
             priorities: 0,
             answers: 0,
             max_answers: config.max_answers().min(8),
+            adapters: 0,
         };
         let mut faults = Faults {
             abort: sometimes(random, 256),
@@ -124,6 +127,7 @@ impl Scenario {
         if random.chance(512) {
             faults.draft = random.between(64, 768);
         }
+        traffic.adapters = sometimes(random, 1024);
         Self {
             seed: None,
             config,

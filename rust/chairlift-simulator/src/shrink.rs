@@ -173,6 +173,7 @@ const CHANGES: &[fn(&mut Arrival)] = &[
     |arrival| arrival.include_stop = false,
     |arrival| (arrival.cache_read, arrival.cache_write) = (true, true),
     |arrival| (arrival.tenant, arrival.salt) = (0, 0),
+    |arrival| arrival.adapter = (0, 0),
     |arrival| arrival.shared = 0,
     // Tokens of the prompt take one step, those of the output one each.
     |arrival| {

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use chairlift_core::{Config, Namespace, NewRequest, text::TextOptions};
+use chairlift_core::{Adapter, Config, Namespace, NewRequest, text::TextOptions};
 
 use crate::{
     change::draw_priority,
-    oracle::{Answer, root},
+    oracle::{Answer, root, with_adapter},
     random::{Random, mix},
     scenario::Traffic,
     text::Groups,
@@ -55,6 +55,8 @@ pub(crate) struct Arrival {
     pub(crate) detokenize: bool,
     pub(crate) tenant: u8,
     pub(crate) salt: u8,
+    /// Slot and load generation of its adapter; slot 0 is none.
+    pub(crate) adapter: (u8, u8),
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
     pub(crate) credit: Option<u64>,
@@ -92,6 +94,15 @@ pub(crate) fn find_stops(stops: &[Stop], answer: &Answer) -> (Vec<i32>, Vec<Stri
         }
     }
     (ids, texts)
+}
+
+/// One of two adapters, each of which was loaded twice.
+fn draw_adapter(random: &mut Random, traffic: &Traffic) -> (u8, u8) {
+    if random.chance(traffic.adapters) {
+        (random.between(1, 2) as u8, random.between(1, 2) as u8)
+    } else {
+        (0, 0)
+    }
 }
 
 impl Arrival {
@@ -141,6 +152,7 @@ impl Arrival {
             } else {
                 0
             },
+            adapter: draw_adapter(random, traffic),
         }
     }
 
@@ -149,7 +161,9 @@ impl Arrival {
         let prompt = self.prompt(config);
         let room = config.max_context_len().saturating_sub(prompt.len());
         let limit = room.min(self.max_tokens);
-        let root = root(self.tenant, self.salt);
+        let adapter = self.adapter();
+        let root = root(self.tenant, self.salt, adapter.generation);
+        let root = with_adapter(root, adapter.slot);
         let mut new = NewRequest::new(prompt, self.max_tokens);
         new.num_answers = self.num_answers;
         let answer = |index| Answer::new(root, index, &new, limit, config);
@@ -166,6 +180,7 @@ impl Arrival {
             // Names that run together are the same: only their lengths tell them apart.
             tenant: "x".repeat(usize::from(self.tenant)),
             salt: "x".repeat(usize::from(self.salt)),
+            adapter,
         };
         new.cache_read = self.cache_read;
         new.cache_write = self.cache_write;
@@ -178,6 +193,13 @@ impl Arrival {
         }
         self.spoil(&mut new, config);
         (new, answers)
+    }
+
+    pub(crate) fn adapter(&self) -> Adapter {
+        Adapter {
+            slot: u32::from(self.adapter.0),
+            generation: u64::from(self.adapter.1),
+        }
     }
 
     pub(crate) fn first_token_by(&self, now: u64) -> Option<u64> {
@@ -243,6 +265,9 @@ impl fmt::Display for Arrival {
         }
         if (self.tenant, self.salt) != (0, 0) {
             write!(f, ", tenant {} salt {}", self.tenant, self.salt)?;
+        }
+        if self.adapter.0 != 0 {
+            write!(f, ", adapter {} of load {}", self.adapter.0, self.adapter.1)?;
         }
         if let Some(credit) = self.credit {
             write!(f, ", credit {credit}")?;

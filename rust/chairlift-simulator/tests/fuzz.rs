@@ -9,7 +9,7 @@ use std::sync::{
 
 use bolero::{check, generator::*};
 use chairlift_core::{
-    Config, KvGroup, Namespace, NewRequest, RefusalReason, Scheduler,
+    Adapter, Config, KvGroup, Namespace, NewRequest, RefusalReason, Scheduler,
     events::Events,
     plan::Plan,
     policy::Policy,
@@ -91,7 +91,11 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
             stop: stops.1,
             include_stop,
         },
-        namespace: Namespace { tenant, salt },
+        namespace: Namespace {
+            tenant,
+            salt,
+            adapter: Adapter::default(),
+        },
         cache_read,
         cache_write,
         queue_deadline: deadlines[0],

@@ -62,6 +62,15 @@ impl Hasher for Uniform {
     }
 }
 
+/// What is added to the weights of the model for a request (`LoRA`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Adapter {
+    /// Where the runner has it; 0 is none.
+    pub slot: u32,
+    /// Another one each time that an adapter is loaded: what was computed with the one before it is not used again.
+    pub generation: u64,
+}
+
 /// Requests share blocks only within a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace {
@@ -69,6 +78,7 @@ pub struct Namespace {
     pub tenant: String,
     /// Chosen by the client, within its tenant.
     pub salt: String,
+    pub adapter: Adapter,
 }
 
 #[derive(Clone, Debug)]
@@ -108,6 +118,10 @@ impl PrefixCache {
         for field in [&namespace.tenant, &namespace.salt] {
             hasher.update(&(field.len() as u64).to_le_bytes());
             hasher.update(field.as_bytes());
+        }
+        let adapter = namespace.adapter;
+        for number in [u64::from(adapter.slot), adapter.generation] {
+            hasher.update(&number.to_le_bytes());
         }
         BlockHash(*hasher.finalize().as_bytes())
     }
@@ -218,7 +232,23 @@ mod tests {
         Namespace {
             tenant: tenant.into(),
             salt: salt.into(),
+            adapter: Adapter::default(),
         }
+    }
+
+    #[test]
+    fn each_load_of_each_adapter_has_a_root_of_its_own() {
+        let cache = PrefixCache::new([3; 32], 1, 10);
+        let root = |slot, generation| {
+            cache.root(&Namespace {
+                adapter: Adapter { slot, generation },
+                ..namespace("a", "")
+            })
+        };
+        let roots = [root(0, 0), root(1, 1), root(1, 2), root(2, 1), root(2, 2)];
+        let different: std::collections::HashSet<_> = roots.iter().collect();
+        assert_eq!(different.len(), roots.len());
+        assert_eq!(root(1, 2), root(1, 2));
     }
 
     #[test]

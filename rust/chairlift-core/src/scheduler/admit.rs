@@ -156,7 +156,7 @@ impl StepBuilder<'_> {
                 scheduler.num_prefix_hits += num_hits as u64;
             }
         }
-        plan.assign(row, slot, request.index, start);
+        plan.assign(row, slot, request.index, start, request.adapter);
         request
             .table
             .take_updates(|group, column, block| plan.set_block(group, row, column, block));

@@ -47,7 +47,13 @@ impl Scheduler {
             self.num_with_parent -= 1;
             let request = live(&mut self.requests, slot);
             request.state = State::Running { row };
-            plan.assign(row, slot, request.index, request.num_prompt - 1);
+            plan.assign(
+                row,
+                slot,
+                request.index,
+                request.num_prompt - 1,
+                request.adapter,
+            );
             self.running.push(slot);
         }
     }

@@ -198,7 +198,7 @@ impl<'a> StepBuilder<'a> {
             plan.copy(source, target);
         }
         if std::mem::take(&mut request.is_moved) {
-            plan.assign(row, slot, request.index, start);
+            plan.assign(row, slot, request.index, start, request.adapter);
             scheduler.num_recomputed_tokens += request.count_recomputed(start);
         }
         request

@@ -41,7 +41,7 @@ impl FakeRunner {
             view.input_ids.len(),
             view.sample_rows.len(),
         );
-        let mut out: Vec<Vec<i32>> = [r, t, t, t * self.num_groups, r + 1, r, s]
+        let mut out: Vec<Vec<i32>> = [r, t, t, t * self.num_groups, r + 1, r, s, t]
             .iter()
             .map(|&n| vec![0; n])
             .collect();
@@ -53,18 +53,20 @@ impl FakeRunner {
             query_start_loc,
             seq_lens,
             sample_rows,
+            adapters,
         ] = &mut out[..]
         else {
-            unreachable!("seven outputs")
+            unreachable!("eight outputs")
         };
         let num_rows = self.computed.len();
-        let mut ignored = vec![0; num_rows];
-        let mut ignored_too = vec![0; num_rows];
+        let mut ignored = [(); 3].map(|()| vec![0; num_rows]);
+        let [row_slot, row_index, row_adapter] = &mut ignored;
         let mut tables = RowTables {
             computed: &mut self.computed,
             last_token: &self.last_token,
-            row_slot: &mut ignored,
-            row_index: &mut ignored_too,
+            row_slot,
+            row_index,
+            row_adapter,
             block_tables: &mut self.block_tables,
             num_kv_groups: self.num_groups,
         };
@@ -76,6 +78,7 @@ impl FakeRunner {
             query_start_loc,
             seq_lens,
             sample_rows,
+            adapters,
         };
         apply_plan(plan, self.block_size, &mut tables, &mut inputs).expect("the plan applies");
         for (kv, host) in self.kv.iter_mut().zip(&mut self.host) {

@@ -99,6 +99,12 @@ mutants! {
     // Wrong KV.
     tenants_share, "vllm#53347", "the tenant is not part of a block's name", "kv_cache/prefix_cache.rs":
         "for field in [&namespace.tenant, &namespace.salt] {" => "for field in [&namespace.salt] {";
+    adapters_share, "-", "a block of another adapter is a hit", "kv_cache/prefix_cache.rs":
+        "[u64::from(adapter.slot), adapter.generation]" => "[0, adapter.generation]";
+    reloaded_adapter_hits, "-", "a block of an adapter's earlier load is a hit", "kv_cache/prefix_cache.rs":
+        "[u64::from(adapter.slot), adapter.generation]" => "[u64::from(adapter.slot), 0]";
+    siblings_lose_the_adapter, "-", "the answers of a request have the adapter of their row's last request", "scheduler/sequence_group.rs":
+        "                request.adapter,\n" => "                0,\n";
     fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "kv_cache/prefix_cache.rs":
         "            hasher.update(&(field.len() as u64).to_le_bytes());\n" => "";
     names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "kv_cache/prefix_cache.rs":
@@ -115,7 +121,7 @@ mutants! {
         "blake3::keyed_hash(&self.0, bytes)" => "blake3::keyed_hash(&[0; 32], bytes)",
         "published.parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/admit.rs":
-        "plan.assign(row, slot, request.index, start);\n        request\n" => "plan.assign(row, slot, request.index, 0);\n        request\n";
+        "plan.assign(row, slot, request.index, start, request.adapter);\n        request\n" => "plan.assign(row, slot, request.index, 0, request.adapter);\n        request\n";
     hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "kv_cache/block_table.rs":
         "for column in self.num_reported..self.num_columns {" => "for column in self.num_reported..self.num_columns.min(self.num_reported + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
@@ -165,7 +171,7 @@ mutants! {
     fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache/fork.rs":
         "                self.pool.share(block);\n                columns.blocks.push(block);\n            }\n        }\n        let num_full" => "                columns.blocks.push(block);\n            }\n        }\n        let num_full";
     answers_draw_alike, "-", "all answers have the index of the first", "scheduler/sequence_group.rs":
-        "plan.assign(row, slot, request.index, request.num_prompt - 1);" => "plan.assign(row, slot, 0, request.num_prompt - 1);";
+        "                request.index,\n                request.num_prompt - 1," => "                0,\n                request.num_prompt - 1,";
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
         "        1 + self.num_siblings\n" => "        1\n";
     siblings_keep_their_rows, "-", "a preempted request leaves its waiting siblings in their rows", "scheduler/preempt.rs":
