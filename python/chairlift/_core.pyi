@@ -29,6 +29,7 @@ __all__ = [
     "HEAD_DIM_STEP",
     "MAX_HEAD_DIM",
     "Account",
+    "AdapterTable",
     "Added",
     "Candidates",
     "ConfigError",
@@ -39,6 +40,7 @@ __all__ = [
     "InvariantError",
     "Linear",
     "Load",
+    "LowRank",
     "Outboxes",
     "Posted",
     "ProcessGuard",
@@ -59,6 +61,7 @@ __all__ = [
     "dequantize",
     "kv_write",
     "linear_bytes",
+    "low_rank_bytes",
     "multiply_in_registers",
     "paged_attention",
     "read_memory",
@@ -524,6 +527,7 @@ class Scheduler:
         deadline: int | None = None,
         credit: int | None = None,
         priority: int = 0,
+        adapter: tuple[int, int] = (0, 0),
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
@@ -637,6 +641,9 @@ class Scheduler:
     def take_events(self) -> Events:
         """Return the events that no step carried (aborts, timeouts)."""
 
+    def with_adapter(self, slot: int) -> list[int]:
+        """The requests that use an adapter, also those of steps in flight that have ended."""
+
     def flush(self) -> None:
         """Lets the requests that wait now run in a partial batch (static, dynamic)."""
 
@@ -655,6 +662,7 @@ def apply_plan(
     last_token: Tensor,
     row_slot: Tensor,
     row_index: Tensor,
+    row_adapter: Tensor,
     block_tables: Tensor,
     rows: Tensor,
     input_ids: Tensor,
@@ -663,7 +671,8 @@ def apply_plan(
     query_start_loc: Tensor,
     seq_lens: Tensor,
     sample_rows: Tensor,
-) -> tuple[int, int, int]:
+    adapters: Tensor,
+) -> tuple[int, int, int, int]:
     """Applies a plan's differences to the runner's tables and derives the inputs of its step.
 
     All tensors are int32. R rows, T tokens and S sample slots are the plan's; the outputs must hold
@@ -676,6 +685,7 @@ def apply_plan(
         last_token: Table `[max_num_seqs]`: last sampled token.
         row_slot: Table `[max_num_seqs]`: request slot of each row.
         row_index: Table `[max_num_seqs]`: which of the n answers.
+        row_adapter: Table `[max_num_seqs]`: slot of the request's adapter, 0 for none.
         block_tables: Table `[num_kv_groups, max_num_seqs, max_blocks_per_row]`.
         rows: Out `[R]`.
         input_ids: Out `[T]`.
@@ -685,9 +695,10 @@ def apply_plan(
         query_start_loc: Out `[R + 1]`.
         seq_lens: Out `[R]`: tokens of the row after this step.
         sample_rows: Out `[S]`: index into T.
+        adapters: Out `[T]`: slot of each token's adapter.
 
     Returns:
-        R, T, S.
+        R, T, S, and how many of the rows have an adapter.
     """
 
 def attention_work(
@@ -728,6 +739,54 @@ def attention_work(
 # Activations are float32 or bfloat16, all of one call alike; accumulation is float32. Tensors are
 # contiguous except where a row stride (`stride(0)`) larger than the row is said to be fine. What is
 # written lies in memory that can be; a view that negates its memory (`is_neg()`) is refused.
+
+@final
+class LowRank:
+    """What an adapter (LoRA) adds to a layer: `scale * x A^T B^T` for ranges of its outputs."""
+
+    def __new__(
+        cls,
+        in_features: int,
+        out_features: int,
+        parts: Sequence[tuple[int, float, Tensor, Tensor]],
+    ) -> Self:
+        """Packs the parts.
+
+        Args:
+            in_features: Of the layer.
+            out_features: Of the layer.
+            parts: The first output, the scale, A `[rank, in_features]` and B `[outputs, rank]`,
+                float32 or bfloat16; outputs rise from part to part. No part changes nothing.
+
+        Raises:
+            MemoryError: There is no memory for them.
+        """
+
+@final
+class AdapterTable:
+    """The adapters of a layer by slot, from 1 on; slot 0 is the layer alone."""
+
+    def __new__(cls, num_slots: int) -> Self: ...
+    def set(self, slot: int, update: LowRank | None) -> None:
+        """Puts an update into a slot, or empties it: also between two runs of a recording."""
+
+    def add(self, x: Tensor, out: Tensor, adapters: Tensor, selected: Tensor | None = None) -> None:
+        """Adds to rows of `out` `[R, out_features]` what their adapters make of `x`.
+
+        The bits of a row depend on that row and its adapter alone; rows of slot 0 keep theirs.
+
+        Args:
+            x: `[R, in_features]`, float32 or bfloat16.
+            out: The same; rows may be strided.
+            adapters: int32 `[T]`: the slot of each token.
+            selected: int32 `[R]`: the token of each row; None where rows are tokens.
+
+        Raises:
+            ValueError: A slot has no adapter.
+        """
+
+def low_rank_bytes(out_features: int, in_features: int, rank: int, item_size: int) -> int:
+    """Return the bytes of a part of a `LowRank`; 4 is the item size of float32, 2 of bfloat16."""
 
 @final
 class Linear:

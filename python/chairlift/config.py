@@ -1,6 +1,8 @@
 """The engine's settings: frozen, validated once, never changed after."""
 
-from typing import Annotated, Literal, TypedDict, TypeVar
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
@@ -39,6 +41,29 @@ def _size(value: object) -> object:
 
 
 _SIZE = BeforeValidator(_size)
+
+ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Of an adapter; as a name of a file it is in its folder."""
+_FOLDER_ADAPTERS: Final = 8
+"""Slots for adapters that are loaded later, where there is a folder for them."""
+
+
+def _assignments(value: object) -> object:
+    """Return texts `NAME=VALUE`: of a mapping, or of texts that commas join."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={path}" for name, path in value.items()]
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        return value
+    split = tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+    names = (part.partition("=") for part in split)
+    if not all(ADAPTER_NAME.fullmatch(name) and rest for name, _, rest in names):
+        message = "expected NAME=VALUE, the name of letters, digits, points, lines and underscores"
+        raise ValueError(message)
+    return split
+
+
+_ASSIGNMENTS = BeforeValidator(_assignments)
 
 
 class EngineConfig(BaseModel):
@@ -95,6 +120,16 @@ class EngineConfig(BaseModel):
     """Weights of linear layers, packed once at load; see docs/models.md."""
     kv_cache_dtype: Annotated[KvCacheDtype, _BY_NAME] = KvCacheDtype.AUTO
     """Keys and values; int8 has a scale per token and head, see docs/models.md."""
+    adapters: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None
+    """Adapters (LoRA) that are loaded at the start, `NAME=FOLDER` each, or a mapping."""
+    adapter_tenants: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None
+    """Tenants that may use them, `NAME=TENANT` each; an adapter without one is everybody's."""
+    adapter_folder: str | None = None
+    """Folder whose adapters can be loaded by name while the engine serves; None allows none."""
+    max_adapters: Annotated[int, Field(ge=0, le=256)] | None = None
+    """Adapters in memory at a time; None is those of the start, and 8 where there is a folder."""
+    max_adapter_rank: Annotated[int, Field(ge=1, le=1024)] = 32
+    """The largest rank of an adapter: memory is planned for it."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the kernels; None is the cores this process may use."""
     default_max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -103,6 +138,14 @@ class EngineConfig(BaseModel):
     """A request that has not started by then fails."""
     time_limit_s: Annotated[float, Field(gt=0)] = 600.0
     """A request that has not ended by then ends with what there is."""
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """Return how many adapters there may be at a time."""
+        if self.max_adapters is not None:
+            return self.max_adapters
+        later = 0 if self.adapter_folder is None else _FOLDER_ADAPTERS
+        return len(self.adapters or ()) + later
 
 
 class EngineSettings(TypedDict, total=False):
@@ -131,6 +174,11 @@ class EngineSettings(TypedDict, total=False):
     dtype: Dtype | Literal["auto", "float32", "bfloat16", "float16"]
     quantize: Quantize | Literal["none", "int8", "int4"]
     kv_cache_dtype: KvCacheDtype | Literal["auto", "int8", "fp8"]
+    adapters: Mapping[str, str] | Sequence[str] | None
+    adapter_tenants: Mapping[str, str] | Sequence[str] | None
+    adapter_folder: str | None
+    max_adapters: int | None
+    max_adapter_rank: int
     num_threads: int | None
     default_max_tokens: int
     queue_timeout_s: float

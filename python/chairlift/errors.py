@@ -83,6 +83,7 @@ MESSAGES: Final = {
     Reason.STEP_FAILED: "the model fails for this request, also when it runs alone",
     Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
     Reason.ENGINE_BUSY: "the engine is in a step that takes long",
+    Reason.UNKNOWN_ADAPTER: "the adapter was unloaded",
     Reason.DRAINING: "the server is shutting down and takes no new requests",
     Reason.STARTING: "the model is still loading",
     Reason.QUEUE_FULL: "the queue is full",

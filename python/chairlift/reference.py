@@ -5,6 +5,8 @@ as its kernel. The twin of attention over the paged cache is in `chairlift.atten
 the one here is dense, and also has features that few models use.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x W^T + b`."""
     y = x @ weight.T
     return y if bias is None else y + bias
+
+
+def add_low_rank(
+    x: Tensor,
+    out: Tensor,
+    updates: Sequence[Sequence[tuple[int, float, Tensor, Tensor]]],
+    adapters: Tensor,
+) -> Tensor:
+    """Return `out` and, of each row, `scale * x A^T B^T` for ranges of its adapter's outputs.
+
+    Args:
+        x: `[R, in_features]`.
+        out: `[R, out_features]`.
+        updates: Of each slot from 1 on the first output, scale, A `[rank, in_features]` and B
+            `[outputs, rank]` of each part.
+        adapters: `[R]`, the slot of each row; 0 is none.
+    """
+    out = out.clone()
+    for row, slot in enumerate(adapters.tolist()):
+        for first, scale, a, b in updates[slot - 1] if slot else ():
+            out[row, first : first + len(b)] += scale * (b @ (a @ x[row]))
+    return out
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -204,6 +204,8 @@ class Request:
     prefix_cache: PrefixCache = PrefixCache()
     add_special_tokens: bool = True
     truncate_prompt: int | None = None
+    adapter: str = ""
+    """Name of an adapter (LoRA) that the engine has loaded; empty is the model alone."""
     tenant: str = ""
     credit: int | None = None
     """Output tokens that all its answers may produce before `Change.credit` adds more; None is no

@@ -29,8 +29,8 @@ This table is made by `tests/server/test_refused_fields.py` from the answers of 
 | --- | --- |
 """
 
-REFUSALS = {"UNSUPPORTED", "UNKNOWN_ADAPTER"}
-"""Reasons that no other value of the field would avoid."""
+REFUSALS = {"UNSUPPORTED"}
+"""The reason that no other value of the field would avoid."""
 
 SERVICES = [
     service

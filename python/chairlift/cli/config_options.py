@@ -49,6 +49,12 @@ ENGINE_HELP = {
     "dtype": "Element type of weights and activations.",
     "quantize": "Weights of linear layers in 8 or 4 bits.",
     "kv_cache_dtype": "Keys and values; int8 (CPU) and fp8 (GPU) halve the memory of bfloat16.",
+    "adapters": "An adapter (LoRA) that is loaded at the start, NAME=FOLDER; repeat it for more.",
+    "adapter_tenants": "A tenant that may use it, NAME=TENANT; default: every tenant.",
+    "adapter_folder": "Folder whose adapters LoadAdapter may load by name; default: none.",
+    "max_adapters": "Adapters in memory at a time; default: those of the start, and 8 more with "
+    "--adapter-folder.",
+    "max_adapter_rank": "Largest rank of an adapter; memory is planned for it.",
     "num_threads": "Threads of the kernels; default: the cores this process may use.",
     "default_max_tokens": "Answer length where a request names none.",
     "queue_timeout_s": "A request that has not started by then fails.",
@@ -56,6 +62,11 @@ ENGINE_HELP = {
 }
 """Settings with an option, in the order of --help. `block_size` has one value so far and none."""
 
+
+OF_ADAPTERS = frozenset(
+    {"adapters", "adapter_tenants", "adapter_folder", "max_adapters", "max_adapter_rank"}
+)
+"""Settings for commands whose requests can name an adapter."""
 
 OF_THE_DEVICE = ("max_num_seqs", "max_num_batched_tokens")
 """Settings whose defaults depend on the device: they are passed on only if set."""
@@ -137,7 +148,8 @@ def _parameter(
     elif name in SIZES:
         make_option = size
     elif _is_list(field):
-        make_option = functools.partial(typer.Option, metavar="NAME")
+        metavar = "NAME=VALUE" if name.startswith("adapter") else "NAME"
+        make_option = functools.partial(typer.Option, metavar=metavar)
     option = make_option(
         names,
         help=text,

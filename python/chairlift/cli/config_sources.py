@@ -43,7 +43,10 @@ _IN_FILE: Final = "chairlift.config_file"
 
 def option_name(field: str) -> str:
     """Return the name of a setting's option: `batch_window_s` is `batch-window`."""
-    return field.removesuffix("_s").replace("_", "-")
+    # An option that may be repeated names one of the values.
+    return {"adapters": "adapter", "adapter_tenants": "adapter-tenant"}.get(
+        field, field.removesuffix("_s").replace("_", "-")
+    )
 
 
 def variable_name(field: str) -> str:

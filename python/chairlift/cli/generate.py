@@ -57,6 +57,7 @@ def generate(
     seed: Seed = None,
     stop: Stop = None,
     n: NumAnswers = 1,
+    adapter: Annotated[str | None, typer.Option(help="Adapter (LoRA) of the server.")] = None,
     as_chat: Annotated[
         bool, typer.Option("--chat", help="Each prompt is a user's turn of a conversation.")
     ] = False,
@@ -76,6 +77,7 @@ def generate(
         "seed": seed,
         "stop": stop,
         "n": n,
+        "adapter": adapter,
     }
     starts = _starts(texts, options, as_chat=as_chat)
     connection = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)

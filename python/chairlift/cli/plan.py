@@ -12,6 +12,7 @@ from chairlift.model.folder import MODEL_HELP, check_model
 
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+    *("adapters", "adapter_folder", "max_adapters", "max_adapter_rank"),
     *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
 )
 
@@ -19,6 +20,7 @@ _WORDS: Final = {
     "weight_bytes": ("weights", "as loaded, and the table of positions"),
     "kv_cache_bytes": ("KV cache", "keys and values of all requests"),
     "activation_bytes": ("activations", "intermediate values of the largest step"),
+    "adapter_bytes": ("adapters", "as many as there may be, of the largest rank"),
     "swap_bytes": ("swap", "host memory for preempted requests"),
     "total_bytes": ("total", "where the model runs"),
     "limit_bytes": ("limit", "{limit}"),
@@ -101,6 +103,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
         "weight_bytes": memory.weight_bytes,
         "kv_cache_bytes": memory.kv_cache_bytes,
         "activation_bytes": memory.activation_bytes,
+        "adapter_bytes": memory.adapter_bytes,
         "swap_bytes": memory.swap_bytes,
         "total_bytes": memory.total_bytes,
         "limit_bytes": limit,
@@ -115,8 +118,9 @@ def _obstacle(total: int, limit: int, *, fixed: int, swap: int, host_limit: int)
     """Return why a plan does not fit; empty if it does."""
     if fixed > limit:
         return (
-            f"does not fit: weights and activations take {format_size(fixed)}, the limit is "
-            f"{format_size(limit)}; --quantize and a lower --max-num-batched-tokens take less"
+            f"does not fit: weights and activations take {format_size(fixed)}, the "
+            f"limit is {format_size(limit)}; --quantize and a lower --max-num-batched-tokens "
+            "take less"
         )
     if total > limit:
         return (

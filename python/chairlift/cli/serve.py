@@ -29,6 +29,8 @@ SERVER_HELP = {
     "tls_key": "PEM file of its key.",
     "tls_client_ca": "PEM file of the authorities of client certificates, which are then required.",
     "auth_tokens": "File of TENANT:TOKEN lines; default: no token is required.",
+    "admin_tokens": "File of NAME:TOKEN lines of administrators, who may load and unload "
+    "adapters; default: nobody may.",
     "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
     "tenant_max_requests": "Most live requests of one tenant; default: no limit.",
     "tenant_max_queued_tokens": "Most waiting prompt tokens of one tenant; default: no limit.",

@@ -99,6 +99,8 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """Tokens per event after the first; 0 is one event at the end."""
     credit: int | None
     """Tokens allowed before the first `credit` command; None is no limit."""
+    adapter: str | None
+    """Name of an adapter (LoRA) of the server."""
     model: str | None
     """Name of the model; None is the served one."""
     request_id: str | None

@@ -46,6 +46,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
     start = pb.Start(
         request_id=given.text("request_id", ""),
         model=given.text("model", ""),
+        adapter=given.text("adapter", ""),
         sampling=pb.Sampling(
             temperature=given.number("temperature"),
             top_k=given.count("top_k"),

@@ -14,6 +14,7 @@ from typing import Unpack
 
 from chairlift import _core
 from chairlift.config import EngineSettings, engine_config
+from chairlift.engine.adapter_changes import AdapterChanges
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox
 from chairlift.engine.loading import OnProgress, load_model
@@ -72,6 +73,8 @@ class AsyncEngine:
         self._engine: Engine | None = None
         self._thread: EngineLoop | None = None
         self._requests = OpenRequests(self.abort)
+        self.adapters = AdapterChanges(lambda work: self._running().call(work))
+        """Loads and unloads adapters while requests run."""
         self._step_watchers: list[Callable[[StepRecord], None]] = []
         self._delivery_watchers: list[Callable[[float, float], None]] = []
 

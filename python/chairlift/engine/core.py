@@ -117,7 +117,7 @@ class Core:
         """
         if self.is_down:
             raise refusal(Reason.ENGINE_DOWN)
-        now, times = self._clock(), prepared.times
+        now, times, use = self._clock(), prepared.times, prepared.adapter
         try:
             with self.guarded():
                 added = self.scheduler.add(
@@ -140,6 +140,7 @@ class Core:
                     deadline=_deadline(now, times.time_limit_s),
                     credit=prepared.credit,
                     priority=times.priority,
+                    adapter=(0, 0) if use is None else (use.slot, use.generation),
                 )
         except _core.Refused as error:
             raise core_refusal(error) from None
@@ -197,6 +198,11 @@ class Core:
             num_computed_tokens=waiting.num_computed_tokens,
             num_tokens=waiting.num_tokens,
         )
+
+    def adapter_users(self, slot: int) -> list[int]:
+        """Return the requests that keep the slot of an adapter in use."""
+        with self.guarded():
+            return self.scheduler.with_adapter(slot)
 
     def flush(self) -> None:
         """Let the requests that wait now run in a partial batch (static, dynamic)."""

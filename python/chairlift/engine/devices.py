@@ -115,6 +115,7 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
             settings.kv_cache_dtype.value,
             settings.kv_cache_dtype is not KvCacheDtype.INT8,
         ),
+        ("max_adapters", "0", str(num_adapters := settings.num_adapter_slots), num_adapters == 0),
         ("dtype", "bfloat16 or float16", settings.dtype.value, settings.dtype is not Dtype.FLOAT32),
     )
     for name, expected, got, is_met in checks:

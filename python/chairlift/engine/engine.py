@@ -11,6 +11,7 @@ from typing import Self, Unpack
 
 from chairlift import _core, checks
 from chairlift.config import EngineSettings, engine_config
+from chairlift.engine.adapters import Adapters, OnBadAdapter
 from chairlift.engine.answer_all import answer_all
 from chairlift.engine.events import CoreEvent, SampledLogprobs, to_event
 from chairlift.engine.loading import Loader, OnProgress, load_model, new_preparer, set_threads
@@ -48,6 +49,7 @@ class Engine:
         num_kv_blocks: Of the KV cache, the null block included.
         max_model_len: Longest prompt plus output of the model, or less where the settings say so.
         max_context_len: The same for this server, whose KV cache may hold less.
+        adapters: Those that requests may name; see `Adapters.load` and `Adapters.unload`.
         text_limits: Of what is tokenized, rendered or turned into text.
         preparer: Internal: checks requests and changes; any thread may call it.
         stepper: Internal: the scheduler and the runner.
@@ -61,6 +63,7 @@ class Engine:
         on_progress: OnProgress | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         loader: Loader = load_model,
+        on_bad_adapter: OnBadAdapter | None = None,
         **settings: Unpack[EngineSettings],
     ) -> None:
         """Load a model.
@@ -70,11 +73,12 @@ class Engine:
             on_progress: Called with the bytes of weights that are read, and those that there are.
             clock: Time in nanoseconds; tests bring their own.
             loader: Brings the model into memory; benchmarks and tests bring their own.
+            on_bad_adapter: Called for one of the settings that cannot be loaded; None raises.
             settings: Fields of `EngineConfig`.
 
         Raises:
             ConfigError: A setting is wrong.
-            ModelError: The model cannot be loaded.
+            ModelError: The model, or an adapter, cannot be loaded.
         """
         config = engine_config(**settings)
         set_threads(config)
@@ -90,7 +94,14 @@ class Engine:
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
         self.max_context_len = self.stepper.core.scheduler.max_context_len
-        self.preparer = new_preparer(self.config, loaded, self.stepper.core.scheduler)
+        self.adapters = Adapters(
+            *(self.config, loaded.config, loaded.transformer.adapters),
+            users=lambda slot: self.stepper.core.adapter_users(slot),
+        )
+        self.adapters.load_all(on_bad_adapter)
+        self.preparer = new_preparer(
+            self.config, loaded, self.stepper.core.scheduler, self.adapters
+        )
         self.text_limits = self.preparer.text_limits
         self._outputs: dict[int, Output] = {}
         self._is_closed = False
@@ -122,6 +133,8 @@ class Engine:
         self.fault = None
         self._outputs.clear()
         self.stepper.restart()
+        # No request is left that could use them.
+        self.adapters.end_unloads()
 
     @property
     def runner(self) -> ModelRunner:
@@ -164,6 +177,8 @@ class Engine:
             RequestError: The queue is full, or the engine is down.
         """
         self._check_open()
+        if prepared.adapter is not None:
+            self.adapters.check(prepared.adapter)
         added = self.stepper.core.add(prepared)
         no_end = NoEnd(prepared.stop_token_ids, prepared.min_tokens)
         for slot in added.slots:
@@ -268,6 +283,7 @@ class Engine:
         sampling: Sampling | None = None,
         stopping: Stopping | None = None,
         output: Output | None = None,
+        adapter: str = "",
     ) -> list[Answer]:
         """Answer prompts, under any batching policy; nothing times out.
 
@@ -276,6 +292,7 @@ class Engine:
             sampling: Of all prompts.
             stopping: Of all prompts.
             output: Of all prompts.
+            adapter: Of all prompts; empty is the model alone.
 
         Returns:
             One answer per prompt, in their order; with `sampling.n` so many per prompt.
@@ -291,6 +308,7 @@ class Engine:
                 Stopping() if stopping is None else stopping,
                 Output() if output is None else output,
                 Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf),
+                adapter=adapter,
             )
             for prompt in checks.prompts(prompts)
         ]

@@ -15,6 +15,7 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.attention.cuda import CudaBackend
 from chairlift.config import EngineConfig, engine_config
+from chairlift.engine.adapters import Adapters
 from chairlift.engine.device_runner import DeviceRunner
 from chairlift.engine.devices import Place, choose_place, compute_dtype
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
@@ -24,6 +25,7 @@ from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.machine import available_cores
+from chairlift.model.adapters.tables import AdapterTables
 from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
@@ -158,7 +160,9 @@ def load_model(
         device=place.device,
     )
     trim_heap()
-    transformer = Transformer(config, weights, backend)
+    num_adapters = settings.num_adapter_slots
+    tables = AdapterTables(config.spec.num_layers, num_adapters) if num_adapters else None
+    transformer = Transformer(config, weights, backend, tables)
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
     if place.accelerator is None:
         touch_first_blocks(kv_cache, plan.weight_bytes)
@@ -265,7 +269,9 @@ def replan_memory(
     return _plan(place, model, free), free
 
 
-def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> Preparer:
+def new_preparer(
+    config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler, adapters: Adapters
+) -> Preparer:
     """Build the preparer, which checks requests against the limits of model and server."""
     limits = RequestLimits(
         vocab_size=loaded.config.spec.vocab_size,
@@ -280,4 +286,4 @@ def new_preparer(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Sch
         has_sampler_options=loaded.place.accelerator is None,
     )
     defaults = Sampling(**asdict(loaded.config.generation))
-    return Preparer(config, loaded.tokenizer, limits, defaults)
+    return Preparer(config, loaded.tokenizer, limits, defaults, adapters)

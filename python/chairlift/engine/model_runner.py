@@ -31,6 +31,8 @@ class StepInputs(NamedTuple):
     """int32 `[., 2]`: blocks that are swapped out first of all: device, host."""
     buffer: int | None = None
     """The number of the runner's buffer that holds them; None for a part of a step."""
+    adapters: Tensor | None = None
+    """int32 `[T]`: the slot of each token's adapter, 0 for none; None where no token has one."""
 
     def part(self, start: int, end: int) -> "StepInputs":
         """Return the rows from `start` to before `end` as a step of their own, with no moves."""
@@ -49,7 +51,8 @@ class StepInputs(NamedTuple):
         is_inside = (self.sample_rows >= first) & (self.sample_rows < last)
         samples = self.sample_rows[is_inside] - first
         ids, none = self.input_ids[first:last], _NO_BLOCKS
-        return StepInputs(ids, metadata, samples, copies=none, swap_in=none, swap_out=none)
+        adapters = None if self.adapters is None else self.adapters[first:last]
+        return StepInputs(ids, metadata, samples, none, none, none, adapters=adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class ModelRunner:
         self._last_token = _int32(rows)
         self._row_slot = _int32(rows)
         self._row_index = _int32(rows)
+        self._row_adapter = _int32(rows)
         self._block_tables = _int32(shape.num_kv_groups, rows, shape.max_blocks_per_row)
         self._buffers = buffers or [
             InputBuffers.allocate(
@@ -148,6 +152,7 @@ class ModelRunner:
             )
             for _ in range(shape.steps_in_flight)
         ]
+        self._adapters = [_int32(shape.max_num_batched_tokens) for _ in self._buffers]
         self._num_applied = 0
         model.reserve(shape.max_num_batched_tokens)
 
@@ -160,13 +165,14 @@ class ModelRunner:
         turn = self._num_applied % len(self._buffers)
         buffers = self._buffers[turn]
         self._num_applied += 1
-        num_rows, num_tokens, num_samples = _core.apply_plan(
+        num_rows, num_tokens, num_samples, num_adapted = _core.apply_plan(
             plan,
             self._block_size,
             computed=self._computed,
             last_token=self._last_token,
             row_slot=self._row_slot,
             row_index=self._row_index,
+            row_adapter=self._row_adapter,
             block_tables=self._block_tables,
             rows=buffers.rows,
             input_ids=buffers.input_ids,
@@ -175,6 +181,7 @@ class ModelRunner:
             query_start_loc=buffers.query_start_loc,
             seq_lens=buffers.seq_lens,
             sample_rows=buffers.sample_rows,
+            adapters=self._adapters[turn],
         )
         metadata = AttentionMetadata(
             rows=buffers.rows[:num_rows],
@@ -185,7 +192,9 @@ class ModelRunner:
             block_tables=self._block_tables,
             block_size=self._block_size,
             # Each token samples: the views depend on the numbers of rows and tokens alone.
-            views=(turn, num_rows, num_tokens) if num_tokens == num_samples else None,
+            views=(turn, num_rows, num_tokens, num_adapted > 0)
+            if num_tokens == num_samples
+            else None,
         )
         numbers = plan.numpy()
         swap_in, swap_out = block_swaps(numbers)
@@ -197,6 +206,7 @@ class ModelRunner:
             swap_in=_pairs(swap_in),
             swap_out=_pairs(swap_out),
             buffer=turn,
+            adapters=self._adapters[turn][:num_tokens] if num_adapted else None,
         )
 
     @torch.inference_mode()
@@ -209,7 +219,7 @@ class ModelRunner:
         input_ids, metadata, sample_rows, *_ = inputs
         # Where every token samples, they do so in order.
         selected = sample_rows if len(sample_rows) < len(input_ids) else None
-        hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected)
+        hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected, inputs.adapters)
         if len(sample_rows) == 0:
             return Sampled.empty(0)
         logits = self.model.logits(hidden)

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from chairlift import chats, checks
 from chairlift.config import EngineConfig
+from chairlift.engine.adapter_types import AdapterNames, AdapterUse
 from chairlift.engine.prepare_sampling import (
     SamplingPreparer,
     unsupported_on_device,
@@ -97,6 +98,7 @@ class Prepared:
     credit: int | None = None
     """None is no limit."""
     num_answers: int = 1
+    adapter: AdapterUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class _Checked:
     num_answers: int
     num_kept: int | None
     """Tokens of the prompt that are kept; None is all."""
+    adapter: AdapterUse | None
 
 
 _T = TypeVar("_T")
@@ -143,7 +146,12 @@ class Preparer:
     """Tokenizes, validates and fills defaults."""
 
     def __init__(
-        self, config: EngineConfig, encoder: Encoder, limits: RequestLimits, defaults: Sampling
+        self,
+        config: EngineConfig,
+        encoder: Encoder,
+        limits: RequestLimits,
+        defaults: Sampling,
+        adapters: AdapterNames,
     ) -> None:
         """Keep the limits and defaults that every request is checked against.
 
@@ -152,7 +160,9 @@ class Preparer:
             encoder: The model's tokenizer.
             limits: Of the model and the server.
             defaults: Of the model's `generation_config.json`.
+            adapters: Those that requests may name.
         """
+        self._adapters = adapters
         self._config = config
         self._encoder = encoder
         self._limits = limits
@@ -186,6 +196,7 @@ class Preparer:
             tenant=request.tenant,
             credit=checked.credit,
             num_answers=checked.num_answers,
+            adapter=checked.adapter,
         )
 
     def check(self, request: Request) -> Times:
@@ -210,12 +221,14 @@ class Preparer:
         if credit is not None:
             credit = checks.integer(credit, "credit", 0, _MAX_UINT32)
         checks.utf8_len(request.tenant, "tenant")
+        checks.utf8_len(request.adapter, "adapter")
+        adapter = self._adapters.find(request.adapter, request.tenant) if request.adapter else None
         checks.short_text(cache.salt, "prefix_cache.salt", MAX_SALT_BYTES)
         keep = request.truncate_prompt
         if keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
         self._check_size(request.prompt, keep)
-        return _Checked(sampling, stops, times, credit, num_answers, keep)
+        return _Checked(sampling, stops, times, credit, num_answers, keep, adapter)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
         """Return the change that the scheduler can take.

@@ -4,6 +4,7 @@
 weights       what `load_weights` packs, and the tables of RoPE
 KV cache      one pool of blocks
 activations   the largest step: the buffers of every token of the budget, every row's logits
+adapters      as many as there may be (LoRA), each of the largest rank and of all linear layers
 swap          blocks of preempted requests, in host memory also where the model is on a GPU
 ```
 """
@@ -17,6 +18,7 @@ from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.machine import memory_limit
+from chairlift.model.adapters.load import adapter_bytes
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
@@ -41,6 +43,8 @@ class MemoryPlan:
     swap_bytes: int = 0
     """Of host memory, for blocks of preempted requests."""
     num_host_blocks: int = 0
+    adapter_bytes: int = 0
+    """Of all adapters that there may be at a time."""
     is_dedicated: bool = False
     """Swapped blocks are in host memory, everything else in the device's own."""
 
@@ -48,7 +52,8 @@ class MemoryPlan:
     def total_bytes(self) -> int:
         """Memory where the model is; the process uses some hundred megabytes beside."""
         swap_bytes = 0 if self.is_dedicated else self.swap_bytes
-        return self.weight_bytes + self.kv_cache_bytes + self.activation_bytes + swap_bytes
+        own = self.weight_bytes + self.kv_cache_bytes + self.activation_bytes
+        return own + self.adapter_bytes + swap_bytes
 
     def check(self, memory: int | None = None, host_memory: int | None = None) -> None:
         """Raise ConfigError unless the plan fits.
@@ -62,6 +67,9 @@ class MemoryPlan:
             has_swap = self.swap_bytes > 0 and not self.is_dedicated
             swap = f", swap {self.swap_bytes}" if has_swap else ""
             settings = "kv_cache_memory, swap_memory" if has_swap else "kv_cache_memory"
+            if self.adapter_bytes > 0:
+                swap += f", adapters {self.adapter_bytes}"
+                settings += ", max_adapters"
             message = (
                 f"memory: expected at most {limit} bytes (all that this process may use), got"
                 f" {self.total_bytes}: weights {self.weight_bytes}, KV cache"
@@ -119,8 +127,14 @@ def plan_memory(
         num_blocks=num_blocks,
         swap_bytes=pinned_bytes(swap_bytes) if is_dedicated else swap_bytes,
         num_host_blocks=num_host_blocks,
+        adapter_bytes=_adapter_bytes(settings, model),
         is_dedicated=is_dedicated,
     )
+
+
+def _adapter_bytes(settings: EngineConfig, model: ModelConfig) -> int:
+    num_slots = settings.num_adapter_slots
+    return num_slots * adapter_bytes(model, settings.max_adapter_rank) if num_slots else 0
 
 
 def _activation_bytes(settings: EngineConfig, model: ModelConfig, stream: torch.dtype) -> int:

@@ -7,12 +7,15 @@ alone, so that its logits have the same bits whatever else is in the batch.
 Source of the method: Llama (Touvron et al., 2023).
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from chairlift._core import Recording
 from chairlift.attention.backend import AttentionBackend, Rotation
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.model.adapters.tables import AdapterTables, LayerAdapters
 from chairlift.model.buffers import Buffers
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import layer_slots
@@ -30,8 +33,15 @@ class Transformer:
     Shapes below: T tokens, row after row of the batch; H is `hidden_size`.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, backend: AttentionBackend) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        backend: AttentionBackend,
+        adapters: AdapterTables | None = None,
+    ) -> None:
         self.config = config
+        self.adapters = adapters
         self.weights = weights
         self.backend = backend
         spec, device = config.spec, weights.embedding.device
@@ -48,6 +58,9 @@ class Transformer:
         norms = [(layer.weights.attention_norm, layer.eps) for layer in self.layers]
         norms.append((weights.final_norm, spec.final_norm.eps))
         self._first_norm, *self._next_norms = norms
+        if adapters is not None:
+            for layer, own_tables in zip(self.layers, adapters.layers, strict=True):
+                layer.adapters = own_tables
         self._reserved: Buffers | None = None
         self._recorded: dict[tuple[int, ...], tuple[Recording, Tensor]] = {}
 
@@ -65,6 +78,7 @@ class Transformer:
         metadata: AttentionMetadata,
         kv_cache: Tensor,
         selected: Tensor | None = None,
+        adapters: Tensor | None = None,
     ) -> Tensor:
         """Compute the hidden states of a ragged batch, and write its keys and values.
 
@@ -77,11 +91,13 @@ class Transformer:
             kv_cache: From `allocate_kv_cache`; the same for batches of equal `metadata.views`.
             selected: int32 `[S]`: the tokens whose hidden states are wanted, as indices into T;
                 None wants all.
+            adapters: int32 `[T]`: the slot of each token's adapter, 0 for none; None where no token
+                has one.
 
         Returns:
             `[S, H]`, after the final norm; it lies in a buffer that the next step overwrites.
         """
-        batch = (input_ids, metadata, kv_cache, selected)
+        batch = (input_ids, metadata, kv_cache, selected, adapters)
         if not self.backend.records:
             return self._forward(*batch)
         # Python runs once per step, and not at all for a batch whose views are known: two hundred
@@ -104,7 +120,9 @@ class Transformer:
         metadata: AttentionMetadata,
         kv_cache: Tensor,
         selected: Tensor | None,
+        adapters: Tensor | None,
     ) -> Tensor:
+        rows = None if adapters is None else AdaptedRows(adapters, None)
         buffers, (first_norm, first_eps) = self._buffers(input_ids.shape[0]), self._first_norm
         kernels, last = self.backend.kernels, self.layers[-1]
         kernels.select_rows(self.weights.embedding, input_ids, buffers.x)
@@ -113,16 +131,17 @@ class Transformer:
         caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
         for layer, (next_norm, next_eps) in zip(self.layers, self._next_norms, strict=True):
             cache, weights = caches[layer.slot], layer.weights
-            layer.write(metadata, cache, slots[layer.group], buffers)
+            layer.write(metadata, cache, slots[layer.group], buffers, rows)
             if selected is not None and layer is last and selected.shape[0] == 0:
                 return buffers.normed[:0]
             layer.attend(metadata, cache, buffers)
             if selected is not None and layer is last:
                 buffers = buffers.select(selected, kernels)
+                rows = None if adapters is None else AdaptedRows(adapters, selected)
             x, normed, update = buffers.x, buffers.normed, buffers.update
-            weights.output(buffers.attended.flatten(1), out=update)
+            layer.output(buffers, rows)
             kernels.add_rms_norm(x, update, weights.feed_forward_norm, layer.eps, out=normed)
-            layer.feed_forward(buffers)
+            layer.feed_forward(buffers, rows)
             kernels.add_rms_norm(x, update, next_norm, next_eps, out=normed)
         return buffers.normed
 
@@ -139,6 +158,15 @@ class Transformer:
         weights, config = self.weights, self.config
         device, stream_dtype = weights.embedding.device, weights.final_norm.dtype
         return Buffers.empty(config.spec, num_tokens, config.dtype, device, stream_dtype)
+
+
+class AdaptedRows(NamedTuple):
+    """The adapters of the rows of a layer's inputs."""
+
+    slots: Tensor
+    """int32 `[T]`: of each token; 0 is none."""
+    selected: Tensor | None
+    """int32 `[S]`: the token of each row, where rows are some of the tokens alone."""
 
 
 class DecoderLayer:
@@ -164,9 +192,15 @@ class DecoderLayer:
         self.group = group
         self.slot = slot
         """Where the layer's keys and values are inside the blocks of its KV group."""
+        self.adapters: LayerAdapters | None = None
 
     def write(
-        self, metadata: AttentionMetadata, cache: Tensor, slot_mapping: Tensor, buffers: Buffers
+        self,
+        metadata: AttentionMetadata,
+        cache: Tensor,
+        slot_mapping: Tensor,
+        buffers: Buffers,
+        rows: AdaptedRows | None = None,
     ) -> None:
         """Project each normed token, and write its key and value to the cache.
 
@@ -175,9 +209,12 @@ class DecoderLayer:
             cache: Of this layer.
             slot_mapping: Of the layer's KV group, int32 `[T]`.
             buffers: Of the forward pass.
+            rows: The adapters of the tokens.
         """
         projections = buffers.projections
         self.weights.qkv(buffers.normed, out=projections.qkv)
+        if rows is not None:
+            self._adapters.qkv.add(buffers.normed, projections.qkv, *rows)
         self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
 
     def attend(self, metadata: AttentionMetadata, cache: Tensor, buffers: Buffers) -> None:
@@ -192,9 +229,25 @@ class DecoderLayer:
             out=buffers.attended,
         )
 
-    def feed_forward(self, buffers: Buffers) -> None:
+    def output(self, buffers: Buffers, rows: AdaptedRows | None = None) -> None:
+        """Map what attention computed to an update of the stream."""
+        attended = buffers.attended.flatten(1)
+        self.weights.output(attended, out=buffers.update)
+        if rows is not None:
+            self._adapters.output.add(attended, buffers.update, *rows)
+
+    def feed_forward(self, buffers: Buffers, rows: AdaptedRows | None = None) -> None:
         """Map each normed token through SwiGLU (Shazeer, 2020)."""
         weights = self.weights
         weights.gate_up(buffers.normed, out=buffers.gate_up)
+        if rows is not None:
+            self._adapters.gate_up.add(buffers.normed, buffers.gate_up, *rows)
         self.backend.kernels.silu_mul(buffers.gate_up, out=buffers.gated)
         weights.down(buffers.gated, out=buffers.update)
+        if rows is not None:
+            self._adapters.down.add(buffers.gated, buffers.update, *rows)
+
+    @property
+    def _adapters(self) -> LayerAdapters:
+        assert self.adapters is not None, "no row has an adapter where there is no table"
+        return self.adapters

@@ -160,7 +160,8 @@ class TraceWriter:
         self._num_requests += 1
         options = entry.options
         tenant, salt = options.get("tenant", ""), options.get("salt", "")
-        root = b"".join(len(b).to_bytes(8, "little") + b for b in (tenant.encode(), salt.encode()))
+        own = (tenant.encode(), salt.encode(), repr(options.get("adapter", (0, 0))).encode())
+        root = b"".join(len(b).to_bytes(8, "little") + b for b in own)
         chain = _Chain(self._key, self._header.block_size, root)
         chain.extend(entry.prompt)
         live = _Live(self._num_requests, chain, len(chain.names))

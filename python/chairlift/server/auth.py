@@ -13,6 +13,12 @@ from chairlift.server.status_interceptor import Handler, ServicerContext
 OPEN_METHODS: Final = frozenset({"/grpc.health.v1.Health/Check"})
 """Methods without a token: the probes of Kubernetes cannot send one, and read one word."""
 
+ADMIN_METHODS: Final = frozenset(
+    f"/chairlift.v1.ServerService/{name}"
+    for name in ("LoadAdapter", "UnloadAdapter", "ListAdapters")
+)
+"""Methods that take an administrator's token, and no other."""
+
 TENANT_KEY: Final = "chairlift-tenant"
 """Metadata in which a trusted gateway names the tenant."""
 
@@ -36,14 +42,22 @@ Metadata = Iterable[tuple[str, str | bytes]]
 class Authenticator:
     """Finds the tenant of a call: by token, by certificate or by metadata that is trusted."""
 
-    def __init__(self, tokens: BearerTokens | None, *, trust_metadata: bool) -> None:
+    def __init__(
+        self,
+        tokens: BearerTokens | None,
+        *,
+        trust_metadata: bool,
+        administrators: BearerTokens | None = None,
+    ) -> None:
         """Set the rules.
 
         Args:
             tokens: None accepts calls without a token.
             trust_metadata: Whether a caller may name the tenant of its call.
+            administrators: Tokens for `ADMIN_METHODS`; None accepts no call of them.
         """
         self._tokens = tokens
+        self._administrators = administrators
         self._trust_metadata = trust_metadata
 
     def check(self, metadata: Metadata) -> str | None:
@@ -52,18 +66,22 @@ class Authenticator:
         Raises:
             RequestError: The token is missing or unknown.
         """
-        if self._tokens is None:
-            return None
-        given = _values(metadata, "authorization")
-        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        if scheme.lower() != b"bearer":
-            message = "authorization: expected a bearer token in the metadata of the call"
+        return None if self._tokens is None else _owner(self._tokens, metadata)
+
+    def check_administrator(self, metadata: Metadata) -> str:
+        """Return the name of an administrator's token.
+
+        Raises:
+            RequestError: The token is missing or not an administrator's, or there is none.
+        """
+        if self._administrators is None:
+            message = "authorization: this server has no administrators (admin_tokens)"
             raise RequestError(Reason.UNAUTHENTICATED, message)
-        tenant = self._tokens.tenant_of(token.strip())
-        if tenant is None:
-            message = "authorization: the token is not known"
-            raise RequestError(Reason.UNAUTHENTICATED, message)
-        return tenant
+        return _owner(self._administrators, metadata)
+
+    def administrator(self, context: ServicerContext) -> str:
+        """Return the name of the administrator of a call, as `check_administrator`."""
+        return self.check_administrator(tuple(context.invocation_metadata() or ()))
 
     def tenant(self, context: ServicerContext) -> str:
         """Return the tenant of a call.
@@ -111,8 +129,11 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> Handler | None:
         """Return the handler, or one that refuses: an unknown caller cannot list the methods."""
         if handler_call_details.method not in OPEN_METHODS:
+            own = self._authenticator
+            is_admin = handler_call_details.method in ADMIN_METHODS
+            check = own.check_administrator if is_admin else own.check
             try:
-                self._authenticator.check(handler_call_details.invocation_metadata or ())
+                check(handler_call_details.invocation_metadata or ())
             except RequestError as error:
                 return _refusing(error)
         return await continuation(handler_call_details)
@@ -125,6 +146,20 @@ def _refusing(error: RequestError) -> Handler:
         raise error
 
     return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _owner(tokens: BearerTokens, metadata: Metadata) -> str:
+    """Return the name in the file of the token of a call."""
+    given = _values(metadata, "authorization")
+    scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+    if scheme.lower() != b"bearer":
+        message = "authorization: expected a bearer token in the metadata of the call"
+        raise RequestError(Reason.UNAUTHENTICATED, message)
+    owner = tokens.tenant_of(token.strip())
+    if owner is None:
+        message = "authorization: the token is not known"
+        raise RequestError(Reason.UNAUTHENTICATED, message)
+    return owner
 
 
 def _values(metadata: Metadata, key: str) -> list[bytes]:

@@ -42,6 +42,8 @@ class ServerConfig(BaseModel):
     """PEM file of authorities: a client must show a certificate of one of them."""
     auth_tokens: str | None = None
     """File of `TENANT:TOKEN` lines; every call but the health check carries one of them."""
+    admin_tokens: str | None = None
+    """File of `NAME:TOKEN` lines of administrators, who load and unload adapters; None has none."""
     trust_tenant_metadata: bool = False
     """Whether callers may name the tenant of their call, as a gateway does."""
     tenant_max_requests: Annotated[int, Field(ge=1)] | None = None

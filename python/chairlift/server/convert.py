@@ -107,9 +107,6 @@ def to_request(
     """
     check_request_id(start.request_id)
     check_model(start.model, served)
-    if start.adapter:
-        message = "adapter: this server has none"
-        raise RequestError(Reason.UNKNOWN_ADAPTER, message, field="adapter")
     _refuse_later_fields(start)
     request = types.Request(
         prompt=_prompt(start, limits),
@@ -129,6 +126,7 @@ def to_request(
         ),
         add_special_tokens=optional(start, "add_special_tokens", True),
         truncate_prompt=optional(start, "truncate_prompt", None),
+        adapter=start.adapter,
         tenant=tenant,
         credit=optional(start, "credit", None),
     )

@@ -1,6 +1,7 @@
 """Loads the engine while the server already answers."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from chairlift.config import EngineConfig
 from chairlift.errors import ModelError
+from chairlift.logs import fields
 from chairlift.server.watchdog import Watchdog
 from chairlift.types import Accepted, Failed, PrefixCache, Request, Sampling, Stopping
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
+
+_log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -63,11 +67,18 @@ async def load_engine(
 
         # Defaults depend on the device: only what was set is passed on.
         settings = config.model_dump(exclude_unset=True)
-        return AsyncEngine.of(Engine(model, on_progress=on_moved, **settings))
+        return AsyncEngine.of(
+            Engine(model, on_progress=on_moved, on_bad_adapter=_on_bad_adapter, **settings)
+        )
 
     what = "nothing of the model was loaded for"
     with closing(watchdog.watch(what, lambda: time.monotonic() - moved_at, timeout_s)):
         return await _on_daemon_thread(load)
+
+
+def _on_bad_adapter(name: str, error: ModelError) -> None:
+    """Log an adapter that cannot be loaded: the server starts without it."""
+    _log.error("adapter not loaded", extra=fields(name=name, reason=str(error)))
 
 
 async def probe(engine: "AsyncEngine") -> None:

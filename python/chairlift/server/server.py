@@ -105,7 +105,10 @@ class Server:
         self._address = parse_address(config.listen, "listen")
         self._credentials = server_credentials(config)
         tokens = None if config.auth_tokens is None else BearerTokens(Path(config.auth_tokens))
-        self._authenticator = Authenticator(tokens, trust_metadata=config.trust_tenant_metadata)
+        admins = None if config.admin_tokens is None else BearerTokens(Path(config.admin_tokens))
+        self._authenticator = Authenticator(
+            tokens, trust_metadata=config.trust_tenant_metadata, administrators=admins
+        )
         if self._credentials is None or (tokens is None and config.tls_client_ca is None):
             check_private(self._address, "listen", _REMEDY)
         self._http_address = http_address(config, remedy=_REMEDY)

@@ -17,6 +17,7 @@ from chairlift.engine.text_queue import MAX_MESSAGES
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
+from chairlift.server.adapter_calls import AdapterCalls
 from chairlift.server.config import ServerConfig
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import MAX_REQUEST_ID_BYTES, check_model, seconds
@@ -41,6 +42,7 @@ _STATES: Final = {
 
 FEATURES: Final = (
     "abort",
+    "adapters",
     "chat",
     "credit",
     "explain",
@@ -77,6 +79,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self._started_at = timestamp_pb2.Timestamp()
         self._started_at.GetCurrentTime()
         self._watches = Shares("watches", MAX_WATCHES)
+        self._adapters = AdapterCalls(server)
         self._feeds = StepFeeds(server.live, started_ns=time.monotonic_ns())
 
     def add_to(self, server: Any) -> None:
@@ -152,6 +155,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             ),
             has_chat_template=engine.tokenizer.has_chat_template,
             quantization=stored or quantize.value,
+            adapters=engine.adapters.names(self._server.authenticator.tenant(context)),
             kv_cache_dtype=dtype if kv_dtype is KvCacheDtype.AUTO else kv_dtype.value,
         )
 
@@ -241,7 +245,26 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             block_bytes=plan.block_bytes,
             swap_bytes=plan.swap_bytes,
             num_host_blocks=plan.num_host_blocks,
+            adapter_bytes=plan.adapter_bytes,
         )
+
+    async def LoadAdapter(
+        self, request: pb.LoadAdapterRequest, context: ServicerContext
+    ) -> pb.LoadAdapterResponse:
+        """Load an adapter from the folder of adapters."""
+        return await self._adapters.load(request, context)
+
+    async def UnloadAdapter(
+        self, request: pb.UnloadAdapterRequest, context: ServicerContext
+    ) -> pb.UnloadAdapterResponse:
+        """Unload an adapter, and wait for the requests that use it."""
+        return await self._adapters.unload(request, context)
+
+    async def ListAdapters(
+        self, request: pb.ListAdaptersRequest, context: ServicerContext
+    ) -> pb.ListAdaptersResponse:
+        """Return all adapters."""
+        return self._adapters.list(context)
 
 
 async def _first(event: asyncio.Event, timeout_s: float) -> None:

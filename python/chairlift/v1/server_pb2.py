@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63hairlift/v1/server.proto\x12\x0c\x63hairlift.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xdb\x05\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.chairlift.v1.ServerState\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x0f\n\x07kernels\x18\x05 \x01(\t\x12\x10\n\x08\x62\x61tching\x18\x06 \x01(\t\x12\x14\n\x0cmax_num_seqs\x18\x07 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x08 \x01(\r\x12\x1b\n\x13max_queued_requests\x18\t \x01(\r\x12\x12\n\nbatch_size\x18\n \x01(\r\x12\x12\n\nblock_size\x18\x0b \x01(\r\x12\x12\n\nnum_blocks\x18\x0c \x01(\r\x12\x14\n\x0cprefix_cache\x18\r \x01(\x08\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x0e \x01(\r\x12\x30\n\rqueue_timeout\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ntime_limit\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11max_receive_bytes\x18\x11 \x01(\r\x12.\n\x0bstep_budget\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66\x65\x61tures\x18\x13 \x03(\t\x12\x16\n\x0emax_text_bytes\x18\x14 \x01(\r\x12\x1e\n\x16max_concurrent_streams\x18\x15 \x01(\r\x12\x18\n\x10max_stop_strings\x18\x16 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x17 \x01(\r\x12\x19\n\x11max_chat_messages\x18\x18 \x01(\r\x12\x1c\n\x14max_request_id_bytes\x18\x19 \x01(\r\"$\n\x13GetModelInfoRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xe2\x02\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x17\n\x0fmax_context_len\x18\x05 \x01(\r\x12\x15\n\reos_token_ids\x18\x06 \x03(\r\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x12\n\nnum_layers\x18\x08 \x01(\r\x12\x13\n\x0bhidden_size\x18\t \x01(\r\x12\x39\n\x11sampling_defaults\x18\n \x01(\x0b\x32\x1e.chairlift.v1.SamplingDefaults\x12\x19\n\x11has_chat_template\x18\x0b \x01(\x08\x12\x14\n\x0cquantization\x18\x0c \x01(\t\x12\x16\n\x0ekv_cache_dtype\x18\r \x01(\t\x12\x0f\n\x07\x61liases\x18\x0e \x03(\t\"T\n\x10SamplingDefaults\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\"\x10\n\x0eGetLoadRequest\"3\n\x0fGetLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"?\n\x10WatchLoadRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x11WatchLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"\x82\x04\n\x04Load\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_rows_held\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x06 \x01(\r\x12\x15\n\rnum_kv_tokens\x18\x07 \x01(\x04\x12\x1a\n\x12num_waiting_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x1a\n\x12num_prefix_queries\x18\n \x01(\x04\x12\x17\n\x0fnum_prefix_hits\x18\x0b \x01(\x04\x12\x11\n\tnum_steps\x18\x0c \x01(\x04\x12\x1d\n\x15num_recomputed_tokens\x18\r \x01(\x04\x12\x1d\n\x15num_waiting_suspended\x18\x0e \x01(\r\x12\x1d\n\x15num_running_suspended\x18\x0f \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x10 \x01(\r\x12\x1c\n\x14num_free_host_blocks\x18\x11 \x01(\r\x12\x1a\n\x12num_swapped_tokens\x18\x12 \x01(\x04\x12-\n\x07tenants\x18\x13 \x03(\x0b\x32\x1c.chairlift.v1.TenantActivity\"\xf7\x01\n\x0eTenantActivity\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x1c\n\x14num_generated_tokens\x18\x02 \x01(\x04\x12\x13\n\x0bnum_started\x18\x03 \x01(\r\x12:\n\x17time_to_first_token_p50\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12:\n\x17time_to_first_token_p99\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07reasons\x18\x06 \x03(\x0b\x32\x19.chairlift.v1.ReasonCount\">\n\x0bReasonCount\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08is_error\x18\x02 \x01(\x08\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"\x13\n\x11WatchStepsRequest\"L\n\x12WatchStepsResponse\x12!\n\x05steps\x18\x01 \x03(\x0b\x32\x12.chairlift.v1.Step\x12\x13\n\x0bnum_dropped\x18\x02 \x01(\r\"\xcd\x01\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12(\n\x05start\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bnum_waiting\x18\x04 \x01(\r\x12#\n\x04rows\x18\x05 \x03(\x0b\x32\x15.chairlift.v1.StepRow\x12&\n\x05times\x18\x06 \x01(\x0b\x32\x17.chairlift.v1.StepTimes\"\xe5\x01\n\tStepTimes\x12+\n\x08schedule\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06inputs\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06sample\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06update\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\x07StepRow\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x0e\n\x06handle\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x0f\n\x07sampled\x18\x05 \x01(\x08\"\x98\x02\n\x11PlanMemoryRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x0cmax_num_seqs\x18\x02 \x01(\rH\x00\x88\x01\x01\x12#\n\x16max_num_batched_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rmax_model_len\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fkv_cache_memory\x18\x05 \x01(\x04H\x03\x88\x01\x01\x12\x18\n\x0bswap_memory\x18\x06 \x01(\x04H\x04\x88\x01\x01\x42\x0f\n\r_max_num_seqsB\x19\n\x17_max_num_batched_tokensB\x10\n\x0e_max_model_lenB\x12\n\x10_kv_cache_memoryB\x0e\n\x0c_swap_memory\"\xb2\x01\n\x12PlanMemoryResponse\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ekv_cache_bytes\x18\x02 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x03 \x01(\x04\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x12\n\nswap_bytes\x18\x06 \x01(\x04\x12\x17\n\x0fnum_host_blocks\x18\x07 \x01(\r*\x92\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SERVER_STATE_STARTING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x15\n\x11SERVER_STATE_DEAD\x10\x04\x32\xfc\x03\n\rServerService\x12X\n\rGetServerInfo\x12\".chairlift.v1.GetServerInfoRequest\x1a#.chairlift.v1.GetServerInfoResponse\x12U\n\x0cGetModelInfo\x12!.chairlift.v1.GetModelInfoRequest\x1a\".chairlift.v1.GetModelInfoResponse\x12\x46\n\x07GetLoad\x12\x1c.chairlift.v1.GetLoadRequest\x1a\x1d.chairlift.v1.GetLoadResponse\x12N\n\tWatchLoad\x12\x1e.chairlift.v1.WatchLoadRequest\x1a\x1f.chairlift.v1.WatchLoadResponse0\x01\x12Q\n\nWatchSteps\x12\x1f.chairlift.v1.WatchStepsRequest\x1a .chairlift.v1.WatchStepsResponse0\x01\x12O\n\nPlanMemory\x12\x1f.chairlift.v1.PlanMemoryRequest\x1a .chairlift.v1.PlanMemoryResponseB7\n\x0c\x63hairlift.v1B\x0bServerProtoP\x01Z\x18\x63hairlift/v1;chairliftv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63hairlift/v1/server.proto\x12\x0c\x63hairlift.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xdb\x05\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.chairlift.v1.ServerState\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x0f\n\x07kernels\x18\x05 \x01(\t\x12\x10\n\x08\x62\x61tching\x18\x06 \x01(\t\x12\x14\n\x0cmax_num_seqs\x18\x07 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x08 \x01(\r\x12\x1b\n\x13max_queued_requests\x18\t \x01(\r\x12\x12\n\nbatch_size\x18\n \x01(\r\x12\x12\n\nblock_size\x18\x0b \x01(\r\x12\x12\n\nnum_blocks\x18\x0c \x01(\r\x12\x14\n\x0cprefix_cache\x18\r \x01(\x08\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x0e \x01(\r\x12\x30\n\rqueue_timeout\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ntime_limit\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11max_receive_bytes\x18\x11 \x01(\r\x12.\n\x0bstep_budget\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66\x65\x61tures\x18\x13 \x03(\t\x12\x16\n\x0emax_text_bytes\x18\x14 \x01(\r\x12\x1e\n\x16max_concurrent_streams\x18\x15 \x01(\r\x12\x18\n\x10max_stop_strings\x18\x16 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x17 \x01(\r\x12\x19\n\x11max_chat_messages\x18\x18 \x01(\r\x12\x1c\n\x14max_request_id_bytes\x18\x19 \x01(\r\"$\n\x13GetModelInfoRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xf4\x02\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x17\n\x0fmax_context_len\x18\x05 \x01(\r\x12\x15\n\reos_token_ids\x18\x06 \x03(\r\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x12\n\nnum_layers\x18\x08 \x01(\r\x12\x13\n\x0bhidden_size\x18\t \x01(\r\x12\x39\n\x11sampling_defaults\x18\n \x01(\x0b\x32\x1e.chairlift.v1.SamplingDefaults\x12\x19\n\x11has_chat_template\x18\x0b \x01(\x08\x12\x14\n\x0cquantization\x18\x0c \x01(\t\x12\x16\n\x0ekv_cache_dtype\x18\r \x01(\t\x12\x0f\n\x07\x61liases\x18\x0e \x03(\t\x12\x10\n\x08\x61\x64\x61pters\x18\x0f \x03(\t\"T\n\x10SamplingDefaults\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\"\x10\n\x0eGetLoadRequest\"3\n\x0fGetLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"?\n\x10WatchLoadRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x11WatchLoadResponse\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.chairlift.v1.Load\"\x82\x04\n\x04Load\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_rows_held\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x06 \x01(\r\x12\x15\n\rnum_kv_tokens\x18\x07 \x01(\x04\x12\x1a\n\x12num_waiting_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x1a\n\x12num_prefix_queries\x18\n \x01(\x04\x12\x17\n\x0fnum_prefix_hits\x18\x0b \x01(\x04\x12\x11\n\tnum_steps\x18\x0c \x01(\x04\x12\x1d\n\x15num_recomputed_tokens\x18\r \x01(\x04\x12\x1d\n\x15num_waiting_suspended\x18\x0e \x01(\r\x12\x1d\n\x15num_running_suspended\x18\x0f \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x10 \x01(\r\x12\x1c\n\x14num_free_host_blocks\x18\x11 \x01(\r\x12\x1a\n\x12num_swapped_tokens\x18\x12 \x01(\x04\x12-\n\x07tenants\x18\x13 \x03(\x0b\x32\x1c.chairlift.v1.TenantActivity\"\xf7\x01\n\x0eTenantActivity\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x1c\n\x14num_generated_tokens\x18\x02 \x01(\x04\x12\x13\n\x0bnum_started\x18\x03 \x01(\r\x12:\n\x17time_to_first_token_p50\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12:\n\x17time_to_first_token_p99\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07reasons\x18\x06 \x03(\x0b\x32\x19.chairlift.v1.ReasonCount\">\n\x0bReasonCount\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08is_error\x18\x02 \x01(\x08\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"\x13\n\x11WatchStepsRequest\"L\n\x12WatchStepsResponse\x12!\n\x05steps\x18\x01 \x03(\x0b\x32\x12.chairlift.v1.Step\x12\x13\n\x0bnum_dropped\x18\x02 \x01(\r\"\xcd\x01\n\x04Step\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12(\n\x05start\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bnum_waiting\x18\x04 \x01(\r\x12#\n\x04rows\x18\x05 \x03(\x0b\x32\x15.chairlift.v1.StepRow\x12&\n\x05times\x18\x06 \x01(\x0b\x32\x17.chairlift.v1.StepTimes\"\xe5\x01\n\tStepTimes\x12+\n\x08schedule\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06inputs\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06sample\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06update\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\x07StepRow\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x0e\n\x06handle\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x0f\n\x07sampled\x18\x05 \x01(\x08\"\xf8\x02\n\x11PlanMemoryRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x0cmax_num_seqs\x18\x02 \x01(\rH\x00\x88\x01\x01\x12#\n\x16max_num_batched_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rmax_model_len\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fkv_cache_memory\x18\x05 \x01(\x04H\x03\x88\x01\x01\x12\x18\n\x0bswap_memory\x18\x06 \x01(\x04H\x04\x88\x01\x01\x12\x19\n\x0cmax_adapters\x18\x07 \x01(\rH\x05\x88\x01\x01\x12\x1d\n\x10max_adapter_rank\x18\x08 \x01(\rH\x06\x88\x01\x01\x42\x0f\n\r_max_num_seqsB\x19\n\x17_max_num_batched_tokensB\x10\n\x0e_max_model_lenB\x12\n\x10_kv_cache_memoryB\x0e\n\x0c_swap_memoryB\x0f\n\r_max_adaptersB\x13\n\x11_max_adapter_rank\"\xc9\x01\n\x12PlanMemoryResponse\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ekv_cache_bytes\x18\x02 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x03 \x01(\x04\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x12\n\nswap_bytes\x18\x06 \x01(\x04\x12\x17\n\x0fnum_host_blocks\x18\x07 \x01(\r\x12\x15\n\radapter_bytes\x18\x08 \x01(\x04\"C\n\x12LoadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66older\x18\x02 \x01(\t\x12\x0f\n\x07tenants\x18\x03 \x03(\t\"=\n\x13LoadAdapterResponse\x12&\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x15.chairlift.v1.Adapter\"P\n\x14UnloadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"+\n\x15UnloadAdapterResponse\x12\x12\n\nnum_failed\x18\x01 \x01(\r\"\x15\n\x13ListAdaptersRequest\"o\n\x14ListAdaptersResponse\x12\'\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x15.chairlift.v1.Adapter\x12\x14\n\x0cmax_adapters\x18\x02 \x01(\r\x12\x18\n\x10max_adapter_rank\x18\x03 \x01(\r\"\x88\x01\n\x07\x41\x64\x61pter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.chairlift.v1.AdapterState\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x11\n\tnum_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07tenants\x18\x05 \x03(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x04*\x92\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SERVER_STATE_STARTING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x15\n\x11SERVER_STATE_DEAD\x10\x04*~\n\x0c\x41\x64\x61pterState\x12\x1d\n\x19\x41\x44\x41PTER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41\x44\x41PTER_STATE_LOADING\x10\x01\x12\x17\n\x13\x41\x44\x41PTER_STATE_READY\x10\x02\x12\x1b\n\x17\x41\x44\x41PTER_STATE_UNLOADING\x10\x03\x32\x81\x06\n\rServerService\x12X\n\rGetServerInfo\x12\".chairlift.v1.GetServerInfoRequest\x1a#.chairlift.v1.GetServerInfoResponse\x12U\n\x0cGetModelInfo\x12!.chairlift.v1.GetModelInfoRequest\x1a\".chairlift.v1.GetModelInfoResponse\x12\x46\n\x07GetLoad\x12\x1c.chairlift.v1.GetLoadRequest\x1a\x1d.chairlift.v1.GetLoadResponse\x12N\n\tWatchLoad\x12\x1e.chairlift.v1.WatchLoadRequest\x1a\x1f.chairlift.v1.WatchLoadResponse0\x01\x12Q\n\nWatchSteps\x12\x1f.chairlift.v1.WatchStepsRequest\x1a .chairlift.v1.WatchStepsResponse0\x01\x12O\n\nPlanMemory\x12\x1f.chairlift.v1.PlanMemoryRequest\x1a .chairlift.v1.PlanMemoryResponse\x12R\n\x0bLoadAdapter\x12 .chairlift.v1.LoadAdapterRequest\x1a!.chairlift.v1.LoadAdapterResponse\x12X\n\rUnloadAdapter\x12\".chairlift.v1.UnloadAdapterRequest\x1a#.chairlift.v1.UnloadAdapterResponse\x12U\n\x0cListAdapters\x12!.chairlift.v1.ListAdaptersRequest\x1a\".chairlift.v1.ListAdaptersResponseB7\n\x0c\x63hairlift.v1B\x0bServerProtoP\x01Z\x18\x63hairlift/v1;chairliftv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'chairlift.v1.server_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014chairlift.v1B\013ServerProtoP\001Z\030chairlift/v1;chairliftv1'
-  _globals['_SERVERSTATE']._serialized_start=3470
-  _globals['_SERVERSTATE']._serialized_end=3616
+  _globals['_SERVERSTATE']._serialized_start=4141
+  _globals['_SERVERSTATE']._serialized_end=4287
+  _globals['_ADAPTERSTATE']._serialized_start=4289
+  _globals['_ADAPTERSTATE']._serialized_end=4415
   _globals['_GETSERVERINFOREQUEST']._serialized_start=108
   _globals['_GETSERVERINFOREQUEST']._serialized_end=130
   _globals['_GETSERVERINFORESPONSE']._serialized_start=133
@@ -43,37 +45,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELINFOREQUEST']._serialized_start=866
   _globals['_GETMODELINFOREQUEST']._serialized_end=902
   _globals['_GETMODELINFORESPONSE']._serialized_start=905
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1259
-  _globals['_SAMPLINGDEFAULTS']._serialized_start=1261
-  _globals['_SAMPLINGDEFAULTS']._serialized_end=1345
-  _globals['_GETLOADREQUEST']._serialized_start=1347
-  _globals['_GETLOADREQUEST']._serialized_end=1363
-  _globals['_GETLOADRESPONSE']._serialized_start=1365
-  _globals['_GETLOADRESPONSE']._serialized_end=1416
-  _globals['_WATCHLOADREQUEST']._serialized_start=1418
-  _globals['_WATCHLOADREQUEST']._serialized_end=1481
-  _globals['_WATCHLOADRESPONSE']._serialized_start=1483
-  _globals['_WATCHLOADRESPONSE']._serialized_end=1536
-  _globals['_LOAD']._serialized_start=1539
-  _globals['_LOAD']._serialized_end=2053
-  _globals['_TENANTACTIVITY']._serialized_start=2056
-  _globals['_TENANTACTIVITY']._serialized_end=2303
-  _globals['_REASONCOUNT']._serialized_start=2305
-  _globals['_REASONCOUNT']._serialized_end=2367
-  _globals['_WATCHSTEPSREQUEST']._serialized_start=2369
-  _globals['_WATCHSTEPSREQUEST']._serialized_end=2388
-  _globals['_WATCHSTEPSRESPONSE']._serialized_start=2390
-  _globals['_WATCHSTEPSRESPONSE']._serialized_end=2466
-  _globals['_STEP']._serialized_start=2469
-  _globals['_STEP']._serialized_end=2674
-  _globals['_STEPTIMES']._serialized_start=2677
-  _globals['_STEPTIMES']._serialized_end=2906
-  _globals['_STEPROW']._serialized_start=2908
-  _globals['_STEPROW']._serialized_end=3003
-  _globals['_PLANMEMORYREQUEST']._serialized_start=3006
-  _globals['_PLANMEMORYREQUEST']._serialized_end=3286
-  _globals['_PLANMEMORYRESPONSE']._serialized_start=3289
-  _globals['_PLANMEMORYRESPONSE']._serialized_end=3467
-  _globals['_SERVERSERVICE']._serialized_start=3619
-  _globals['_SERVERSERVICE']._serialized_end=4127
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1277
+  _globals['_SAMPLINGDEFAULTS']._serialized_start=1279
+  _globals['_SAMPLINGDEFAULTS']._serialized_end=1363
+  _globals['_GETLOADREQUEST']._serialized_start=1365
+  _globals['_GETLOADREQUEST']._serialized_end=1381
+  _globals['_GETLOADRESPONSE']._serialized_start=1383
+  _globals['_GETLOADRESPONSE']._serialized_end=1434
+  _globals['_WATCHLOADREQUEST']._serialized_start=1436
+  _globals['_WATCHLOADREQUEST']._serialized_end=1499
+  _globals['_WATCHLOADRESPONSE']._serialized_start=1501
+  _globals['_WATCHLOADRESPONSE']._serialized_end=1554
+  _globals['_LOAD']._serialized_start=1557
+  _globals['_LOAD']._serialized_end=2071
+  _globals['_TENANTACTIVITY']._serialized_start=2074
+  _globals['_TENANTACTIVITY']._serialized_end=2321
+  _globals['_REASONCOUNT']._serialized_start=2323
+  _globals['_REASONCOUNT']._serialized_end=2385
+  _globals['_WATCHSTEPSREQUEST']._serialized_start=2387
+  _globals['_WATCHSTEPSREQUEST']._serialized_end=2406
+  _globals['_WATCHSTEPSRESPONSE']._serialized_start=2408
+  _globals['_WATCHSTEPSRESPONSE']._serialized_end=2484
+  _globals['_STEP']._serialized_start=2487
+  _globals['_STEP']._serialized_end=2692
+  _globals['_STEPTIMES']._serialized_start=2695
+  _globals['_STEPTIMES']._serialized_end=2924
+  _globals['_STEPROW']._serialized_start=2926
+  _globals['_STEPROW']._serialized_end=3021
+  _globals['_PLANMEMORYREQUEST']._serialized_start=3024
+  _globals['_PLANMEMORYREQUEST']._serialized_end=3400
+  _globals['_PLANMEMORYRESPONSE']._serialized_start=3403
+  _globals['_PLANMEMORYRESPONSE']._serialized_end=3604
+  _globals['_LOADADAPTERREQUEST']._serialized_start=3606
+  _globals['_LOADADAPTERREQUEST']._serialized_end=3673
+  _globals['_LOADADAPTERRESPONSE']._serialized_start=3675
+  _globals['_LOADADAPTERRESPONSE']._serialized_end=3736
+  _globals['_UNLOADADAPTERREQUEST']._serialized_start=3738
+  _globals['_UNLOADADAPTERREQUEST']._serialized_end=3818
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=3820
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=3863
+  _globals['_LISTADAPTERSREQUEST']._serialized_start=3865
+  _globals['_LISTADAPTERSREQUEST']._serialized_end=3886
+  _globals['_LISTADAPTERSRESPONSE']._serialized_start=3888
+  _globals['_LISTADAPTERSRESPONSE']._serialized_end=3999
+  _globals['_ADAPTER']._serialized_start=4002
+  _globals['_ADAPTER']._serialized_end=4138
+  _globals['_SERVERSERVICE']._serialized_start=4418
+  _globals['_SERVERSERVICE']._serialized_end=5187
 # @@protoc_insertion_point(module_scope)

@@ -18,11 +18,22 @@ class ServerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SERVER_STATE_SERVING: _ClassVar[ServerState]
     SERVER_STATE_DRAINING: _ClassVar[ServerState]
     SERVER_STATE_DEAD: _ClassVar[ServerState]
+
+class AdapterState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADAPTER_STATE_UNSPECIFIED: _ClassVar[AdapterState]
+    ADAPTER_STATE_LOADING: _ClassVar[AdapterState]
+    ADAPTER_STATE_READY: _ClassVar[AdapterState]
+    ADAPTER_STATE_UNLOADING: _ClassVar[AdapterState]
 SERVER_STATE_UNSPECIFIED: ServerState
 SERVER_STATE_STARTING: ServerState
 SERVER_STATE_SERVING: ServerState
 SERVER_STATE_DRAINING: ServerState
 SERVER_STATE_DEAD: ServerState
+ADAPTER_STATE_UNSPECIFIED: AdapterState
+ADAPTER_STATE_LOADING: AdapterState
+ADAPTER_STATE_READY: AdapterState
+ADAPTER_STATE_UNLOADING: AdapterState
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
@@ -89,7 +100,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("name", "architecture", "vocab_size", "max_model_len", "max_context_len", "eos_token_ids", "dtype", "num_layers", "hidden_size", "sampling_defaults", "has_chat_template", "quantization", "kv_cache_dtype", "aliases")
+    __slots__ = ("name", "architecture", "vocab_size", "max_model_len", "max_context_len", "eos_token_ids", "dtype", "num_layers", "hidden_size", "sampling_defaults", "has_chat_template", "quantization", "kv_cache_dtype", "aliases", "adapters")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +115,7 @@ class GetModelInfoResponse(_message.Message):
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     architecture: str
     vocab_size: int
@@ -118,7 +130,8 @@ class GetModelInfoResponse(_message.Message):
     quantization: str
     kv_cache_dtype: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_context_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., sampling_defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., has_chat_template: bool = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ...) -> None: ...
+    adapters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_context_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., sampling_defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., has_chat_template: bool = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., adapters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SamplingDefaults(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p")
@@ -279,23 +292,27 @@ class StepRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., handle: _Optional[str] = ..., request_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., sampled: bool = ...) -> None: ...
 
 class PlanMemoryRequest(_message.Message):
-    __slots__ = ("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory", "swap_memory")
+    __slots__ = ("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory", "swap_memory", "max_adapters", "max_adapter_rank")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     SWAP_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MAX_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ADAPTER_RANK_FIELD_NUMBER: _ClassVar[int]
     model: str
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     kv_cache_memory: int
     swap_memory: int
-    def __init__(self, model: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., kv_cache_memory: _Optional[int] = ..., swap_memory: _Optional[int] = ...) -> None: ...
+    max_adapters: int
+    max_adapter_rank: int
+    def __init__(self, model: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., kv_cache_memory: _Optional[int] = ..., swap_memory: _Optional[int] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ...) -> None: ...
 
 class PlanMemoryResponse(_message.Message):
-    __slots__ = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "num_blocks", "block_bytes", "swap_bytes", "num_host_blocks")
+    __slots__ = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "num_blocks", "block_bytes", "swap_bytes", "num_host_blocks", "adapter_bytes")
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +320,7 @@ class PlanMemoryResponse(_message.Message):
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     SWAP_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_BYTES_FIELD_NUMBER: _ClassVar[int]
     weight_bytes: int
     kv_cache_bytes: int
     activation_bytes: int
@@ -310,4 +328,65 @@ class PlanMemoryResponse(_message.Message):
     block_bytes: int
     swap_bytes: int
     num_host_blocks: int
-    def __init__(self, weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., swap_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ...) -> None: ...
+    adapter_bytes: int
+    def __init__(self, weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., swap_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., adapter_bytes: _Optional[int] = ...) -> None: ...
+
+class LoadAdapterRequest(_message.Message):
+    __slots__ = ("name", "folder", "tenants")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    folder: str
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., folder: _Optional[str] = ..., tenants: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LoadAdapterResponse(_message.Message):
+    __slots__ = ("adapter",)
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    adapter: Adapter
+    def __init__(self, adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
+
+class UnloadAdapterRequest(_message.Message):
+    __slots__ = ("name", "timeout")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    timeout: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class UnloadAdapterResponse(_message.Message):
+    __slots__ = ("num_failed",)
+    NUM_FAILED_FIELD_NUMBER: _ClassVar[int]
+    num_failed: int
+    def __init__(self, num_failed: _Optional[int] = ...) -> None: ...
+
+class ListAdaptersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListAdaptersResponse(_message.Message):
+    __slots__ = ("adapters", "max_adapters", "max_adapter_rank")
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ADAPTER_RANK_FIELD_NUMBER: _ClassVar[int]
+    adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
+    max_adapters: int
+    max_adapter_rank: int
+    def __init__(self, adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ...) -> None: ...
+
+class Adapter(_message.Message):
+    __slots__ = ("name", "state", "rank", "num_bytes", "tenants", "generation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: AdapterState
+    rank: int
+    num_bytes: int
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    generation: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[AdapterState, str]] = ..., rank: _Optional[int] = ..., num_bytes: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ...) -> None: ...

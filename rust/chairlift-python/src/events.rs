@@ -207,6 +207,7 @@ pub(crate) fn end_reason(name: &str) -> Option<EndReason> {
         "STEP_FAILED" => EndReason::Failed(Failure::StepFailed),
         "ENGINE_DOWN" => EndReason::Failed(Failure::EngineDown),
         "DRAINING" => EndReason::Failed(Failure::Draining),
+        "UNKNOWN_ADAPTER" => EndReason::Failed(Failure::UnknownAdapter),
         _ => return None,
     })
 }
@@ -218,5 +219,6 @@ fn failure_name(failure: Failure) -> &'static str {
         Failure::StepFailed => "STEP_FAILED",
         Failure::EngineDown => "ENGINE_DOWN",
         Failure::Draining => "DRAINING",
+        Failure::UnknownAdapter => "UNKNOWN_ADAPTER",
     }
 }

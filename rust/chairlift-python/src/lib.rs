@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod adapters;
 mod attention;
 mod attention_work;
 mod detach;
@@ -45,6 +46,7 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::kernels::register(module)?;
         crate::linear::register(module)?;
+        crate::adapters::register(module)?;
         crate::attention::register(module)?;
         crate::sampling::register(module)?;
         let py = module.py();

@@ -6,8 +6,8 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// Applies a plan to the runner's tables and derives the inputs of the forward pass.
 #[pyfunction]
-#[pyo3(signature = (plan, block_size, *, computed, last_token, row_slot, row_index, block_tables,
-    rows, input_ids, positions, slot_mapping, query_start_loc, seq_lens, sample_rows))]
+#[pyo3(signature = (plan, block_size, *, computed, last_token, row_slot, row_index, row_adapter,
+    block_tables, rows, input_ids, positions, slot_mapping, query_start_loc, seq_lens, sample_rows, adapters))]
 #[expect(
     clippy::too_many_arguments,
     reason = "keyword arguments of the Python function"
@@ -19,6 +19,7 @@ pub(crate) fn apply_plan(
     last_token: Tensor,
     row_slot: TensorMut,
     row_index: TensorMut,
+    row_adapter: TensorMut,
     block_tables: TensorMut,
     rows: TensorMut,
     input_ids: TensorMut,
@@ -27,13 +28,15 @@ pub(crate) fn apply_plan(
     query_start_loc: TensorMut,
     seq_lens: TensorMut,
     sample_rows: TensorMut,
-) -> PyResult<(usize, usize, usize)> {
+    adapters: TensorMut,
+) -> PyResult<(usize, usize, usize, usize)> {
     let [num_kv_groups, num_rows, _] = block_tables.dims("block_tables")?;
     for (name, table) in [
         ("computed", &*computed),
         ("last_token", &last_token),
         ("row_slot", &row_slot),
         ("row_index", &row_index),
+        ("row_adapter", &row_adapter),
     ] {
         if table.shape() != [num_rows] {
             let got = table.shape();
@@ -54,6 +57,7 @@ pub(crate) fn apply_plan(
         last_token: borrows.slice("last_token", &last_token)?,
         row_slot: borrows.slice_mut("row_slot", &row_slot)?,
         row_index: borrows.slice_mut("row_index", &row_index)?,
+        row_adapter: borrows.slice_mut("row_adapter", &row_adapter)?,
         block_tables: borrows.slice_mut("block_tables", &block_tables)?,
         num_kv_groups,
     };
@@ -65,8 +69,14 @@ pub(crate) fn apply_plan(
         query_start_loc: borrows.slice_mut("query_start_loc", &query_start_loc)?,
         seq_lens: borrows.slice_mut("seq_lens", &seq_lens)?,
         sample_rows: borrows.slice_mut("sample_rows", &sample_rows)?,
+        adapters: borrows.slice_mut("adapters", &adapters)?,
     };
     let shape = row_tables::apply_plan(plan, block_size, &mut tables, &mut inputs);
     let shape = shape.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok((shape.num_rows, shape.num_tokens, shape.num_samples))
+    Ok((
+        shape.num_rows,
+        shape.num_tokens,
+        shape.num_samples,
+        shape.num_adapted,
+    ))
 }

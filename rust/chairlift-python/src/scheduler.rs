@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chairlift_core::{
-    Config, KvGroup, Namespace, NewRequest, RequestId,
+    Adapter, Config, KvGroup, Namespace, NewRequest, RequestId,
     plan::Plan,
     policy::Policy,
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
@@ -160,7 +160,7 @@ impl Scheduler {
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
-        deadline = None, credit = None, priority = 0))]
+        deadline = None, credit = None, priority = 0, adapter = (0, 0)))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -191,6 +191,7 @@ impl Scheduler {
         deadline: Option<u64>,
         credit: Option<u64>,
         priority: i32,
+        adapter: (u32, u64),
     ) -> PyResult<Added> {
         let text = TextOptions {
             detokenize,
@@ -205,7 +206,14 @@ impl Scheduler {
             min_tokens,
             stop_token_ids,
             text,
-            namespace: Namespace { tenant, salt },
+            namespace: Namespace {
+                tenant,
+                salt,
+                adapter: Adapter {
+                    slot: adapter.0,
+                    generation: adapter.1,
+                },
+            },
             cache_read,
             cache_write,
             queue_deadline,
@@ -326,6 +334,11 @@ impl Scheduler {
     fn take_events(&mut self) -> Events {
         self.event_buffers
             .take(|events| self.inner.take_events(events))
+    }
+
+    fn with_adapter(&self, slot: u32) -> Vec<u64> {
+        let users = self.inner.with_adapter(slot);
+        users.into_iter().map(|RequestId(id)| id).collect()
     }
 
     fn flush(&mut self) {

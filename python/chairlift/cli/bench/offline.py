@@ -9,12 +9,12 @@ import typer
 from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import Item, read_workload
-from chairlift.cli.config_options import engine_options
+from chairlift.cli.config_options import OF_ADAPTERS, engine_options
 from chairlift.model.folder import MODEL_HELP, check_model
 
 
 @engine_options(
-    without=frozenset({"prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"})
+    without=OF_ADAPTERS | {"prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"}
 )
 def offline(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "demo",

@@ -10,7 +10,7 @@ from chairlift.choices import Batching
 from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import chat_workload
-from chairlift.cli.config_options import engine_options
+from chairlift.cli.config_options import OF_ADAPTERS, engine_options
 from chairlift.figures import summarize
 from chairlift.model.folder import MODEL_HELP, check_model
 
@@ -18,9 +18,8 @@ POLICIES = (Batching.STATIC, Batching.DYNAMIC, Batching.CONTINUOUS)
 
 
 @engine_options(
-    without=frozenset(
-        {"batching", "prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"}
-    ),
+    without=OF_ADAPTERS
+    | {"batching", "prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"},
     defaults={"max_num_seqs": 16},
 )
 def policies(

@@ -1,0 +1,1 @@
+"""Adapters (LoRA): small updates of a model's linear layers, chosen per request."""
