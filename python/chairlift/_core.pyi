@@ -527,7 +527,7 @@ class Scheduler:
         deadline: int | None = None,
         credit: int | None = None,
         priority: int = 0,
-        adapter: tuple[int, int] = (0, 0),
+        adapter: tuple[int, int] = ...,
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
