@@ -119,8 +119,8 @@ def sample(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
         (each % 3).int(),
         (each * 5).int(),
     )
-    results = [torch.empty(rows, dtype=torch.int32) for _ in range(4)]
-    results[2] = results[2].float()
+    results = [torch.empty(rows, dtype=torch.int32) for _ in range(3)]
+    results[1] = results[1].float()
     on_device = [result.to(accelerator.device) for result in results]
     _core.sample(logits, *parameters, *results)
     ops.sample(

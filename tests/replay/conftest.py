@@ -22,7 +22,8 @@ def recorded(tiny_folder, tmp_path):
     """Run a course of an engine under a recorder; return trace, file and the engine's own notes."""
 
     def run(course=None, *, requests=(), **settings):
-        settings = {"max_num_seqs": 4, "max_num_batched_tokens": 32, **settings}
+        # A trace has no tokens, so that a replay cannot know which drafts were right.
+        settings = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "drafts": "off", **settings}
         engine = Engine(tiny_folder, clock=TickingClock(), **settings)
         path = tmp_path / "trace.jsonl"
         recorder = TraceRecorder(path)

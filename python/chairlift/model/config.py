@@ -65,6 +65,11 @@ class ModelConfig:
     """How the checkpoint says that its layers are quantized; None for a GGUF file."""
 
     @property
+    def module_names(self) -> CheckpointNames:
+        """What `transformers` calls the parts of the spec, whatever the checkpoint does."""
+        return FAMILIES[self.architecture].names
+
+    @property
     def stored_format(self) -> str | None:
         """The method, or the type of block that most kept tensors have; None where none is kept."""
         if self.scheme is not None and self.block_types:

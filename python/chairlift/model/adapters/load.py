@@ -18,7 +18,6 @@ from chairlift import _core
 from chairlift.errors import ModelError
 from chairlift.model.adapters.config import AdapterConfig, check_folder
 from chairlift.model.config import ModelConfig
-from chairlift.model.families import FAMILIES
 from chairlift.model.fields import either, one_line
 from chairlift.model.safetensors import open_file
 from chairlift.model.stored import DTYPES, StoredTensor
@@ -98,7 +97,7 @@ def load_adapter(folder: Path, config: ModelConfig, max_rank: int) -> PackedAdap
 
 def _layers(config: ModelConfig) -> tuple[LayerTensors, ...]:
     """Return the layers by the names of `transformers`, whatever the checkpoint calls them."""
-    return ModelTensors.of(config.spec, FAMILIES[config.architecture].names).layers
+    return ModelTensors.of(config.spec, config.module_names).layers
 
 
 def _check(
