@@ -192,6 +192,10 @@ chaos: setup ## Hostile clients and faults against real servers (SCENARIO=all SC
 check-clients: setup ## Real clients of the OpenAI API in environments of their own (needs Node.js): openai for Python and npm, LangChain
 	@$(BIN)/python -m tests.clients.openai $(TOOLS)
 
+.PHONY: check-checkpoints
+check-checkpoints: setup ## Checkpoints that llm-compressor and GPTQModel make of SmolLM2, beside transformers (FORMATS="W8A16 FP8")
+	@$(BIN)/python -m tests.checkpoints $(TOOLS) $(FORMATS)
+
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
