@@ -54,12 +54,16 @@ __all__ = [
     "UnknownStep",
     "Waiting",
     "__version__",
+    "activate",
+    "activate_mul",
+    "add_layer_norm",
     "add_rms_norm",
     "apply_plan",
     "attention_work",
     "cpu_features",
     "dequantize",
     "kv_write",
+    "layer_norm",
     "linear_bytes",
     "low_rank_bytes",
     "multiply_in_registers",
@@ -70,7 +74,6 @@ __all__ = [
     "sample",
     "select_rows",
     "set_num_threads",
-    "silu_mul",
 ]
 
 # --- scheduler ------------------------------------------------------------------------------
@@ -910,8 +913,31 @@ def rope(
         eps: Of that norm.
     """
 
-def silu_mul(gate_up: Tensor, out: Tensor) -> None:
-    """Writes silu(gate) * up to `out` `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side."""
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+    """Writes (x - mean(x)) / deviation(x) * weight + bias; shapes as `rms_norm`, `bias` `[H]`."""
+
+def add_layer_norm(
+    x: Tensor, update: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor
+) -> None:
+    """Adds `update` `[T, H]` to `x` in place, then writes the norm of the sum as `layer_norm`."""
+
+def activate(x: Tensor, activation: str, out: Tensor) -> None:
+    """Writes activation(x) to `out`, both `[T, I]`.
+
+    Args:
+        x: Rows may be strided.
+        activation: `silu`, `gelu` (by erf) or `gelu_tanh`.
+        out: Where the result goes.
+    """
+
+def activate_mul(gate_up: Tensor, activation: str, out: Tensor) -> None:
+    """Writes activation(gate) * up to `out` `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side.
+
+    Args:
+        gate_up: Rows may be strided.
+        activation: As of `activate`.
+        out: Where the result goes.
+    """
 
 def kv_write(
     key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, block_size: int

@@ -165,6 +165,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """`(x - mean(x)) / deviation(x) * weight + bias` over the last axis."""
+    x = x - x.mean(-1, keepdim=True)
+    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return y if bias is None else y + bias
+
+
 def rope(
     x: Tensor,
     positions: Tensor,
@@ -213,10 +220,24 @@ def attention(
     return torch.einsum("hql,lhd->qhd", weights, value)
 
 
+def activate(x: Tensor, activation: str) -> Tensor:
+    """`silu`, `gelu` (by erf) or `gelu_tanh`."""
+    if activation == "silu":
+        return x * torch.sigmoid(x)
+    if activation == "gelu":
+        return x / 2 * (1 + torch.erf(x / 2**0.5))
+    return x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+def activate_mul(gate_up: Tensor, activation: str) -> Tensor:
+    """`activation(gate) * up`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return activate(gate, activation) * up
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """`silu(gate) * up`."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return gate * torch.sigmoid(gate) * up
+    return activate_mul(gate_up, "silu")
 
 
 def processed(

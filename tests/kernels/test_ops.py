@@ -4,7 +4,13 @@ import pytest
 import torch
 from chairlift import reference
 from chairlift.kernels import Linear, add_rms_norm, rms_norm, rope_, silu_mul
-from chairlift.kernels.cpu import select_rows
+from chairlift.kernels.cpu import (
+    activate,
+    activate_mul,
+    add_layer_norm,
+    layer_norm,
+    select_rows,
+)
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -92,6 +98,28 @@ def test_the_norm_of_a_sum_adds_like_torch_and_norms_like_rms_norm(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_layer_norm_agrees_with_its_twin(dtype, has_bias):
+    x, weight = randn(5, 100, dtype=dtype) + 3, randn(100, dtype=dtype, seed=1)
+    bias = randn(100, dtype=dtype, seed=2) if has_bias else None
+    wide_bias = None if bias is None else bias.double()
+    normed = layer_norm(x, weight, bias, 1e-5)
+    expected = reference.layer_norm(x.double(), weight.double(), wide_bias, 1e-5)
+    assert_close(normed, expected, terms=10)
+    assert torch.equal(layer_norm(x[2:3], weight, bias, 1e-5), normed[2:3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_layer_norm_of_a_sum_adds_like_torch_and_norms_like_layer_norm(dtype):
+    fused, (weight, bias) = randn(300, 200, dtype=dtype), randn(2, 100, dtype=dtype, seed=1)
+    x, update = fused[:, :100].contiguous(), fused[:, 100:]
+    total = x + update
+    expected = layer_norm(total, weight, bias, 1e-5)
+    assert torch.equal(add_layer_norm(x, update, weight, bias, 1e-5), expected)
+    assert torch.equal(x, total)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_rope_agrees_with_its_twin(dtype, has_norm):
     fused = randn(6, 3 * 32 + 10, dtype=dtype)
@@ -121,6 +149,21 @@ def test_rope_agrees_with_its_twin(dtype, has_norm):
 def test_silu_mul_agrees_with_its_twin(dtype):
     gate_up = 4 * randn(5, 2 * 45, dtype=dtype)
     assert_close(silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_activations_agree_with_their_twins(dtype, activation):
+    x = 3 * randn(5, 2 * 45, dtype=dtype)
+    together = activate(x, activation)
+    assert_close(together, reference.activate(x.double(), activation))
+    assert torch.equal(activate(x[3:4], activation), together[3:4])
+    assert_close(activate_mul(x, activation), reference.activate_mul(x.double(), activation))
+
+
+def test_an_unknown_activation_is_refused_by_name():
+    with pytest.raises(ValueError, match="activation: expected one of silu, gelu, gelu_tanh, got"):
+        activate(torch.ones(1, 8), "relu")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

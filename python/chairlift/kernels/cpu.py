@@ -148,9 +148,47 @@ def rope_(
     _core.rope(x, positions, cos_sin, norm_weight, eps)
 
 
-def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor | None = None
+) -> Tensor:
+    """Return `(x - mean(x)) / deviation(x) * weight + bias`; `x` `[T, H]`, the others `[H]`."""
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype)
+    _core.layer_norm(x, weight, bias, eps, out)
+    return out
+
+
+def add_layer_norm(
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Add `update` `[T, H]` to `x` in place, then return the norm of the sum as `layer_norm`."""
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype)
+    _core.add_layer_norm(x, update, weight, bias, eps, out)
+    return out
+
+
+def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+    """Return an activation of `x` `[T, I]`: `silu`, `gelu` (by erf) or `gelu_tanh`."""
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype)
+    _core.activate(x, activation, out)
+    return out
+
+
+def activate_mul(gate_up: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+    """Return `activation(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side."""
     if out is None:
         out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
-    _core.silu_mul(gate_up, out)
+    _core.activate_mul(gate_up, activation, out)
     return out
+
+
+def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return `silu(gate) * up`; see `activate_mul`."""
+    return activate_mul(gate_up, "silu", out)

@@ -19,7 +19,7 @@
 //! | adapters (`LoRA`), f32 and bf16 | `gemm/low_rank.rs` | the same | the same | the same |
 //! | attention, bf16 or f32 cache | `attention/span.rs` | the same | pairs: `gemm/operand.rs` | as pairs |
 //! | attention, int8 cache | `attention/kv_format.rs` | the same | the same | the same |
-//! | KV write, norms, rotary positions, gated activation, row selection | `attention/kv_write.rs`, `ops/` | the same | the same | the same |
+//! | KV write, norms, rotary positions, activations, row selection | `attention/kv_write.rs`, `ops/` | the same | the same | the same |
 //! | sampling | `ops/sampling.rs` | the same | the same | the same |
 //!
 //! Every linear layer shares the loop over its weights (`gemm/panels.rs`) and the accumulator in registers

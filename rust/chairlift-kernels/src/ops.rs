@@ -1,9 +1,9 @@
-//! Operations on rows: norms, rotary positions, the gated activation, row selection, sampling.
+//! Operations on rows: norms, rotary positions, activations, row selection, sampling.
 
+pub mod activation;
 pub mod norm;
 pub mod philox;
 mod probabilities;
 pub mod rope;
 pub mod sampling;
 pub mod select;
-pub mod silu;

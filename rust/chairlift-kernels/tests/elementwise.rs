@@ -15,9 +15,9 @@ use chairlift_kernels::{
         dispatch::{Kernel, dispatch},
     },
     ops::{
-        norm::rms_norm,
+        activation::{Activation, activate, activate_mul},
+        norm::{add_layer_norm, layer_norm, rms_norm},
         rope::{HeadNorm, rope},
-        silu::silu_mul,
     },
 };
 use oracle::{assert_close, bits, numbers, rounding, wide};
@@ -71,49 +71,188 @@ fn rms_norm_agrees_with_float64() {
     norm_agrees::<bf16>();
 }
 
-fn silu_agrees<T: Element>() {
+fn layer_norm_oracle(x: &[f64], weight: &[f64], bias: Option<&[f64]>) -> Vec<f64> {
+    let mean = x.iter().sum::<f64>() / x.len() as f64;
+    let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (variance + 1e-5).sqrt();
+    let bias = |d: usize| bias.map_or(0.0, |bias| bias[d]);
+    let numbers = x.iter().zip(weight).enumerate();
+    numbers
+        .map(|(d, (x, w))| (x - mean) * scale * w + bias(d))
+        .collect()
+}
+
+fn layer_norm_agrees<T: Element>(has_bias: bool) {
     for width in WIDTHS {
-        let mut x = numbers::<T>(1, 3 * 2 * width);
-        x[0] = T::from_f32(-60.0);
-        let mut out = vec![T::from_f32(f32::NAN); 3 * width];
-        let rows = Rows::contiguous(&x, 2 * width);
-        silu_mul(rows, RowsMut::contiguous(&mut out, width)).expect("the shapes fit");
-        let mut expected = Vec::new();
-        for row in wide(&x).chunks(2 * width) {
-            let (gate, up) = row.split_at(width);
-            expected.extend(gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u));
+        let (x, update) = (numbers::<T>(1, 5 * width), numbers::<T>(4, 5 * width));
+        let (weight, bias) = (numbers::<T>(2, width), numbers::<T>(3, width));
+        let (bias, wide_bias) = (has_bias.then_some(&bias[..]), wide(&bias));
+        let norm = |x: &[T]| {
+            let mut out = vec![T::from_f32(f32::NAN); x.len()];
+            let rows = RowsMut::contiguous(&mut out, width);
+            layer_norm(Rows::contiguous(x, width), &weight, bias, 1e-5, rows).expect("it fits");
+            out
+        };
+        let out = norm(&x);
+        let wide_bias = has_bias.then_some(&wide_bias[..]);
+        let expected: Vec<f64> = wide(&x)
+            .chunks(width)
+            .flat_map(|row| layer_norm_oracle(row, &wide(&weight), wide_bias))
+            .collect();
+        // A mean of so many numbers, each with an error of its last place, is subtracted from each.
+        assert_close(
+            &out,
+            &expected,
+            1.01 * rounding::<T>() + 1e-6,
+            3e-6,
+            "layer_norm",
+        );
+        for (row, out) in x.chunks(width).zip(out.chunks(width)) {
+            assert_eq!(bits(&norm(row)), bits(out), "alone, width {width}");
         }
-        // The first gate is nearly closed: 60 units in the last place.
-        for (part, error) in [(0..1, 4e-6), (1..out.len(), 5e-7)] {
-            let relative = 1.01 * rounding::<T>() + error;
-            assert_close(
-                &out[part.clone()],
-                &expected[part],
-                relative,
-                1e-30,
-                "silu_mul",
-            );
+        let sums = x.iter().zip(&update);
+        let sums: Vec<T> = sums
+            .map(|(x, u)| T::from_f32(x.to_f32() + u.to_f32()))
+            .collect();
+        let (mut stream, mut out) = (x.clone(), vec![T::from_f32(f32::NAN); x.len()]);
+        let rows = RowsMut::contiguous(&mut stream, width);
+        let update = Rows::contiguous(&update, width);
+        let normed = RowsMut::contiguous(&mut out, width);
+        add_layer_norm(rows, update, &weight, bias, 1e-5, normed).expect("it fits");
+        assert_eq!(bits(&stream), bits(&sums));
+        assert_eq!(bits(&out), bits(&norm(&sums)));
+    }
+}
+
+#[test]
+fn layer_norm_agrees_with_float64() {
+    for has_bias in [false, true] {
+        layer_norm_agrees::<f32>(has_bias);
+        layer_norm_agrees::<bf16>(has_bias);
+    }
+}
+
+#[test]
+fn layer_norm_keeps_the_digits_of_small_differences() {
+    let x: Vec<f32> = (0..64).map(|d| 4096.0 + d as f32 / 256.0).collect();
+    let mut out = vec![f32::NAN; 64];
+    let weight = [1.0; 64];
+    let rows = RowsMut::contiguous(&mut out, 64);
+    layer_norm(Rows::contiguous(&x, 64), &weight, None, 1e-5, rows).expect("it fits");
+    let expected = layer_norm_oracle(&wide(&x), &wide(&weight), None);
+    assert_close(&out, &expected, 1e-5, 1e-3, "layer_norm far from zero");
+}
+
+#[test]
+fn layer_norm_refuses_a_bias_of_another_width() {
+    let (x, mut out) = ([0.0; 8], [0.0; 8]);
+    let rows = RowsMut::contiguous(&mut out, 8);
+    let error = layer_norm(
+        Rows::contiguous(&x, 8),
+        &[1.0; 8],
+        Some(&[0.0; 7]),
+        1e-5,
+        rows,
+    );
+    let expected = "bias: expected the width of x, 8, got 7";
+    assert_eq!(error.expect_err("wrong").to_string(), expected);
+}
+
+/// `1 - erf(z)` for z >= 0: the series of erf, or the continued fraction where that loses digits.
+fn erfc(z: f64) -> f64 {
+    let root = std::f64::consts::PI.sqrt();
+    if z < 2.0 {
+        let (mut term, mut sum) = (z, z);
+        for n in 1..60 {
+            term *= 2.0 * z * z / f64::from(2 * n + 1);
+            sum += term;
+        }
+        return 1.0 - 2.0 / root * (-z * z).exp() * sum;
+    }
+    let fraction = (1..200)
+        .rev()
+        .fold(z, |rest, n| z + f64::from(n) / 2.0 / rest);
+    (-z * z).exp() / root / fraction
+}
+
+fn activation_oracle(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => {
+            let small = x.abs() * erfc(x.abs() / 2.0_f64.sqrt()) / 2.0;
+            x.max(0.0) - small
+        }
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+            x / (1.0 + (-2.0 * inner).exp())
+        }
+    }
+}
+
+fn activations_agree<T: Element>() {
+    for activation in Activation::ALL {
+        for width in WIDTHS {
+            let mut x = numbers::<T>(1, 3 * 2 * width);
+            // Nearly closed, where a power of -x has an error of x units in the last place.
+            x[0] = T::from_f32(if activation == Activation::Silu {
+                -60.0
+            } else {
+                -5.0
+            });
+            let rows = Rows::contiguous(&x, 2 * width);
+            let mut gated = vec![T::from_f32(f32::NAN); 3 * width];
+            activate_mul(activation, rows, RowsMut::contiguous(&mut gated, width))
+                .expect("it fits");
+            let mut plain = vec![T::from_f32(f32::NAN); 3 * 2 * width];
+            activate(activation, rows, RowsMut::contiguous(&mut plain, 2 * width))
+                .expect("it fits");
+            let numbers = wide(&x);
+            let oracle = |x: &f64| activation_oracle(activation, *x);
+            let expected: Vec<f64> = numbers.iter().map(oracle).collect();
+            let products: Vec<f64> = numbers
+                .chunks(2 * width)
+                .flat_map(|row| {
+                    let (gate, up) = row.split_at(width);
+                    gate.iter().zip(up).map(|(gate, up)| oracle(gate) * up)
+                })
+                .collect();
+            for (out, expected) in [(&gated, &products), (&plain, &expected)] {
+                for (part, error) in [(0..1, 2e-5), (1..out.len(), 1e-6)] {
+                    let relative = 1.01 * rounding::<T>() + error;
+                    let (out, expected) = (&out[part.clone()], &expected[part]);
+                    assert_close(out, expected, relative, 1e-30, activation.name());
+                }
+            }
         }
     }
 }
 
 #[test]
-fn silu_mul_agrees_with_float64() {
-    silu_agrees::<f32>();
-    silu_agrees::<bf16>();
+fn activations_agree_with_float64() {
+    activations_agree::<f32>();
+    activations_agree::<bf16>();
 }
 
 #[test]
-fn silu_mul_has_the_right_ends() {
-    let gates = [f32::NEG_INFINITY, -1e30, -100.0, 100.0, 1e30, f32::NAN];
-    let mut x = gates.to_vec();
-    x.extend([1.0; 6]);
-    let mut out = vec![0.0; 6];
-    silu_mul(Rows::contiguous(&x, 12), RowsMut::contiguous(&mut out, 6)).expect("it fits");
-    assert!(out[0].is_nan(), "-inf * 0, as torch");
-    assert!(out[1] == 0.0 && out[2].abs() < 1e-30);
-    assert_eq!(out[3..5], [100.0, 1e30]);
-    assert!(out[5].is_nan());
+fn activations_have_the_right_ends() {
+    let x = [
+        f32::NEG_INFINITY,
+        -1e30,
+        -100.0,
+        100.0,
+        1e30,
+        f32::INFINITY,
+        f32::NAN,
+    ];
+    for activation in Activation::ALL {
+        let mut out = [0.0; 7];
+        let rows = RowsMut::contiguous(&mut out, 7);
+        activate(activation, Rows::contiguous(&x, 7), rows).expect("it fits");
+        assert!(out[0].is_nan() || out[0] == 0.0, "torch has -inf * 0");
+        assert!(out[1] == 0.0 && out[2].abs() < 1e-30, "{activation:?}");
+        assert_eq!(out[3..6], [100.0, 1e30, f32::INFINITY]);
+        assert!(out[6].is_nan());
+    }
 }
 
 fn rope_agrees<T: Element>(has_norm: bool) {

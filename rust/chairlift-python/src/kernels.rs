@@ -14,17 +14,14 @@ use pyo3::prelude::*;
 /// Registers the functions of this file with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(select_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
-    module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;
-    module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_function(wrap_pyfunction!(set_num_threads, module)?)
 }
 
 /// Calls a function that is generic over the element type with the type of a tensor.
 macro_rules! with_dtype {
-    ($tensor:expr, $name:literal, |$T:ident| $call:expr) => {
+    ($tensor:expr, $name:expr, |$T:ident| $call:expr) => {
         match $tensor.dtype() {
             Dtype::Float32 => {
                 type $T = f32;
@@ -90,114 +87,6 @@ impl Call for SelectRows {
 #[pyfunction]
 fn select_rows(py: Python<'_>, x: Tensor, rows: Tensor, out: TensorMut) -> PyResult<()> {
     call(py, SelectRows { x, rows, out })
-}
-
-struct RmsNorm {
-    x: Tensor,
-    weight: Tensor,
-    eps: f32,
-    out: TensorMut,
-}
-
-impl Call for RmsNorm {
-    fn work(&self) -> usize {
-        numel(&self.x)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![
-            ("x", &self.x),
-            ("weight", &self.weight),
-            ("out", &*self.out),
-        ]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.x.dims::<2>("x")?;
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows::<T>("x", &self.x)?;
-            let weight = borrows.slice::<T>("weight", &self.weight)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(chairlift_kernels::ops::norm::rms_norm(
-                x, weight, self.eps, out,
-            )?)
-        })
-    }
-}
-
-/// out = x / rms(x) * weight over the last axis.
-#[pyfunction]
-fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: TensorMut) -> PyResult<()> {
-    call(
-        py,
-        RmsNorm {
-            x,
-            weight,
-            eps,
-            out,
-        },
-    )
-}
-
-struct AddRmsNorm {
-    x: TensorMut,
-    update: Tensor,
-    weight: Tensor,
-    eps: f32,
-    out: TensorMut,
-}
-
-impl Call for AddRmsNorm {
-    fn work(&self) -> usize {
-        2 * numel(&self.x)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![
-            ("x", &*self.x),
-            ("update", &self.update),
-            ("weight", &self.weight),
-            ("out", &*self.out),
-        ]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.x.dims::<2>("x")?;
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows_mut::<T>("x", &self.x)?;
-            let update = borrows.rows::<T>("update", &self.update)?;
-            let weight = borrows.slice::<T>("weight", &self.weight)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            let eps = self.eps;
-            Ok(chairlift_kernels::ops::norm::add_rms_norm(
-                x, update, weight, eps, out,
-            )?)
-        })
-    }
-}
-
-/// Adds `update` to `x` in place, then as `rms_norm`.
-#[pyfunction]
-fn add_rms_norm(
-    py: Python<'_>,
-    x: TensorMut,
-    update: Tensor,
-    weight: Tensor,
-    eps: f32,
-    out: TensorMut,
-) -> PyResult<()> {
-    call(
-        py,
-        AddRmsNorm {
-            x,
-            update,
-            weight,
-            eps,
-            out,
-        },
-    )
 }
 
 struct Rope {
@@ -269,38 +158,6 @@ fn rope(
             eps,
         },
     )
-}
-
-struct SiluMul {
-    gate_up: Tensor,
-    out: TensorMut,
-}
-
-impl Call for SiluMul {
-    fn work(&self) -> usize {
-        numel(&self.gate_up)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![("gate_up", &self.gate_up), ("out", &*self.out)]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.gate_up.dims::<2>("gate_up")?;
-        self.out.dims::<2>("out")?;
-        with_dtype!(self.gate_up, "gate_up", |T| {
-            let mut borrows = Borrows::default();
-            let gate_up = borrows.rows::<T>("gate_up", &self.gate_up)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(chairlift_kernels::ops::silu::silu_mul(gate_up, out)?)
-        })
-    }
-}
-
-/// out = silu(gate) * up.
-#[pyfunction]
-fn silu_mul(py: Python<'_>, gate_up: Tensor, out: TensorMut) -> PyResult<()> {
-    call(py, SiluMul { gate_up, out })
 }
 
 /// Instruction set that the kernels use here: `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or

@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod activations;
 mod adapters;
 mod attention;
 mod attention_work;
@@ -14,6 +15,7 @@ mod error;
 mod events;
 mod kernels;
 mod linear;
+mod norms;
 mod outboxes;
 mod plan;
 mod process_guard;
@@ -45,6 +47,8 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::kernels::register(module)?;
+        crate::norms::register(module)?;
+        crate::activations::register(module)?;
         crate::linear::register(module)?;
         crate::adapters::register(module)?;
         crate::attention::register(module)?;

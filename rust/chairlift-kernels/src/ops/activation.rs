@@ -1,0 +1,300 @@
+//! Activations of a feed-forward layer, gated or not: SiLU, and GELU by its two formulas.
+
+use crate::{
+    Element,
+    error::{ArgumentError, expect_equal},
+    isa::BLOCK,
+    isa::{
+        Isa,
+        dispatch::{Kernel, dispatch},
+    },
+    memory::{
+        disjoint::Disjoint,
+        pool,
+        rows::{Rows, RowsMut},
+    },
+};
+use std::{f32::consts::LOG2_E, marker::PhantomData, ops::Range};
+
+/// An activation.
+///
+/// Powers are of 2, whose exponents are rounded: where a result is nearly zero since a power of -x is, the
+/// relative error is some x units in the last place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + e^-x)`.
+    Silu,
+    /// `x / 2 (1 + erf(x / sqrt 2))` (Hendrycks and Gimpel, 2016).
+    Gelu,
+    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+    GeluTanh,
+}
+
+impl Activation {
+    /// Every activation.
+    pub const ALL: [Self; 3] = [Self::Silu, Self::Gelu, Self::GeluTanh];
+
+    /// Its name in the Python module.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Silu => "silu",
+            Self::Gelu => "gelu",
+            Self::GeluTanh => "gelu_tanh",
+        }
+    }
+}
+
+/// `out = activation(x)`.
+///
+/// Shapes: `x`, `out` `[T, I]`.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn activate<T: Element>(
+    activation: Activation,
+    x: Rows<'_, T>,
+    out: RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    expect_equal("x", "the width of out,", out.width(), x.width())?;
+    run::<T, false>(activation, x, "x", out)
+}
+
+/// `out = activation(gate) * up`, where a row of `gate_up` holds the gates, then the ups.
+///
+/// Shapes: `gate_up` `[T, 2 I]`, `out` `[T, I]`.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn activate_mul<T: Element>(
+    activation: Activation,
+    gate_up: Rows<'_, T>,
+    out: RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    expect_equal(
+        "gate_up",
+        "twice the width of out,",
+        2 * out.width(),
+        gate_up.width(),
+    )?;
+    run::<T, true>(activation, gate_up, "gate_up", out)
+}
+
+fn run<T: Element, const GATED: bool>(
+    activation: Activation,
+    x: Rows<'_, T>,
+    name: &'static str,
+    out: RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    let expected = match name {
+        "x" => "as many rows as x:",
+        _ => "as many rows as gate_up:",
+    };
+    expect_equal("out", expected, x.len(), out.len())?;
+    match activation {
+        Activation::Silu => split::<T, Silu, GATED>(x, out),
+        Activation::Gelu => split::<T, Gelu, GATED>(x, out),
+        Activation::GeluTanh => split::<T, GeluTanh, GATED>(x, out),
+    }
+    Ok(())
+}
+
+fn split<T: Element, C: Curve, const GATED: bool>(x: Rows<'_, T>, out: RowsMut<'_, T>) {
+    let (width, stride) = (out.width(), out.stride());
+    let out = Disjoint::new(out.into_slice());
+    pool::split(x.len(), pool::grain(width), |rows| {
+        dispatch(Activate::<T, C, GATED> {
+            x,
+            out,
+            width,
+            stride,
+            rows,
+            curve: PhantomData,
+        });
+    });
+}
+
+struct Activate<'a, T, C, const GATED: bool> {
+    x: Rows<'a, T>,
+    out: Disjoint<'a, T>,
+    width: usize,
+    stride: usize,
+    rows: Range<usize>,
+    curve: PhantomData<C>,
+}
+
+impl<T: Element, C: Curve, const GATED: bool> Kernel for Activate<'_, T, C, GATED> {
+    type Output = ();
+
+    const USES_BF16: bool = true;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for row in self.rows {
+            let start = row * self.stride;
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let out = unsafe { self.out.take(start..start + self.width) };
+            let x = self.x.row(row);
+            if GATED {
+                let (gate, up) = x.split_at(self.width);
+                gated_row::<I, T, C>(gate, up, out);
+            } else {
+                plain_row::<I, T, C>(x, out);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn gated_row<I: Isa, T: Element, C: Curve>(gate: &[T], up: &[T], out: &mut [T]) {
+    let (outs, rest) = out.as_chunks_mut();
+    let (gates, last_gate) = gate.as_chunks();
+    let (ups, last_up) = up.as_chunks();
+    for ((out, gate), up) in outs.iter_mut().zip(gates).zip(ups) {
+        gated_block::<I, T, C>(gate, up, out);
+    }
+    if !rest.is_empty() {
+        let mut last = [T::default(); BLOCK];
+        gated_block::<I, T, C>(&filled(last_gate), &filled(last_up), &mut last);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn plain_row<I: Isa, T: Element, C: Curve>(x: &[T], out: &mut [T]) {
+    let (outs, rest) = out.as_chunks_mut();
+    let (blocks, last_block) = x.as_chunks();
+    for (out, x) in outs.iter_mut().zip(blocks) {
+        plain_block::<I, T, C>(x, out);
+    }
+    if !rest.is_empty() {
+        let mut last = [T::default(); BLOCK];
+        plain_block::<I, T, C>(&filled(last_block), &mut last);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+/// The numbers, then zeros.
+#[inline(always)]
+fn filled<T: Element>(numbers: &[T]) -> [T; BLOCK] {
+    let mut block = [T::default(); BLOCK];
+    block[..numbers.len()].copy_from_slice(numbers);
+    block
+}
+
+#[inline(always)]
+fn gated_block<I: Isa, T: Element, C: Curve>(
+    gate: &[T; BLOCK],
+    up: &[T; BLOCK],
+    out: &mut [T; BLOCK],
+) {
+    let mut numbers = gate.map(T::to_f32);
+    C::apply::<I>(&mut numbers);
+    for (number, up) in numbers.iter_mut().zip(up) {
+        *number *= up.to_f32();
+    }
+    T::round_block::<I>(&numbers, out);
+}
+
+#[inline(always)]
+fn plain_block<I: Isa, T: Element, C: Curve>(x: &[T; BLOCK], out: &mut [T; BLOCK]) {
+    let mut numbers = x.map(T::to_f32);
+    C::apply::<I>(&mut numbers);
+    T::round_block::<I>(&numbers, out);
+}
+
+/// A function of one number, taken of as many as a power is taken of at once.
+trait Curve: Send + Sync {
+    fn apply<I: Isa>(numbers: &mut [f32; BLOCK]);
+}
+
+/// Below this a gate is closed; 2 to its power is finite still.
+const LEAST: f32 = -87.0;
+
+/// `x / (1 + e^-gate)` of each number.
+#[inline(always)]
+fn gate_by<I: Isa>(numbers: &mut [f32; BLOCK], gates: &[f32; BLOCK]) {
+    let mut powers = [0.0; BLOCK];
+    for (power, &gate) in powers.iter_mut().zip(gates) {
+        *power = if gate < LEAST { LEAST } else { gate } * -LOG2_E;
+    }
+    I::exp2_block(&mut powers);
+    for ((number, power), &gate) in numbers.iter_mut().zip(powers).zip(gates) {
+        let divisor = if gate < LEAST {
+            f32::INFINITY
+        } else {
+            1.0 + power
+        };
+        *number /= divisor;
+    }
+}
+
+struct Silu;
+
+impl Curve for Silu {
+    #[inline(always)]
+    fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
+        let gates = *numbers;
+        gate_by::<I>(numbers, &gates);
+    }
+}
+
+struct GeluTanh;
+
+impl Curve for GeluTanh {
+    #[inline(always)]
+    fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
+        // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
+        const TWICE_ROOT: f32 = 1.595_769_1;
+        let gates = numbers.map(|x| TWICE_ROOT * x * I::mul_add(0.044_715 * x, x, 1.0));
+        gate_by::<I>(numbers, &gates);
+    }
+}
+
+struct Gelu;
+
+impl Gelu {
+    /// From here on the complement is far below the last place of any result.
+    const MOST: f32 = 20.0;
+
+    /// `erfc(z) = t e^(P(t) - z^2)` with `t = 1 / (1 + z / 2)`, highest power first: a Chebyshev fit whose
+    /// relative error is below 1.2e-7 for every z >= 0 (Numerical Recipes, `erfcc`).
+    const P: [f32; 10] = [
+        0.170_872_77,
+        -0.822_152_23,
+        1.488_515_87,
+        -1.135_203_98,
+        0.278_868_07,
+        -0.186_288_06,
+        0.096_784_18,
+        0.374_091_96,
+        1.000_023_68,
+        -1.265_512_23,
+    ];
+}
+
+impl Curve for Gelu {
+    /// `max(x, 0) - |x| erfc(|x| / sqrt 2) / 2`: no digits cancel where the result is small.
+    #[inline(always)]
+    fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
+        let sizes = numbers.map(|x| {
+            let size = x.abs();
+            if size > Self::MOST { Self::MOST } else { size }
+        });
+        let inverse =
+            sizes.map(|x| 1.0 / I::mul_add(x, std::f32::consts::FRAC_1_SQRT_2 / 2.0, 1.0));
+        let mut powers = [0.0; BLOCK];
+        for ((power, &x), &t) in powers.iter_mut().zip(&sizes).zip(&inverse) {
+            let mut p = Self::P[0];
+            for coefficient in &Self::P[1..] {
+                p = I::mul_add(p, t, *coefficient);
+            }
+            *power = I::mul_add(-0.5 * x, x, p) * LOG2_E;
+        }
+        I::exp2_block(&mut powers);
+        for (((number, power), size), t) in numbers.iter_mut().zip(powers).zip(sizes).zip(inverse) {
+            let open = if *number > 0.0 { *number } else { 0.0 };
+            *number = open - 0.5 * size * t * power;
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Bindings of the activations.
+
+use crate::{
+    kernels::{numel, with_dtype},
+    recording::{Argument, Call, call},
+};
+use chairlift_kernels::{
+    bf16,
+    ops::activation::{self, Activation},
+    tensor::{Borrows, Dtype, Tensor, TensorMut},
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Registers the functions of this file with the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(activate, module)?)?;
+    module.add_function(wrap_pyfunction!(activate_mul, module)?)
+}
+
+struct Activate {
+    x: Tensor,
+    activation: Activation,
+    is_gated: bool,
+    out: TensorMut,
+}
+
+impl Activate {
+    fn name(&self) -> &'static str {
+        if self.is_gated { "gate_up" } else { "x" }
+    }
+}
+
+impl Call for Activate {
+    fn work(&self) -> usize {
+        numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![(self.name(), &self.x), ("out", &*self.out)]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>(self.name())?;
+        self.out.dims::<2>("out")?;
+        with_dtype!(self.x, self.name(), |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows::<T>(self.name(), &self.x)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(if self.is_gated {
+                activation::activate_mul(self.activation, x, out)?
+            } else {
+                activation::activate(self.activation, x, out)?
+            })
+        })
+    }
+}
+
+fn activation(name: &str) -> PyResult<Activation> {
+    let found = Activation::ALL.into_iter().find(|a| a.name() == name);
+    found.ok_or_else(|| {
+        let known = Activation::ALL.map(Activation::name).join(", ");
+        PyValueError::new_err(format!("activation: expected one of {known}, got {name}"))
+    })
+}
+
+/// out = activation(x).
+#[pyfunction]
+fn activate(py: Python<'_>, x: Tensor, activation: &str, out: TensorMut) -> PyResult<()> {
+    let activate = Activate {
+        x,
+        activation: self::activation(activation)?,
+        is_gated: false,
+        out,
+    };
+    call(py, activate)
+}
+
+/// out = activation(gate) * up.
+#[pyfunction]
+fn activate_mul(py: Python<'_>, gate_up: Tensor, activation: &str, out: TensorMut) -> PyResult<()> {
+    let activate = Activate {
+        x: gate_up,
+        activation: self::activation(activation)?,
+        is_gated: true,
+        out,
+    };
+    call(py, activate)
+}

@@ -1,0 +1,242 @@
+//! Bindings of the norms.
+
+use crate::{
+    kernels::{numel, optional, with_dtype},
+    recording::{Argument, Call, call},
+};
+use chairlift_kernels::{
+    bf16,
+    ops::norm,
+    tensor::{Borrows, Dtype, Tensor, TensorMut},
+};
+use pyo3::prelude::*;
+
+/// Registers the functions of this file with the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(layer_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(add_layer_norm, module)?)
+}
+
+struct RmsNorm {
+    x: Tensor,
+    weight: Tensor,
+    eps: f32,
+    out: TensorMut,
+}
+
+impl Call for RmsNorm {
+    fn work(&self) -> usize {
+        numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("x", &self.x),
+            ("weight", &self.weight),
+            ("out", &*self.out),
+        ]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows::<T>("x", &self.x)?;
+            let weight = borrows.slice::<T>("weight", &self.weight)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(norm::rms_norm(x, weight, self.eps, out)?)
+        })
+    }
+}
+
+/// out = x / rms(x) * weight over the last axis.
+#[pyfunction]
+fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: TensorMut) -> PyResult<()> {
+    call(
+        py,
+        RmsNorm {
+            x,
+            weight,
+            eps,
+            out,
+        },
+    )
+}
+
+struct AddRmsNorm {
+    x: TensorMut,
+    update: Tensor,
+    weight: Tensor,
+    eps: f32,
+    out: TensorMut,
+}
+
+impl Call for AddRmsNorm {
+    fn work(&self) -> usize {
+        2 * numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("x", &*self.x),
+            ("update", &self.update),
+            ("weight", &self.weight),
+            ("out", &*self.out),
+        ]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            let update = borrows.rows::<T>("update", &self.update)?;
+            let weight = borrows.slice::<T>("weight", &self.weight)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            let eps = self.eps;
+            Ok(norm::add_rms_norm(x, update, weight, eps, out)?)
+        })
+    }
+}
+
+/// Adds `update` to `x` in place, then as `rms_norm`.
+#[pyfunction]
+fn add_rms_norm(
+    py: Python<'_>,
+    x: TensorMut,
+    update: Tensor,
+    weight: Tensor,
+    eps: f32,
+    out: TensorMut,
+) -> PyResult<()> {
+    call(
+        py,
+        AddRmsNorm {
+            x,
+            update,
+            weight,
+            eps,
+            out,
+        },
+    )
+}
+
+struct LayerNorm {
+    x: Tensor,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    eps: f32,
+    out: TensorMut,
+}
+
+impl Call for LayerNorm {
+    fn work(&self) -> usize {
+        numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        let tensors = [
+            ("x", &self.x),
+            ("weight", &self.weight),
+            ("out", &*self.out),
+        ];
+        let bias = self.bias.as_ref().map(|bias| ("bias", bias));
+        tensors.into_iter().chain(bias).collect()
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows::<T>("x", &self.x)?;
+            let weight = borrows.slice::<T>("weight", &self.weight)?;
+            let bias = optional::<T>(&mut borrows, "bias", self.bias.as_ref())?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(norm::layer_norm(x, weight, bias, self.eps, out)?)
+        })
+    }
+}
+
+/// out = (x - mean(x)) / deviation(x) * weight + bias over the last axis.
+#[pyfunction]
+fn layer_norm(
+    py: Python<'_>,
+    x: Tensor,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    eps: f32,
+    out: TensorMut,
+) -> PyResult<()> {
+    let norm = LayerNorm {
+        x,
+        weight,
+        bias,
+        eps,
+        out,
+    };
+    call(py, norm)
+}
+
+struct AddLayerNorm {
+    x: TensorMut,
+    update: Tensor,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    eps: f32,
+    out: TensorMut,
+}
+
+impl Call for AddLayerNorm {
+    fn work(&self) -> usize {
+        2 * numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        let tensors = [
+            ("x", &*self.x),
+            ("update", &self.update),
+            ("weight", &self.weight),
+            ("out", &*self.out),
+        ];
+        let bias = self.bias.as_ref().map(|bias| ("bias", bias));
+        tensors.into_iter().chain(bias).collect()
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            let update = borrows.rows::<T>("update", &self.update)?;
+            let weight = borrows.slice::<T>("weight", &self.weight)?;
+            let bias = optional::<T>(&mut borrows, "bias", self.bias.as_ref())?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            let eps = self.eps;
+            Ok(norm::add_layer_norm(x, update, weight, bias, eps, out)?)
+        })
+    }
+}
+
+/// Adds `update` to `x` in place, then as `layer_norm`.
+#[pyfunction]
+fn add_layer_norm(
+    py: Python<'_>,
+    x: TensorMut,
+    update: Tensor,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    eps: f32,
+    out: TensorMut,
+) -> PyResult<()> {
+    let norm = AddLayerNorm {
+        x,
+        update,
+        weight,
+        bias,
+        eps,
+        out,
+    };
+    call(py, norm)
+}
