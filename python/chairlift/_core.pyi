@@ -62,6 +62,7 @@ __all__ = [
     "attention_work",
     "cpu_features",
     "dequantize",
+    "full_attention",
     "kv_write",
     "layer_norm",
     "linear_bytes",
@@ -951,6 +952,32 @@ def kv_write(
             head_dim is a multiple of 16 up to 256.
         slot_mapping: int32 `[T]`.
         block_size: 16.
+    """
+
+def full_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts: Tensor,
+    out: Tensor,
+    *,
+    num_heads: int,
+    scale: float,
+    reach: int | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    """Writes the attention of each token to all tokens of its sequence, before and after it.
+
+    Args:
+        query: `[T, num_heads * head_dim]`, as key, value and `out`; rows may be strided.
+        key: Sequences lie one behind the other.
+        value: As the key.
+        starts: int32 `[S + 1]`: where each sequence begins, and T.
+        out: Where the result goes.
+        num_heads: Of queries, keys and values.
+        scale: Factor of the scores.
+        reach: A token sees those at most so far before and after it; None sees all.
+        bias: float32 `[num_heads, 2 M - 1]`, added to the scores by distance: key - query + M - 1.
     """
 
 def paged_attention(

@@ -220,6 +220,39 @@ def attention(
     return torch.einsum("hql,lhd->qhd", weights, value)
 
 
+def full_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts: Tensor,
+    scale: float,
+    reach: int | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Attention of packed sequences, `[T, num_heads, head_dim]`, to all tokens of each.
+
+    Args:
+        query: As key and value.
+        key: Sequences lie one behind the other.
+        value: As the key.
+        starts: `[S + 1]`: where each sequence begins, and T.
+        scale: Factor of the scores.
+        reach: A token sees those at most so far before and after it; None sees all.
+        bias: `[num_heads, 2 M - 1]`, by distance: key - query + M - 1.
+    """
+    out = torch.empty_like(query)
+    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        q, k, v = (x[begin:end] for x in (query, key, value))
+        distance = torch.arange(end - begin) - torch.arange(end - begin).unsqueeze(-1)
+        scores = torch.einsum("qhd,lhd->hql", q, k) * scale
+        if bias is not None:
+            scores = scores + bias[:, distance + bias.shape[1] // 2]
+        if reach is not None:
+            scores = scores.masked_fill(distance.abs() > reach, -torch.inf)
+        out[begin:end] = torch.einsum("hql,lhd->qhd", torch.softmax(scores, dim=-1), v)
+    return out
+
+
 def activate(x: Tensor, activation: str) -> Tensor:
     """`silu`, `gelu` (by erf) or `gelu_tanh`."""
     if activation == "silu":

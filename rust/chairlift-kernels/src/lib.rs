@@ -18,6 +18,7 @@
 //! | linear layer, four and eight bits | `gemm/grouped.rs`, `gemm/codes.rs` | the same (`HAS_DOT`) | as VNNI | as VNNI |
 //! | adapters (`LoRA`), f32 and bf16 | `gemm/low_rank.rs` | the same | the same | the same |
 //! | attention, bf16 or f32 cache | `attention/span.rs` | the same | pairs: `gemm/operand.rs` | as pairs |
+//! | attention without a cache | `attention/full.rs` | the same | the same | the same |
 //! | attention, int8 cache | `attention/kv_format.rs` | the same | the same | the same |
 //! | KV write, norms, rotary positions, activations, row selection | `attention/kv_write.rs`, `ops/` | the same | the same | the same |
 //! | sampling | `ops/sampling.rs` | the same | the same | the same |

@@ -13,6 +13,7 @@ mod attention_work;
 mod detach;
 mod error;
 mod events;
+mod full_attention;
 mod kernels;
 mod linear;
 mod norms;
@@ -52,6 +53,7 @@ mod _core {
         crate::linear::register(module)?;
         crate::adapters::register(module)?;
         crate::attention::register(module)?;
+        crate::full_attention::register(module)?;
         crate::sampling::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
