@@ -20,11 +20,11 @@ struct Case {
 }
 
 fn starts(lengths: &[usize]) -> Vec<i32> {
-    let mut starts = vec![0];
-    for length in lengths {
-        starts.push(starts.last().unwrap() + *length as i32);
-    }
-    starts
+    let ends = lengths.iter().scan(0, |end, length| {
+        *end += *length as i32;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
 }
 
 fn attention<T: Element>(case: &Case, fused: &[T], lengths: &[usize], bias: &[f32]) -> Vec<T> {

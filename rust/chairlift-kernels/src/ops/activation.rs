@@ -1,4 +1,4 @@
-//! Activations of a feed-forward layer, gated or not: SiLU, and GELU by its two formulas.
+//! Activations of a feed-forward layer, gated or not: `SiLU`, and GELU by its two formulas.
 
 use crate::{
     Element,
@@ -245,7 +245,7 @@ impl Curve for GeluTanh {
     #[inline(always)]
     fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
         // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
-        const TWICE_ROOT: f32 = 1.595_769_1;
+        const TWICE_ROOT: f32 = 1.595_769;
         let gates = numbers.map(|x| TWICE_ROOT * x * I::mul_add(0.044_715 * x, x, 1.0));
         gate_by::<I>(numbers, &gates);
     }
@@ -262,14 +262,14 @@ impl Gelu {
     const P: [f32; 10] = [
         0.170_872_77,
         -0.822_152_23,
-        1.488_515_87,
-        -1.135_203_98,
+        1.488_515_9,
+        -1.135_204,
         0.278_868_07,
         -0.186_288_06,
         0.096_784_18,
         0.374_091_96,
-        1.000_023_68,
-        -1.265_512_23,
+        1.000_023_7,
+        -1.265_512_2,
     ];
 }
 
