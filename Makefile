@@ -196,6 +196,10 @@ check-clients: setup ## Real clients of the OpenAI API in environments of their 
 check-checkpoints: setup ## Checkpoints that llm-compressor and GPTQModel make of SmolLM2, beside transformers (FORMATS="W8A16 FP8")
 	@$(BIN)/python -m tests.checkpoints $(TOOLS) $(FORMATS)
 
+.PHONY: check-gateways
+check-gateways: setup ## The real smg gateway before two servers, and Triton's client, in environments of their own
+	@$(BIN)/python -m tests.clients.gateways $(TOOLS)
+
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
@@ -213,21 +217,27 @@ $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed: | $(BIN)/python
 	$(UV) pip install --quiet --python $(@D)/bin/python 'grpcio-tools==$(GRPC_TOOLS_VERSION)' setuptools
 	@touch $@
 
-PROTOC := $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/bin/python -m grpc_tools.protoc -Iproto
-PROTOS := $(shell find proto -name '*.proto')
+PROTOC := $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/bin/python -m grpc_tools.protoc
+PROTOS := -Iproto $(shell find proto -name '*.proto')
+# Protocols of other servers: no lint, since their form is not ours to choose.
+OTHER_PROTOS := -Ithird_party/proto $(shell find third_party/proto -name '*.proto')
 BUF := npm_config_cache=$(TOOLS)/npm npx --yes --loglevel=error --package=@bufbuild/buf@$(BUF_VERSION) -- buf
 
 .PHONY: stubs
-stubs: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Generate python/chairlift/v1 from proto/
+stubs: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Generate python/chairlift/v1 from proto/, and the stubs of other protocols
 	$(PROTOC) --python_out=python --pyi_out=python --grpc_python_out=python $(PROTOS)
+	$(PROTOC) --python_out=python --pyi_out=python --grpc_python_out=python $(OTHER_PROTOS)
 
 .PHONY: proto
 proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of proto/, that it only adds to proto/baseline.binpb, and that the stubs are current
 	$(call say,proto)
 	@rm -rf $(TOOLS)/stubs && mkdir -p $(TOOLS)/stubs
 	$(PROTOC) --python_out=$(TOOLS)/stubs --pyi_out=$(TOOLS)/stubs --grpc_python_out=$(TOOLS)/stubs $(PROTOS)
-	@diff -r --exclude=__pycache__ --exclude=__init__.py $(TOOLS)/stubs/chairlift/v1 python/chairlift/v1 \
-	  || { echo 'python/chairlift/v1 is not what proto/ generates: run `make stubs`'; exit 1; }
+	$(PROTOC) --python_out=$(TOOLS)/stubs --pyi_out=$(TOOLS)/stubs --grpc_python_out=$(TOOLS)/stubs $(OTHER_PROTOS)
+	@for stubs in v1 server/adapters/stubs; do \
+	  diff -r --exclude=__pycache__ --exclude=__init__.py $(TOOLS)/stubs/chairlift/$$stubs python/chairlift/$$stubs \
+	    || { echo "python/chairlift/$$stubs is not what its protos generate: run \`make stubs\`"; exit 1; }; \
+	done
 	@command -v npx >/dev/null || $(call without,buf,Node.js (npx)); \
 	if command -v npx >/dev/null; then \
 	  $(BUF) lint proto && $(BUF) format --diff --exit-code proto && $(BUF) breaking proto --against proto/baseline.binpb; \

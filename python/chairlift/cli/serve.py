@@ -37,9 +37,13 @@ SERVER_HELP = {
     "max_queued_tokens": "Most waiting prompt tokens of all tenants; default: no limit.",
     "tenant_rate": "Most requests per second of one tenant; default: no limit.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
+    "otlp_endpoint": "http://HOST:PORT of an OpenTelemetry collector, OTLP over gRPC "
+    "(chairlift[otel]); default: none.",
     "http_listen": "HOST:PORT of the OpenAI API over HTTP (chairlift[http]); default: none.",
     "http_allowed_host": "More names in the Host header of HTTP requests to loopback, as a proxy "
     "sends them.",
+    "protocol": "A protocol of other servers that the port answers, too: vllm (VllmEngine, as "
+    "gateways call it) or oip (KServe v2 and Triton's stream); repeat it for both.",
     "drain_grace_s": "After SIGTERM: how long running requests may continue.",
     "load_timeout_s": "If no weights arrive for this long at the start, the process exits with 70.",
     "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",

@@ -1,5 +1,6 @@
 """Text and conversations to token ids, and back."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
+from tokenizers import processors
 
 from chairlift import _core
 from chairlift.errors import ModelError, Reason, RequestError
@@ -147,6 +149,36 @@ class Tokenizer:
         except ModelError as error:
             message = f"{path}: {error}"
             raise ModelError(message) from error
+
+    def files(self) -> dict[str, str]:
+        """Return the files from which another program can build this tokenizer, by name.
+
+        They describe the tokenizer as it runs: one of a GGUF file has them, too.
+        """
+        backend = self._backend
+        if self._prefix:
+            # What this class adds before a text is a step of the tokenizer there.
+            backend = tokenizers.Tokenizer.from_str(backend.to_str())
+            bos = self.special_tokens["bos_token"]
+            single, pair = f"{bos} $A", f"{bos} $A {bos} $B:1"
+            before = processors.TemplateProcessing(
+                single=single, pair=pair, special_tokens=[(bos, self._prefix[0])]
+            )
+            own = backend.post_processor
+            backend.post_processor = before if own is None else processors.Sequence([own, before])
+        config: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "add_bos_token": bool(self._prefix),
+            **self.special_tokens,
+        }
+        templates = self._chat_templates
+        if set(templates) == {"default"}:
+            config["chat_template"] = templates["default"]
+        elif templates:
+            config["chat_template"] = [
+                {"name": name, "template": template} for name, template in templates.items()
+            ]
+        return {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(config)}
 
     @cached_property
     def vocab_size(self) -> int:

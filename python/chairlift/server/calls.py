@@ -1,16 +1,20 @@
-"""The two calls that generate: `Generate` carries many requests, `GenerateOne` carries one.
+"""The two kinds of calls that generate, of any protocol over gRPC: with many requests, or with one.
 
-A `Generate` call has a task that reads commands; its handler writes events. The two never wait for
+A call with many has a task that reads commands; its handler writes events. The two never wait for
 each other, except that commands are read only while the outbox has room: a call that read and wrote
 in one loop would deadlock once both flow-control windows are full.
 """
 
 import asyncio
 import logging
-from typing import Final
+import time
+from collections.abc import Iterable
+from typing import Any, Final
 
+from chairlift import types
 from chairlift.errors import EngineState, Reason, RequestError
 from chairlift.server.context import ServerContext
+from chairlift.server.convert import OutputOptions
 from chairlift.server.fields import unsupported
 from chairlift.server.outbox import Outbox
 from chairlift.server.receiving import Messages
@@ -29,6 +33,7 @@ _KINDS: Final = {
     "credit": pb.COMMAND_KIND_CREDIT,
     "resume": pb.COMMAND_KIND_RESUME,
 }
+_NO_KIND: Final = pb.COMMAND_KIND_UNSPECIFIED
 
 
 def _requests_of(
@@ -41,11 +46,18 @@ def _requests_of(
         connection=context.peer(),
         time_remaining=context.time_remaining,
         only_one=only_one,
+        traceparent=_traceparent(context),
     )
 
 
-class GenerateCall:
-    """Many requests on one stream."""
+def _traceparent(context: ServicerContext) -> str:
+    """Return the trace context in the metadata of a call, or an empty text."""
+    metadata = context.invocation_metadata() or ()
+    return next((str(value) for key, value in metadata if key == "traceparent"), "")
+
+
+class StreamCall:
+    """Many requests on one stream; a protocol says what a message does, and what an event is."""
 
     def __init__(
         self, server: ServerContext, outbox: Outbox, commands: Messages, context: ServicerContext
@@ -70,7 +82,8 @@ class GenerateCall:
             while not self._is_over(reader):
                 await self._outbox.wait()
                 for message in self._outbox.take():
-                    await self._writer.write(message)
+                    for response in self.encode(message):
+                        await self._writer.write(response)
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
             reader.cancel()
@@ -93,37 +106,61 @@ class GenerateCall:
 
     async def _read(self) -> None:
         async for message in self._commands:
-            await self._execute(message)
+            self._is_starting = True
+            try:
+                await self.execute(message)
+            except RequestError as error:
+                self.refuse(message, error)
+            except Exception:
+                _log.exception("a command failed")
+                self.refuse(message, RequestError(Reason.INTERNAL, INTERNAL_MESSAGE))
+            finally:
+                self._is_starting = False
+                self._outbox.wake()
             await self._outbox.wait_for_room()
         # A broken call looks like a half-close from here; its handler is cancelled besides.
         self._requests.half_close()
 
-    async def _execute(self, message: pb.GenerateRequest) -> None:
-        """Execute a command; an error of it reaches no other request of the stream."""
+    async def execute(self, message: Any) -> None:
+        """Execute a message; an error of it reaches no other request of the stream.
+
+        Raises:
+            RequestError: It is refused.
+        """
+        raise NotImplementedError
+
+    def refuse(self, message: Any, error: RequestError) -> None:
+        """Add the event that says why a message is refused."""
+        raise NotImplementedError
+
+    def encode(self, message: bytes) -> Iterable[object]:
+        """Return the responses that hold the events of an encoded `GenerateResponse`."""
+        return (message,)
+
+
+class GenerateCall(StreamCall):
+    """The stream of `GenerationService.Generate`."""
+
+    async def execute(self, message: pb.GenerateRequest) -> None:
+        """Execute a command."""
         kind = message.WhichOneof("command")
         command = getattr(message, kind) if kind else None
-        request_id: str = getattr(command, "request_id", "")
-        try:
-            if isinstance(command, pb.Start):
-                self._is_starting = True
-                await self._requests.start(command)
-            elif isinstance(command, pb.Cancel):
-                self._requests.cancel(command.request_id)
-            elif isinstance(command, pb.Update):
-                self._requests.update(command)
-            elif isinstance(command, pb.Credit):
-                self._requests.credit(command)
-            else:
-                raise _refusal(kind)
-        except RequestError as error:
-            self._requests.refuse(request_id, _kind(kind), error)
-        except Exception:
-            _log.exception("a command failed")
-            fault = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
-            self._requests.refuse(request_id, _kind(kind), fault)
-        finally:
-            self._is_starting = False
-            self._outbox.wake()
+        if isinstance(command, pb.Start):
+            await self._requests.start(command)
+        elif isinstance(command, pb.Cancel):
+            self._requests.cancel(command.request_id)
+        elif isinstance(command, pb.Update):
+            self._requests.update(command)
+        elif isinstance(command, pb.Credit):
+            self._requests.credit(command)
+        else:
+            raise _refusal(kind)
+
+    def refuse(self, message: pb.GenerateRequest, error: RequestError) -> None:
+        """Add a `Rejected`."""
+        kind = message.WhichOneof("command")
+        request_id = getattr(getattr(message, kind), "request_id", "") if kind else ""
+        self._requests.refuse(request_id, _KINDS[kind] if kind else _NO_KIND, error)
 
 
 def _refusal(kind: str | None) -> RequestError:
@@ -134,24 +171,29 @@ def _refusal(kind: str | None) -> RequestError:
     return unsupported(kind)
 
 
-def _kind(kind: str | None) -> pb.CommandKind:
-    return _KINDS[kind] if kind else pb.COMMAND_KIND_UNSPECIFIED
-
-
-class GenerateOneCall:
+class OneCall:
     """One request, whose refusal or failure is the status of the call.
 
-    `Accepted` is sent with the first tokens: until headers are sent, client libraries know that a
+    Nothing is sent before the first tokens: until headers are sent, client libraries know that a
     call that fails may be retried.
     """
 
-    def __init__(
-        self, server: ServerContext, outbox: Outbox, start: pb.Start, context: ServicerContext
-    ) -> None:
+    def __init__(self, server: ServerContext, outbox: Outbox, context: ServicerContext) -> None:
         self._outbox = outbox
-        self._start = start
         self._requests = _requests_of(server, outbox, context, only_one=True)
         self._writer = Writer(context, server.write_timeout_s)
+
+    async def submit(self) -> None:
+        """Submit the request.
+
+        Raises:
+            RequestError: It is refused.
+        """
+        raise NotImplementedError
+
+    def encode(self, message: bytes) -> Iterable[object]:
+        """Return the responses that hold the events of an encoded `GenerateResponse`."""
+        return (message,)
 
     async def run(self) -> None:
         """Run until the request has ended.
@@ -159,11 +201,8 @@ class GenerateOneCall:
         Raises:
             RequestError: It was refused, or it failed.
         """
-        if self._start.HasField("credit"):
-            message = "credit: this call takes no Credit, so there is no way to allow more"
-            raise RequestError(Reason.BAD_PARAMETER, message, field="credit")
         try:
-            await self._requests.start(self._start)
+            await self.submit()
             while self._requests:
                 await self._outbox.wait()
                 if self._requests.has_tokens:
@@ -178,4 +217,51 @@ class GenerateOneCall:
 
     async def _write(self) -> None:
         for message in self._outbox.take():
-            await self._writer.write(message)
+            for response in self.encode(message):
+                await self._writer.write(response)
+
+
+class GenerateOneCall(OneCall):
+    """The call of `GenerationService.GenerateOne`; `Accepted` is sent with the first tokens."""
+
+    def __init__(
+        self, server: ServerContext, outbox: Outbox, start: pb.Start, context: ServicerContext
+    ) -> None:
+        super().__init__(server, outbox, context)
+        self._start = start
+
+    async def submit(self) -> None:
+        """Submit the request; the call takes no credit."""
+        if self._start.HasField("credit"):
+            message = "credit: this call takes no Credit, so there is no way to allow more"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="credit")
+        await self._requests.start(self._start)
+
+
+class ConvertedCall(OneCall):
+    """The call of another protocol with one request, which is converted already."""
+
+    def __init__(
+        self,
+        server: ServerContext,
+        outbox: Outbox,
+        context: ServicerContext,
+        request: types.Request,
+        output: OutputOptions,
+        label: str,
+    ) -> None:
+        super().__init__(server, outbox, context)
+        self._submission = (request, output, label)
+
+    async def submit(self) -> None:
+        """Submit the request."""
+        await self._requests.submit(*self._submission, arrived_at=time.monotonic())
+
+    def encode(self, message: bytes) -> Iterable[object]:
+        """Return the responses of all events."""
+        for event in pb.GenerateResponse.FromString(message).events:
+            yield from self.convert(event)
+
+    def convert(self, event: pb.Event) -> Iterable[object]:
+        """Return the responses that hold an event."""
+        raise NotImplementedError

@@ -23,6 +23,19 @@ def _names(value: object) -> object:
     return names
 
 
+PROTOCOLS: Final = ("vllm", "oip")
+"""Protocols of other servers, each off unless it is named."""
+
+
+def _protocols(value: object) -> object:
+    """Split names as `_names`, and check that each is a protocol's."""
+    names = _names(value)
+    if isinstance(names, tuple) and not set(names) <= set(PROTOCOLS):
+        message = f"expected {' or '.join(PROTOCOLS)}"
+        raise ValueError(message)
+    return names
+
+
 class ServerConfig(BaseModel):
     """Settings of the server; each is also an option of `chairlift serve`."""
 
@@ -56,11 +69,15 @@ class ServerConfig(BaseModel):
     """Requests per second of one tenant, as a token bucket of one second; None is no limit."""
     metrics_listen: str | None = None
     """HOST:PORT on loopback of the Prometheus endpoint; None disables it."""
+    otlp_endpoint: str | None = None
+    """http://HOST:PORT of a collector that takes traces and metrics by OTLP over gRPC."""
     http_listen: str | None = None
     """HOST:PORT of the OpenAI API over HTTP; as `listen` beyond loopback. None disables it."""
     http_allowed_host: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
     """Names in the Host header, besides those of loopback, by which a proxy on this machine calls
     an `http_listen` on loopback."""
+    protocol: Annotated[tuple[str, ...], BeforeValidator(_protocols)] | None = None
+    """Protocols of other servers that the port answers besides its own: vllm, oip."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """After a signal: how long running requests may continue."""
     load_timeout_s: Annotated[float, Field(gt=0)] = 1800.0

@@ -9,6 +9,7 @@ from chairlift.server.gate import Gate
 from chairlift.server.outbox import Outboxes
 from chairlift.server.quotas import Quotas
 from chairlift.server.registry import Registry
+from chairlift.server.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +25,6 @@ class ServerContext:
     backlog: Backlog
     live: Registry
     metrics: Metrics
+    telemetry: Telemetry
     write_timeout_s: float
     """A call whose client reads nothing for this long ends."""

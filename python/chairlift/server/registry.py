@@ -63,6 +63,10 @@ class LiveRequest(Handle):
     slot: AdmissionSlot
     arrived_at: float
     """Monotonic seconds."""
+    operation: str = "text_completion"
+    """What it is called in traces; `chat` for a conversation."""
+    traceparent: str = ""
+    """The trace context of its caller, as it came."""
     stage: Stage = Stage.SUBMITTED
     usage: types.Usage | None = None
     """Sum over the answers that have ended."""
@@ -179,6 +183,10 @@ class Registry:
             or (target == "handle" and live.name == request.handle)
             or (target == "request_id" and live.label == request.request_id)
         ]
+
+    def labelled(self, tenant: str, labels: frozenset[str]) -> list[LiveRequest]:
+        """Return the live requests of a tenant that have one of these labels."""
+        return [live for live in self._of_tenant(tenant) if live.label in labels]
 
     def _of_tenant(self, tenant: str) -> Iterator[LiveRequest]:
         return (live for live in list(self._by_handle.values()) if live.tenant == tenant)

@@ -1,7 +1,6 @@
 """The requests of one call: started, fed with events, ended together when the call breaks."""
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,12 +15,12 @@ from chairlift.server.context import ServerContext
 from chairlift.server.outbox import Outbox
 from chairlift.server.registry import LiveRequest, Stage
 from chairlift.server.status import CODES, to_error
+from chairlift.server.telemetry import TRACEPARENT, RequestEnd
 from chairlift.v1 import generation_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
 _LAST_CREDIT: Final = types.Change(credit_is_final=True)
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Requests:
@@ -42,6 +41,7 @@ class Requests:
         connection: str,
         time_remaining: Callable[[], float | None],
         only_one: bool = False,
+        traceparent: str = "",
     ) -> None:
         """Start without requests.
 
@@ -53,6 +53,7 @@ class Requests:
             time_remaining: Returns the seconds until the call's deadline, or None without one.
             only_one: No request follows the first, and its error is the call's: it is kept in
                 `error` and is no event.
+            traceparent: Trace context of the call, for requests without one of their own.
         """
         self.error: RequestError | None = None
         self.has_tokens = False
@@ -63,6 +64,7 @@ class Requests:
         self._connection = connection
         self._time_remaining = time_remaining
         self._only_one = only_one
+        self._traceparent = traceparent
         self._by_label: dict[str, LiveRequest] = {}
         outbox.on_full, outbox.on_room = self._pause, self._resume
 
@@ -106,7 +108,7 @@ class Requests:
             output: The part of its output that the server itself implements.
             label: The client's, which no live request of this call has; empty is the handle.
             arrived_at: Monotonic seconds.
-            traceparent: Of the caller's trace, for the log.
+            traceparent: Trace context of the request; empty is the call's.
 
         Raises:
             RequestError: As `start`.
@@ -114,6 +116,8 @@ class Requests:
         engine = self._server.gate.admit()
         schedule = convert.before_deadline(self._time_remaining(), request.schedule)
         request = replace(request, schedule=schedule)
+        traceparent = traceparent or self._traceparent
+        operation = "chat" if isinstance(request.prompt, types.Chat) else "text_completion"
         with ExitStack() as undo:
             lease = self._server.quotas.acquire(self._tenant, self._connection)
             undo.callback(lease.release)
@@ -123,12 +127,23 @@ class Requests:
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0
             )
             undo.callback(slot.end, started=False)
-            live = LiveRequest(prepared, self, label, self._tenant, output, lease, slot, arrived_at)
+            live = LiveRequest(
+                prepared,
+                self,
+                label,
+                self._tenant,
+                output,
+                lease,
+                slot,
+                arrived_at,
+                operation=operation,
+                traceparent=traceparent,
+            )
             engine.submit(live)
             undo.pop_all()
         self._by_label[live.label] = live
         self._server.live.add(live)
-        if _TRACEPARENT.fullmatch(traceparent):
+        if TRACEPARENT.fullmatch(traceparent):
             trace = fields(handle=live.name, traceparent=traceparent)
             _log.info("request has a trace", extra=trace)
         return live
@@ -292,6 +307,7 @@ class Requests:
         seconds = time.monotonic() - live.arrived_at
         timeline = None if end is None else end.timeline
         self._server.metrics.ended(self._tenant, reason, seconds, timeline)
+        self._server.telemetry.ended(live, RequestEnd(reason, seconds, timeline))
         usage = {} if live.usage is None else asdict(live.usage)
         times = {} if timeline is None else _fields_of(timeline)
         details = fields(

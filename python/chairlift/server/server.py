@@ -18,6 +18,7 @@ from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError, Reason
 from chairlift.logs import fields
 from chairlift.replay.recorder import TraceRecorder
+from chairlift.server.adapters.protocols import servicers_of, services_of
 from chairlift.server.auth import Authenticator, AuthInterceptor
 from chairlift.server.backlog import Backlog
 from chairlift.server.bearer_tokens import BearerTokens
@@ -49,6 +50,7 @@ from chairlift.server.restart import RestartBudget, restart
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.shares import Room
 from chairlift.server.status_interceptor import StatusInterceptor
+from chairlift.server.telemetry import new_telemetry
 from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
 from chairlift.server.watchdog import INTERPRETER_SILENCE_S, Watchdog
@@ -115,7 +117,8 @@ class Server:
         self._metrics_address = metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._health = Health(
-            engine=_names(generation_pb2, embedding_pb2), model=_names(tokenizer_pb2, server_pb2)
+            engine=(*_names(generation_pb2, embedding_pb2), *services_of(config.protocol or ())),
+            model=_names(tokenizer_pb2, server_pb2),
         )
         self._background: set[asyncio.Task[None]] = set()
         self._guard = guard
@@ -135,6 +138,7 @@ class Server:
             backlog=Backlog(self._num_without_row),
             live=Registry(self._end_batch),
             metrics=self.metrics,
+            telemetry=new_telemetry(config.otlp_endpoint, config.model_names[0]),
             write_timeout_s=config.write_timeout_s,
         )
 
@@ -240,9 +244,17 @@ class Server:
             TokenizerServicer(context), server
         )
         info.add_to(server)
+        protocols = self._config.protocol or ()
+        for servicer in servicers_of(protocols, context, self._engine_config, self._health):
+            servicer.add_to(server)
         await self._health.add_to(server)
         files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
-        names = (*_names(*files), "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        names = (
+            *_names(*files),
+            *services_of(protocols),
+            "grpc.health.v1.Health",
+            reflection.SERVICE_NAME,
+        )
         reflection.enable_server_reflection(names, server)
 
     async def load(self, on_progress: Callable[[int, int], None] | None = None) -> None:
@@ -349,6 +361,7 @@ class Server:
         await self._grpc.stop(_STOP_S)
         self._watchdog.close()
         await asyncio.to_thread(self._end_metrics)
+        await asyncio.to_thread(self._context.telemetry.close)
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
 

@@ -73,6 +73,14 @@ def to_error(error: RequestError) -> pb.Error:
     )
 
 
+def from_error(error: pb.Error) -> RequestError:
+    """Return the error that `to_error` has made part of an event."""
+    wait_s = error.retry_after.ToNanoseconds() * 1e-9 if error.HasField("retry_after") else None
+    return RequestError(
+        Reason(error.reason), error.message, field=error.field, retry_after_s=wait_s
+    )
+
+
 def to_status(error: RequestError) -> grpc.Status:
     """Return the error as the status of a call, with the details of google.rpc in its trailers."""
     message = _short(error.message)

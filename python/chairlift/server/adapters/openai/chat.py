@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from chairlift import types
 from chairlift.checks import bad
+from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
 from chairlift.server.adapters.openai.fields import Fields, unsupported
-from chairlift.server.adapters.openai.job import Job, Names
+from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.messages import chat_messages
 from chairlift.server.context import ServerContext

@@ -19,6 +19,7 @@ from chairlift.server.http.errors import Disconnected, HttpError, refused
 from chairlift.server.http.exchange import Exchange, to_json
 from chairlift.server.outbox import Outbox
 from chairlift.server.requests import Requests
+from chairlift.server.status import from_error
 from chairlift.v1 import generation_pb2 as pb
 
 TIMEOUT_HEADER: Final = "x-request-timeout"
@@ -166,13 +167,7 @@ def _check(events: Iterable[pb.Event]) -> None:
     for event in events:
         kind = event.WhichOneof("event")
         if kind in ("failed", "rejected"):
-            error = event.failed.error if kind == "failed" else event.rejected.error
-            retry_after_s = None
-            if error.HasField("retry_after"):
-                retry_after_s = error.retry_after.ToNanoseconds() * 1e-9
-            raise RequestError(
-                Reason(error.reason), error.message, field=error.field, retry_after_s=retry_after_s
-            )
+            raise from_error(event.failed.error if kind == "failed" else event.rejected.error)
         if kind == "finished" and event.finished.reason == pb.FINISH_REASON_CANCELLED:
             message = "the request was cancelled from elsewhere"
             raise refused(HTTPStatus.CONFLICT, message, "cancelled")

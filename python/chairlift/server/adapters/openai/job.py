@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from chairlift import types
-from chairlift.errors import RequestError
+from chairlift.server.adapters.names import Names
 from chairlift.server.convert import OutputOptions
 from chairlift.server.http.errors import HttpError
 from chairlift.v1 import generation_pb2 as pb
@@ -66,30 +66,4 @@ class Job:
     is_stream: bool
     answer: Callable[[Origin], Answer]
     stream: Callable[[Origin], Stream]
-    names: "Names"
-
-
-class Names:
-    """The client's names of fields, by the paths in errors of the engine."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        """Keep the names.
-
-        Args:
-            names: Beginnings of the engine's paths, and what replaces them. The longest counts.
-        """
-        self._names = sorted(names.items(), key=lambda pair: -len(pair[0]))
-
-    def translate(self, error: RequestError) -> RequestError:
-        """Return the error with the field as the client wrote it."""
-        path = error.field
-        for ours, theirs in self._names:
-            if path.startswith(ours):
-                named = theirs + path.removeprefix(ours)
-                message = error.message
-                if message.startswith(path):
-                    message = named + message.removeprefix(path)
-                return RequestError(
-                    error.reason, message, field=named, retry_after_s=error.retry_after_s
-                )
-        return error
+    names: Names

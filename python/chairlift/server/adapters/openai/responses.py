@@ -5,9 +5,10 @@ from typing import Any, Final
 from chairlift import types
 from chairlift.checks import bad
 from chairlift.errors import Reason, RequestError, echo
+from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.fields import Fields, unsupported
-from chairlift.server.adapters.openai.job import Job, Names
+from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.messages import role_of, text_of
 from chairlift.server.adapters.openai.response_events import ResponseAnswer, ResponseStream

@@ -1,0 +1,63 @@
+"""`make check-gateways`: the real smg gateway and Triton's client, in environments of their own.
+
+    python -m tests.clients.gateways TOOLS [smg] [triton]
+
+A client whose package cannot be installed is an error.
+"""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.clients.gateways import smg
+
+HERE = Path(__file__).parent
+TRITON = "tritonclient[grpc]==2.73.0"
+
+
+def main() -> None:
+    tools, chosen = Path(sys.argv[1]) / "clients", sys.argv[2:] or ["smg", "triton"]
+    if "triton" in chosen:
+        python = environment(tools / "tritonclient", TRITON)
+        with served("--protocol", "oip", listen="127.0.0.1:0") as address:
+            subprocess.run([python, HERE / "triton_program.py", address], check=True)
+    if "smg" in chosen:
+        command = environment(tools / "smg", smg.PACKAGE).with_name("smg")
+        protocol = ("--protocol", "vllm", "--metrics-listen")
+        with contextlib.ExitStack() as stack:
+            ports = [smg.free_port() for _ in range(2)]
+            workers = [
+                stack.enter_context(served(*protocol, f"127.0.0.1:{port}", listen="127.0.0.1:0"))
+                for port in ports
+            ]
+            smg.check(command, workers, ports)
+
+
+def environment(folder: Path, package: str) -> Path:
+    """Install a package, unless it is; return the interpreter."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+    subprocess.run(pip, check=True)
+    return python
+
+
+@contextlib.contextmanager
+def served(*options: str, listen: str) -> Iterator[str]:
+    """Serve the demo model; yield the address."""
+    command = [sys.executable, "-m", "chairlift", "serve", "--log-level", "error"]
+    command += ["--listen", listen, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            lines = iter(server.stdout.readline, "")
+            yield next(line.split()[2] for line in lines if line.startswith("serving on"))
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main()

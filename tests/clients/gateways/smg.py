@@ -1,0 +1,138 @@
+"""The smg gateway in front of two servers: OpenAI's API over HTTP, and prefixes kept together."""
+
+import contextlib
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import openai
+
+PACKAGE = "smg==1.13.0"
+STORY = "Once upon a time there was a lift that carried people up a mountain. "
+MODEL = "demo"
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return int(probe.getsockname()[1])
+
+
+def check(command: Path, workers: Sequence[str], metrics: Sequence[int]) -> None:
+    """Run the gateway, and talk to it.
+
+    Args:
+        command: The gateway's.
+        workers: Addresses of two servers of the demo model.
+        metrics: Ports of their metrics, in the same order.
+    """
+    with (
+        gateway(command, workers) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client,
+    ):
+        print("models:", [model.id for model in client.models.list()])
+        check_answers(client)
+        check_prefixes(client, metrics)
+    print("smg: passed")
+
+
+@contextlib.contextmanager
+def gateway(command: Path, workers: Sequence[str]) -> Iterator[str]:
+    """Start the gateway; yield its URL once it is ready."""
+    port, metrics = free_port(), free_port()
+    urls = [f"grpc://{worker}" for worker in workers]
+    arguments = ["launch", "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *urls]
+    arguments += ["--policy", "cache_aware", "--prometheus-port", str(metrics)]
+    arguments += ["--prometheus-host", "127.0.0.1"]
+    arguments += ["--log-level", "warn"]
+    with subprocess.Popen([command, *arguments]) as process:
+        try:
+            until_answered(f"http://127.0.0.1:{port}/readiness", process)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def until_answered(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a URL is answered with 200."""
+    for _ in range(600):
+        assert process.poll() is None, "the gateway ended"
+        try:
+            urllib.request.urlopen(url, timeout=2).close()
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError(url)
+
+
+def check_answers(client: openai.OpenAI) -> None:
+    """Compare answers whole and in parts, with their usage."""
+    given = {"model": MODEL, "max_tokens": 16, "temperature": 0}
+    messages = [{"role": "user", "content": "Tell me a story."}]
+    whole = client.chat.completions.create(messages=messages, **given)
+    text = whole.choices[0].message.content
+    assert text, whole
+    usage = whole.usage
+    assert usage is not None
+    assert usage.completion_tokens <= 16
+    stream = client.chat.completions.create(
+        messages=messages, stream=True, stream_options={"include_usage": True}, **given
+    )
+    chunks = list(stream)
+    parts = [c.choices[0].delta.content or "" for c in chunks if c.choices]
+    assert "".join(parts) == text, (parts, text)
+    last = next(chunk.usage for chunk in reversed(chunks) if chunk.usage)
+    assert last.completion_tokens == usage.completion_tokens, (last, usage)
+    assert last.prompt_tokens == usage.prompt_tokens
+    completion = client.completions.create(prompt=STORY, seed=7, **given)
+    assert completion.choices[0].text
+    for wrong in ({"temperature": -1}, {"max_tokens": 10**9}):
+        status = status_of(client, messages, given | wrong)
+        assert status is None or status < 500, wrong
+    print("smg: answers agree, whole and streamed")
+
+
+def status_of(client: openai.OpenAI, messages: Any, given: Any) -> int | None:
+    """Return the status of an error, or None without one."""
+    try:
+        client.chat.completions.create(messages=messages, **given)
+    except openai.APIStatusError as error:
+        return error.status_code
+    return None
+
+
+def check_prefixes(client: openai.OpenAI, metrics: Sequence[int]) -> None:
+    """Send texts with seven long beginnings, four times: one server should compute each of them.
+
+    By turns, both servers would compute every beginning, since their number is odd: then no more
+    than half of the blocks would come from a cache.
+    """
+    before = [cached(port) for port in metrics]
+    for number in range(4):
+        for part in range(7):
+            prompt = f"Part {part}. {STORY * 12}Chapter {number}."
+            client.completions.create(model=MODEL, prompt=prompt, max_tokens=4, temperature=0)
+    after = [cached(port) for port in metrics]
+    hits, queries = (
+        [now[k] - then[k] for then, now in zip(before, after, strict=True)] for k in (0, 1)
+    )
+    print(f"smg: from prefix caches came {hits} of {queries} blocks")
+    assert sum(hits) > 0.65 * sum(queries)
+
+
+def cached(port: int) -> tuple[float, float]:
+    """Return blocks found in the prefix cache, and looked up."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        text = response.read().decode()
+    hits, queries = (
+        float(re.search(rf"^chairlift_prefix_cache_{name}_total(?:{{.*}})? (\S+)", text, re.M)[1])
+        for name in ("hits", "queries")
+    )
+    return hits, queries
