@@ -13,7 +13,10 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 SOURCES = [
     path.relative_to(ROOT).as_posix()
-    for folder in ("benchmarks", "cuda", "proto", "python", "rust", "tests", "tools", ".cargo")
+    for folder in (
+        *("benchmarks", "cuda", "deploy", "examples", "proto", "python", "rust"),
+        *("tests", "third_party", "tools", ".cargo"),
+    )
     for path in (ROOT / folder).rglob("*.*")
 ]
 
