@@ -176,10 +176,11 @@ async def test_what_is_wrong_is_refused_by_name(others, message, code, field):
         await server.until_idle()
 
 
-async def test_deeply_nested_parameters_are_refused(others):
+@pytest.mark.parametrize("size", [60_000, 900_000])
+async def test_deeply_nested_and_long_parameters_are_refused(others, size):
     async with others() as server:
         message = request()
-        message.inputs[1].contents.bytes_contents[0] = b"[" * 100_000
+        message.inputs[1].contents.bytes_contents[0] = b"[" * size
         status = await status_of(stub(server).ModelInfer(message))
         assert status.code is grpc.StatusCode.INVALID_ARGUMENT
 

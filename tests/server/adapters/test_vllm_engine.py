@@ -242,4 +242,8 @@ async def test_a_client_that_takes_nothing_in_time_loses_its_call(others):
         status = await failure(server, request(max_tokens=250))
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert status.reason == "SLOW_READER"
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            async for _ in stub(server).GetTokenizer(common.GetTokenizerRequest()):
+                pass
+        assert Status.of(failed.value).reason == "SLOW_READER"
         await server.until_idle()

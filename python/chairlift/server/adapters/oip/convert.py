@@ -21,6 +21,7 @@ VERSION: Final = "1"
 """Of the model, the only one."""
 
 MAX_ID_BYTES: Final = 128
+_MAX_PARAMETERS: Final = 65_536
 
 NAMES: Final = Names(
     {
@@ -186,6 +187,10 @@ def _outputs(message: oip.ModelInferRequest, values: dict[str, Any]) -> frozense
 
 def _sampling(text: str) -> tuple[types.Sampling, types.Stopping, bool]:
     """Read the JSON object of the sampling parameters, which have vLLM's names."""
+    # It is parsed on the event loop, in less than a millisecond.
+    if len(text) > _MAX_PARAMETERS:
+        expected = f"expected at most {_MAX_PARAMETERS} characters, got {len(text)}"
+        raise bad("sampling_parameters", expected)
     try:
         value = json.loads(text) if text else {}
     except (ValueError, RecursionError):

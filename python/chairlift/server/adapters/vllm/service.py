@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from chairlift.server.adapters.vllm.bundle import TokenizerBundle
 from chairlift.server.adapters.vllm.convert import NAMES, to_request
 from chairlift.server.context import ServerContext
 from chairlift.server.status_interceptor import ServicerContext
+from chairlift.server.writer import Writer
 
 MAX_ABORTED: Final = 4096
 """Ids of one `Abort`."""
@@ -152,10 +153,11 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
 
     async def GetTokenizer(
         self, request: common.GetTokenizerRequest, context: ServicerContext
-    ) -> AsyncIterator[common.GetTokenizerChunk]:
-        """Yield an archive of the tokenizer and the chat templates."""
+    ) -> None:
+        """Write an archive of the tokenizer and the chat templates."""
+        writer = Writer(context, self._server.write_timeout_s)
         for chunk in await self._bundle.chunks(self._server.gate.engine()):
-            yield chunk
+            await writer.write(chunk)
 
     async def Embed(self, request: vllm.EmbedRequest, context: ServicerContext) -> None:
         """Refuse: this server generates."""
