@@ -6,7 +6,8 @@ use chairlift_core::plan::PlanView;
 
 use crate::{
     client::{Client, State},
-    fair_share::{Newcomer, RowUsage},
+    row_usage::RowUsage,
+    service::Newcomer,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -117,8 +118,7 @@ impl World {
         let mut joined = Vec::new();
         for assigned in view.assigned {
             if !self.moves(assigned)? {
-                before.newcomers.extend(self.newcomer_in(assigned));
-                joined.push(self.check_joining(assigned, &before, &mut num_joining)?);
+                joined.push(self.check_joining(assigned, &mut before, &mut num_joining)?);
             }
         }
         for index in joined {
@@ -159,7 +159,9 @@ impl World {
             "#{label} is preempted though a step in flight names it"
         );
         // Where every request grows by a token a step, a request that resumes has room for the next.
-        let is_even = self.scenario.config.steps_in_flight == 1 && self.scenario.faults.draft == 0;
+        let config = &self.scenario.config;
+        let has_drafts = self.scenario.faults.draft > 0 || config.prompt_lookup;
+        let is_even = config.steps_in_flight == 1 && !(has_drafts && config.max_step_drafts > 0);
         let resumed_at = self.clients[index].resumed_at;
         // Nor was a request changed meanwhile, which may need a block now.
         let is_back = resumed_at + 1 == self.tally.steps() && self.last_change < resumed_at;
@@ -177,7 +179,7 @@ impl World {
     fn check_joining(
         &mut self,
         &[row, slot, answer, start, ..]: &[i32; 6],
-        before: &Before,
+        before: &mut Before,
         num_joining: &mut usize,
     ) -> Checked<usize> {
         let (row, slot, start) = (row as usize, slot as usize, start as usize);
@@ -208,16 +210,16 @@ impl World {
             "#{label} is admitted though it is suspended"
         );
         self.check_start(index, start)?;
+        before.newcomers.push(self.newcomer(index));
         if self.clients[index].joined {
-            let first = self.first(Client::is_preempted);
-            ensure!(first == Some(index), "#{label} resumes out of turn");
+            self.check_order(index, Client::is_preempted)?;
             self.clients[index].resumed_at = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;
             *num_joining += 1 + self.waiting_siblings(index).len();
-            let is_earliest = self.first(Client::is_fresh) == Some(index);
-            self.tally.add(Sight::Shares, u64::from(!is_earliest));
-            self.shares.admit(&self.clients[index], start);
+            let client = &self.clients[index];
+            let num_tokens = client.answer.num_prompt - start;
+            self.service.admit(client.tenant, num_tokens);
             self.count_prefix(index, start);
         }
         let client = &mut self.clients[index];

@@ -1,13 +1,12 @@
 //! What the world knows of one request, from outside the scheduler.
 
 use chairlift_core::{
-    PATIENCE, PRIORITY_LEVEL, RequestId,
+    PATIENCE, RequestId,
     cost_model::{CostModel, Work},
     events::EndReason,
 };
 
 use crate::{
-    explain::Wait,
     oracle::{Answer, root},
     workload::{Arrival, Label},
 };
@@ -24,6 +23,39 @@ pub(crate) enum State {
 pub(crate) struct Due {
     pub(crate) num_tokens: usize,
     pub(crate) end: Option<EndReason>,
+}
+
+/// What a client's wait for its first step is made of, by the world's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wait {
+    pub(crate) arrival: u64,
+    pub(crate) start: Option<u64>,
+    pub(crate) suspended_since: Option<u64>,
+    pub(crate) suspended: u64,
+}
+
+impl Wait {
+    pub(crate) fn new(arrival: u64, is_suspended: bool) -> Self {
+        Self {
+            arrival,
+            suspended_since: is_suspended.then_some(arrival),
+            ..Self::default()
+        }
+    }
+
+    /// It may go on or not from now on.
+    pub(crate) fn suspend(&mut self, now: u64, is_suspended: bool) {
+        if self.start.is_some() {
+            return;
+        }
+        self.suspended += self.suspended_since.take().map_or(0, |since| now - since);
+        self.suspended_since = is_suspended.then_some(now);
+    }
+
+    /// Its first tokens are computed.
+    pub(crate) fn start(&mut self, now: u64) {
+        self.start.get_or_insert(now);
+    }
 }
 
 #[expect(
@@ -181,12 +213,15 @@ impl Client {
         self.credit.map_or(usize::MAX, left)
     }
 
-    /// Of a tenant's waiting requests the one of the least rank is the first; ties by arrival.
-    pub(crate) fn rank(&self) -> (i128, RequestId) {
-        let ahead = i128::from(self.priority) * i128::from(PRIORITY_LEVEL);
+    /// When it has to start: at the time that it names, and soon after it came.
+    pub(crate) fn must_start(&self) -> i128 {
         let latest = i128::from(self.arrival) + i128::from(PATIENCE);
-        let start_by = self.start_by.map_or(latest, i128::from);
-        (start_by.min(latest) - ahead, self.id)
+        self.start_by.map_or(latest, |time| latest.min(time.into()))
+    }
+
+    /// Both are preempted, or both new ones of a tenant.
+    pub(crate) fn shares_line(&self, other: &Self) -> bool {
+        self.joined == other.joined && (self.joined || self.tenant == other.tenant)
     }
 
     /// Says when the first token should be there, by the scheduler's prediction of its prompt.

@@ -11,16 +11,19 @@ use crate::{
 };
 
 impl World {
-    /// If the head of the queue fits beside what the step computes, it is in the step.
+    /// If every waiting request fits beside what the step computes, the next is in the step, whichever it is.
     pub(crate) fn check_work_is_conserved(
         &mut self,
         before: &Before,
         num_tokens: usize,
     ) -> Checked {
-        let Some(head) = self.head() else {
-            return Ok(());
-        };
-        let is_kept = self.keeps_rows(head);
+        let waiting = self.waiting();
+        // Where a row is reserved, only a request of a tenant below its share is certain to get it.
+        let usage = self.row_usage();
+        let has_share = |index: &usize| usage.has_share(self.clients[*index].tenant);
+        let is_kept = waiting.iter().all(has_share)
+            && waiting.iter().any(|&index| self.takes_reserved_row(index));
+        self.tally.add(Sight::RowsKept, u64::from(is_kept));
         let config = &self.scenario.config;
         let load = self.scheduler.load();
         let is_idle = |index: &usize| self.clients[*index].is_idle();
@@ -28,8 +31,9 @@ impl World {
         let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
         let num_idle: usize = suspended.iter().map(|&index| num_rows(index)).sum();
         let num_busy = load.num_rows_held - num_idle;
+        let most_rows = waiting.iter().map(|&index| num_rows(index)).max();
         let is_full = num_tokens == config.max_num_batched_tokens
-            || num_busy + num_rows(head) > config.max_num_seqs;
+            || num_busy + most_rows.unwrap_or(0) > config.max_num_seqs;
         if config.steps_in_flight > 1
             || config.policy != Policy::Continuous
             || before.has_preempted
@@ -56,30 +60,37 @@ impl World {
         });
         let promised: usize = promised.map(|&index| left(&self.clients[index])).sum();
         let num_runnable = self.running.len() - num_idle;
-        let head = &self.clients[head];
-        // A preempted request resumes only if every request that runs, itself included, could take one more token.
-        let mut num_tokens = head.num_tokens();
-        let mut headroom = 0;
-        if head.is_preempted() {
-            num_tokens += 1;
-            headroom = num_runnable * config.kv_groups.len();
-        }
-        let needed = self.num_needed(columns(num_tokens)) + headroom + promised;
         let free = load.num_free_blocks + given;
-        let label = head.label;
+        let needed = |&index: &usize| {
+            let client = &self.clients[index];
+            // A preempted request resumes only if every request that runs, itself included, could take one more token.
+            let ahead = usize::from(client.is_preempted());
+            let headroom = ahead * num_runnable * config.kv_groups.len();
+            self.num_needed(columns(client.num_tokens() + ahead)) + headroom + promised
+        };
+        let Some(needed) = waiting.iter().map(needed).max() else {
+            return Ok(());
+        };
         ensure!(
             needed > free,
-            "#{label} waits though a row is free and {needed} of {free} free blocks suffice"
+            "{} requests wait though a row is free and {needed} of {free} free blocks suffice for each",
+            waiting.len()
         );
         Ok(())
     }
 
-    /// Whether the head of the queue has to leave free rows to others.
-    fn keeps_rows(&mut self, head: usize) -> bool {
-        let is_new = !self.clients[head].is_preempted();
-        let is_kept = is_new && self.usage_that_reserves_rows(head).is_some();
-        self.tally.add(Sight::RowsKept, u64::from(is_kept));
-        is_kept
+    /// The requests of which one is next: the preempted ones, or else the new ones.
+    pub(crate) fn waiting(&self) -> Vec<usize> {
+        let live = |waits: fn(&Client) -> bool| {
+            let live = self.live.iter().copied();
+            live.filter(|&index| waits(&self.clients[index])).collect()
+        };
+        let preempted: Vec<_> = live(Client::is_preempted);
+        if preempted.is_empty() {
+            live(Client::is_fresh)
+        } else {
+            preempted
+        }
     }
 
     /// Blocks that so many more columns take, in all KV groups: of a window never more than it sees and steps write.
@@ -110,11 +121,5 @@ impl World {
             .iter()
             .map(|&group| end - first(group))
             .sum()
-    }
-
-    /// The head of the queue: a preempted request, else a fresh one.
-    pub(crate) fn head(&self) -> Option<usize> {
-        let preempted = self.first(Client::is_preempted);
-        preempted.or_else(|| self.next_fresh())
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use chairlift_core::events::EndReason;
 
 use crate::{
-    change::Alteration,
+    alteration::Alteration,
     workload::{Arrival, Label},
 };
 

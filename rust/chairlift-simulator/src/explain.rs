@@ -9,43 +9,10 @@ use chairlift_core::{
 use crate::{
     client::{Client, State},
     random::mix,
-    reserved_rows::num_reserved_rows,
+    row_usage::num_reserved_rows,
     tally::Sight,
     world::{Checked, World, ensure},
 };
-
-/// What a client's wait for its first step is made of, by the world's clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wait {
-    arrival: u64,
-    start: Option<u64>,
-    suspended_since: Option<u64>,
-    suspended: u64,
-}
-
-impl Wait {
-    pub(crate) fn new(arrival: u64, is_suspended: bool) -> Self {
-        Self {
-            arrival,
-            suspended_since: is_suspended.then_some(arrival),
-            ..Self::default()
-        }
-    }
-
-    /// It may go on or not from now on.
-    pub(crate) fn suspend(&mut self, now: u64, is_suspended: bool) {
-        if self.start.is_some() {
-            return;
-        }
-        self.suspended += self.suspended_since.take().map_or(0, |since| now - since);
-        self.suspended_since = is_suspended.then_some(now);
-    }
-
-    /// Its first tokens are computed.
-    pub(crate) fn start(&mut self, now: u64) {
-        self.start.get_or_insert(now);
-    }
-}
 
 impl World {
     /// The scheduler is told the time; to it time never goes backwards.
@@ -89,6 +56,7 @@ impl World {
             ended.is_none_or(|ended| self.scheduler.explain(ended.id).is_none()),
             "a request that has ended is explained"
         );
+        let (mut fresh, mut preempted) = (Vec::new(), Vec::new());
         for &index in &self.live {
             let client = &self.clients[index];
             if self.spokesman(index) != Some(index) {
@@ -105,8 +73,26 @@ impl World {
             if self.scenario.config.steps_in_flight == 1 {
                 self.check_state(index, &waiting)?;
             }
+            if client.is_fresh() {
+                fresh.push((waiting.num_before, index));
+            } else if client.is_preempted() {
+                preempted.push((waiting.num_before, index));
+            }
         }
-        Ok(())
+        if self.scenario.config.steps_in_flight > 1 {
+            return Ok(());
+        }
+        let live = self.live.iter().map(|&index| &self.clients[index]);
+        let num_preempted = live.filter(|client| client.is_preempted()).count();
+        self.check_places(preempted, 0..num_preempted)?;
+        let tenant = fresh.first().map(|&(_, index)| self.clients[index].tenant);
+        let mut others = fresh.iter().map(|&(_, index)| self.clients[index].tenant);
+        // Several tenants are told as if they took turns.
+        if others.any(|other| Some(other) != tenant) {
+            return Ok(());
+        }
+        let places = num_preempted..num_preempted + fresh.len();
+        self.check_places(fresh, places)
     }
 
     /// The answer that a request is told of: one without a row if there is one. Which these are the world learns later
@@ -162,21 +148,6 @@ impl World {
             waiting.state == state && counts == expected,
             "#{label} is told {:?} with (computed, all) tokens {counts:?}, expected {state:?} with {expected:?}",
             waiting.state
-        );
-        if client.is_fresh() {
-            return self.check_position(index, waiting.num_before, self.live.len());
-        }
-        let before = |other: &Client| other.is_preempted() && other.rank() < client.rank();
-        let num_before = if client.is_preempted() {
-            let live = self.live.iter().map(|&index| &self.clients[index]);
-            live.filter(|other| before(other)).count()
-        } else {
-            waiting.num_before
-        };
-        ensure!(
-            waiting.num_before == num_before,
-            "#{label} resumes after {num_before} others, is told {}",
-            waiting.num_before
         );
         Ok(())
     }

@@ -1,67 +1,48 @@
-//! Fair shares of the rows, checked from outside: prompts of tenants below their share go first.
+//! Fairness between tenants: how far they may be apart, and whose prompts go first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
-use chairlift_core::{ABSENCE, policy::Policy};
+use chairlift_core::policy::Policy;
 
 use crate::{
     batch::Before,
     client::Client,
     device::RowRun,
-    shares::Shares,
+    service::Newcomer,
     tally::Sight,
     world::{Checked, World, ensure},
 };
 
-/// The rows of each tenant that has live requests or had some lately.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RowUsage {
-    num_used: BTreeMap<u8, usize>,
-    num_rows: usize,
-}
-
-impl RowUsage {
-    pub(crate) fn has_share(&self, tenant: u8) -> bool {
-        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
-        num_used * self.num_used.len() >= self.num_rows
-    }
-
-    pub(crate) fn have_all_their_share(&self) -> bool {
-        self.num_used.keys().all(|&tenant| self.has_share(tenant))
-    }
-}
-
-/// A request that is admitted, as it was before.
-#[derive(Clone, Debug)]
-pub(crate) struct Newcomer {
-    tenant: u8,
-    /// It never ran, and its tenant is below its share.
-    has_claim: bool,
-    shares: Shares,
-}
-
-impl Newcomer {
-    /// Whether it goes before begun prompts of these tenants.
-    fn may_pass(&self, tenants: &BTreeSet<u8>) -> bool {
-        let served = self.shares.served(self.tenant);
-        let mut others = tenants.iter();
-        self.has_claim && others.all(|&other| served <= self.shares.served(other))
-    }
-}
-
 impl World {
-    pub(crate) fn row_usage(&self) -> RowUsage {
-        let live = self.live.iter().map(|&index| self.clients[index].tenant);
-        let left = self.shares.left.iter();
-        let lately = left.filter(|&(_, &time)| self.now.saturating_sub(time) < ABSENCE);
-        let tenants = live.chain(lately.map(|(&tenant, _)| tenant));
-        let mut num_used: BTreeMap<_, _> = tenants.map(|tenant| (tenant, 0)).collect();
-        for &index in &self.running {
-            *num_used.entry(self.clients[index].tenant).or_default() += 1;
+    /// While a tenant waits no other is served more than it, beyond a bound that no traffic moves.
+    pub(crate) fn check_service(&mut self) -> Checked {
+        // A reserved row is for a tenant below its share, however much it was served.
+        if self.reserves_rows() {
+            return Ok(());
         }
-        RowUsage {
-            num_used,
-            num_rows: self.scenario.config.max_num_seqs,
+        let clients = self.live.iter().map(|&index| &self.clients[index]);
+        let waiting = clients.filter(|client| client.is_fresh());
+        let waiting: BTreeSet<_> = waiting.map(|client| client.tenant).collect();
+        let overtaken = self.service.overtaken(&waiting);
+        ensure!(
+            overtaken.is_none(),
+            "(tenant that waits, another, what that one was served more) are {:?}",
+            overtaken.unwrap_or_default()
+        );
+        Ok(())
+    }
+
+    /// A request begins to wait.
+    pub(crate) fn begin_to_wait(&mut self, index: usize) {
+        let (client, clients) = (&self.clients[index], &self.clients);
+        let others = self.live.iter().copied().filter(|&other| other != index);
+        let others: BTreeSet<_> = others
+            .filter(|&other| clients[other].is_fresh())
+            .map(|other| clients[other].tenant)
+            .collect();
+        if client.is_fresh() && !others.contains(&client.tenant) {
+            let counters = &mut self.service.counters;
+            counters.begin_to_wait(client.tenant, others.into_iter());
         }
     }
 
@@ -70,21 +51,14 @@ impl World {
         let client = &self.clients[index];
         Newcomer {
             tenant: client.tenant,
-            has_claim: client.is_fresh() && !self.row_usage().has_share(client.tenant),
-            shares: self.shares.clone(),
+            is_below_share: client.is_fresh() && !self.row_usage().has_share(client.tenant),
+            counters: self.service.counters.clone(),
         }
     }
 
-    /// The same of what the plan assigns; None for an answer that waits for another's prompt.
-    pub(crate) fn newcomer_in(&self, &[_, slot, ..]: &[i32; 6]) -> Option<Newcomer> {
-        let index = *self.by_slot.get(slot as usize)?;
-        let client = self.clients.get(index)?;
-        (!client.waits_for_parent).then(|| self.newcomer(index))
-    }
-
     /// Prompts that had begun of tenants with their share, but the oldest request's, get what others leave: prompts of
-    /// tenants below it that had begun are in the step whole, no request is admitted before them that may not, and none that may is left
-    /// behind. Gives how many of their tokens the head of the queue may claim.
+    /// tenants below it that had begun are in the step whole, and only requests of such tenants that were served no more are
+    /// admitted before them. Returns how many of their tokens the waiting requests may claim, if all of them may.
     pub(crate) fn check_deferred(&mut self, before: &Before, runs: &[RowRun]) -> Checked<usize> {
         let config = &self.scenario.config;
         let is_odd = config.steps_in_flight > 1 || config.step_budget.is_some();
@@ -118,18 +92,21 @@ impl World {
         }
         let passed = |newcomer: &&Newcomer| newcomer.may_pass(&tenants);
         let num_passed = before.newcomers.iter().filter(passed).count();
-        let have_passed = num_passed == before.newcomers.len();
         ensure!(
-            have_passed || cut.is_none() || self.scenario.config.policy != Policy::Continuous,
+            cut.is_none()
+                || num_passed == before.newcomers.len()
+                || self.scenario.config.policy != Policy::Continuous,
             "a request is admitted before the prompt of #{} is computed",
             cut.unwrap_or_default()
         );
         if !tenants.is_empty() {
             self.tally.add(Sight::Passed, num_passed as u64);
         }
-        let head = self.head().map(|index| self.newcomer(index));
-        let is_claimed = have_passed && head.is_some_and(|head| head.may_pass(&tenants));
-        Ok(if is_claimed { num_tokens } else { 0 })
+        let waiting = self.waiting();
+        let mut waiting = waiting.iter().map(|&index| self.newcomer(index));
+        let may_claim = num_passed == before.newcomers.len()
+            && waiting.all(|newcomer| newcomer.may_pass(&tenants));
+        Ok(if may_claim { num_tokens } else { 0 })
     }
 
     fn check_none_is_cut_below_share(&self, before: &Before) -> Checked {

@@ -6,7 +6,7 @@ use chairlift_core::{
 };
 
 use crate::{
-    change::Alteration,
+    alteration::Alteration,
     client::{Client, State},
     drafts,
     event::{Event, Outcome},

@@ -7,19 +7,20 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | `scenario`, `workload`, `faults` | what a seed draws: settings, requests, the next event |
-//! | `event` | an event as a value; a run is a list of them |
-//! | `change` | changes of live requests |
-//! | `world`, `step`, `client` | the scheduler, the device and the clients; what each event owes to which client |
+//! | `event`, `alteration` | an event as a value, and the change of a request; a run is a list of events |
+//! | `world`, `step`, `change`, `client` | the scheduler, the device and the clients; what each event owes to which client |
 //! | `device`, `oracle`, `text` | the fake model, and its answers without a cache and without deltas |
 //! | `batch`, `conserve`, `check` | the invariants, seen from outside |
 //! | `drafts` | guesses of an answer's next tokens |
 //! | `sequence_group` | several sequences of one request |
-//! | `turns`, `shares`, `fair_share`, `reserved_rows` | the order of admission, told from outside |
+//! | `turns` | the order of admission, in pairs |
+//! | `service`, `fair_share`, `row_usage` | fairness between tenants, as bounds |
 //! | `swap` | blocks of the preempted in host memory |
 //! | `explain` | why a request waits, as explained and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
 #![forbid(unsafe_code)]
 
+mod alteration;
 mod batch;
 mod change;
 mod check;
@@ -34,11 +35,11 @@ mod faults;
 mod oracle;
 mod panics;
 mod random;
-mod reserved_rows;
+mod row_usage;
 mod run;
 mod scenario;
 mod sequence_group;
-mod shares;
+mod service;
 mod shrink;
 mod step;
 mod swap;

@@ -9,7 +9,7 @@ use std::{
 use chairlift_core::text::TokenTable;
 
 use crate::{
-    change::Alteration,
+    alteration::Alteration,
     event::{Event, Outcome},
     faults::Chooser,
     panics,

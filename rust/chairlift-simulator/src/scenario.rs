@@ -33,6 +33,8 @@ pub(crate) struct Traffic {
     pub(crate) num_prefixes: usize,
     pub(crate) max_shared: usize,
     pub(crate) num_tenants: usize,
+    /// The second tenant sends short prompts, the third wants short answers: only a true account of both makes them equal.
+    pub(crate) is_uneven: bool,
     pub(crate) stops: Rate,
     pub(crate) deadlines: Rate,
     pub(crate) uncached: Rate,
@@ -44,6 +46,23 @@ pub(crate) struct Traffic {
     pub(crate) max_answers: usize,
     /// Requests with an adapter.
     pub(crate) adapters: Rate,
+}
+
+impl Traffic {
+    /// Tokens of a prompt of this tenant at most, and of an answer to it.
+    pub(crate) fn most_tokens(&self, tenant: u8) -> (usize, usize) {
+        let cut = |most: usize, is_short: bool| {
+            if self.is_uneven && is_short {
+                most.div_ceil(8)
+            } else {
+                most
+            }
+        };
+        (
+            cut(self.max_prompt, tenant == 1),
+            cut(self.max_output, tenant == 2),
+        )
+    }
 }
 
 /// How often each fault strikes.
@@ -88,6 +107,7 @@ impl Scenario {
             num_prefixes: random.between(1, 4),
             max_shared: random.between(0, context),
             num_tenants: random.between(1, 3),
+            is_uneven: false,
             stops: sometimes(random, 512),
             deadlines: sometimes(random, 256),
             uncached: sometimes(random, 256),
@@ -128,6 +148,7 @@ impl Scenario {
             faults.draft = random.between(64, 768);
         }
         traffic.adapters = sometimes(random, 1024);
+        traffic.is_uneven = random.chance(512);
         Self {
             seed: None,
             config,

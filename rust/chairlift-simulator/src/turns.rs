@@ -1,17 +1,33 @@
-//! The order of admission: when the policy's gate is open, of the tenant that was served least the request that has to
-//! start first.
+//! The order of admission, told in pairs: which of two waiting requests may never be admitted before the other.
+//!
+//! A request is admitted when the policy's gate is open, behind preempted ones. Of two that wait in one line, the new ones
+//! of a tenant or the preempted ones, the first is the one that has no lower priority and need not start later; or, whatever
+//! the other needs, the one that has waited longer than [`PATIENCE`] and the levels of priority between them stand for: so
+//! none starves. Between tenants `service` has the bound.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
-use chairlift_core::policy::Policy;
+use chairlift_core::{PATIENCE, PRIORITY_LEVEL, policy::Policy};
 
 use crate::{
     batch::Before,
     client::Client,
-    reserved_rows::num_reserved_rows,
     tally::Sight,
     world::{Checked, World, ensure},
 };
+
+/// Whether one request has to be admitted before another of the same line.
+fn goes_before(first: &Client, other: &Client) -> bool {
+    let urgent = other.must_start() - first.must_start();
+    let levels = i128::from(first.priority) - i128::from(other.priority);
+    if urgent >= 0 && levels >= 0 {
+        return urgent > 0 || levels > 0 || first.id < other.id;
+    }
+    let older = i128::from(other.arrival) - i128::from(first.arrival);
+    let is_overdue = older + levels * i128::from(PRIORITY_LEVEL) > i128::from(PATIENCE);
+    // A request may name a time that was over when it came.
+    is_overdue && other.must_start() >= i128::from(other.arrival)
+}
 
 impl World {
     /// Fresh requests are admitted in order of priority and arrival, behind preempted ones, when the policy lets them.
@@ -43,75 +59,82 @@ impl World {
                 "more than a batch is admitted"
             );
         }
-        let tenant = self.clients[index].tenant;
+        self.check_order(index, Client::is_fresh)?;
+        let fresh = || {
+            let live = self.live.iter().copied();
+            live.filter(|&other| other != index && self.clients[other].is_fresh())
+        };
+        let client = &self.clients[index];
+        let mut others = fresh().map(|other| &self.clients[other]);
+        let is_earlier =
+            |other: &Client| other.tenant != client.tenant && other.arrival < client.arrival;
+        let has_passed = others.any(is_earlier);
+        self.tally.add(Sight::Shares, u64::from(has_passed));
         if self.scenario.config.steps_in_flight > 1 || !before.suspended.is_empty() {
             // Which rows are free the world learns later.
-            let is_kept = num_reserved_rows(self.scenario.config.max_num_seqs) > 0;
-            let first = self.first_fresh(|other| other == tenant || !is_kept);
-            ensure!(first == Some(index), "#{label} is admitted out of turn");
             return Ok(());
         }
         ensure!(
-            self.next_fresh() == Some(index),
-            "#{label} is admitted out of turn"
+            !self.takes_reserved_row(index),
+            "#{label} takes a row that is reserved for tenants below their share"
         );
-        ensure!(
-            self.usage_that_reserves_rows(index).is_none(),
-            "#{label} takes a row that is kept for tenants below their share"
-        );
-        let has_passed = self.first_fresh(|_| true) != Some(index);
-        self.tally.add(Sight::PassedHead, u64::from(has_passed));
+        let has_passed_head = has_passed && fresh().any(|other| self.takes_reserved_row(other));
+        self.tally
+            .add(Sight::PassedHead, u64::from(has_passed_head));
         Ok(())
     }
 
-    /// The first in the queue of the requests that are so.
-    pub(crate) fn first(&self, is_wanted: fn(&Client) -> bool) -> Option<usize> {
-        let wanted = self.live.iter().copied();
-        wanted
-            .filter(|&index| is_wanted(&self.clients[index]))
-            .min_by_key(|&index| self.clients[index].rank())
-    }
-
-    /// The new request that is next if only these tenants may have one: of the tenant that was served least.
-    pub(crate) fn first_fresh(&self, may_go: impl Fn(u8) -> bool) -> Option<usize> {
-        let fresh = self.live.iter().copied();
-        let fresh = fresh.filter(|&index| {
-            let client = &self.clients[index];
-            client.is_fresh() && may_go(client.tenant)
-        });
-        let mut firsts = BTreeMap::new();
-        for index in fresh {
-            let client = &self.clients[index];
-            let first = firsts.entry(client.tenant).or_insert(index);
-            if client.rank() < self.clients[*first].rank() {
-                *first = index;
-            }
-        }
-        let served = |index: usize| self.shares.served(self.clients[index].tenant);
-        let firsts = firsts.into_values();
-        firsts.min_by_key(|&index| (served(index), self.clients[index].rank()))
-    }
-
-    /// A new request is told how many are before it.
-    pub(crate) fn check_position(
-        &self,
-        index: usize,
-        position: usize,
-        num_waiting: usize,
-    ) -> Checked {
+    /// A request is admitted: no other that waits in its line has to be before it.
+    pub(crate) fn check_order(&self, index: usize, waits: fn(&Client) -> bool) -> Checked {
         let client = &self.clients[index];
-        let is_before = |other: &Client| {
-            other.is_preempted() || (other.is_fresh() && other.rank() < client.rank())
-        };
-        let live = || self.live.iter().map(|&index| &self.clients[index]);
-        let is_alone = live().all(|other| !other.is_fresh() || other.tenant == client.tenant);
-        let expected = live().filter(|other| is_before(other)).count();
-        let is_known = is_alone && self.scenario.config.steps_in_flight == 1;
+        let line = self.live.iter().map(|&other| &self.clients[other]);
+        let mut line = line.filter(|other| waits(other) && client.shares_line(other));
+        let before = line.find(|other| goes_before(other, client));
         ensure!(
-            position == expected || (!is_known && position <= num_waiting),
-            "#{} is told that {position} are before it, expected {expected}",
+            before.is_none(),
+            "#{} is admitted, and #{} has to be before it",
+            client.label,
+            before.map_or(0, |before| before.label)
+        );
+        Ok(())
+    }
+
+    /// A new request is told how many are before it, as it is told later.
+    pub(crate) fn check_position(&self, index: usize, position: usize) -> Checked {
+        let client = &self.clients[index];
+        let later = self.scheduler.explain(client.id);
+        let later = later.map_or(usize::MAX, |waiting| waiting.num_before);
+        ensure!(
+            position == later || !client.is_fresh(),
+            "#{} is told that {position} are before it, and then {later}",
             client.label
         );
+        Ok(())
+    }
+
+    /// Requests of a line are told how many are before them: each another of these numbers, in their order.
+    pub(crate) fn check_places(
+        &self,
+        mut told: Vec<(usize, usize)>,
+        mut places: Range<usize>,
+    ) -> Checked {
+        told.sort_unstable();
+        let mut before: Option<&Client> = None;
+        for (place, index) in told {
+            let client = &self.clients[index];
+            ensure!(
+                places.contains(&place),
+                "#{} is told that {place} are before it, expected one of {places:?}",
+                client.label
+            );
+            places.start = place + 1;
+            ensure!(
+                before.is_none_or(|before| !goes_before(client, before)),
+                "#{} is told that {place} are before it, and has to be before them",
+                client.label
+            );
+            before = Some(client);
+        }
         Ok(())
     }
 

@@ -5,7 +5,6 @@ use std::fmt;
 use chairlift_core::{Adapter, Config, Namespace, NewRequest, text::TextOptions};
 
 use crate::{
-    change::draw_priority,
     oracle::{Answer, root, with_adapter},
     random::{Random, mix},
     scenario::Traffic,
@@ -105,9 +104,15 @@ fn draw_adapter(random: &mut Random, traffic: &Traffic) -> (u8, u8) {
     }
 }
 
+pub(crate) fn draw_priority(random: &mut Random) -> i32 {
+    random.between(0, 20) as i32 - 10
+}
+
 impl Arrival {
     pub(crate) fn draw(random: &mut Random, traffic: &Traffic, label: Label) -> Self {
-        let max_tokens = random.between(1, traffic.max_output);
+        let tenant = random.below(traffic.num_tenants) as u8;
+        let (max_prompt, max_output) = traffic.most_tokens(tenant);
+        let max_tokens = random.between(1, max_output);
         let mut stops = Vec::new();
         while stops.len() < 3 && random.chance(traffic.stops) {
             let at = random.below(max_tokens.min(64));
@@ -120,7 +125,7 @@ impl Arrival {
         Self {
             label,
             flaw: None,
-            num_prompt: random.between(1, traffic.max_prompt),
+            num_prompt: random.between(1, max_prompt),
             num_answers: if random.chance(traffic.answers) {
                 random.between(1, traffic.max_answers)
             } else {
@@ -137,7 +142,7 @@ impl Arrival {
             stops,
             include_stop: random.chance(256),
             detokenize: random.chance(512),
-            tenant: random.below(traffic.num_tenants) as u8,
+            tenant,
             salt: random.below(traffic.num_tenants) as u8,
             cache_read: !random.chance(traffic.uncached),
             cache_write: !random.chance(traffic.uncached),

@@ -5,7 +5,7 @@
 //! `check_invariants`.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -18,13 +18,12 @@ use chairlift_core::{
 };
 
 use crate::{
-    client::{Client, Due},
+    client::{Client, Due, Wait},
     device::{Device, RowRun, Write},
     event::{Event, Outcome},
-    explain::Wait,
     random::mix,
     scenario::Scenario,
-    shares::Shares,
+    service::Service,
     tally::{Sight, Tally},
     workload::{Arrival, Flaw, Label},
 };
@@ -93,7 +92,9 @@ pub(crate) struct World {
     /// Full prompt blocks of admitted requests, and how many of them were found in the cache.
     pub(crate) num_prefix_queries: u64,
     pub(crate) num_prefix_hits: u64,
-    pub(crate) shares: Shares,
+    pub(crate) service: Service,
+    /// When the last request of each tenant ended.
+    pub(crate) tenants_left: BTreeMap<u8, u64>,
     /// The last event found nothing to run.
     pub(crate) idle: Option<Next>,
     pub(crate) plan: Plan,
@@ -137,7 +138,8 @@ impl World {
             owed: Vec::new(),
             num_prefix_queries: 0,
             num_prefix_hits: 0,
-            shares: Shares::default(),
+            service: Service::default(),
+            tenants_left: BTreeMap::new(),
             idle: None,
             plan: Plan::default(),
             buffer: vec![0; Plan::capacity(&config)],
@@ -193,6 +195,7 @@ impl World {
             }
         }
         self.collect()?;
+        self.check_service()?;
         self.check_load()?;
         if self
             .tally
@@ -259,8 +262,8 @@ impl World {
                 for client in &mut self.clients[index..] {
                     client.wait = Wait::new(latest, client.is_suspended());
                 }
-                self.lift(index);
-                self.check_position(index, added.queue_position, before.num_waiting)?;
+                self.begin_to_wait(index);
+                self.check_position(index, added.queue_position)?;
             }
             (Ok(_), Some(reason)) => {
                 return Err(format!(
@@ -336,7 +339,8 @@ impl World {
                         self.hash(token as u64);
                     }
                     self.clients[index].take(tokens, &events.text[text.clone()])?;
-                    self.shares.answer(self.clients[index].tenant, tokens.len());
+                    self.service
+                        .output(self.clients[index].tenant, tokens.len());
                 }
                 EventKind::Ended(end) => self.end(index, &events.ends[*end])?,
             }
@@ -364,8 +368,7 @@ impl World {
         self.hash(index as u64);
         self.live.retain(|&other| other != index);
         self.running.retain(|&other| other != index);
-        self.shares
-            .left
+        self.tenants_left
             .insert(self.clients[index].tenant, self.now);
         match reason {
             EndReason::Failed(Failure::QueueTimeout) => self.tally.saw(Sight::QueueTimeouts),

@@ -116,6 +116,8 @@ fn cargo(copy: &Path) -> Command {
         .env("CARGO_TARGET_DIR", copy.join("target"))
         .env("CARGO_INCREMENTAL", "1")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
         .env("RUSTFLAGS", "--cap-lints=allow");
     cargo
 }

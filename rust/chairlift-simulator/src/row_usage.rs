@@ -1,0 +1,74 @@
+//! The rows of each tenant, its fair share of them, and rows that are reserved for tenants with less.
+
+use std::collections::BTreeMap;
+
+use chairlift_core::{ABSENCE, policy::Policy};
+
+use crate::world::World;
+
+/// The rows of each tenant that has live requests or had some lately.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RowUsage {
+    num_used: BTreeMap<u8, usize>,
+    num_rows: usize,
+}
+
+impl RowUsage {
+    pub(crate) fn has_share(&self, tenant: u8) -> bool {
+        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
+        num_used * self.num_used.len() >= self.num_rows
+    }
+
+    fn have_all_their_share(&self) -> bool {
+        self.num_used.keys().all(|&tenant| self.has_share(tenant))
+    }
+}
+
+/// Of 32 rows one is reserved, and of 16 or more one at least.
+pub(crate) fn num_reserved_rows(num_rows: usize) -> usize {
+    if num_rows < 16 {
+        0
+    } else {
+        1.max(num_rows / 32)
+    }
+}
+
+impl World {
+    pub(crate) fn row_usage(&self) -> RowUsage {
+        let live = self.live.iter().map(|&index| self.clients[index].tenant);
+        let left = self.tenants_left.iter();
+        let lately = left.filter(|&(_, &time)| self.now.saturating_sub(time) < ABSENCE);
+        let tenants = live.chain(lately.map(|(&tenant, _)| tenant));
+        let mut num_used: BTreeMap<_, _> = tenants.map(|tenant| (tenant, 0)).collect();
+        for &index in &self.running {
+            *num_used.entry(self.clients[index].tenant).or_default() += 1;
+        }
+        RowUsage {
+            num_used,
+            num_rows: self.scenario.config.max_num_seqs,
+        }
+    }
+
+    /// Whether rows can be reserved here at all.
+    pub(crate) fn reserves_rows(&self) -> bool {
+        let config = &self.scenario.config;
+        config.policy == Policy::Continuous && num_reserved_rows(config.max_num_seqs) > 0
+    }
+
+    /// Whether a new request would take a row that is reserved for others: its tenant has its share, another has not.
+    pub(crate) fn takes_reserved_row(&self, index: usize) -> bool {
+        if !self.reserves_rows() || !self.clients[index].is_fresh() {
+            return false;
+        }
+        let num_free = self.rows.iter().filter(|owner| owner.is_none()).count();
+        let num_wanted = 1 + self.waiting_siblings(index).len();
+        let num_reserved = num_reserved_rows(self.scenario.config.max_num_seqs);
+        let mut running = self.running.iter();
+        let has_idle = running.any(|&index| self.clients[index].is_idle());
+        if num_free >= num_wanted + num_reserved || has_idle {
+            return false;
+        }
+        let usage = self.row_usage();
+        usage.has_share(self.clients[index].tenant) && !usage.have_all_their_share()
+    }
+}
