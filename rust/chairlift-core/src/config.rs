@@ -116,21 +116,21 @@ impl Config {
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let limit = i32::MAX as usize;
-        at_least("max_num_seqs", self.max_num_seqs, 1, "1")?;
+        at_least("max_num_seqs", self.max_num_seqs, 1, "")?;
         at_least(
             "max_num_batched_tokens",
             self.max_num_batched_tokens,
             self.max_num_seqs,
             "max_num_seqs, so that every running request gets its token in every step",
         )?;
-        at_least("max_model_len", self.max_model_len, 2, "2")?;
-        at_least("max_queued_requests", self.max_queued_requests, 1, "1")?;
-        at_least("vocab_size", self.vocab_size, 1, "1")?;
-        at_least("block_size", self.block_size, 1, "1")?;
-        at_least("kv_groups", self.kv_groups.len(), 1, "1")?;
+        at_least("max_model_len", self.max_model_len, 2, "")?;
+        at_least("max_queued_requests", self.max_queued_requests, 1, "")?;
+        at_least("vocab_size", self.vocab_size, 1, "")?;
+        at_least("block_size", self.block_size, 1, "")?;
+        at_least("kv_groups", self.kv_groups.len(), 1, "")?;
         let windows = self.kv_groups.iter().filter_map(|group| group.window);
         for window in windows {
-            at_least("window", window as usize, 1, "1")?;
+            at_least("window", window as usize, 1, "")?;
         }
         at_least(
             "num_blocks",
@@ -146,7 +146,7 @@ impl Config {
         at_most("num_host_blocks", self.num_host_blocks, limit)?;
         at_most("max_step_drafts", self.max_step_drafts, 65_536)?;
         at_most("steps_in_flight", self.steps_in_flight, 2)?;
-        at_least("steps_in_flight", self.steps_in_flight, 1, "1")?;
+        at_least("steps_in_flight", self.steps_in_flight, 1, "")?;
         self.policy.validate(self.max_num_seqs)
     }
 }

@@ -11,7 +11,7 @@ pub struct ConfigError {
     pub got: u64,
 }
 
-/// Refuses a setting below `least`; `meaning` says where that comes from.
+/// Refuses a setting below `least`; `meaning` says where that comes from, unless it is empty.
 pub(crate) fn at_least(
     name: &'static str,
     got: usize,
@@ -21,7 +21,7 @@ pub(crate) fn at_least(
     if got >= least {
         return Ok(());
     }
-    let expected = if meaning == least.to_string() {
+    let expected = if meaning.is_empty() {
         format!("at least {least}")
     } else {
         format!("at least {least} ({meaning})")

@@ -77,7 +77,7 @@ impl Policy {
         match self {
             Self::Continuous => Ok(()),
             Self::Batched { size, .. } => {
-                at_least("batch_size", size, 1, "1")?;
+                at_least("batch_size", size, 1, "")?;
                 at_most("batch_size", size, max_num_seqs)
             }
         }
