@@ -192,6 +192,26 @@ class PrefixCache:
     salt: str = ""
 
 
+class PoolingTask(StrEnum):
+    """What a request yields instead of text."""
+
+    EMBED = "embed"  # a vector
+    CLASSIFY = "classify"  # a score for each label of a classifier; a reranker has one label
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """Asks for a vector or scores instead of text."""
+
+    task: PoolingTask = PoolingTask.EMBED
+    pooling: str | None = None  # `cls`, `mean`, `max` or `last`; None is the model's own
+    normalize: bool | None = None  # to length 1; None is the model's own
+    dimensions: int | None = None  # numbers at the start of the vector; None is all
+    second: str | None = None  # of a pair, whose first text is the prompt
+    truncate: bool = False  # leave out the end of an input that is too long, else refuse it
+    prompt_name: str | None = None  # of the model's text before the input; None is its default
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt and how to answer it."""
@@ -210,6 +230,8 @@ class Request:
     credit: int | None = None
     """Output tokens that all its answers may produce before `Change.credit` adds more; None is no
     limit."""
+    pooling: Pooling | None = None
+    """Set, the request ends with its prompt; sampling, stopping and output do not matter."""
 
 
 @dataclass(frozen=True, slots=True)

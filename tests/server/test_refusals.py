@@ -4,8 +4,8 @@ import math
 
 import grpc
 import pytest
-from chairlift.v1 import embedding_pb2, server_pb2, tokenizer_pb2
 from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import duration_pb2
 
 from tests.server.connection import next_event, start, status_of
@@ -315,13 +315,6 @@ async def test_commands_that_this_version_does_not_carry_out_are_rejected(serve)
             kind = (command.WhichOneof("command") or "unspecified").upper()
             assert pb.CommandKind.Name(event.rejected.command) == f"COMMAND_KIND_{kind}"
         call.cancel()
-
-
-async def test_methods_of_later_versions_are_unimplemented_by_name(serve):
-    async with serve() as server:
-        status = await status_of(server.embedding.Embed(embedding_pb2.EmbedRequest()))
-        assert (status.code, status.reason) == (Code.UNIMPLEMENTED, "UNSUPPORTED")
-        assert "Embed" in status.message
 
 
 async def test_wrong_unary_requests_have_a_status(serve):

@@ -16,7 +16,7 @@ from chairlift.attention.cpu import CpuBackend
 from chairlift.config import EngineConfig, EngineSettings
 from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
-from chairlift.engine.loading import LoadedModel, OnProgress
+from chairlift.engine.loaded import LoadedModel, OnProgress
 from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
 from chairlift.engine.sampler import Sampled
 from chairlift.model.config import ModelConfig
@@ -63,6 +63,7 @@ def _load(
     def new_runner(
         loaded: LoadedModel, shape: RunnerShape, clock: Callable[[], int]
     ) -> _NullRunner:
+        assert isinstance(loaded.transformer, Transformer), "the demo model is a decoder"
         return _NullRunner(loaded.transformer, shape, ids, period_ns, clock)
 
     return LoadedModel(

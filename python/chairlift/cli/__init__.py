@@ -5,7 +5,20 @@ from typing import Annotated
 
 import typer
 
-from chairlift.cli import bench, chat, demo, generate, kernels, models, plan, replay, serve, top
+from chairlift.cli import (
+    bench,
+    chat,
+    demo,
+    embed,
+    generate,
+    kernels,
+    models,
+    plan,
+    replay,
+    rerank,
+    serve,
+    top,
+)
 from chairlift.cli.command import add_command, new_app
 
 app = new_app("Language models over one gRPC stream, batched continuously.", "chairlift")
@@ -33,6 +46,8 @@ def chairlift(
 add_command(app, "serve", serve.serve)
 add_command(app, "generate", generate.generate)
 add_command(app, "chat", chat.chat)
+add_command(app, "embed", embed.embed)
+add_command(app, "rerank", rerank.rerank)
 add_command(app, "demo", demo.demo)
 add_command(app, "top", top.top)
 add_command(app, "models", models.models)

@@ -81,13 +81,12 @@ def _print(model: str, figures: Result, limit: str) -> None:
 def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     """Return the figures, and why the model does not fit; empty if it does."""
     from chairlift.config import engine_config
-    from chairlift.engine.loading import replan_memory
+    from chairlift.engine.loading import load_config, replan_memory
     from chairlift.machine import memory_limit
-    from chairlift.model.config import ModelConfig
     from chairlift.model.folder import resolve_model
 
     config = engine_config(**settings)
-    memory, free = replan_memory(config, ModelConfig.load(resolve_model(model), config.dtype))
+    memory, free = replan_memory(config, load_config(resolve_model(model), config.dtype))
     limit = memory_limit() if free is None else free
     obstacle = _obstacle(
         memory.total_bytes,

@@ -17,7 +17,8 @@ from chairlift.config import EngineSettings, engine_config
 from chairlift.engine.adapter_changes import AdapterChanges
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox
-from chairlift.engine.loading import OnProgress, load_model
+from chairlift.engine.loaded import OnProgress
+from chairlift.engine.loading import load_model
 from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
 from chairlift.engine.open_requests import OpenRequests, Router
 from chairlift.engine.prepare import Prepared

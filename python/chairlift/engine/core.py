@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chairlift import _core
 from chairlift.config import Drafts, EngineConfig
 from chairlift.engine.events import core_refusal
-from chairlift.engine.loading import LoadedModel
+from chairlift.engine.loaded import LoadedModel
 from chairlift.engine.prepare import Prepared, PreparedChange
 from chairlift.errors import EngineDownError, Reason, refusal
 from chairlift.plan import PlanView

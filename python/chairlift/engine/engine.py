@@ -7,14 +7,15 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from chairlift import _core, checks
 from chairlift.config import EngineSettings, engine_config
 from chairlift.engine.adapters import Adapters, OnBadAdapter
 from chairlift.engine.answer_all import answer_all
 from chairlift.engine.events import CoreEvent, SampledLogprobs, to_event
-from chairlift.engine.loading import Loader, OnProgress, load_model, new_preparer, set_threads
+from chairlift.engine.loaded import Loader, OnProgress
+from chairlift.engine.loading import load_model, new_preparer, set_threads
 from chairlift.engine.model_runner import ModelRunner
 from chairlift.engine.prepare import Prepared, PreparedChange
 from chairlift.engine.sampler import NoEnd
@@ -35,6 +36,9 @@ from chairlift.types import (
     Waiting,
 )
 
+if TYPE_CHECKING:
+    from chairlift.model.config import ModelConfig
+
 
 class Engine:
     """A model that answers requests, one step at a time; a context manager that closes it.
@@ -48,6 +52,7 @@ class Engine:
         place: Where the model runs.
         num_kv_blocks: Of the KV cache, the null block included.
         max_model_len: Longest prompt plus output of the model, or less where the settings say so.
+        pooling: What the model gives besides text.
         max_context_len: The same for this server, whose KV cache may hold less.
         adapters: Those that requests may name; see `Adapters.load` and `Adapters.unload`.
         text_limits: Of what is tokenized, rendered or turned into text.
@@ -93,9 +98,11 @@ class Engine:
         self.place = loaded.place
         self.num_kv_blocks = loaded.num_blocks
         self.max_model_len = loaded.max_model_len
+        self.pooling = loaded.pooling
         self.max_context_len = self.stepper.core.scheduler.max_context_len
         self.adapters = Adapters(
-            *(self.config, loaded.config, loaded.transformer.adapters),
+            # An encoder has no slot for an adapter.
+            *(self.config, cast("ModelConfig", loaded.config), loaded.transformer.adapters),
             users=lambda slot: self.stepper.core.adapter_users(slot),
         )
         self.adapters.load_all(on_bad_adapter)
@@ -185,6 +192,7 @@ class Engine:
             self.runner.sampler.set(
                 slot, prepared.sampling, prepared.prompt, no_end, self.stepper.core.token_table
             )
+            self.runner.set_pooled(slot, prepared.pooled)
         return Accepted(
             added.request_id, len(prepared.prompt), added.queue_position, prepared.sampling.seed
         )

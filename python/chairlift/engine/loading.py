@@ -2,23 +2,22 @@
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.attention.cuda import CudaBackend
-from chairlift.config import EngineConfig, engine_config
+from chairlift.config import Dtype, EngineConfig, engine_config
 from chairlift.engine.adapters import Adapters
-from chairlift.engine.device_runner import DeviceRunner
+from chairlift.engine.decoder_pooling import decoder_abilities
 from chairlift.engine.devices import Place, choose_place, compute_dtype
-from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.engine.encoder_loading import encoder_settings, load_encoder
+from chairlift.engine.loaded import HostPool, LoadedModel, OnProgress
+from chairlift.engine.pooling import NOTHING
 from chairlift.engine.prepare import Preparer, RequestLimits
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import ConfigError
@@ -27,6 +26,9 @@ from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.machine import available_cores
 from chairlift.model.adapters.tables import AdapterTables
 from chairlift.model.config import ModelConfig
+from chairlift.model.encoders.families import is_encoder, load_encoder_config
+from chairlift.model.encoders.memory import plan_encoder
+from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
@@ -38,72 +40,8 @@ from chairlift.types import Sampling
 
 logger = logging.getLogger(__name__)
 
-OnProgress = Callable[[int, int], None]
-"""Called with the bytes of weights that are read and the bytes that there are."""
-
-
 _MEASURED_BLOCKS = 16
 _ROUNDS = 5
-
-
-class HostPool(NamedTuple):
-    """Host memory for KV blocks of preempted requests, and the time to move one there.
-
-    On a GPU the pool is pinned memory, which its kernels reach across the bus. On a CPU it is
-    memory like that of the KV cache.
-    """
-
-    blocks: Tensor
-    """As the KV cache, but for the number of blocks."""
-    num_blocks: int
-    block_time: int
-    """Nanoseconds to move a block one way."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model in memory."""
-
-    config: ModelConfig
-    tokenizer: Tokenizer
-    transformer: Transformer
-    kv_cache: Tensor
-    num_blocks: int
-    """Of the KV cache, the null block included."""
-    max_model_len: int
-    """Tokens of prompt and output: the model's, or less where the settings say so."""
-    place: Place
-    """Where it runs, and the settings as they hold there."""
-    host_pool: HostPool | None = None
-    """For blocks of preempted requests; without it they are computed again."""
-    runner_factory: "RunnerFactory | None" = None
-    """Builds the runner; None takes that of the place."""
-
-    def new_runner(self, shape: RunnerShape, clock: Callable[[], int]) -> ModelRunner:
-        """Build the runner of the model, with empty tables.
-
-        Args:
-            shape: Sizes of the tables.
-            clock: Nanoseconds.
-        """
-        if self.runner_factory is not None:
-            return self.runner_factory(self, shape, clock)
-        model, place, kv_cache = self.transformer, self.place, self.kv_cache
-        host_pool = None if self.host_pool is None else self.host_pool.blocks
-        if place.accelerator is None:
-            return ModelRunner(model, kv_cache, shape, clock, host_pool)
-        assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
-        return DeviceRunner(
-            *(model, place.backend, kv_cache, shape, clock, place.accelerator),
-            on_capture=_log_capture,
-            host_pool=host_pool,
-        )
-
-
-RunnerFactory = Callable[[LoadedModel, RunnerShape, Callable[[], int]], ModelRunner]
-"""From a model, the sizes of the tables and a clock to the runner."""
-Loader = Callable[[str | Path, EngineConfig, OnProgress | None], LoadedModel]
-"""As `load_model`; benchmarks and tests bring their own."""
 
 
 def set_threads(config: EngineConfig) -> None:
@@ -133,6 +71,8 @@ def load_model(
         ConfigError: A setting does not fit the model.
     """
     folder = resolve_model(str(model))
+    if is_encoder(folder):
+        return load_encoder(folder, settings, on_progress)
     config = ModelConfig.load(folder, settings.dtype)
     max_model_len = settings.max_model_len or config.max_model_len
     if max_model_len > config.max_model_len:
@@ -170,7 +110,21 @@ def load_model(
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         host_pool=new_host_pool(place, config, kv_cache, plan),
+        pooling=NOTHING
+        if place.accelerator is not None
+        else decoder_abilities(folder, config, max_model_len),
     )
+
+
+def load_config(model: Path, dtype: Dtype) -> ModelConfig | EncoderConfig:
+    """Read the configuration of a decoder or an encoder.
+
+    Raises:
+        ModelError: A file is missing or malformed, or a field asks for something unsupported.
+    """
+    if is_encoder(model):
+        return load_encoder_config(model, dtype)
+    return ModelConfig.load(model, dtype)
 
 
 def new_host_pool(
@@ -242,12 +196,11 @@ def _log_kernels(done: int, total: int, name: str) -> None:
     logger.info("kernels %d/%d: %s", done, total, name)
 
 
-def _log_capture(done: int, total: int) -> None:
-    logger.info("recorded decode launches %d/%d", done, total)
-
-
 def replan_memory(
-    settings: EngineConfig, model: ModelConfig, free_bytes: int | None = None, **changes: object
+    settings: EngineConfig,
+    model: ModelConfig | EncoderConfig,
+    free_bytes: int | None = None,
+    **changes: object,
 ) -> tuple[MemoryPlan, int | None]:
     """Return the memory plan of a model with some settings changed.
 
@@ -264,6 +217,8 @@ def replan_memory(
         ConfigError: A setting is wrong.
     """
     changed = engine_config(**{**settings.model_dump(exclude_unset=True), **changes})
+    if isinstance(model, EncoderConfig):
+        return plan_encoder(encoder_settings(changed), model), None
     place = choose_place(changed, model)
     free = None if place.accelerator is None else free_bytes or place.free_bytes
     return _plan(place, model, free), free
@@ -284,6 +239,7 @@ def new_preparer(
         eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
         max_answers=scheduler.max_answers,
         has_sampler_options=loaded.place.accelerator is None,
+        pooling=loaded.pooling,
     )
     defaults = Sampling(**asdict(loaded.config.generation))
     return Preparer(config, loaded.tokenizer, limits, defaults, adapters)

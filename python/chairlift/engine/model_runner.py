@@ -9,6 +9,7 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.engine.pooling import Pooled
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.engine.staging import InputBuffers
 from chairlift.model.transformer import Transformer
@@ -154,7 +155,16 @@ class ModelRunner:
         ]
         self._adapters = [_int32(shape.max_num_batched_tokens) for _ in self._buffers]
         self._num_applied = 0
+        self.pooled: dict[int, Pooled] = {}
+        """Where the vectors go of requests that end with their prompt, by slot."""
         model.reserve(shape.max_num_batched_tokens)
+
+    def set_pooled(self, slot: int, pooled: Pooled | None) -> None:
+        """Begin a request in a slot; one that yields tokens has nothing pooled."""
+        if pooled is not None:
+            self.pooled[slot] = pooled
+        elif self.pooled:
+            self.pooled.pop(slot, None)
 
     def apply(self, plan: Tensor) -> StepInputs:
         """Change the tables as a plan says and derive the inputs of its step.
@@ -227,10 +237,18 @@ class ModelRunner:
         try:
             draws = self.draws(inputs)
             sampled = self._sample(logits, draws)
+            if self.pooled:
+                self._keep_vectors(hidden, draws.slots)
             self._last_token.index_copy_(0, draws.rows.long(), sampled.tokens)
             return sampled
         finally:
             self.sample_ns += self._clock() - began
+
+    def _keep_vectors(self, hidden: Tensor, slots: Tensor) -> None:
+        """Keep the hidden states `[S, H]` of those of S draws whose requests yield vectors."""
+        for place, slot in enumerate(slots.tolist()):
+            if (pooled := self.pooled.get(slot)) is not None:
+                pooled.raw = hidden[place].float().numpy().copy()
 
     @torch.inference_mode()
     def move_blocks(self, inputs: StepInputs) -> None:

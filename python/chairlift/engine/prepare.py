@@ -12,6 +12,8 @@ from typing import Protocol, TypeVar
 from chairlift import chats, checks
 from chairlift.config import EngineConfig
 from chairlift.engine.adapter_types import AdapterNames, AdapterUse
+from chairlift.engine.pooling import NOTHING, Pooled, PoolingAbilities, check_pooling
+from chairlift.engine.prepare_pooling import pooling_ids
 from chairlift.engine.prepare_sampling import (
     SamplingPreparer,
     unsupported_on_device,
@@ -24,6 +26,7 @@ from chairlift.types import (
     Change,
     Chat,
     Output,
+    Pooling,
     PrefixCache,
     Prompt,
     Request,
@@ -99,6 +102,8 @@ class Prepared:
     """None is no limit."""
     num_answers: int = 1
     adapter: AdapterUse | None = None
+    pooled: Pooled | None = field(default=None, repr=False)
+    """Where the result goes, of a request that ends with its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,11 @@ class Encoder(Protocol):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text."""
 
+    def encode_input(
+        self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
+    ) -> tuple[list[int], int]:
+        """Return the token ids of a text or a pair, and how many of them are the first's."""
+
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
         """Return the text of a conversation by the model's template."""
 
@@ -140,6 +150,7 @@ class RequestLimits:
     """Of one request."""
     has_sampler_options: bool = True
     """Whether the device's sampler knows `SamplerOptions` and `min_tokens`."""
+    pooling: PoolingAbilities = NOTHING
 
 
 class Preparer:
@@ -179,6 +190,8 @@ class Preparer:
         """
         request = chats.request(request)
         checked = self._checked(request)
+        if request.pooling is not None:
+            return self._prepare_pooling(request, request.pooling, checked)
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request, checked.num_kept)
         stopping = self._stop_conditions(request.stopping, checked.stops, len(prompt))
@@ -199,6 +212,22 @@ class Preparer:
             adapter=checked.adapter,
         )
 
+    def _prepare_pooling(self, request: Request, asked: Pooling, checked: "_Checked") -> Prepared:
+        abilities = self._limits.pooling
+        pooled = check_pooling(asked, abilities)
+        prompt, pooled.num_first = pooling_ids(
+            request, asked, self._encoder, abilities, checked.num_kept, self._limits.vocab_size
+        )
+        pooled.num_tokens = len(prompt)
+        # One token, which is not looked at, and nothing that could end it before.
+        return Prepared(
+            *(prompt, checked.sampling, 1, 0, (), (), False, Output(text=False), checked.times),
+            prefix_cache=request.prefix_cache,
+            tenant=request.tenant,
+            adapter=checked.adapter,
+            pooled=pooled,
+        )
+
     def check(self, request: Request) -> Times:
         """Check all that can be wrong without tokenizing, which takes no time; return the times.
 
@@ -208,6 +237,9 @@ class Preparer:
         return self._checked(chats.request(request)).times
 
     def _checked(self, request: Request) -> _Checked:
+        if request.pooling is None and not self._limits.pooling.generates:
+            message = "this model generates no text: EmbeddingService has what it gives"
+            raise RequestError(Reason.UNSUPPORTED, message, field="model")
         cache = request.prefix_cache
         output = request.output
         if output.candidates and not self._limits.has_sampler_options:
@@ -227,7 +259,8 @@ class Preparer:
         keep = request.truncate_prompt
         if keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
-        self._check_size(request.prompt, keep)
+        if request.pooling is None or not request.pooling.truncate:
+            self._check_size(request.prompt, keep)
         return _Checked(sampling, stops, times, credit, num_answers, keep, adapter)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:

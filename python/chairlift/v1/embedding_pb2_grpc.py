@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class EmbeddingServiceStub(object):
-    """Computes vectors of texts. Not supported yet: every call ends with UNIMPLEMENTED.
+    """Computes vectors and scores of texts. The inputs of a call are requests of their own to the scheduler: they count in
+    the quotas of the tenant, and run in batches with those of other calls.
     """
 
     def __init__(self, channel):
@@ -40,14 +41,53 @@ class EmbeddingServiceStub(object):
                 request_serializer=chairlift_dot_v1_dot_embedding__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=chairlift_dot_v1_dot_embedding__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/chairlift.v1.EmbeddingService/Classify',
+                request_serializer=chairlift_dot_v1_dot_embedding__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=chairlift_dot_v1_dot_embedding__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/chairlift.v1.EmbeddingService/Rerank',
+                request_serializer=chairlift_dot_v1_dot_embedding__pb2.RerankRequest.SerializeToString,
+                response_deserializer=chairlift_dot_v1_dot_embedding__pb2.RerankResponse.FromString,
+                _registered_method=True)
+        self.EmbedStream = channel.stream_stream(
+                '/chairlift.v1.EmbeddingService/EmbedStream',
+                request_serializer=chairlift_dot_v1_dot_embedding__pb2.EmbedStreamRequest.SerializeToString,
+                response_deserializer=chairlift_dot_v1_dot_embedding__pb2.EmbedStreamResponse.FromString,
+                _registered_method=True)
 
 
 class EmbeddingServiceServicer(object):
-    """Computes vectors of texts. Not supported yet: every call ends with UNIMPLEMENTED.
+    """Computes vectors and scores of texts. The inputs of a call are requests of their own to the scheduler: they count in
+    the quotas of the tenant, and run in batches with those of other calls.
     """
 
     def Embed(self, request, context):
-        """Returns one vector per input, in order. A refusal is the status of the call.
+        """Returns one vector per input, in order. A refusal or failure of any input is the status of the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """Returns the scores of a classifier's labels, one set per input, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rerank(self, request, context):
+        """Orders documents by how well they answer a query: by the score of a cross-encoder, or, with a model that gives
+        vectors, by the cosine of the two vectors.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EmbedStream(self, request_iterator, context):
+        """Embeds many inputs over one stream; a vector comes back as soon as it is there, in the order of completion. Inputs are
+        read as fast as there is room. The stream ends when the client has half-closed and all results are sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,6 +101,21 @@ def add_EmbeddingServiceServicer_to_server(servicer, server):
                     request_deserializer=chairlift_dot_v1_dot_embedding__pb2.EmbedRequest.FromString,
                     response_serializer=chairlift_dot_v1_dot_embedding__pb2.EmbedResponse.SerializeToString,
             ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=chairlift_dot_v1_dot_embedding__pb2.ClassifyRequest.FromString,
+                    response_serializer=chairlift_dot_v1_dot_embedding__pb2.ClassifyResponse.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=chairlift_dot_v1_dot_embedding__pb2.RerankRequest.FromString,
+                    response_serializer=chairlift_dot_v1_dot_embedding__pb2.RerankResponse.SerializeToString,
+            ),
+            'EmbedStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.EmbedStream,
+                    request_deserializer=chairlift_dot_v1_dot_embedding__pb2.EmbedStreamRequest.FromString,
+                    response_serializer=chairlift_dot_v1_dot_embedding__pb2.EmbedStreamResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'chairlift.v1.EmbeddingService', rpc_method_handlers)
@@ -70,7 +125,8 @@ def add_EmbeddingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EmbeddingService(object):
-    """Computes vectors of texts. Not supported yet: every call ends with UNIMPLEMENTED.
+    """Computes vectors and scores of texts. The inputs of a call are requests of their own to the scheduler: they count in
+    the quotas of the tenant, and run in batches with those of other calls.
     """
 
     @staticmethod
@@ -90,6 +146,87 @@ class EmbeddingService(object):
             '/chairlift.v1.EmbeddingService/Embed',
             chairlift_dot_v1_dot_embedding__pb2.EmbedRequest.SerializeToString,
             chairlift_dot_v1_dot_embedding__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chairlift.v1.EmbeddingService/Classify',
+            chairlift_dot_v1_dot_embedding__pb2.ClassifyRequest.SerializeToString,
+            chairlift_dot_v1_dot_embedding__pb2.ClassifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chairlift.v1.EmbeddingService/Rerank',
+            chairlift_dot_v1_dot_embedding__pb2.RerankRequest.SerializeToString,
+            chairlift_dot_v1_dot_embedding__pb2.RerankResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmbedStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/chairlift.v1.EmbeddingService/EmbedStream',
+            chairlift_dot_v1_dot_embedding__pb2.EmbedStreamRequest.SerializeToString,
+            chairlift_dot_v1_dot_embedding__pb2.EmbedStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

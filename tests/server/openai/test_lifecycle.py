@@ -113,7 +113,5 @@ async def test_models_and_what_is_not_there(api):
         assert (await served.client.models.retrieve("other/name")).id == "other/name"
         response = await served.get("/v1/models/none")
         assert (response.status, response.error["code"]) == (404, "model_not_found")
-        response = await served.post("/v1/embeddings", {"model": "tiny", "input": "a"})
-        assert (response.status, response.error["code"]) == (400, "unsupported")
         assert (await served.get("/v2")).error["code"] == "not_found"
         assert (await served.get(CHAT)).error["code"] == "method_not_allowed"

@@ -50,7 +50,7 @@ class Generation:
         self._server = server
         self._exchange = exchange
         self._job = job
-        self._deadline = _deadline(exchange)
+        self._deadline = deadline_of(exchange)
         self._undo = ExitStack()
         self._timers: list[asyncio.TimerHandle] = []
         self.origin = Origin("", 0, job.model)
@@ -142,7 +142,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _deadline(exchange: Exchange) -> float | None:
+def deadline_of(exchange: Exchange) -> float | None:
     """Return the deadline in monotonic seconds; None without one."""
     text = exchange.header(TIMEOUT_HEADER)
     if text is None:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from chairlift.errors import EngineState
 from chairlift.server.adapters.openai.chat import chat_job
 from chairlift.server.adapters.openai.completions import completions_job
-from chairlift.server.adapters.openai.fields import unsupported
+from chairlift.server.adapters.openai.embeddings import embeddings, rerank
 from chairlift.server.adapters.openai.generation import serve
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
@@ -45,6 +45,7 @@ def routes(
         route("/v1/completions", "POST", functools.partial(api.generate, completions_job)),
         route("/v1/responses", "POST", functools.partial(api.generate, responses_job)),
         route("/v1/embeddings", "POST", api.embeddings),
+        route("/v1/rerank", "POST", api.rerank),
         route("/v1/models", "GET", api.models),
         route("/v1/models/{model:path}", "GET", api.model),
         route("/health", "GET", api.health),
@@ -76,9 +77,12 @@ class _Api:
         )
 
     async def embeddings(self, exchange: Exchange) -> None:
-        """Refuse: this server generates text."""
-        await exchange.json()
-        raise unsupported("/v1/embeddings")
+        """Return vectors of texts."""
+        await embeddings(self._server, exchange)
+
+    async def rerank(self, exchange: Exchange) -> None:
+        """Order documents by a query."""
+        await rerank(self._server, exchange)
 
     async def models(self, exchange: Exchange) -> None:
         """List the names of the served model."""

@@ -1,0 +1,35 @@
+"""The vectors that a decoder gives: of the last token, after the last norm."""
+
+from pathlib import Path
+
+from chairlift.engine.pooling import PoolingAbilities
+from chairlift.errors import ModelError
+from chairlift.model.config import ModelConfig
+from chairlift.model.encoders.sentence import load_sentence_config
+
+
+def decoder_abilities(folder: Path, config: ModelConfig, max_model_len: int) -> PoolingAbilities:
+    """Return what a decoder gives besides text: each tells its last token's vector.
+
+    Raises:
+        ModelError: The files of sentence-transformers ask for another pooling, or dense layers.
+    """
+    sentence = load_sentence_config(folder, "last") if folder.is_dir() else None
+    if sentence is not None and (sentence.pooling != "last" or sentence.dense):
+        asked = "dense layers" if sentence.dense else sentence.pooling
+        message = f"{folder}: modules.json: expected the pooling last of a decoder, got {asked}"
+        raise ModelError(message)
+    # One token of the context is the answer's, which is not looked at.
+    longest = max_model_len - 1
+    if sentence is not None and sentence.max_length is not None:
+        longest = min(longest, sentence.max_length)
+    return PoolingAbilities(
+        size=config.spec.hidden_size,
+        poolings=("last",),
+        default_pooling="last",
+        normalize=True if sentence is None else sentence.normalize,
+        max_length=longest,
+        prompts=() if sentence is None else tuple(sentence.prompts.items()),
+        default_prompt=None if sentence is None else sentence.default_prompt,
+        generates=True,
+    )

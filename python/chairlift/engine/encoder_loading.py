@@ -1,0 +1,165 @@
+"""Brings an encoder into memory, behind the same scheduler as a decoder.
+
+An encoder needs no KV cache: its blocks are numbers without memory, so many that none is short.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from chairlift.attention.cpu import CpuBackend
+from chairlift.choices import Device, Dtype, KvCacheDtype
+from chairlift.config import Batching, Drafts, EngineConfig
+from chairlift.engine.devices import Place
+from chairlift.engine.encoder_runner import EncoderRunner
+from chairlift.engine.loaded import LoadedModel, OnProgress
+from chairlift.engine.model_runner import RunnerShape
+from chairlift.engine.pooling import PoolingAbilities
+from chairlift.errors import ConfigError, ModelError
+from chairlift.kernels import Linear
+from chairlift.model.checkpoint import Checkpoint
+from chairlift.model.encoders.encoder import Encoder
+from chairlift.model.encoders.families import load_encoder_config
+from chairlift.model.encoders.sentence import (
+    POOLINGS,
+    DenseSpec,
+    SentenceConfig,
+    load_sentence_config,
+)
+from chairlift.model.encoders.spec import EncoderConfig
+from chairlift.model.encoders.weights import load_encoder_weights
+from chairlift.model.resident import trim_heap
+from chairlift.model.stored import Shape
+from chairlift.model.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+ENCODER_DEFAULTS: Final = {
+    "batching": Batching.DYNAMIC,
+    "batch_window_s": 0.005,
+    "max_num_seqs": 128,
+    "max_num_batched_tokens": 4096,
+}
+"""Defaults of encoders, for settings that are not set."""
+
+_FIXED: Final = {"prefix_cache": False, "drafts": Drafts.OFF, "step_budget_s": None}
+"""What encoders have none of, whatever the settings say: nothing that a result depends on."""
+
+
+def encoder_settings(settings: EngineConfig) -> EngineConfig:
+    """Return the settings of an encoder: with its defaults.
+
+    Raises:
+        ConfigError: A setting asks for what an encoder does not do.
+    """
+    checks = (
+        ("device", "auto or cpu", settings.device is not Device.CUDA, settings.device.value),
+        (
+            "kv_cache_dtype",
+            "auto",
+            settings.kv_cache_dtype is KvCacheDtype.AUTO,
+            settings.kv_cache_dtype.value,
+        ),
+        ("dtype", "auto, float32 or bfloat16", settings.dtype is not Dtype.FLOAT16, "float16"),
+        (
+            "max_adapters",
+            "0",
+            settings.num_adapter_slots == 0,
+            str(settings.num_adapter_slots),
+        ),
+    )
+    for name, expected, is_met, got in checks:
+        if not is_met:
+            message = f"{name}: expected {expected} with an encoder, got {got}"
+            raise ConfigError(message)
+    defaults = {n: v for n, v in ENCODER_DEFAULTS.items() if n not in settings.model_fields_set}
+    return settings.model_copy(update={**defaults, **_FIXED})
+
+
+def load_encoder(
+    folder: Path, settings: EngineConfig, on_progress: OnProgress | None
+) -> LoadedModel:
+    """Read an encoder, and what makes vectors of its hidden states.
+
+    Raises:
+        ModelError: The model cannot be loaded.
+        ConfigError: A setting does not fit it.
+    """
+    settings = encoder_settings(settings)
+    config = load_encoder_config(folder, settings.dtype)
+    sentence = load_sentence_config(folder)
+    longest = _longest(settings, config, sentence)
+    tokenizer = Tokenizer.load(folder, generates=False)
+    if tokenizer.vocab_size > config.spec.vocab_size:
+        message = f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, config.json fewer"
+        raise ModelError(message)
+    encoder = Encoder(config, load_encoder_weights(folder, config, settings.quantize, on_progress))
+    dense = [_dense(spec) for spec in ([] if sentence is None else sentence.dense)]
+    trim_heap()
+
+    def new_runner(_: LoadedModel, shape: RunnerShape, clock: Callable[[], int]) -> EncoderRunner:
+        return EncoderRunner(encoder, shape, clock, dense)
+
+    blocks_per_row = -(-(longest + 1) // settings.block_size)
+    return LoadedModel(
+        config=config,
+        tokenizer=tokenizer,
+        transformer=encoder,
+        kv_cache=torch.empty(0),
+        num_blocks=1 + settings.max_num_seqs * blocks_per_row,
+        # A request asks for one token, which is not looked at.
+        max_model_len=longest + 1,
+        place=Place(settings, CpuBackend(), None),
+        runner_factory=new_runner,
+        pooling=encoder_abilities(config, sentence, longest),
+    )
+
+
+def _longest(settings: EngineConfig, config: EncoderConfig, sentence: SentenceConfig | None) -> int:
+    """Return the longest input, in tokens."""
+    asked, most = settings.max_model_len, config.max_model_len
+    if asked is not None and asked > most:
+        message = f"max_model_len: expected at most the model's {most}, got {asked}"
+        raise ConfigError(message)
+    trained = None if sentence is None else sentence.max_length
+    return min(most, asked or trained or most)
+
+
+def encoder_abilities(
+    config: EncoderConfig, sentence: SentenceConfig | None, longest: int
+) -> PoolingAbilities:
+    """Return what an encoder gives: vectors, or scores if it has a classifier."""
+    classifier = config.spec.classifier
+    size = config.spec.hidden_size
+    if sentence is not None and sentence.dense:
+        size = sentence.dense[-1].out_features
+    return PoolingAbilities(
+        size=size,
+        poolings=POOLINGS if classifier is None else (),
+        default_pooling="mean" if sentence is None else sentence.pooling,
+        normalize=True if sentence is None else sentence.normalize,
+        max_length=longest,
+        prompts=() if sentence is None else tuple(sentence.prompts.items()),
+        default_prompt=None if sentence is None else sentence.default_prompt,
+        labels=() if classifier is None else classifier.labels,
+        is_multi_label=classifier is not None and classifier.is_multi_label,
+        has_token_types=config.spec.num_token_types > 1,
+    )
+
+
+def _dense(spec: DenseSpec) -> tuple[Linear, str]:
+    """Load a layer behind the pooling, and return it with its activation."""
+    with ExitStack() as files:
+        checkpoint = Checkpoint.open(spec.folder, files)
+        shapes: dict[str, Shape] = {"linear.weight": (spec.out_features, spec.in_features)}
+        if spec.bias:
+            shapes["linear.bias"] = (spec.out_features,)
+        checkpoint.check(shapes)
+        tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
+        for name, tensor in tensors.items():
+            checkpoint.tensors[name].read(tensor)
+    return Linear(tensors["linear.weight"], tensors.get("linear.bias")), spec.activation

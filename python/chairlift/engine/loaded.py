@@ -1,0 +1,93 @@
+"""A model in memory."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from chairlift.attention.cuda import CudaBackend
+from chairlift.config import EngineConfig
+from chairlift.engine.device_runner import DeviceRunner
+from chairlift.engine.devices import Place
+from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.engine.pooling import NOTHING, PoolingAbilities
+from chairlift.model.config import ModelConfig
+from chairlift.model.encoders.encoder import Encoder
+from chairlift.model.encoders.spec import EncoderConfig
+from chairlift.model.tokenizer import Tokenizer
+from chairlift.model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes of weights that are read and the bytes that there are."""
+
+
+class HostPool(NamedTuple):
+    """Host memory for KV blocks of preempted requests, and the time to move one there.
+
+    On a GPU the pool is pinned memory, which its kernels reach across the bus. On a CPU it is
+    memory like that of the KV cache.
+    """
+
+    blocks: Tensor
+    """As the KV cache, but for the number of blocks."""
+    num_blocks: int
+    block_time: int
+    """Nanoseconds to move a block one way."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory."""
+
+    config: ModelConfig | EncoderConfig
+    tokenizer: Tokenizer
+    transformer: Transformer | Encoder
+    kv_cache: Tensor
+    num_blocks: int
+    """Of the KV cache, the null block included."""
+    max_model_len: int
+    """Tokens of prompt and output: the model's, or less where the settings say so."""
+    place: Place
+    """Where it runs, and the settings as they hold there."""
+    host_pool: HostPool | None = None
+    """For blocks of preempted requests; without it they are computed again."""
+    runner_factory: "RunnerFactory | None" = None
+    """Builds the runner; None takes that of the place."""
+    pooling: PoolingAbilities = NOTHING
+    """What it gives besides text."""
+
+    def new_runner(self, shape: RunnerShape, clock: Callable[[], int]) -> ModelRunner:
+        """Build the runner of the model, with empty tables.
+
+        Args:
+            shape: Sizes of the tables.
+            clock: Nanoseconds.
+        """
+        if self.runner_factory is not None:
+            return self.runner_factory(self, shape, clock)
+        model, place, kv_cache = self.transformer, self.place, self.kv_cache
+        assert isinstance(model, Transformer), "an encoder brings its runner"
+        host_pool = None if self.host_pool is None else self.host_pool.blocks
+        if place.accelerator is None:
+            return ModelRunner(model, kv_cache, shape, clock, host_pool)
+        assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
+        return DeviceRunner(
+            *(model, place.backend, kv_cache, shape, clock, place.accelerator),
+            on_capture=_log_capture,
+            host_pool=host_pool,
+        )
+
+
+RunnerFactory = Callable[[LoadedModel, RunnerShape, Callable[[], int]], ModelRunner]
+"""From a model, the sizes of the tables and a clock to the runner."""
+Loader = Callable[[str | Path, EngineConfig, OnProgress | None], LoadedModel]
+"""As `load_model`; benchmarks and tests bring their own."""
+
+
+def _log_capture(done: int, total: int) -> None:
+    logger.info("recorded decode launches %d/%d", done, total)

@@ -1,0 +1,85 @@
+"""The tokens of a request that ends with its prompt."""
+
+from typing import Protocol
+
+from chairlift import checks
+from chairlift.engine.pooling import PoolingAbilities
+from chairlift.errors import Reason, RequestError
+from chairlift.types import Chat, Pooling, Request
+
+
+class InputEncoder(Protocol):
+    """What this needs of a tokenizer."""
+
+    def encode_input(
+        self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
+    ) -> tuple[list[int], int]:
+        """Return the token ids of a text or a pair, and how many of them are the first's."""
+
+
+def pooling_ids(
+    request: Request,
+    asked: Pooling,
+    encoder: InputEncoder,
+    abilities: PoolingAbilities,
+    keep: int | None,
+    vocab_size: int,
+) -> tuple[list[int], int | None]:
+    """Return the token ids of an input, and how many of them are the first text's of a pair.
+
+    Args:
+        request: Its prompt is a text, or token ids.
+        asked: Of the request.
+        encoder: The model's tokenizer.
+        abilities: Of the model.
+        keep: Only so many tokens at the end are used; None is all.
+        vocab_size: Ids are below it.
+
+    Raises:
+        RequestError: The input is malformed, empty, or longer than the model takes.
+    """
+    prompt, most = request.prompt, abilities.max_length
+    num_first: int | None = None
+    if isinstance(prompt, Chat):
+        expected = "text or token ids, got a conversation"
+        raise _bad(expected)
+    if isinstance(prompt, str):
+        text = _prompt_text(asked.prompt_name, abilities) + prompt
+        ids, num_first = encoder.encode_input(
+            text,
+            asked.second,
+            most if asked.truncate else None,
+            add_special_tokens=request.add_special_tokens,
+        )
+    else:
+        if asked.second is not None:
+            expected = "a text as the second of the pair is, got token ids"
+            raise _bad(expected)
+        ids = checks.token_ids(prompt, "token_ids", vocab_size)
+        ids = ids[:most] if asked.truncate else ids
+    ids = ids if keep is None else ids[-keep:]
+    if not ids:
+        expected = "at least one token, got none"
+        raise _bad(expected)
+    if len(ids) > most:
+        message = f"input: expected at most {most} tokens, got {len(ids)} (or truncate)"
+        raise RequestError(Reason.PROMPT_TOO_LONG, message, field="input")
+    is_pair = asked.second is not None and abilities.has_token_types
+    return ids, num_first if is_pair else None
+
+
+def _prompt_text(name: str | None, abilities: PoolingAbilities) -> str:
+    """Return what goes before an input."""
+    prompts = dict(abilities.prompts)
+    name = abilities.default_prompt if name is None else name
+    if not name:
+        return ""
+    if name not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        expected = f"one of the model's prompts ({known}), got another"
+        raise _bad(expected, name="prompt_name")
+    return prompts[name]
+
+
+def _bad(expected: str, name: str = "input") -> RequestError:
+    return RequestError(Reason.BAD_PARAMETER, f"{name}: expected {expected}", field=name)

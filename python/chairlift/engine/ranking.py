@@ -1,0 +1,45 @@
+"""Documents in the order in which they answer a query, by a cross-encoder or by vectors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chairlift.engine.pooling import Pooled, PoolingAbilities
+from chairlift.errors import Reason, RequestError
+from chairlift.types import Pooling, PoolingTask, Request
+
+
+def rerank_requests(
+    query: str, documents: Sequence[str], abilities: PoolingAbilities, *, truncate: bool
+) -> list[Request]:
+    """Return the requests that rank documents: a pair for each, or vectors of query and documents.
+
+    Raises:
+        RequestError: The model is a classifier with several labels.
+    """
+    if len(abilities.labels) > 1:
+        message = "this model has several labels: a reranker has one"
+        raise RequestError(Reason.UNSUPPORTED, message, field="model")
+    if abilities.labels:
+        return [
+            Request(query, pooling=Pooling(PoolingTask.CLASSIFY, second=text, truncate=truncate))
+            for text in documents
+        ]
+    names = dict(abilities.prompts)
+    query_prompt = "query" if "query" in names else None
+    first = Pooling(normalize=True, truncate=truncate, prompt_name=query_prompt)
+    others = Pooling(normalize=True, truncate=truncate)
+    return [Request(query, pooling=first), *(Request(text, pooling=others) for text in documents)]
+
+
+def ranking(pooled: Sequence[Pooled], abilities: PoolingAbilities) -> list[tuple[int, float, int]]:
+    """Return index, score and tokens of each document, the best first."""
+    if abilities.labels:
+        scores = [float(result.scores(is_multi_label=True)[0]) for result in pooled]
+        counts = [result.num_tokens for result in pooled]
+    else:
+        query, *vectors = (result.vector().astype(np.float64) for result in pooled)
+        scores = [float(query @ vector) for vector in vectors]
+        counts = [result.num_tokens for result in pooled[1:]]
+    order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    return [(index, scores[index], counts[index]) for index in order]

@@ -1,0 +1,45 @@
+"""The memory of an encoder by part, computed before a weight is read."""
+
+from chairlift.config import EngineConfig, Quantize
+from chairlift.kernels import cpu
+from chairlift.model.encoders.spec import EncoderConfig
+from chairlift.model.encoders.weights import encoder_stream_dtype
+from chairlift.model.memory_plan import MemoryPlan
+from chairlift.model.rope import table_bytes
+
+_FLOAT32 = 4
+
+
+def plan_encoder(settings: EngineConfig, config: EncoderConfig) -> MemoryPlan:
+    """Return the memory of an encoder; it has no KV cache, and its blocks are numbers alone."""
+    stream = encoder_stream_dtype(config, settings.quantize).itemsize
+    spec, inner = config.spec, config.dtype.itemsize
+    num_tokens = settings.max_num_batched_tokens + config.max_model_len
+    up = spec.intermediate_size * (2 if spec.is_gated else 1)
+    widths = 3 * spec.hidden_size + spec.hidden_size + up + spec.intermediate_size
+    return MemoryPlan(
+        weight_bytes=_weight_bytes(settings, config),
+        kv_cache_bytes=0,
+        # The hidden states are widened for the pooling.
+        activation_bytes=num_tokens * (spec.hidden_size * (3 * stream + _FLOAT32) + widths * inner),
+        block_bytes=0,
+        num_blocks=1,
+    )
+
+
+def _weight_bytes(settings: EngineConfig, config: EncoderConfig) -> int:
+    spec, hidden = config.spec, config.spec.hidden_size
+    weight_format = None if settings.quantize is Quantize.NONE else settings.quantize.value
+    up = spec.intermediate_size * (2 if spec.is_gated else 1)
+    shapes = (
+        (3 * hidden, hidden),
+        (hidden, hidden),
+        (up, hidden),
+        (hidden, spec.intermediate_size),
+    )
+    layer = sum(cpu.linear_bytes(*shape, config.dtype, weight_format) for shape in shapes)
+    tables = spec.vocab_size + spec.num_positions + spec.num_token_types
+    stream = encoder_stream_dtype(config, settings.quantize).itemsize
+    norms = (2 * spec.num_layers + 1) * 2
+    ropes = len(spec.ropes) * table_bytes(spec.head_dim, config.max_model_len)
+    return spec.num_layers * layer + (tables + norms) * hidden * stream + ropes

@@ -1,0 +1,172 @@
+"""The requests of one call that yield vectors or scores.
+
+They take the way of all requests (gate, quotas, deadline, registry, metrics, log); only their
+results do not go through an outbox.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from chairlift import types
+from chairlift.engine.pooling import Pooled
+from chairlift.errors import Reason, RequestError
+from chairlift.server.context import ServerContext
+from chairlift.server.convert import OutputOptions
+from chairlift.server.outbox import Outbox
+from chairlift.server.registry import LiveRequest, Stage
+from chairlift.server.requests import Requests
+from chairlift.server.status import CODES
+from chairlift.v1 import generation_pb2 as pb
+
+_NO_OUTPUT = OutputOptions(text=False, token_ids=False, logprobs=False, timeline=False, interval=0)
+Result = Pooled | RequestError
+
+
+class PoolingRequests(Requests):
+    """The live requests of one call, whose results are waited for by label."""
+
+    def __init__(
+        self,
+        server: ServerContext,
+        outbox: Outbox,
+        *,
+        tenant: str,
+        connection: str,
+        time_remaining: Callable[[], float | None],
+        on_result: Callable[[str, Result], None],
+    ) -> None:
+        """Start without requests.
+
+        Args:
+            server: The state that all calls share.
+            outbox: Of the call; it stays empty.
+            tenant: Owner of the requests.
+            connection: The connection of the call.
+            time_remaining: Returns the seconds until the call's deadline, or None without one.
+            on_result: Called with the label and the result, or the error, of each request.
+        """
+        super().__init__(
+            server,
+            outbox,
+            tenant=tenant,
+            connection=connection,
+            time_remaining=time_remaining,
+        )
+        self._on_result = on_result
+
+    async def begin(self, request: types.Request, label: str) -> None:
+        """Submit a request; its result comes by `on_result`.
+
+        Raises:
+            RequestError: It is wrong, its label is in use, or the server takes no request now.
+        """
+        if label in self._by_label:
+            message = "id: a live input of this stream has the same"
+            raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="id")
+        try:
+            await self.submit(request, _NO_OUTPUT, label, arrived_at=time.monotonic())
+        except RequestError as error:
+            self._server.metrics.refused(self._tenant, error.reason)
+            raise
+
+    def on_event(self, live: LiveRequest, event: types.Event) -> None:
+        """Handle an event; the one token that the scheduler draws is not looked at."""
+        match event:
+            case types.Tokens():
+                if live.stage is Stage.QUEUED:
+                    self.on_first_token(live)
+            case types.Accepted():
+                self._server.live.queued(live, event.request_id)
+                self._server.metrics.accepted(self._tenant, event.num_prompt_tokens)
+            case types.Finished():
+                live.use(event.usage)
+                self._log_end(live, event.reason, "OK", event)
+                self._forget(live)
+                self._on_result(live.label, _result(live, event))
+            case types.Failed():
+                self._fail(live, event)
+
+    def _fail(self, live: LiveRequest, event: types.Failed) -> None:
+        if event.reason is Reason.ENGINE_DOWN:
+            self._server.gate.close()
+        error = RequestError(
+            event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
+        )
+        was_accepted = live.stage is not Stage.SUBMITTED
+        self._forget(live)
+        if was_accepted:
+            self._log_end(live, event.reason, CODES[event.reason].name, event)
+        else:
+            self.refuse(live.label, pb.COMMAND_KIND_UNSPECIFIED, error)
+        self._on_result(live.label, error)
+
+    def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
+        """Count a refusal; `on_result` tells the call."""
+        self._server.metrics.refused(self._tenant, error.reason)
+
+
+def _result(live: LiveRequest, event: types.Finished) -> Result:
+    pooled = live.prepared.pooled
+    assert pooled is not None, "each of these requests asks for a vector or scores"
+    if pooled.raw is None:
+        # Its deadline passed, or another call aborted it.
+        message = f"the request ended before it was computed: {event.reason.value}"
+        return RequestError(Reason.QUEUE_TIMEOUT, message)
+    return pooled
+
+
+def of_tenant(request: types.Request, tenant: str) -> types.Request:
+    """Return a request as one of a tenant."""
+    return replace(request, tenant=tenant)
+
+
+async def pool(
+    server: ServerContext,
+    requests: Sequence[types.Request],
+    *,
+    tenant: str,
+    connection: str,
+    time_remaining: Callable[[], float | None],
+) -> list[Pooled]:
+    """Run requests together and return their results in order; closing the call cancels them.
+
+    Raises:
+        RequestError: Of the first that is refused or fails; the others are cancelled.
+    """
+    results: dict[str, Result] = {}
+    arrived = asyncio.Event()
+
+    def on_result(label: str, result: Result) -> None:
+        results[label] = result
+        arrived.set()
+
+    with server.outboxes.open() as outbox:
+        live = PoolingRequests(
+            server,
+            outbox,
+            tenant=tenant,
+            connection=connection,
+            time_remaining=time_remaining,
+            on_result=on_result,
+        )
+        try:
+            for number, request in enumerate(requests):
+                await live.begin(request, str(number))
+            live.half_close()
+            while len(results) < len(requests):
+                await arrived.wait()
+                arrived.clear()
+                _raise_first(results)
+        finally:
+            # Only synchronous work here: this also runs when the call is being cancelled.
+            live.abandon()
+    pooled = [results[str(number)] for number in range(len(requests))]
+    return [result for result in pooled if isinstance(result, Pooled)]
+
+
+def _raise_first(results: dict[str, Result]) -> None:
+    for result in results.values():
+        if isinstance(result, RequestError):
+            raise result

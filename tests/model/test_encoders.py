@@ -1,0 +1,174 @@
+"""Every family of encoders against `transformers`, in float32."""
+
+from functools import cache
+
+import pytest
+import torch
+import transformers
+from chairlift.choices import Dtype, Quantize
+from chairlift.errors import ModelError
+from chairlift.model.encoders.encoder import Encoder, Packed
+from chairlift.model.encoders.families import is_encoder, load_encoder_config
+from chairlift.model.encoders.weights import load_encoder_weights
+
+SIZES = {
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "attn_implementation": "eager",
+}
+FAMILIES = {
+    "bert": (transformers.BertConfig, {}),
+    "bert, tanh gelu": (transformers.BertConfig, {"hidden_act": "gelu_new"}),
+    "roberta": (transformers.RobertaConfig, {"max_position_embeddings": 514}),
+    "xlm-roberta": (transformers.XLMRobertaConfig, {"max_position_embeddings": 514}),
+    "mpnet": (transformers.MPNetConfig, {"max_position_embeddings": 514}),
+    "modernbert": (transformers.ModernBertConfig, {"local_attention": 48, "pad_token_id": 0}),
+    "modernbert, biases": (
+        transformers.ModernBertConfig,
+        {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "pad_token_id": 0},
+    ),
+    "nomic-bert": (transformers.NomicBertConfig, {}),
+}
+LENGTHS = (1, 2, 37, 130, 512)
+TOLERANCE = 3e-5
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def perturb(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name.lower() and name.endswith("weight"):
+                parameter.copy_(1 + noise / 4)
+            else:
+                parameter.copy_(noise / (4 if parameter.dim() == 1 else 8))
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    @cache
+    def get(family, kind="AutoModel", **changes):
+        config, fields = FAMILIES[family]
+        torch.manual_seed(0)
+        model = getattr(transformers, kind).from_config(
+            config(**{**SIZES, **fields, **dict(changes)})
+        )
+        perturb(model)
+        folder = tmp_path_factory.mktemp("encoder")
+        model.save_pretrained(folder)
+        return model, folder
+
+    return get
+
+
+def load(folder, dtype=Dtype.FLOAT32, quantize=Quantize.NONE):
+    config = load_encoder_config(folder, dtype)
+    return Encoder(config, load_encoder_weights(folder, config, quantize))
+
+
+def texts(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, 131, (n,), generator=generator).tolist() for n in LENGTHS]
+
+
+def pack(sequences, types=None):
+    lengths = torch.tensor([len(s) for s in sequences])
+    return Packed(
+        input_ids=torch.tensor([i for s in sequences for i in s], dtype=torch.int32),
+        positions=torch.cat([torch.arange(n) for n in lengths]).int(),
+        starts=torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).int(),
+        token_types=None if types is None else torch.tensor(types, dtype=torch.int32),
+    )
+
+
+@every_family
+@torch.inference_mode()
+def test_hidden_states_of_packed_texts_equal_those_of_transformers(pretrained, family):
+    reference, folder = pretrained(family)
+    assert is_encoder(folder)
+    sequences = texts()
+    hidden = load(folder).forward(pack(sequences)).split([len(s) for s in sequences])
+    for sequence, ours in zip(sequences, hidden, strict=True):
+        theirs = reference(torch.tensor([sequence])).last_hidden_state[0]
+        torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "nomic-bert"])
+@torch.inference_mode()
+def test_token_types_change_the_hidden_states_as_in_transformers(pretrained, family):
+    reference, folder = pretrained(family)
+    sequence, types = texts()[2], [0] * 20 + [1] * 17
+    ours = load(folder).forward(pack([sequence], types))
+    arguments = {"token_type_ids": torch.tensor([types])}
+    theirs = reference(torch.tensor([sequence]), **arguments).last_hidden_state[0]
+    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=1e-5)
+
+
+@every_family
+@pytest.mark.parametrize(
+    ("dtype", "quantize"),
+    [
+        (Dtype.FLOAT32, Quantize.NONE),
+        (Dtype.BFLOAT16, Quantize.NONE),
+        (Dtype.AUTO, Quantize.INT8),
+        (Dtype.AUTO, Quantize.INT4),
+    ],
+)
+@torch.inference_mode()
+def test_a_text_has_the_same_bits_in_any_batch(pretrained, family, dtype, quantize):
+    _, folder = pretrained(family)
+    encoder, sequences = load(folder, dtype, quantize), texts()
+    together = encoder.forward(pack(sequences)).clone().split([len(s) for s in sequences])
+    for sequence, expected in zip(sequences, together, strict=True):
+        assert torch.equal(encoder.forward(pack([sequence])), expected)
+
+
+@every_family
+@pytest.mark.parametrize(
+    ("quantize", "least"), [(Quantize.NONE, 0.999), (Quantize.INT8, 0.99), (Quantize.INT4, 0.9)]
+)
+@torch.inference_mode()
+def test_means_of_smaller_formats_point_the_same_way(pretrained, family, quantize, least):
+    _, folder = pretrained(family)
+    batch = pack(texts()[2:3])
+    exact = load(folder).forward(batch).mean(0)
+    mean = load(folder, Dtype.AUTO, quantize).forward(batch).float().mean(0)
+    assert torch.cosine_similarity(exact, mean, dim=0) > least
+
+
+CLASSIFIERS = [name for name in FAMILIES if name != "nomic-bert"]
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+@pytest.mark.parametrize("num_labels", [1, 3])
+@torch.inference_mode()
+def test_scores_of_classifiers_equal_those_of_transformers(pretrained, family, num_labels):
+    kind = "AutoModelForSequenceClassification"
+    reference, folder = pretrained(family, kind, num_labels=num_labels)
+    encoder, sequences = load(folder), texts()[2:]
+    batch = pack(sequences)
+    hidden = encoder.forward(batch)
+    ours = encoder.classify(hidden[batch.starts[:-1].long()])
+    assert encoder.config.spec.classifier.labels == tuple(f"LABEL_{n}" for n in range(num_labels))
+    theirs = torch.cat([reference(torch.tensor([sequence])).logits for sequence in sequences])
+    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=1e-4)
+
+
+@every_family
+def test_a_missing_tensor_is_named(pretrained, family, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    _, folder = pretrained(family)
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if "1" in name)
+    del tensors[name]
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=f"{name}: missing"):
+        load(tmp_path)

@@ -1,0 +1,77 @@
+"""`/v1/embeddings` by the real client, and `/v1/rerank`."""
+
+import base64
+
+import numpy as np
+import openai
+import pytest
+
+
+async def test_the_client_gets_vectors_in_order(api):
+    async with api() as served:
+        create = served.client.embeddings.create
+        inputs = ["one two", "three", "one two"]
+        # The client asks for base64, and decodes it.
+        response = await create(model="tiny", input=inputs)
+        plain = await create(model="tiny", input=inputs, encoding_format="float")
+        ids = await create(model="tiny", input=[5, 6, 7], dimensions=10)
+    vectors = [np.float32(item.embedding) for item in response.data]
+    assert [item.index for item in response.data] == [0, 1, 2]
+    assert np.array_equal(vectors[0], vectors[2])
+    assert not np.array_equal(vectors[0], vectors[1])
+    assert np.array_equal(np.float32(plain.data[1].embedding), vectors[1])
+    assert response.usage.prompt_tokens == response.usage.total_tokens > 3
+    assert len(ids.data) == 1
+    assert len(ids.data[0].embedding) == 10
+    assert abs(np.linalg.norm(ids.data[0].embedding) - 1) < 1e-5
+
+
+async def test_base64_is_little_endian_float32(api):
+    async with api() as served:
+        body = {"model": "tiny", "input": "one", "encoding_format": "base64"}
+        packed = (await served.post("/v1/embeddings", body)).json()["data"][0]["embedding"]
+        plain = (await served.post("/v1/embeddings", {"model": "tiny", "input": "one"})).json()
+    assert np.array_equal(
+        np.frombuffer(base64.b64decode(packed), "<f4"),
+        np.float32(plain["data"][0]["embedding"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": {}}, "input"),
+        ({"input": [None]}, "input"),
+        ({"input": ""}, "input"),
+        ({"dimensions": 65}, "dimensions"),
+        ({"dimensions": "x"}, "dimensions"),
+        ({"encoding_format": "int9"}, "encoding_format"),
+        ({"stream": True}, "stream"),
+        ({"input": "one " * 400}, "input"),
+    ],
+)
+async def test_a_wrong_field_is_named(api, change, param):
+    async with api() as served:
+        body = {"model": "tiny", "input": "one", **change}
+        response = await served.post("/v1/embeddings", body)
+        assert response.status == 400
+        assert response.error["param"] == param
+
+
+async def test_an_unknown_model_is_not_found(api):
+    async with api() as served:
+        with pytest.raises(openai.NotFoundError):
+            await served.client.embeddings.create(model="other", input="one")
+
+
+async def test_documents_are_ranked(api):
+    async with api() as served:
+        body = {"query": "one two", "documents": ["three", {"text": "one two"}], "top_n": 1}
+        response = await served.post("/v1/rerank", {**body, "return_documents": True})
+        (best,) = response.json()["results"]
+        assert best["index"] == 1
+        assert best["document"] == {"text": "one two"}
+        assert abs(best["relevance_score"] - 1) < 1e-5
+        for change in ({"documents": []}, {"documents": [1]}, {"top_n": 0}):
+            assert (await served.post("/v1/rerank", {**body, **change})).status == 400

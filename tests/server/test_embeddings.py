@@ -1,0 +1,242 @@
+"""`EmbeddingService` over a real encoder, its formats, refusals, streams and ends."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+
+import grpc
+import numpy as np
+import pytest
+from chairlift.config import engine_config
+from chairlift.engine.async_engine import AsyncEngine
+from chairlift.engine.embed_all import pool_all
+from chairlift.engine.engine import Engine
+from chairlift.server.server import Server, ServerConfig
+from chairlift.types import Pooling, Request
+from chairlift.v1 import embedding_pb2 as pb
+from chairlift.v1 import generation_pb2, server_pb2, tokenizer_pb2
+
+from tests.engine import tiny_encoder
+from tests.server.connection import Serving, Status
+
+Code = grpc.StatusCode
+TEXTS = tiny_encoder.texts(24)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    encoder, reranker, labels = (tmp_path_factory.mktemp(name) for name in ("e", "r", "l"))
+    tiny_encoder.write(encoder)
+    tiny_encoder.write(reranker, num_labels=1)
+    tiny_encoder.write(labels, num_labels=3)
+    return {"encoder": encoder, "reranker": reranker, "labels": labels}
+
+
+@pytest.fixture(scope="module")
+def vectors(folders):
+    with Engine(folders["encoder"]) as engine:
+        requests = [Request(text, pooling=Pooling()) for text in TEXTS]
+        results = dict(pool_all(engine, requests))
+    return [results[place].vector() for place in range(len(TEXTS))]
+
+
+@pytest.fixture
+def serve(folders, tmp_path):
+    @asynccontextmanager
+    async def run(kind="encoder", server=None, **settings):
+        listen = f"unix:{tmp_path}/e.sock"
+        folder = folders[kind]
+        served = Server(
+            engine_config(**settings),
+            ServerConfig(model=str(folder), listen=listen, **(server or {})),
+        )
+        address = await served.bind()
+        channel = grpc.aio.insecure_channel(address)
+        try:
+            await served.serve(AsyncEngine.of(Engine(folder, **settings)))
+            yield Serving(served, channel, address)
+            assert not served._engine.engine.load().num_running
+        finally:
+            await channel.close()
+            await served.stop(0)
+            assert not served.has_leaked
+
+    return run
+
+
+def embed_request(texts=TEXTS, **options):
+    return pb.EmbedRequest(inputs=[pb.EmbedInput(text=text) for text in texts], **options)
+
+
+async def status_of(call):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return Status.of(caught.value)
+
+
+async def test_vectors_come_in_the_order_of_the_inputs(serve, vectors):
+    async with serve() as server:
+        response = await server.embedding.Embed(embed_request())
+    for embedding, vector in zip(response.embeddings, vectors, strict=True):
+        assert np.array_equal(np.float32(embedding.values), vector)
+        assert embedding.num_prompt_tokens > 2
+
+
+async def test_packed_formats_hold_the_same_numbers(serve, vectors):
+    vector = vectors[0]
+    async with serve() as server:
+        packed = {}
+        for form in ("FLOAT32", "FLOAT16", "INT8", "BINARY"):
+            request = embed_request(TEXTS[:1], format=f"VECTOR_FORMAT_{form}")
+            packed[form] = (await server.embedding.Embed(request)).embeddings[0].packed
+    assert np.array_equal(np.frombuffer(packed["FLOAT32"], "<f4"), vector)
+    assert np.array_equal(np.frombuffer(packed["FLOAT16"], "<f2"), vector.astype(np.float16))
+    assert np.array_equal(np.frombuffer(packed["INT8"], np.int8), np.rint(127 * vector))
+    bits = np.unpackbits(np.frombuffer(packed["BINARY"], np.uint8))
+    assert np.array_equal(bits[: len(vector)], vector > 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"model": "other"}, Code.NOT_FOUND, "model"),
+        ({"texts": []}, Code.INVALID_ARGUMENT, "inputs"),
+        ({"texts": [""] * 2049}, Code.INVALID_ARGUMENT, "inputs"),
+        ({"texts": ["lift " * 200]}, Code.INVALID_ARGUMENT, "input"),
+        ({"dimensions": 65}, Code.INVALID_ARGUMENT, "dimensions"),
+        ({"dimensions": 0}, Code.INVALID_ARGUMENT, "dimensions"),
+        ({"pooling": 77}, Code.INVALID_ARGUMENT, "pooling"),
+        ({"format": 77}, Code.INVALID_ARGUMENT, "format"),
+        ({"prompt_name": "none"}, Code.INVALID_ARGUMENT, "prompt_name"),
+        ({"truncate_prompt": 0}, Code.INVALID_ARGUMENT, "truncate_prompt"),
+    ],
+)
+async def test_a_wrong_field_is_named(serve, change, code, field):
+    async with serve() as server:
+        status = await status_of(server.embedding.Embed(embed_request(**change)))
+        assert status.code == code
+        assert status.fields == [field] or field in status.message
+        # The inputs that were not wrong are gone, and the next call is answered.
+        assert len((await server.embedding.Embed(embed_request(TEXTS[:2]))).embeddings) == 2
+
+
+async def test_an_encoder_refuses_to_generate_by_name(serve):
+    async with serve() as server:
+        start = generation_pb2.Start(text="lift")
+        call = server.generation.GenerateOne(generation_pb2.GenerateOneRequest(start=start))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in call:
+                pass
+        status = Status.of(caught.value)
+        assert (status.code, status.reason) == (Code.UNIMPLEMENTED, "UNSUPPORTED")
+        assert "EmbeddingService" in status.message
+
+
+async def test_a_server_of_an_encoder_describes_itself(serve):
+    async with serve() as server:
+        model = await server.info.GetModelInfo(server_pb2.GetModelInfoRequest())
+        assert (model.architecture, model.hidden_size) == ("BertModel", 64)
+        info = await server.info.GetServerInfo(server_pb2.GetServerInfoRequest())
+        assert info.batching == "dynamic"
+        plan = await server.info.PlanMemory(server_pb2.PlanMemoryRequest())
+        assert plan.weight_bytes > 0
+        assert plan.kv_cache_bytes == 0
+        request = tokenizer_pb2.TokenizeRequest(text="lift")
+        assert len((await server.tokenizer.Tokenize(request)).token_ids) >= 3
+
+
+async def test_scores_of_labels_sum_to_one(serve):
+    async with serve("labels") as server:
+        request = pb.ClassifyRequest(inputs=[pb.EmbedInput(text=text) for text in TEXTS[:4]])
+        response = await server.embedding.Classify(request)
+        status = await status_of(server.embedding.Embed(embed_request()))
+        assert status.code == Code.UNIMPLEMENTED
+    assert len(response.results) == 4
+    for result in response.results:
+        assert [score.label for score in result.scores] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+        assert abs(sum(score.score for score in result.scores) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["encoder", "reranker"])
+async def test_documents_come_best_first(serve, kind):
+    documents = [*TEXTS[:6], TEXTS[0]]
+    request = pb.RerankRequest(query=TEXTS[0], documents=documents, truncate=True)
+    async with serve(kind) as server:
+        ranked = (await server.embedding.Rerank(request)).results
+        request.top_n = 2
+        top = (await server.embedding.Rerank(request)).results
+    assert sorted(result.index for result in ranked) == list(range(7))
+    scores = [result.score for result in ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert [result.index for result in top] == [result.index for result in ranked[:2]]
+    if kind == "encoder":
+        # The query itself, twice: of equals the first of the request is first.
+        assert [result.index for result in top] == [0, 6]
+        assert abs(top[0].score - 1) < 1e-5
+
+
+def messages(texts, **options):
+    yield pb.EmbedStreamRequest(options=pb.EmbedRequest(**options))
+    for number, text in enumerate(texts):
+        yield pb.EmbedStreamRequest(id=str(number), input=pb.EmbedInput(text=text))
+
+
+@pytest.mark.parametrize("batching", ["dynamic", "continuous", "static"])
+async def test_a_stream_answers_every_input_once_by_its_id(serve, vectors, batching):
+    texts = TEXTS * 20
+    async with serve(batching=batching, max_num_seqs=16) as server:
+        found = {}
+        async for response in server.embedding.EmbedStream(messages(texts)):
+            assert response.id not in found
+            found[response.id] = np.float32(response.embedding.values)
+    assert len(found) == len(texts)
+    for number in range(len(texts)):
+        assert np.array_equal(found[str(number)], vectors[number % len(TEXTS)])
+
+
+async def test_a_wrong_input_of_a_stream_hurts_no_other(serve):
+    async with serve() as server:
+        texts = [TEXTS[0], "lift " * 300, TEXTS[1]]
+        call = server.embedding.EmbedStream(messages(texts))
+        results = {response.id: response async for response in call}
+        assert results["1"].error.reason == "PROMPT_TOO_LONG"
+        assert len(results["0"].embedding.values) == len(results["2"].embedding.values) == 64
+
+
+async def test_a_wrong_option_of_a_stream_is_the_status_of_the_call(serve):
+    async with serve() as server:
+        call = server.embedding.EmbedStream(messages(TEXTS, format=77))
+        status = await status_of(anext(aiter(call)))
+        assert (status.code, status.fields) == (Code.INVALID_ARGUMENT, ["format"])
+
+
+async def test_cancelled_calls_leave_nothing_behind(serve, vectors):
+    draw = random.Random(0)
+    async with serve(max_num_seqs=4, max_num_batched_tokens=64) as server:
+
+        async def one(number):
+            call = server.embedding.Embed(embed_request(draw.sample(TEXTS, 8)))
+            if number % 3:
+                await asyncio.sleep(draw.random() / 50)
+                call.cancel()
+            try:
+                await call
+            except (asyncio.CancelledError, grpc.aio.AioRpcError):
+                return 0
+            return 1
+
+        results = await asyncio.gather(*map(one, range(60)), return_exceptions=True)
+        assert sum(result == 1 for result in results) >= 10
+        response = await server.embedding.Embed(embed_request())
+        for embedding, vector in zip(response.embeddings, vectors, strict=True):
+            assert np.array_equal(np.float32(embedding.values), vector)
+
+
+async def test_quotas_and_deadlines_hold(serve):
+    async with serve(server={"tenant_max_requests": 3, "trust_tenant_metadata": True}) as server:
+        metadata = (("chairlift-tenant", "a"),)
+        call = server.embedding.Embed(embed_request(TEXTS[:8]), metadata=metadata)
+        status = await status_of(call)
+        assert (status.code, status.reason) == (Code.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+        late = await status_of(server.embedding.Embed(embed_request(TEXTS[:1]), timeout=1e-4))
+        assert late.code == Code.DEADLINE_EXCEEDED
