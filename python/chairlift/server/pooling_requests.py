@@ -129,12 +129,22 @@ async def pool(
     tenant: str,
     connection: str,
     time_remaining: Callable[[], float | None],
+    labels: Sequence[str] = (),
 ) -> list[Pooled]:
     """Run requests together and return their results in order; closing the call cancels them.
+
+    Args:
+        server: The state that all calls share.
+        requests: Of the tenant.
+        tenant: Owner of the requests.
+        connection: The connection of the call.
+        time_remaining: Returns the seconds until the call's deadline, or None without one.
+        labels: The client's name of each request; without any they are numbered.
 
     Raises:
         RequestError: Of the first that is refused or fails; the others are cancelled.
     """
+    labels = labels or [str(number) for number in range(len(requests))]
     results: dict[str, Result] = {}
     arrived = asyncio.Event()
 
@@ -152,8 +162,8 @@ async def pool(
             on_result=on_result,
         )
         try:
-            for number, request in enumerate(requests):
-                await live.begin(request, str(number))
+            for label, request in zip(labels, requests, strict=True):
+                await live.begin(request, label)
             live.half_close()
             while len(results) < len(requests):
                 await arrived.wait()
@@ -162,7 +172,7 @@ async def pool(
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
             live.abandon()
-    pooled = [results[str(number)] for number in range(len(requests))]
+    pooled = [results[label] for label in labels]
     return [result for result in pooled if isinstance(result, Pooled)]
 
 

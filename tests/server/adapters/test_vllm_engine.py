@@ -10,6 +10,7 @@ import tokenizers
 from chairlift.server.adapters.stubs import smg_common_pb2 as common
 from chairlift.server.adapters.stubs import vllm_engine_pb2 as vllm
 from chairlift.server.adapters.stubs import vllm_engine_pb2_grpc
+from chairlift.v1 import embedding_pb2, generation_pb2
 
 from tests.server.connection import Status, start, status_of, until
 
@@ -215,10 +216,21 @@ async def test_it_says_what_it_is(others):
         assert (load.max_running_requests, load.num_running_reqs) == (8, 0)
 
 
+async def test_a_vector_is_that_of_the_native_service(others):
+    async with others() as server:
+        tokenized = vllm.TokenizedInput(input_ids=PROMPT)
+        got = await stub(server).Embed(vllm.EmbedRequest(request_id="a", tokenized=tokenized))
+        given = embedding_pb2.EmbedInput(token_ids=generation_pb2.TokenIds(ids=PROMPT))
+        native = await server.embedding.Embed(embedding_pb2.EmbedRequest(inputs=[given]))
+        assert list(got.embedding) == list(native.embeddings[0].values)
+        assert (got.prompt_tokens, got.embedding_dim) == (3, 64)
+        status = await status_of(stub(server).Embed(vllm.EmbedRequest()))
+        assert status.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("Embed", vllm.EmbedRequest()),
         ("FlushCache", common.FlushCacheRequest()),
         ("StartProfile", common.StartProfileRequest()),
         ("StopProfile", common.StopProfileRequest()),

@@ -17,8 +17,11 @@ from chairlift.server.adapters.vllm.answers import EngineCall
 from chairlift.server.adapters.vllm.bundle import TokenizerBundle
 from chairlift.server.adapters.vllm.convert import NAMES, to_request
 from chairlift.server.context import ServerContext
+from chairlift.server.convert import check_request_id
+from chairlift.server.pooling_requests import of_tenant, pool
 from chairlift.server.status_interceptor import ServicerContext
 from chairlift.server.writer import Writer
+from chairlift.types import Pooling, Request
 
 MAX_ABORTED: Final = 4096
 """Ids of one `Abort`."""
@@ -92,7 +95,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         # A gateway loads a tokenizer from a path that exists on its machine, or asks for it.
         return vllm.GetModelInfoResponse(
             model_path=name,
-            is_generation=True,
+            is_generation=engine.pooling.generates,
             max_context_length=engine.max_context_len,
             vocab_size=model.spec.vocab_size,
             served_model_name=name,
@@ -159,9 +162,26 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         for chunk in await self._bundle.chunks(self._server.gate.engine()):
             await writer.write(chunk)
 
-    async def Embed(self, request: vllm.EmbedRequest, context: ServicerContext) -> None:
-        """Refuse: this server generates."""
-        raise _unsupported("Embed")
+    async def Embed(
+        self, request: vllm.EmbedRequest, context: ServicerContext
+    ) -> vllm.EmbedResponse:
+        """Return the model's own vector of a tokenized input."""
+        self._server.gate.admit()
+        tenant = self._server.authenticator.tenant(context)
+        check_request_id(request.request_id)
+        prompt = list(request.tokenized.input_ids)
+        (pooled,) = await pool(
+            self._server,
+            [of_tenant(Request(prompt, pooling=Pooling()), tenant)],
+            tenant=tenant,
+            connection=context.peer(),
+            time_remaining=context.time_remaining,
+            labels=[request.request_id or "0"],
+        )
+        vector = pooled.vector().tolist()
+        return vllm.EmbedResponse(
+            embedding=vector, prompt_tokens=pooled.num_tokens, embedding_dim=len(vector)
+        )
 
     async def FlushCache(self, request: common.FlushCacheRequest, context: ServicerContext) -> None:
         """Refuse: the prefix cache evicts what is used least."""
