@@ -325,6 +325,7 @@ class Outboxes:
         interval: int,
         num_answers: int = 1,
         num_candidates: int = 0,
+        log: int | None = None,
     ) -> None:
         """Sends a request's first event to a stream, and its tokens from now on.
 
@@ -341,6 +342,7 @@ class Outboxes:
             interval: Tokens per event after the first; 0 is one event at the end.
             num_answers: Each has events of its own.
             num_candidates: The likeliest tokens that are sent with each token.
+            log: From `open_log`: keeps what is sent.
 
         Raises:
             ValueError: The stream is closed.
@@ -349,12 +351,39 @@ class Outboxes:
     def put(self, stream: int, event: bytes) -> None:
         """Appends an encoded `Event` that belongs to no live request."""
 
-    def end(self, request: int, event: bytes | None, *, index: int = 0, last: bool = True) -> None:
+    def end(
+        self,
+        request: int,
+        event: bytes | None,
+        *,
+        index: int = 0,
+        last: bool = True,
+        only_logged: bool = False,
+    ) -> None:
         """Ends an answer: its tokens that wait, then an event if there is one.
 
         With the last one the request ends: what waits of its other answers goes first. The event is
-        an encoded `Event` without its sequence number.
+        an encoded `Event` without its sequence number. One that is only logged is for a stream that
+        resumes the request, and not for this one.
         """
+
+    def open_log(self, max_bytes: int) -> int:
+        """Return a log of sent events, which keeps the last ones within a bound of memory."""
+
+    def close_log(self, log: int) -> None:
+        """Forgets a log."""
+
+    def shrink_log(self, log: int) -> int:
+        """Gives back memory that no further event needs; return the bytes that are held."""
+
+    def log_range(self, log: int) -> tuple[int, int]:
+        """Return the highest number whose event is no longer in a log, and the highest of all."""
+
+    def reroute(self, request: int, stream: int, request_id: str) -> bool:
+        """Moves a request with its unsent tokens; return whether this has filled the stream."""
+
+    def replay(self, log: int, stream: int, request_id: str, after: int) -> bool:
+        """Sends events after a number again; return whether this has filled the stream."""
 
     def forget(self, request: int) -> None:
         """Forgets a request; what it has not sent is lost."""

@@ -17,6 +17,8 @@ class Reason(StrEnum):
     UNKNOWN_ADAPTER = "UNKNOWN_ADAPTER"
     DUPLICATE_REQUEST_ID = "DUPLICATE_REQUEST_ID"
     UNKNOWN_REQUEST = "UNKNOWN_REQUEST"
+    EVENTS_DROPPED = "EVENTS_DROPPED"
+    RESUMED_ELSEWHERE = "RESUMED_ELSEWHERE"
     UNAUTHENTICATED = "UNAUTHENTICATED"
     QUEUE_FULL = "QUEUE_FULL"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
@@ -84,6 +86,7 @@ MESSAGES: Final = {
     Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
     Reason.ENGINE_BUSY: "the engine is in a step that takes long",
     Reason.UNKNOWN_ADAPTER: "the adapter was unloaded",
+    Reason.RESUMED_ELSEWHERE: "another stream has resumed the request",
     Reason.DRAINING: "the server is shutting down and takes no new requests",
     Reason.STARTING: "the model is still loading",
     Reason.QUEUE_FULL: "the queue is full",

@@ -18,6 +18,7 @@ SCENARIOS = [
     "overload",
     "slow_readers",
     "vanishing_clients",
+    "resume",
     "drain",
     "engine_faults",
     "kill_server",

@@ -71,6 +71,7 @@ class Inside:
             "frozen": gc.get_freeze_count(),
             "requests": len(self.server._context.live),
             "waiting": len(self.server._context.backlog),
+            "resumables": len(self.server._context.resumables),
             "cancels": self.num_cancels,
             "release_steps": max(self.release_steps, default=0),
         }

@@ -7,9 +7,11 @@ from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
+from chairlift import checks
 from chairlift.client.failures import from_call
 from chairlift.client.options import RequestOptions
-from chairlift.client.security import Metadata, Security
+from chairlift.client.recovery import ABORT_S, Recovery
+from chairlift.client.security import Security
 from chairlift.client.shared import (
     Answer,
     Awaiting,
@@ -20,10 +22,10 @@ from chairlift.client.shared import (
     stream_ended,
 )
 from chairlift.client.start import new_start
-from chairlift.errors import ChairliftError
+from chairlift.errors import ChairliftError, RequestError
 from chairlift.types import Prompt
 from chairlift.v1 import generation_pb2 as pb
-from chairlift.v1 import generation_pb2_grpc, server_pb2
+from chairlift.v1 import server_pb2
 
 R = TypeVar("R")
 
@@ -34,8 +36,11 @@ class AsyncGeneration(Awaiting, BaseGeneration):
     The request is sent when the iteration begins.
     """
 
-    def __init__(self, client: "AsyncClient", start: pb.Start) -> None:
-        super().__init__(start)
+    def __init__(
+        self, client: "AsyncClient", start: pb.Start, recovery: Recovery | None = None
+    ) -> None:
+        super().__init__(start, recovery)
+        self._is_resumed = recovery is not None
         self._client = client
         self._stream: _Stream | None = None
         self._events: asyncio.Queue[pb.Event | ChairliftError] = asyncio.Queue()
@@ -71,7 +76,7 @@ class AsyncGeneration(Awaiting, BaseGeneration):
         """Send the request now, if it has not been sent."""
         while self._stream is None:
             stream = self._client._open_stream()
-            if await stream.start(self):
+            if await (stream.resume(self) if self._is_resumed else stream.start(self)):
                 self._stream = stream
 
     async def text(self) -> str:
@@ -100,9 +105,10 @@ class AsyncGeneration(Awaiting, BaseGeneration):
 class _Stream(BaseStream):
     """One `Generate` call: a task hands its events to the generations."""
 
-    def __init__(self, stub: generation_pb2_grpc.GenerationServiceStub, metadata: Metadata) -> None:
+    def __init__(self, client: "AsyncClient") -> None:
         super().__init__()
-        self._call: Any = stub.Generate(metadata=metadata)
+        self._client = client
+        self._call: Any = client._generation.Generate(metadata=client._metadata)
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Future[None]] = set()
         self.in_background(self._read())
@@ -118,6 +124,14 @@ class _Stream(BaseStream):
         if not self._add(generation):
             return False
         await self.send(pb.GenerateRequest(start=generation._start))
+        return True
+
+    async def resume(self, generation: AsyncGeneration) -> bool:
+        """Send the command that resumes a request; return False if the stream has ended."""
+        if not self._add(generation):
+            return False
+        generation._stream = self
+        await self.send(generation._recovery.command(generation.request_id))
         return True
 
     async def send(self, command: pb.GenerateRequest) -> None:
@@ -147,7 +161,9 @@ class _Stream(BaseStream):
         except grpc.RpcError as failure:
             error = from_call(failure)
         finally:
-            self._end(error)
+            lost, delay_s = self._end(error)
+            if lost:
+                self._client._resume_later(lost, delay_s, error)
 
 
 class AsyncClient(Awaiting, BaseClient):
@@ -165,6 +181,8 @@ class AsyncClient(Awaiting, BaseClient):
         """
         super().__init__(address, security, grpc.aio)
         self._stream: _Stream | None = None
+        self._resuming: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,8 +197,13 @@ class AsyncClient(Awaiting, BaseClient):
 
     async def close(self) -> None:
         """Close the connection; live requests are cancelled."""
+        self._is_closed = True
+        for task in tuple(self._resuming):
+            task.cancel()
+        await asyncio.gather(*self._resuming, return_exceptions=True)
         stream, self._stream = self._stream, None
         if stream is not None:
+            await self._abort(stream._outliving())
             await stream.close()
         await self._channel.close()
 
@@ -192,9 +215,59 @@ class AsyncClient(Awaiting, BaseClient):
         """Return a generation of a request that is built already; an empty request_id is filled."""
         return AsyncGeneration(self, self._labelled(start))
 
+    def resume(
+        self, handle: str, *, after_number: int = 0, resume_window_s: float | None = None
+    ) -> AsyncGeneration:
+        """Return the rest of a request of another client or stream, which must have a window.
+
+        Args:
+            handle: From `AsyncGeneration.handle`.
+            after_number: The events after this one come again.
+            resume_window_s: How long this client tries to resume it in turn; None is not at all.
+        """
+        recovery = Recovery(resume_window_s or 0.0, handle)
+        recovery.after_number = checks.integer(after_number, "after_number", 0, 2**32 - 1)
+        return AsyncGeneration(self, self._labelled(pb.Start()), recovery)
+
+    def _resume_later(
+        self, lost: list[AsyncGeneration], delay_s: float, error: ChairliftError | None
+    ) -> None:
+        """Resume requests of a stream that was lost."""
+        if self._is_closed:
+            for generation in lost:
+                generation._put(error or stream_ended())
+            return
+        task = asyncio.ensure_future(self._resume(lost, delay_s, error))
+        self._resuming.add(task)
+        task.add_done_callback(self._resuming.discard)
+
+    async def _resume(
+        self, lost: list[AsyncGeneration], delay_s: float, error: ChairliftError | None
+    ) -> None:
+        left = list(lost)
+        try:
+            await asyncio.sleep(delay_s)
+            while left and not self._is_closed:
+                try:
+                    if await self._open_stream().resume(left[-1]):
+                        left.pop()
+                except RequestError as refusal:
+                    left.pop()._put(refusal)
+        finally:
+            for generation in left:
+                generation._put(error or stream_ended())
+
+    async def _abort(self, requests: list[pb.AbortRequest]) -> None:
+        # Its window ends a request that is not reached.
+        calls = [
+            self._generation.Abort(request, timeout=ABORT_S, metadata=self._metadata)
+            for request in requests
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)
+
     async def generate_all(self, starts: list[pb.Start]) -> list[AsyncGeneration]:
         """Send requests on a stream of their own, half-closed: a static batch need not wait."""
-        stream = _Stream(self._generation, self._metadata)
+        stream = _Stream(self)
         generations = [self.submit(start) for start in starts]
         for generation in generations:
             generation._stream = stream
@@ -205,7 +278,7 @@ class AsyncClient(Awaiting, BaseClient):
 
     def _open_stream(self) -> _Stream:
         if self._stream is None or self._stream.is_over:
-            self._stream = _Stream(self._generation, self._metadata)
+            self._stream = _Stream(self)
         return self._stream
 
     def stream(

@@ -43,9 +43,9 @@ def from_event(event: pb.Event) -> RequestError | None:
 
 
 def is_end(event: pb.Event) -> bool:
-    """Return whether the event is the last of its request, or refuses its start."""
+    """Return whether the event is the last of its request, or refuses it."""
     if event.HasField("rejected"):
-        return event.rejected.command == pb.COMMAND_KIND_START
+        return event.rejected.command in (pb.COMMAND_KIND_START, pb.COMMAND_KIND_RESUME)
     return event.last
 
 

@@ -99,6 +99,8 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """Tokens per event after the first; 0 is one event at the end."""
     credit: int | None
     """Tokens allowed before the first `credit` command; None is no limit."""
+    resume_window_s: float | None
+    """Outlive a lost connection for this long; the client resumes by itself."""
     adapter: str | None
     """Name of an adapter (LoRA) of the server."""
     model: str | None

@@ -28,6 +28,8 @@ from chairlift import checks
 from chairlift.client.address import checked_address
 from chairlift.client.failures import from_event, is_end
 from chairlift.client.options import UpdateOptions
+from chairlift.client.recovery import Recovery
+from chairlift.client.retries import SERVICE_CONFIG
 from chairlift.client.security import Metadata, Security
 from chairlift.client.start import checked_credit, duration_of, new_update
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
@@ -114,10 +116,11 @@ class BaseClient:
         security = security or Security()
         self._metadata: Metadata = security.metadata(address)
         credentials = security.credentials()
+        options = (("grpc.service_config", SERVICE_CONFIG),)
         self._channel: Any = (
-            channels.insecure_channel(address)
+            channels.insecure_channel(address, options=options)
             if credentials is None
-            else channels.secure_channel(address, credentials)
+            else channels.secure_channel(address, credentials, options=options)
         )
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._server = server_pb2_grpc.ServerServiceStub(self._channel)
@@ -230,17 +233,25 @@ class BaseGeneration:
         answers: As many as the request asks for.
         finished: End of the answer that ended last.
         rejected: Why the last `update` or `credit` that was refused changed nothing.
+        last_number: Number of the last event that was taken, for `resume` by another client.
     """
 
-    def __init__(self, start: pb.Start) -> None:
+    def __init__(self, start: pb.Start, recovery: Recovery | None = None) -> None:
         self.request_id = start.request_id
         num_answers = min(max(1, start.sampling.n), MAX_ANSWERS)
         self.answers = [Answer(index) for index in range(num_answers)]
         self.accepted: pb.Accepted | None = None
         self.finished: pb.Finished | None = None
         self.rejected: RequestError | None = None
+        self.last_number = 0
         self._start = start
+        self._recovery = recovery or Recovery(start.resume_window.ToNanoseconds() * 1e-9)
         self._is_over = False
+
+    @property
+    def handle(self) -> str:
+        """Return the server's name of the request; empty until it is accepted."""
+        return self._recovery.handle
 
     @command
     def cancel(self) -> pb.GenerateRequest:
@@ -290,16 +301,23 @@ class BaseGeneration:
             self._is_over = True
             raise error
         self._is_over = item.last
+        self.last_number = max(self.last_number, item.number)
         if item.HasField("accepted"):
             self.accepted = item.accepted
         elif item.HasField("tokens"):
-            answer = self.answers[item.index]
+            answer = self._answer(item.index)
             answer.text += item.tokens.text
             answer.token_ids += item.tokens.token_ids
             answer.num_tokens += item.tokens.num_tokens
         elif item.HasField("finished"):
-            self.answers[item.index].finished = self.finished = item.finished
+            self._answer(item.index).finished = self.finished = item.finished
         return item
+
+    def _answer(self, index: int) -> Answer:
+        # How many answers a request of another client has is seen as they come.
+        while len(self.answers) <= index < MAX_ANSWERS:
+            self.answers.append(Answer(len(self.answers)))
+        return self.answers[index]
 
 
 class BaseStream:
@@ -334,18 +352,33 @@ class BaseStream:
         for event in response.events:
             generation = self._live.get(event.request_id)
             if generation is not None:
+                generation._recovery.note(event)
                 if is_end(event):
                     with self._lock:
                         self._live.pop(event.request_id, None)
                 generation._put(event)
 
-    def _end(self, error: ChairliftError | None = None) -> None:
-        """End all generations with an error."""
+    def _end(self, error: ChairliftError | None = None) -> tuple[list[Any], float]:
+        """End the stream, and with an error the generations that cannot be resumed.
+
+        Returns:
+            The others, and the seconds until they may be resumed.
+        """
         with self._lock:
             self.is_over = True
             lost, self._live = list(self._live.values()), {}
-        for generation in lost:
-            generation._put(error or stream_ended())
+        delays = [(generation, generation._recovery.delay_s(error)) for generation in lost]
+        for generation, delay_s in delays:
+            if delay_s is None:
+                generation._put(error or stream_ended())
+        resumed = [(generation, delay_s) for generation, delay_s in delays if delay_s is not None]
+        return [generation for generation, _ in resumed], max((d for _, d in resumed), default=0.0)
+
+    def _outliving(self) -> list[pb.AbortRequest]:
+        """Return what ends the live requests that the end of the stream does not end."""
+        with self._lock:
+            recoveries = [generation._recovery for generation in self._live.values()]
+        return [pb.AbortRequest(handle=r.handle) for r in recoveries if r.may_outlive]
 
 
 def stream_ended() -> ServerError:

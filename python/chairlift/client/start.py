@@ -72,6 +72,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         ),
         schedule=_schedule(given),
         credit=given.count("credit"),
+        resume_window=given.duration("resume_window_s"),
     )
     _set_prompt(start, prompt)
     return start

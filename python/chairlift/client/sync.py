@@ -8,9 +8,11 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 import grpc
 
+from chairlift import checks
 from chairlift.client.failures import from_call
 from chairlift.client.options import RequestOptions
-from chairlift.client.security import Metadata, Security
+from chairlift.client.recovery import ABORT_S, Recovery
+from chairlift.client.security import Security
 from chairlift.client.shared import (
     Answer,
     BaseClient,
@@ -21,10 +23,10 @@ from chairlift.client.shared import (
     stream_ended,
 )
 from chairlift.client.start import new_start
-from chairlift.errors import ChairliftError
+from chairlift.errors import ChairliftError, RequestError
 from chairlift.types import Prompt
 from chairlift.v1 import generation_pb2 as pb
-from chairlift.v1 import generation_pb2_grpc, server_pb2
+from chairlift.v1 import server_pb2
 
 R = TypeVar("R")
 
@@ -34,8 +36,10 @@ _HALF_CLOSE: Final = None
 class Generation(Blocking, BaseGeneration):
     """One request and its answers; iterate it for the text as it comes."""
 
-    def __init__(self, stream: "_Stream", start: pb.Start) -> None:
-        super().__init__(start)
+    def __init__(
+        self, stream: "_Stream", start: pb.Start, recovery: Recovery | None = None
+    ) -> None:
+        super().__init__(start, recovery)
         self._stream = stream
         self._events: queue.SimpleQueue[pb.Event | ChairliftError] = queue.SimpleQueue()
 
@@ -89,10 +93,12 @@ class Generation(Blocking, BaseGeneration):
 class _Stream(BaseStream):
     """One `Generate` call: a thread hands its events to the generations."""
 
-    def __init__(self, stub: generation_pb2_grpc.GenerationServiceStub, metadata: Metadata) -> None:
+    def __init__(self, client: "Client") -> None:
         super().__init__()
+        self._client = client
         self._commands: queue.SimpleQueue[pb.GenerateRequest | None] = queue.SimpleQueue()
-        self._call: Any = stub.Generate(iter(self._commands.get, _HALF_CLOSE), metadata=metadata)
+        commands = iter(self._commands.get, _HALF_CLOSE)
+        self._call: Any = client._generation.Generate(commands, metadata=client._metadata)
         threading.Thread(target=self._read, name="chairlift-client", daemon=True).start()
 
     def start(self, start: pb.Start) -> Generation | None:
@@ -102,6 +108,14 @@ class _Stream(BaseStream):
             return None
         self.send(pb.GenerateRequest(start=start))
         return generation
+
+    def resume(self, generation: Generation) -> bool:
+        """Send the command that resumes a request; return False if the stream has ended."""
+        if not self._add(generation):
+            return False
+        generation._stream = self
+        self.send(generation._recovery.command(generation.request_id))
+        return True
 
     def send(self, command: pb.GenerateRequest) -> None:
         """Send a command."""
@@ -123,8 +137,10 @@ class _Stream(BaseStream):
                 self._dispatch(response)
         except grpc.RpcError as failure:
             error = from_call(failure)
-        self._end(error)
+        lost, delay_s = self._end(error)
         self.half_close()
+        if lost:
+            self._client._resume_later(lost, delay_s, error)
 
 
 class Client(Blocking, BaseClient):
@@ -142,6 +158,7 @@ class Client(Blocking, BaseClient):
         """
         super().__init__(address, security, grpc)
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._stream: _Stream | None = None
 
     def __enter__(self) -> Self:
@@ -157,9 +174,11 @@ class Client(Blocking, BaseClient):
 
     def close(self) -> None:
         """Close the connection; live requests are cancelled."""
+        self._closed.set()
         with self._lock:
             stream, self._stream = self._stream, None
         if stream is not None:
+            self._abort(stream._outliving())
             stream.cancel()
         self._channel.close()
 
@@ -179,9 +198,52 @@ class Client(Blocking, BaseClient):
             if generation is not None:
                 return generation
 
+    def resume(
+        self, handle: str, *, after_number: int = 0, resume_window_s: float | None = None
+    ) -> Generation:
+        """Continue a request of another client or stream, which must have a window for it.
+
+        Args:
+            handle: From `Generation.handle`.
+            after_number: The events after this one come again.
+            resume_window_s: How long this client tries to resume it in turn; None is not at all.
+        """
+        recovery = Recovery(resume_window_s or 0.0, handle)
+        recovery.after_number = checks.integer(after_number, "after_number", 0, 2**32 - 1)
+        start = self._labelled(pb.Start())
+        while True:
+            stream = self._open_stream()
+            generation = Generation(stream, start, recovery)
+            if stream.resume(generation):
+                return generation
+
+    def _resume_later(
+        self, lost: list[Generation], delay_s: float, error: ChairliftError | None
+    ) -> None:
+        """Resume requests of a stream that was lost; called on the thread of that stream."""
+        is_closed = self._closed.wait(delay_s)
+        for generation in lost:
+            try:
+                while not is_closed and not self._open_stream().resume(generation):
+                    is_closed = self._closed.is_set()
+            except RequestError as refusal:
+                generation._put(refusal)
+            else:
+                if is_closed:
+                    generation._put(error or stream_ended())
+
+    def _abort(self, requests: list[pb.AbortRequest]) -> None:
+        calls = [
+            self._generation.Abort.future(request, timeout=ABORT_S, metadata=self._metadata)
+            for request in requests
+        ]
+        for call in calls:
+            # Its window ends a request that is not reached.
+            call.exception()
+
     def generate_all(self, starts: list[pb.Start]) -> list[Generation]:
         """Send requests on a stream of their own, half-closed: a static batch need not wait."""
-        stream = _Stream(self._generation, self._metadata)
+        stream = _Stream(self)
         generations = []
         for start in starts:
             generation = stream.start(self._labelled(start))
@@ -194,7 +256,7 @@ class Client(Blocking, BaseClient):
     def _open_stream(self) -> _Stream:
         with self._lock:
             if self._stream is None or self._stream.is_over:
-                self._stream = _Stream(self._generation, self._metadata)
+                self._stream = _Stream(self)
             return self._stream
 
     def watch_steps(self) -> Iterator[server_pb2.Step]:

@@ -15,7 +15,6 @@ from chairlift import types
 from chairlift.errors import EngineState, Reason, RequestError
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import OutputOptions
-from chairlift.server.fields import unsupported
 from chairlift.server.outbox import Outbox
 from chairlift.server.receiving import Messages
 from chairlift.server.requests import Requests
@@ -153,22 +152,17 @@ class GenerateCall(StreamCall):
             self._requests.update(command)
         elif isinstance(command, pb.Credit):
             self._requests.credit(command)
+        elif isinstance(command, pb.Resume):
+            self._requests.resume(command)
         else:
-            raise _refusal(kind)
+            text = "command: expected start, cancel, update, credit or resume, got none"
+            raise RequestError(Reason.BAD_PARAMETER, text, field="command")
 
     def refuse(self, message: pb.GenerateRequest, error: RequestError) -> None:
         """Add a `Rejected`."""
         kind = message.WhichOneof("command")
         request_id = getattr(getattr(message, kind), "request_id", "") if kind else ""
         self._requests.refuse(request_id, _KINDS[kind] if kind else _NO_KIND, error)
-
-
-def _refusal(kind: str | None) -> RequestError:
-    """Return the error for a command that this version does not execute."""
-    if kind is None:
-        message = "command: expected start, cancel, update or credit, got none"
-        return RequestError(Reason.BAD_PARAMETER, message, field="command")
-    return unsupported(kind)
 
 
 class OneCall:

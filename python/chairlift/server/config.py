@@ -90,6 +90,12 @@ class ServerConfig(BaseModel):
     """A longer message is refused; 128k tokens take some 0.6 MB as text and 0.4 MB as ids."""
     receive_memory_bytes: Annotated[int, Field(ge=1024)] = 256 * 2**20
     """Bytes of unfinished messages, over all connections."""
+    max_resume_window_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
+    """The longest `Start.resume_window`; 0 grants none."""
+    resume_request_bytes: Annotated[int, Field(ge=2**17)] = 256 * 2**10
+    """Sent events of a request with a resume window that are kept, to be sent again."""
+    resume_memory_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
+    """The same, over all requests; a tenant has three quarters of what is free at most."""
     max_connections: Annotated[int, Field(ge=1)] = 1024
     """Open connections; a further one is closed at once."""
     max_concurrent_streams: Annotated[int, Field(ge=1)] = 256

@@ -9,6 +9,7 @@ from chairlift.server.gate import Gate
 from chairlift.server.outbox import Outboxes
 from chairlift.server.quotas import Quotas
 from chairlift.server.registry import Registry
+from chairlift.server.resumables import Resumables
 from chairlift.server.telemetry import Telemetry
 
 
@@ -24,6 +25,7 @@ class ServerContext:
     outboxes: Outboxes
     backlog: Backlog
     live: Registry
+    resumables: Resumables
     metrics: Metrics
     telemetry: Telemetry
     write_timeout_s: float

@@ -155,7 +155,6 @@ def _refuse_later_fields(start: pb.Start) -> None:
         "output.prompt_logprobs": output.HasField("prompt_logprobs"),
         "output.echo": output.echo,
         "constraint": start.HasField("constraint"),
-        "resume_window": start.HasField("resume_window"),
     }
     for field, is_asked in asked.items():
         if is_asked:

@@ -120,6 +120,8 @@ class Outbox:
         """Called when they have been taken."""
         self._num_events = 0
         self._is_full = False
+        self._untaken: set[int] = set()
+        """Requests whose handle no client can have yet."""
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -142,6 +144,7 @@ class Outbox:
         tenant_label: str,
         arrived_at: float,
         num_answers: int = 1,
+        log: int | None = None,
     ) -> None:
         """Add a request's first event, and route its tokens here from now on.
 
@@ -153,6 +156,7 @@ class Outbox:
             tenant_label: Label by which its tokens are counted.
             arrived_at: Monotonic seconds.
             num_answers: Each has tokens and an end of its own.
+            log: Keeps its events, to be sent again.
         """
         event = pb.Event(request_id=request_id, accepted=accepted)
         self._core.track(
@@ -168,7 +172,10 @@ class Outbox:
             interval=output.interval,
             num_answers=num_answers,
             num_candidates=output.num_candidates,
+            log=log,
         )
+        if log is not None:
+            self._untaken.add(request)
         self._count()
 
     def end(
@@ -180,26 +187,61 @@ class Outbox:
         last: bool = True,
         finished: pb.Finished | None = None,
         failed: pb.Failed | None = None,
+        only_logged: bool = False,
     ) -> None:
         """Add the last event of an answer, if any, after the unsent tokens of the answer.
 
         If it is the last event of the request, all unsent tokens of the request go before it.
+
+        Args:
+            request: The engine's id.
+            request_id: The client's label.
+            index: Of the answer.
+            last: Whether no event of the request follows.
+            finished: The event.
+            failed: The event.
+            only_logged: The event is for a stream that resumes the request, not for this one.
         """
         event = pb.Event(
             request_id=request_id, index=index, last=last, finished=finished, failed=failed
         )
         has_event = finished is not None or failed is not None
         encoded = event.SerializeToString() if has_event else None
-        self._core.end(request, encoded, index=index, last=last)
+        self._core.end(request, encoded, index=index, last=last, only_logged=only_logged)
         self._count()
 
     def forget(self, request: int) -> None:
         """Drop a request and its unsent events."""
         self._core.forget(request)
 
+    def resume(
+        self, log: int, request: int | None, request_id: str, after_number: int | None
+    ) -> None:
+        """Add events of a log again, and then what is unsent of its request and what follows.
+
+        Args:
+            log: From `accept`.
+            request: The engine's id; None of a request that has ended.
+            request_id: The client's label from now on.
+            after_number: Number of the last event that the client has; None sends none again.
+        """
+        is_full = False
+        if after_number is not None:
+            is_full |= self._core.replay(log, self.stream, request_id, after_number)
+        if request is not None:
+            is_full |= self._core.reroute(request, self.stream, request_id)
+        if is_full:
+            self.fill()
+        self._count()
+
+    def may_be_known(self, request: int) -> bool:
+        """Return whether the client may have the handle of a request with a log."""
+        return request not in self._untaken
+
     def take(self) -> list[bytes]:
         """Return everything that is unsent, as encoded messages."""
         self._num_events = 0
+        self._untaken.clear()
         self._room.set()
         if self._is_full:
             self._is_full = False

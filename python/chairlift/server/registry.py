@@ -9,7 +9,7 @@ requests (quotas, the backlog, the end of a static batch) is updated by `Registr
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -19,6 +19,7 @@ from chairlift.errors import Reason, RequestError
 from chairlift.server.backlog import AdmissionSlot
 from chairlift.server.convert import OutputOptions
 from chairlift.server.quotas import QuotaLease
+from chairlift.server.resumables import Resumable
 from chairlift.v1 import generation_pb2 as pb
 
 _MAX_ENDED: Final = 4096
@@ -49,6 +50,9 @@ class Call(Protocol):
     def on_first_token(self, request: "LiveRequest") -> None:
         """Handle the first token of one of its requests."""
 
+    def lose(self, request: "LiveRequest") -> None:
+        """Handle that another call takes one of its requests."""
+
 
 @dataclass(slots=True, eq=False)
 class LiveRequest(Handle):
@@ -70,6 +74,8 @@ class LiveRequest(Handle):
     stage: Stage = Stage.SUBMITTED
     usage: types.Usage | None = None
     """Sum over the answers that have ended."""
+    resumable: Resumable | None = None
+    """Of a request that outlives its stream."""
 
     def __post_init__(self) -> None:
         self.label = self.label or self.name
@@ -144,6 +150,17 @@ class Registry:
         request.lease.start()
         self._batch_end.remove(half_closed=request.call.half_closed)
 
+    def move(self, request: LiveRequest, call: Call, label: str) -> None:
+        """Give a request that is queued or has started to another call, under another label."""
+        request.call.lose(request)
+        if request.stage < Stage.STARTED:
+            self._batch_end.remove(half_closed=request.call.half_closed)
+            self._batch_end.add(half_closed=call.half_closed)
+        request.call, request.label = call, label
+        if request.engine_id is not None:
+            names = self._names[request.engine_id]
+            self._names[request.engine_id] = replace(names, request_id=label)
+
     def half_closed(self, requests: Iterable[LiveRequest]) -> None:
         """Note that the call of these requests takes no further request."""
         num_waiting = sum(request.stage < Stage.STARTED for request in requests)
@@ -164,6 +181,10 @@ class Registry:
             oldest = self._ended.popleft()
             if self._names.get(oldest.engine_id) is oldest:
                 del self._names[oldest.engine_id]
+
+    def get(self, handle: str) -> LiveRequest | None:
+        """Return the live request of a handle, of any tenant; None if there is none."""
+        return self._by_handle.get(handle)
 
     def find(self, tenant: str, request: pb.AbortRequest | pb.ExplainRequest) -> list[LiveRequest]:
         """Return the live requests of a tenant that the target of a request names.

@@ -1,24 +1,21 @@
 """The requests of one call: started, fed with events, ended together when the call breaks."""
 
-import logging
+import functools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Final
 
 from chairlift import types
-from chairlift.errors import Reason, RequestError
-from chairlift.logs import fields
+from chairlift.errors import Reason, RequestError, refusal
 from chairlift.server import convert
 from chairlift.server.context import ServerContext
 from chairlift.server.outbox import Outbox
 from chairlift.server.registry import LiveRequest, Stage
+from chairlift.server.request_log import log_end, log_refusal, log_trace
 from chairlift.server.status import CODES, to_error
-from chairlift.server.telemetry import TRACEPARENT, RequestEnd
 from chairlift.v1 import generation_pb2 as pb
-
-_log = logging.getLogger(__name__)
 
 _LAST_CREDIT: Final = types.Change(credit_is_final=True)
 
@@ -65,6 +62,7 @@ class Requests:
         self._time_remaining = time_remaining
         self._only_one = only_one
         self._traceparent = traceparent
+        self._is_over = False
         self._by_label: dict[str, LiveRequest] = {}
         outbox.on_full, outbox.on_room = self._pause, self._resume
 
@@ -89,8 +87,14 @@ class Requests:
             tenant=self._tenant,
             limits=engine.engine.text_limits,
         )
-        label, traceparent = start.request_id, start.traceparent
-        await self.submit(request, output, label, arrived_at=arrived_at, traceparent=traceparent)
+        await self.submit(
+            request,
+            output,
+            start.request_id,
+            arrived_at=arrived_at,
+            traceparent=start.traceparent,
+            resume_window_s=self._server.resumables.window_s(start),
+        )
 
     async def submit(
         self,
@@ -100,6 +104,7 @@ class Requests:
         *,
         arrived_at: float,
         traceparent: str = "",
+        resume_window_s: float | None = None,
     ) -> LiveRequest:
         """Submit a request that is converted; every protocol's requests come this way.
 
@@ -109,6 +114,7 @@ class Requests:
             label: The client's, which no live request of this call has; empty is the handle.
             arrived_at: Monotonic seconds.
             traceparent: Trace context of the request; empty is the call's.
+            resume_window_s: How long it outlives its call; None is not at all.
 
         Raises:
             RequestError: As `start`.
@@ -139,13 +145,17 @@ class Requests:
                 operation=operation,
                 traceparent=traceparent,
             )
+            if resume_window_s is not None:
+                live.resumable = self._server.resumables.reserve(
+                    self._tenant, self._connection, resume_window_s
+                )
+                live.resumable.begin(live.name)
+                undo.callback(live.resumable.forget)
             engine.submit(live)
             undo.pop_all()
         self._by_label[live.label] = live
         self._server.live.add(live)
-        if TRACEPARENT.fullmatch(traceparent):
-            trace = fields(handle=live.name, traceparent=traceparent)
-            _log.info("request has a trace", extra=trace)
+        log_trace(live)
         return live
 
     def cancel(self, request_id: str) -> None:
@@ -200,18 +210,96 @@ class Requests:
             self.half_closed = True
             self._server.live.half_closed(self._by_label.values())
             for live in self._by_label.values():
-                if live.prepared.credit is not None:
-                    self._server.gate.engine().change(live, _LAST_CREDIT)
+                if live.prepared.credit is None:
+                    continue
+                if live.resumable is None:
+                    self._end_credit(live)
+                else:
+                    # Until then it may move to a stream that can pay, and a stream that breaks
+                    # looks like a half-close at first.
+                    live.resumable.after_window(functools.partial(self._end_credit, live))
 
-    def abandon(self) -> None:
-        """End all requests, because their call is over; synchronous, for use in `finally`."""
+    def _end_credit(self, live: LiveRequest) -> None:
+        self._server.gate.engine().change(live, _LAST_CREDIT)
+
+    def abandon(self, *, is_known: bool = True) -> None:
+        """End all requests, because their call is over; synchronous, for use in `finally`.
+
+        Those with a window for resuming stay live for it, without a call.
+
+        Args:
+            is_known: Whether the client may have a handle, if its event was taken.
+        """
+        self._is_over = True
         for live in list(self._by_label.values()):
+            if is_known and self.may_be_resumed(live):
+                self._server.resumables.detach(live)
+                continue
             self._server.gate.engine().abort(live)
+            if live.resumable is not None:
+                live.resumable.forget()
             if live.stage is not Stage.SUBMITTED:
-                self._log_end(live, types.FinishReason.CANCELLED, "CANCELLED")
+                log_end(self._server, live, types.FinishReason.CANCELLED, "CANCELLED")
             if live.engine_id is not None:
                 self._outbox.forget(live.engine_id)
             self._forget(live)
+
+    def may_be_resumed(self, live: LiveRequest) -> bool:
+        """Return whether a request outlives this call: its client may have its handle."""
+        return (
+            live.resumable is not None
+            and live.engine_id is not None
+            and self._outbox.may_be_known(live.engine_id)
+            and not live.aborted
+            and not self._server.gate.draining.is_set()
+        )
+
+    def resume(self, resume: pb.Resume) -> None:
+        """Take over a request from a stream that was lost, or that its client has given up.
+
+        Raises:
+            RequestError: There is none of this tenant, its events are not all there, or the label
+                is in use.
+        """
+        convert.check_request_id(resume.request_id)
+        label = resume.request_id or resume.handle
+        if label in self._by_label:
+            message = "request_id: a live request of this stream has the same"
+            raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
+        found = self._server.resumables.find(self._tenant, resume.handle, resume.after_number)
+        live = self._server.live.get(found.handle)
+        if live is None:
+            self._outbox.resume(found.log, None, label, resume.after_number)
+        else:
+            self.adopt(live, label, resume.after_number)
+
+    def adopt(self, live: LiveRequest, label: str, after_number: int | None) -> None:
+        """Take a queued or started request from its call.
+
+        Args:
+            live: With a window for resuming.
+            label: Which no live request of this call has.
+            after_number: Events after it are sent again; None sends none.
+        """
+        assert live.resumable is not None, live
+        self._server.live.move(live, self, label)
+        self._by_label[label] = live
+        self._server.gate.engine().resume(live)
+        self._outbox.resume(live.resumable.log, live.engine_id, label, after_number)
+        live.resumable.attach()
+
+    def lose(self, live: LiveRequest) -> None:
+        """End a request here, because another call takes it."""
+        del self._by_label[live.label]
+        if self._is_over:
+            return
+        error = refusal(Reason.RESUMED_ELSEWHERE)
+        if self._only_one:
+            self.error = error
+            self._outbox.wake()
+            return
+        failed = pb.Failed(error=to_error(error))
+        self._outbox.add(pb.Event(request_id=live.label, last=True, failed=failed))
 
     def on_event(self, live: LiveRequest, event: types.Event) -> None:
         """Handle an event of a request; tokens go to the outbox by another way."""
@@ -244,12 +332,13 @@ class Requests:
             tenant_label=self._server.metrics.tenant_label(self._tenant),
             arrived_at=live.arrived_at,
             num_answers=live.prepared.num_answers,
+            log=None if live.resumable is None else live.resumable.log,
         )
 
     def _on_finished(self, live: LiveRequest, event: types.Finished) -> None:
         live.use(event.usage)
         if event.last:
-            self._log_end(live, event.reason, "OK", event)
+            log_end(self._server, live, event.reason, "OK", event)
             self._forget(live)
         self._outbox.end(
             event.request_id,
@@ -258,6 +347,8 @@ class Requests:
             last=event.last,
             finished=convert.from_finished(event, live.output),
         )
+        if event.last and live.resumable is not None:
+            live.resumable.end()
 
     def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
         if event.reason is Reason.ENGINE_DOWN:
@@ -268,27 +359,28 @@ class Requests:
         was_accepted = live.stage is not Stage.SUBMITTED
         self._forget(live)
         if not was_accepted:
+            if live.resumable is not None:
+                live.resumable.forget()
             self.refuse(live.label, pb.COMMAND_KIND_START, error)
             return
         if event.usage is not None:
             live.use(event.usage)
-        self._log_end(live, event.reason, CODES[event.reason].name, event)
-        failed = None
+        log_end(self._server, live, event.reason, CODES[event.reason].name, event)
         if self._only_one:
             self.error = error
-        else:
-            failed = convert.from_failed(event, to_error(error), live.output)
-        self._outbox.end(event.request_id, live.label, failed=failed)
+        self._outbox.end(
+            event.request_id,
+            live.label,
+            failed=convert.from_failed(event, to_error(error), live.output),
+            only_logged=self._only_one,
+        )
+        if live.resumable is not None:
+            live.resumable.end()
 
     def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
         """Answer a command that is refused; a live request of this label is unchanged."""
         if command == pb.COMMAND_KIND_START:
-            self._server.metrics.refused(self._tenant, error.reason)
-            # The label and the message may be as wrong as the request: neither is logged.
-            why = fields(
-                tenant=self._tenant or None, reason=error.reason.value, field=error.field or None
-            )
-            _log.info("request refused", extra=why)
+            log_refusal(self._server, self._tenant, error)
         if self._only_one:
             self.error = error
             self._outbox.wake()
@@ -296,38 +388,6 @@ class Requests:
         rejected = pb.Rejected(command=command, error=to_error(error))
         self._outbox.add(pb.Event(request_id=request_id, rejected=rejected))
 
-    def _log_end(
-        self,
-        live: LiveRequest,
-        reason: types.FinishReason | Reason,
-        status: str,
-        end: types.Finished | types.Failed | None = None,
-    ) -> None:
-        """Count and log the end of a request that was queued; an abandoned one has no event."""
-        seconds = time.monotonic() - live.arrived_at
-        timeline = None if end is None else end.timeline
-        self._server.metrics.ended(self._tenant, reason, seconds, timeline)
-        self._server.telemetry.ended(live, RequestEnd(reason, seconds, timeline))
-        usage = {} if live.usage is None else asdict(live.usage)
-        times = {} if timeline is None else _fields_of(timeline)
-        details = fields(
-            handle=live.name,
-            request_id=live.label,
-            tenant=live.tenant or None,
-            status=status,
-            reason=reason.value,
-            seconds=seconds,
-            **usage,
-            **times,
-        )
-        _log.info("request ended", extra=details)
-
     def _forget(self, live: LiveRequest) -> None:
         del self._by_label[live.label]
         self._server.live.ended(live)
-
-
-def _fields_of(timeline: types.Timeline) -> dict[str, float | int | None]:
-    times = asdict(timeline)
-    by_cause = times.pop("queued_by_cause_s")
-    return times | {f"queued_{cause}_s": time_s for cause, time_s in by_cause.items()}

@@ -24,6 +24,7 @@ from chairlift.server.backlog import Backlog
 from chairlift.server.bearer_tokens import BearerTokens
 from chairlift.server.config import ServerConfig, grpc_options
 from chairlift.server.context import ServerContext
+from chairlift.server.detached import Detached
 from chairlift.server.embedding_service import EmbeddingServicer
 from chairlift.server.gate import Gate
 from chairlift.server.generation_service import GenerationServicer
@@ -47,6 +48,7 @@ from chairlift.server.receiving import Receiving
 from chairlift.server.recording import record
 from chairlift.server.registry import Registry
 from chairlift.server.restart import RestartBudget, restart
+from chairlift.server.resumables import Resumables
 from chairlift.server.server_service import ServerServicer
 from chairlift.server.shares import Room
 from chairlift.server.status_interceptor import StatusInterceptor
@@ -136,10 +138,12 @@ class Server:
             outboxes=self._outboxes,
             backlog=Backlog(self._num_without_row),
             live=Registry(self._end_batch),
+            resumables=Resumables(self._outboxes.core, config),
             metrics=self.metrics,
             telemetry=new_telemetry(config.otlp_endpoint, config.model_names[0]),
             write_timeout_s=config.write_timeout_s,
         )
+        self._context.resumables.detach = functools.partial(Detached, self._context)
 
     def _on_failed_call(self, method: str, reason: Reason) -> None:
         self.metrics.call_failed(reason)
@@ -344,6 +348,7 @@ class Server:
         if self.gate.loaded is not None:
             _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._context.live)))
         self.gate.drain()
+        self._context.resumables.close()
         await self._health.shut_down()
         self._outboxes.wake()
         drain = asyncio.create_task(self._drain(grace_s))

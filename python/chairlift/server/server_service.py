@@ -53,6 +53,7 @@ FEATURES: Final = (
     "penalties",
     "plan_memory",
     "priority",
+    "resume",
     "tokenize",
     "tools",
     "update",

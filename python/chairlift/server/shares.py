@@ -33,6 +33,12 @@ class Share:
         self.holders = holders
         self._num = num
 
+    def shrink(self, num: int) -> None:
+        """Return what exceeds a number to the shares."""
+        if num < self._num:
+            self._shares.give_back(self.holders, self._num - num)
+            self._num = num
+
     def release(self) -> None:
         """Return the part to the shares."""
         self._shares.give_back(self.holders, self._num)

@@ -32,6 +32,8 @@ CODES: Final = {
     Reason.UNKNOWN_ADAPTER: grpc.StatusCode.NOT_FOUND,
     Reason.DUPLICATE_REQUEST_ID: grpc.StatusCode.ALREADY_EXISTS,
     Reason.UNKNOWN_REQUEST: grpc.StatusCode.NOT_FOUND,
+    Reason.EVENTS_DROPPED: grpc.StatusCode.OUT_OF_RANGE,
+    Reason.RESUMED_ELSEWHERE: grpc.StatusCode.ABORTED,
     Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -2,15 +2,13 @@
 
 use std::collections::HashMap;
 
-use chairlift_core::{
-    Nanos, RequestId,
-    events::{Event, EventKind, Events},
-};
+use chairlift_core::{Nanos, RequestId, events::Events};
 
 use crate::{
     histogram::Histogram,
+    log::{Log, LogId},
     stream::{Stream, StreamId},
-    track::{Options, Output, Track},
+    track::{Options, Output, Scores, Track},
     wire,
 };
 
@@ -27,25 +25,14 @@ pub struct Posted {
     pub rest: Vec<usize>,
 }
 
-/// Scores of the sample slots of a step, or nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Scores<'a> {
-    pub logprobs: &'a [f32],
-    pub ranks: &'a [i32],
-    /// Candidates of each slot.
-    pub stride: usize,
-    /// `[S, stride]`
-    pub candidate_ids: &'a [i32],
-    /// `[S, stride]`
-    pub candidate_logprobs: &'a [f32],
-}
-
 /// Streams, tracks of requests, and what is measured on the way.
 #[derive(Debug)]
 pub struct Outboxes {
     streams: Vec<Option<Stream>>,
     free: Vec<StreamId>,
     tracks: HashMap<RequestId, Track>,
+    logs: HashMap<LogId, Log>,
+    num_logs: u64,
     max_token_bytes: usize,
     num_tokens: Vec<u64>,
     first_token: Histogram,
@@ -61,6 +48,8 @@ impl Outboxes {
             streams: Vec::new(),
             free: Vec::new(),
             tracks: HashMap::new(),
+            logs: HashMap::new(),
+            num_logs: 0,
             max_token_bytes,
             num_tokens: Vec::new(),
             first_token,
@@ -102,7 +91,12 @@ impl Outboxes {
             return false;
         };
         let mut track = Track::new(stream_id, request_id, options, arrived_at);
-        stream.put(&numbered(event, track.next_number()));
+        let number = track.next_number();
+        let event = numbered(event, number);
+        stream.put(&event);
+        if let Some(log) = log_of(&mut self.logs, options.log) {
+            log.put(number, &event);
+        }
         self.tracks.insert(request, track);
         if self.num_tokens.len() <= options.group {
             self.num_tokens.resize(options.group + 1, 0);
@@ -120,11 +114,20 @@ impl Outboxes {
     /// Ends an answer: its tokens that wait, then an event if there is one. With the `last` one nothing follows for the
     /// request: what waits of its other answers goes before the event.
     ///
-    /// The event is an encoded `Event` without its number.
-    pub fn end(&mut self, request: RequestId, index: usize, last: bool, event: Option<&[u8]>) {
+    /// The event is an encoded `Event` without its number. One that is `only_logged` is sent to a stream that resumes
+    /// the request and not to this one, whose call ends with the error.
+    pub fn end(
+        &mut self,
+        request: RequestId,
+        index: usize,
+        last: bool,
+        event: Option<&[u8]>,
+        only_logged: bool,
+    ) {
         let Some(track) = self.tracks.get_mut(&request) else {
             return;
         };
+        let mut log = log_of(&mut self.logs, track.options.log);
         if let Some(stream) = self.streams[track.stream.0].as_mut() {
             let all = 0..track.answers.len();
             let ended = if last { all } else { index..index + 1 };
@@ -135,10 +138,17 @@ impl Outboxes {
                     // Kept for an interval; they are sent now.
                     stream.num_token_bytes += track.answers[index].tokens.len();
                 }
-                send(track, index, stream);
+                send(track, index, stream, log.as_deref_mut());
             }
             if let Some(event) = event {
-                stream.put(&numbered(event, track.next_number()));
+                let number = track.next_number();
+                let event = numbered(event, number);
+                if !only_logged {
+                    stream.put(&event);
+                }
+                if let Some(log) = log {
+                    log.put(number, &event);
+                }
             }
         }
         if last {
@@ -148,22 +158,85 @@ impl Outboxes {
 
     /// Forgets a request; what it has not sent is lost.
     pub fn forget(&mut self, request: RequestId) {
-        let Some(track) = self.tracks.remove(&request) else {
-            return;
+        if let Some(track) = self.tracks.remove(&request)
+            && let Some(stream) = self.streams[track.stream.0].as_mut()
+        {
+            stream.withdraw(request, track.num_due_bytes());
+        }
+    }
+
+    /// A log of at most so many bytes, for `Options`; it stays until it is closed.
+    pub fn open_log(&mut self, max_bytes: usize) -> LogId {
+        self.num_logs += 1;
+        let id = LogId(self.num_logs);
+        self.logs.insert(id, Log::new(max_bytes));
+        id
+    }
+
+    /// Forgets a log.
+    pub fn close_log(&mut self, id: LogId) {
+        self.logs.remove(&id);
+    }
+
+    /// The bytes of a log, whose request has ended, after giving back the memory that it does not need.
+    pub fn shrink_log(&mut self, id: LogId) -> usize {
+        log_of(&mut self.logs, Some(id)).map_or(0, |log| {
+            log.shrink();
+            log.len()
+        })
+    }
+
+    /// The highest number whose event is no longer in a log, and the highest of all.
+    pub fn log_range(&self, id: LogId) -> (u32, u32) {
+        self.logs.get(&id).map_or((0, 0), Log::range)
+    }
+
+    /// Moves a request to another stream, with its tokens that wait and under another name; returns whether the stream
+    /// is full now.
+    pub fn reroute(&mut self, request: RequestId, to: StreamId, request_id: &str) -> bool {
+        let Some(track) = self.tracks.get_mut(&request) else {
+            return false;
         };
-        let Some(stream) = self.streams[track.stream.0].as_mut() else {
-            return;
+        if let Some(from) = self.streams[track.stream.0].as_mut() {
+            from.withdraw(request, track.num_due_bytes());
+        }
+        track.stream = to;
+        track.request_id = request_id.as_bytes().to_vec();
+        let Some(stream) = self.streams.get_mut(to.0).and_then(Option::as_mut) else {
+            return false;
         };
-        let due = track.answers.iter().filter(|answer| answer.is_due);
-        stream.num_token_bytes -= due.map(|answer| answer.tokens.len()).sum::<usize>();
-        stream.due.retain(|&(due, _)| due != request);
+        for (index, answer) in track.answers.iter().enumerate() {
+            if answer.is_due {
+                stream.due.push((request, index));
+                stream.num_token_bytes += answer.tokens.len();
+            }
+        }
+        stream.fill(self.max_token_bytes)
+    }
+
+    /// Sends the events of a log after a number again, under a name; returns whether the stream is full now.
+    ///
+    /// A live request is moved to the stream afterwards: its later events follow.
+    pub fn replay(&mut self, id: LogId, to: StreamId, request_id: &str, after: u32) -> bool {
+        let log = self.logs.get_mut(&id);
+        let stream = self.streams.get_mut(to.0).and_then(Option::as_mut);
+        let (Some(log), Some(stream)) = (log, stream) else {
+            return false;
+        };
+        for event in log.after(after) {
+            let mut event = event.to_vec();
+            wire::put_event_request_id(&mut event, request_id.as_bytes());
+            stream.num_token_bytes += event.len();
+            stream.put(&event);
+        }
+        stream.fill(self.max_token_bytes)
     }
 
     /// Takes the tokens of tracked requests out of a step's events.
     pub fn post(&mut self, now: Nanos, events: &Events, scores: Scores<'_>) -> Posted {
         let mut posted = Posted::default();
         for (position, event) in events.list.iter().enumerate() {
-            let Some(output) = output(event, events, scores) else {
+            let Some(output) = Output::of(event, events, scores) else {
                 posted.rest.push(position);
                 continue;
             };
@@ -201,8 +274,7 @@ impl Outboxes {
                 stream.due.push((event.request, index));
                 stream.num_token_bytes += answer.tokens.len();
             }
-            if !stream.is_full && stream.num_token_bytes > self.max_token_bytes {
-                stream.is_full = true;
+            if stream.fill(self.max_token_bytes) {
                 posted.filled.push(track.stream);
             }
         }
@@ -217,7 +289,8 @@ impl Outboxes {
         let mut due = std::mem::take(&mut stream.due);
         for (request, index) in due.drain(..) {
             if let Some(track) = self.tracks.get_mut(&request) {
-                send(track, index, stream);
+                let log = log_of(&mut self.logs, track.options.log);
+                send(track, index, stream, log);
             }
         }
         stream.due = due;
@@ -257,6 +330,10 @@ impl Outboxes {
     }
 }
 
+fn log_of(logs: &mut HashMap<LogId, Log>, id: Option<LogId>) -> Option<&mut Log> {
+    logs.get_mut(&id?)
+}
+
 /// An encoded event with its number: protobuf does not mind the order of fields.
 fn numbered(event: &[u8], number: u32) -> Vec<u8> {
     let mut numbered = event.to_vec();
@@ -264,32 +341,8 @@ fn numbered(event: &[u8], number: u32) -> Vec<u8> {
     numbered
 }
 
-/// What an event says, if it is about tokens.
-fn output<'a>(event: &Event, events: &'a Events, scores: Scores<'a>) -> Option<Output<'a>> {
-    let EventKind::Tokens {
-        text,
-        tokens,
-        sample_slot,
-    } = &event.kind
-    else {
-        return None;
-    };
-    let samples = *sample_slot..sample_slot + tokens.len();
-    let stride = scores.stride;
-    let lines = samples.start * stride..samples.end * stride;
-    Some(Output {
-        text: &events.text[text.clone()],
-        token_ids: &events.tokens[tokens.clone()],
-        logprobs: scores.logprobs.get(samples.clone()).unwrap_or_default(),
-        ranks: scores.ranks.get(samples).unwrap_or_default(),
-        stride,
-        candidate_ids: scores.candidate_ids.get(lines.clone()).unwrap_or_default(),
-        candidate_logprobs: scores.candidate_logprobs.get(lines).unwrap_or_default(),
-    })
-}
-
 /// Makes an event of the tokens that an answer has kept, if there are any.
-fn send(track: &mut Track, index: usize, stream: &mut Stream) {
+fn send(track: &mut Track, index: usize, stream: &mut Stream, log: Option<&mut Log>) {
     if track.answers[index].tokens.is_empty() {
         track.answers[index].is_due = false;
         return;
@@ -303,5 +356,14 @@ fn send(track: &mut Track, index: usize, stream: &mut Stream) {
     let answer = &mut track.answers[index];
     let len = wire::tokens_event_len(head, &answer.tokens);
     wire::put_tokens_event(stream.message(len), head, &answer.tokens);
+    if let Some(log) = log {
+        let mut event = Vec::with_capacity(len);
+        let head = wire::Head {
+            request_id: &[],
+            ..head
+        };
+        wire::encode_tokens_event(&mut event, head, &answer.tokens);
+        log.put(number, &event);
+    }
     answer.sent();
 }

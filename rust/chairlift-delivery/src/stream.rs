@@ -37,6 +37,19 @@ impl Stream {
         &mut self.messages[last]
     }
 
+    /// Takes back the tokens of a request that are due, so many bytes.
+    pub(crate) fn withdraw(&mut self, request: RequestId, num_bytes: usize) {
+        self.num_token_bytes -= num_bytes;
+        self.due.retain(|&(due, _)| due != request);
+    }
+
+    /// Notes whether more bytes wait than may; returns whether that is new.
+    pub(crate) fn fill(&mut self, max_token_bytes: usize) -> bool {
+        let was_full = self.is_full;
+        self.is_full |= self.num_token_bytes > max_token_bytes;
+        self.is_full && !was_full
+    }
+
     pub(crate) fn put(&mut self, event: &[u8]) {
         let len = wire::encoded_event_len(event);
         wire::put_event(self.message(len), event);

@@ -1,8 +1,12 @@
 //! Where one request's events stand: the last event number, and of each answer the tokens that were not sent yet.
 
-use chairlift_core::Nanos;
+use chairlift_core::{
+    Nanos,
+    events::{Event, EventKind, Events},
+};
 
 use crate::{
+    log::LogId,
     stream::StreamId,
     wire::{Tokens, put_varint},
 };
@@ -21,6 +25,21 @@ pub struct Options {
     pub group: usize,
     /// Answers of the request.
     pub num_answers: usize,
+    /// Where what is sent is kept, to be sent again.
+    pub log: Option<LogId>,
+}
+
+/// Scores of the sample slots of a step, or nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scores<'a> {
+    pub logprobs: &'a [f32],
+    pub ranks: &'a [i32],
+    /// Candidates of each slot.
+    pub stride: usize,
+    /// `[S, stride]`
+    pub candidate_ids: &'a [i32],
+    /// `[S, stride]`
+    pub candidate_logprobs: &'a [f32],
 }
 
 /// Output of one answer in one step.
@@ -34,6 +53,32 @@ pub(crate) struct Output<'a> {
     pub(crate) stride: usize,
     pub(crate) candidate_ids: &'a [i32],
     pub(crate) candidate_logprobs: &'a [f32],
+}
+
+impl<'a> Output<'a> {
+    /// What an event says, if it is about tokens.
+    pub(crate) fn of(event: &Event, events: &'a Events, scores: Scores<'a>) -> Option<Self> {
+        let EventKind::Tokens {
+            text,
+            tokens,
+            sample_slot,
+        } = &event.kind
+        else {
+            return None;
+        };
+        let samples = *sample_slot..sample_slot + tokens.len();
+        let stride = scores.stride;
+        let lines = samples.start * stride..samples.end * stride;
+        Some(Self {
+            text: &events.text[text.clone()],
+            token_ids: &events.tokens[tokens.clone()],
+            logprobs: scores.logprobs.get(samples.clone()).unwrap_or_default(),
+            ranks: scores.ranks.get(samples).unwrap_or_default(),
+            stride,
+            candidate_ids: scores.candidate_ids.get(lines.clone()).unwrap_or_default(),
+            candidate_logprobs: scores.candidate_logprobs.get(lines).unwrap_or_default(),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -96,6 +141,12 @@ impl Track {
         self.sent = last.max(self.sent.saturating_add(1));
         self.number = self.number.max(self.sent);
         self.sent
+    }
+
+    /// Memory of the tokens that its stream lists as due.
+    pub(crate) fn num_due_bytes(&self) -> usize {
+        let due = self.answers.iter().filter(|answer| answer.is_due);
+        due.map(|answer| answer.tokens.len()).sum()
     }
 
     /// Keeps what a step produced; tells whether it makes an event now.

@@ -128,12 +128,17 @@ fn event_len(head: Head<'_>, tokens: &Tokens) -> usize {
 pub(crate) fn put_tokens_event(message: &mut Vec<u8>, head: Head<'_>, tokens: &Tokens) {
     message.push(EVENTS);
     put_varint(message, event_len(head, tokens) as u64);
-    put_bytes(message, EVENT_REQUEST_ID, head.request_id);
-    put_number(message, EVENT_INDEX, head.index);
-    put_number(message, EVENT_NUMBER, head.number);
-    message.push(EVENT_TOKENS);
-    put_varint(message, tokens.encoded_len() as u64);
-    tokens.encode(message);
+    encode_tokens_event(message, head, tokens);
+}
+
+/// Appends the encoding of an `Event` alone.
+pub(crate) fn encode_tokens_event(out: &mut Vec<u8>, head: Head<'_>, tokens: &Tokens) {
+    put_bytes(out, EVENT_REQUEST_ID, head.request_id);
+    put_number(out, EVENT_INDEX, head.index);
+    put_number(out, EVENT_NUMBER, head.number);
+    out.push(EVENT_TOKENS);
+    put_varint(out, tokens.encoded_len() as u64);
+    tokens.encode(out);
 }
 
 /// Appends its number to an encoded event.
@@ -151,6 +156,11 @@ pub(crate) fn put_event(message: &mut Vec<u8>, event: &[u8]) {
     message.push(EVENTS);
     put_varint(message, event.len() as u64);
     message.extend_from_slice(event);
+}
+
+/// Appends the label of its request to an encoded event: of two, the last one counts.
+pub(crate) fn put_event_request_id(event: &mut Vec<u8>, request_id: &[u8]) {
+    put_bytes(event, EVENT_REQUEST_ID, request_id);
 }
 
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {

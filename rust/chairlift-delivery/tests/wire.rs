@@ -4,7 +4,7 @@ use chairlift_core::{
     RequestId,
     events::{Event, EventKind, Events},
 };
-use chairlift_delivery::{Histogram, Options, Outboxes, Scores};
+use chairlift_delivery::{Histogram, LogId, Options, Outboxes, Scores, StreamId};
 use proptest::prelude::*;
 
 const VARINT: u64 = 0;
@@ -84,6 +84,7 @@ const OPTIONS: Options = Options {
     interval: 1,
     group: 0,
     num_answers: 1,
+    log: None,
 };
 
 proptest! {
@@ -175,4 +176,115 @@ fn a_closed_stream_is_given_out_again_empty() {
     assert!(!outboxes.track(RequestId(6), stream, "b", b"", OPTIONS, 0));
     assert_eq!(outboxes.open(), stream);
     assert!(outboxes.is_empty(stream));
+}
+
+/// The events in the messages of a stream: request id, number, text and kind.
+fn taken(outboxes: &mut Outboxes, stream: StreamId) -> Vec<(String, u64, String)> {
+    let messages = outboxes.take(stream);
+    let events = messages.iter().flat_map(|message| fields(message));
+    let read = events.map(|(_, event)| {
+        let event = fields(&event.expect_err("an event"));
+        // Of a field that comes twice the last one counts.
+        let label = event.iter().rfind(|field| field.0 == 1);
+        let label = label.map_or_else(Vec::new, |field| field.1.clone().expect_err("bytes"));
+        let text = bytes(&fields(&bytes(&event, 7)), 1);
+        let string = |bytes| String::from_utf8(bytes).expect("text");
+        (string(label), number(&event, 3), string(text))
+    });
+    read.collect()
+}
+
+fn event(label: &str, number: u64, text: &str) -> (String, u64, String) {
+    (label.to_owned(), number, text.to_owned())
+}
+
+fn logged(outboxes: &mut Outboxes, max_bytes: usize) -> (StreamId, LogId) {
+    let stream = outboxes.open();
+    let log = outboxes.open_log(max_bytes);
+    let options = Options {
+        log: Some(log),
+        ..OPTIONS
+    };
+    outboxes.track(RequestId(5), stream, "old", b"\x0a\x03old", options, 0);
+    (stream, log)
+}
+
+#[test]
+fn a_request_that_moves_sends_what_its_client_has_not_got_and_then_what_waits() {
+    let mut outboxes = outboxes();
+    let (old, log) = logged(&mut outboxes, 1 << 16);
+    for text in ["a", "b", "c"] {
+        outboxes.post(0, &step(text, &[1]), Scores::default());
+        outboxes.take(old);
+    }
+    // Two tokens that no stream has taken.
+    outboxes.post(0, &step("d", &[1]), Scores::default());
+    outboxes.post(0, &step("e", &[1]), Scores::default());
+    let new = outboxes.open();
+    assert!(!outboxes.replay(log, new, "new", 2));
+    assert!(!outboxes.reroute(RequestId(5), new, "new"));
+    outboxes.end(RequestId(5), 0, true, Some(b""), false);
+    let rest = [
+        event("new", 3, "b"),
+        event("new", 4, "c"),
+        event("new", 6, "de"),
+    ];
+    let sent = taken(&mut outboxes, new);
+    assert_eq!(sent[..3], rest);
+    assert_eq!(sent[3].1, 7);
+    assert!(outboxes.is_empty(old));
+    assert_eq!(outboxes.num_tracks(), 0);
+    // After its end the same again, all of it this time.
+    assert!(!outboxes.replay(log, new, "again", 0));
+    let sent = taken(&mut outboxes, new);
+    let numbers: Vec<_> = sent.iter().map(|event| event.1).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 6, 7]);
+    assert!(sent.iter().all(|event| event.0 == "again" || event.1 == 7));
+    outboxes.close_log(log);
+    assert!(!outboxes.replay(log, new, "gone", 0));
+    assert!(outboxes.is_empty(new));
+}
+
+#[test]
+fn a_log_keeps_the_last_events_within_its_bound() {
+    let mut outboxes = outboxes();
+    let (stream, log) = logged(&mut outboxes, 1000);
+    for _ in 0..500 {
+        outboxes.post(0, &step("ten bytes.", &[1]), Scores::default());
+        outboxes.take(stream);
+    }
+    let (dropped, last) = outboxes.log_range(log);
+    assert_eq!(last, 501);
+    assert!(dropped > 400 && dropped < 501);
+    assert!(outboxes.shrink_log(log) <= 1000);
+    outboxes.replay(log, stream, "old", dropped);
+    let sent = taken(&mut outboxes, stream);
+    assert_eq!(sent.len() as u32, last - dropped);
+    assert_eq!(sent[0].1, u64::from(dropped) + 1);
+}
+
+#[test]
+fn an_end_that_is_only_logged_is_sent_to_the_next_stream_alone() {
+    let mut outboxes = outboxes();
+    let (old, log) = logged(&mut outboxes, 1 << 16);
+    outboxes.take(old);
+    outboxes.end(RequestId(5), 0, true, Some(b""), true);
+    assert!(outboxes.is_empty(old));
+    outboxes.replay(log, old, "x", 1);
+    assert_eq!(taken(&mut outboxes, old), [event("x", 2, "")]);
+}
+
+#[test]
+fn events_that_are_sent_again_fill_a_stream() {
+    let mut outboxes = outboxes();
+    let (old, log) = logged(&mut outboxes, 1 << 20);
+    let long = "x".repeat(1 << 15);
+    for _ in 0..3 {
+        outboxes.post(0, &step(&long, &[1]), Scores::default());
+        outboxes.take(old);
+    }
+    let new = outboxes.open();
+    assert!(outboxes.replay(log, new, "new", 0));
+    outboxes.take(new);
+    assert!(!outboxes.replay(log, new, "new", 3));
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use chairlift_core::RequestId;
-use chairlift_delivery::{self as delivery, Histogram, Options, Scores, StreamId};
+use chairlift_delivery::{self as delivery, Histogram, LogId, Options, Scores, StreamId};
 use chairlift_kernels::tensor::{Borrows, Tensor};
 use pyo3::{
     exceptions::PyValueError,
@@ -64,7 +64,7 @@ impl Outboxes {
         self.inner().close(StreamId(stream));
     }
 
-    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval, num_answers = 1, num_candidates = 0))]
+    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval, num_answers = 1, num_candidates = 0, log = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -83,6 +83,7 @@ impl Outboxes {
         interval: u32,
         num_answers: usize,
         num_candidates: usize,
+        log: Option<u64>,
     ) -> PyResult<()> {
         let options = Options {
             text,
@@ -92,6 +93,7 @@ impl Outboxes {
             interval,
             group,
             num_answers,
+            log: log.map(LogId),
         };
         let (request, stream) = (RequestId(request), StreamId(stream));
         if self
@@ -109,9 +111,36 @@ impl Outboxes {
         self.inner().put(StreamId(stream), event);
     }
 
-    #[pyo3(signature = (request, event, *, index = 0, last = true))]
-    fn end(&self, request: u64, event: Option<&[u8]>, index: usize, last: bool) {
-        self.inner().end(RequestId(request), index, last, event);
+    #[pyo3(signature = (request, event, *, index = 0, last = true, only_logged = false))]
+    fn end(&self, request: u64, event: Option<&[u8]>, index: usize, last: bool, only_logged: bool) {
+        self.inner()
+            .end(RequestId(request), index, last, event, only_logged);
+    }
+
+    fn open_log(&self, max_bytes: usize) -> u64 {
+        self.inner().open_log(max_bytes).0
+    }
+
+    fn close_log(&self, log: u64) {
+        self.inner().close_log(LogId(log));
+    }
+
+    fn shrink_log(&self, log: u64) -> usize {
+        self.inner().shrink_log(LogId(log))
+    }
+
+    fn log_range(&self, log: u64) -> (u32, u32) {
+        self.inner().log_range(LogId(log))
+    }
+
+    fn reroute(&self, request: u64, stream: usize, request_id: &str) -> bool {
+        self.inner()
+            .reroute(RequestId(request), StreamId(stream), request_id)
+    }
+
+    fn replay(&self, log: u64, stream: usize, request_id: &str, after: u32) -> bool {
+        self.inner()
+            .replay(LogId(log), StreamId(stream), request_id, after)
     }
 
     fn forget(&self, request: u64) {

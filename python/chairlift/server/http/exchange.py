@@ -112,8 +112,12 @@ class Exchange:
         except MessageTimeoutError as error:
             message = error.message.replace("the call's message", "the body")
             raise refused(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout") from None
-        self._watcher = asyncio.create_task(self._watch())
+        self.watch()
         return value
+
+    def watch(self) -> None:
+        """Notice from now on when the client goes; `json` has read a body before, if any."""
+        self._watcher = asyncio.create_task(self._watch())
 
     def _check_content(self) -> None:
         kind = (self.header("content-type") or "").partition(";")[0].strip().lower()

@@ -14,6 +14,14 @@ from typing import Final
 
 from chairlift.errors import Reason, RequestError
 from chairlift.server.adapters.openai.job import Job, Origin, Stream
+from chairlift.server.adapters.openai.resuming import (
+    HANDLE_HEADER,
+    EventId,
+    Written,
+    last_event_id,
+    numbered,
+    window_s,
+)
 from chairlift.server.context import ServerContext
 from chairlift.server.http.errors import Disconnected, HttpError, refused
 from chairlift.server.http.exchange import Exchange, to_json
@@ -51,6 +59,8 @@ class Generation:
         self._exchange = exchange
         self._job = job
         self._deadline = deadline_of(exchange)
+        self._window_s = window_s(server, exchange, job)
+        self.has_ids = self._window_s is not None
         self._undo = ExitStack()
         self._timers: list[asyncio.TimerHandle] = []
         self.origin = Origin("", 0, job.model)
@@ -64,7 +74,7 @@ class Generation:
             connection=self._exchange.peer,
             time_remaining=self._remaining_s,
         )
-        self._undo.callback(self._requests.abandon)
+        self._undo.callback(self._abandon)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -73,6 +83,10 @@ class Generation:
             timer.cancel()
         self._exchange.on_disconnect = _nothing
         self._undo.close()
+
+    def _abandon(self) -> None:
+        # The handle is in the headers.
+        self._requests.abandon(is_known=self._exchange.has_begun)
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else self._deadline - time.monotonic()
@@ -92,9 +106,25 @@ class Generation:
                 str(number),
                 arrived_at=self._exchange.arrived_at,
                 traceparent=traceparent,
+                resume_window_s=self._window_s,
             )
             if number == 0:
                 self.origin = Origin(live.name, int(time.time()), self._job.model)
+            if live.resumable is not None:
+                live.resumable.context = Written.of(self._job, self.origin)
+        self._requests.half_close()
+        self._tick()
+
+    def resume(self, origin: Origin) -> None:
+        """Take over the stream of another exchange; all its events come again.
+
+        Raises:
+            RequestError: It is over, or its events are not all there.
+        """
+        self._exchange.on_disconnect = self._outbox.wake
+        self.origin = origin
+        self.has_ids = True
+        self._requests.resume(pb.Resume(handle=origin.handle, request_id="0"))
         self._requests.half_close()
         self._tick()
 
@@ -197,30 +227,51 @@ async def serve(server: ServerContext, exchange: Exchange, job: Job) -> None:
                         answer.finished(generation.number(event), event.finished)
     except RequestError as error:
         raise HttpError.of(job.names.translate(error)) from None
-    headers = (("content-type", "application/json"), _request_id(generation))
+    headers = (("content-type", "application/json"), *_names(generation))
     await exchange.respond(to_json(answer.result()), headers=headers)
 
 
-def _request_id(generation: Generation) -> tuple[str, str]:
-    return "x-request-id", generation.origin.handle
+async def continue_stream(server: ServerContext, exchange: Exchange) -> None:
+    """Write the rest of a stream whose connection was lost, or that its client has given up.
+
+    Raises:
+        HttpError: There is no such stream of this tenant, or a part of it is no longer kept.
+        Disconnected: The client is gone.
+    """
+    handle, after = exchange.scope["path_params"]["handle"], last_event_id(exchange)
+    found = server.resumables.find(exchange.tenant, handle, after[0])
+    if not isinstance(found.context, Written):
+        message = "handle: this request was not started over HTTP; Resume of gRPC continues it"
+        raise RequestError(Reason.UNKNOWN_REQUEST, message, field="handle")
+    exchange.watch()
+    with Generation(server, exchange, found.context.job) as generation:
+        generation.resume(found.context.origin)
+        await _write_stream(exchange, found.context.job, generation, after)
 
 
-async def _write_stream(exchange: Exchange, job: Job, generation: Generation) -> None:
-    """Write the events of a stream, and keep it alive in between."""
+def _names(generation: Generation) -> tuple[tuple[str, str], ...]:
+    handle = generation.origin.handle
+    return ("x-request-id", handle), (HANDLE_HEADER, handle)
+
+
+async def _write_stream(
+    exchange: Exchange, job: Job, generation: Generation, after: EventId = (0, 0)
+) -> None:
+    """Write the events of a stream after one of them, and keep it alive in between."""
     stream = job.stream(generation.origin)
-    headers = (*_EVENT_STREAM, _request_id(generation))
+    headers = (*_EVENT_STREAM, *_names(generation))
     last_write = time.monotonic()
     try:
         while not generation.is_over():
             events = await generation.events()
             _check(events)
-            data = b"".join([_encode(stream, generation, event) for event in events])
+            data = b"".join([_encode(stream, generation, event, after) for event in events])
             is_over = generation.is_over()
-            if is_over:
+            if is_over and not generation.has_ids:
                 data += stream.end()
-            elif not data and time.monotonic() - last_write >= KEEP_ALIVE_S:
+            elif not data and not is_over and time.monotonic() - last_write >= KEEP_ALIVE_S:
                 data = _KEEP_ALIVE
-            if data:
+            if data or is_over:
                 last_write = time.monotonic()
                 if not exchange.has_begun:
                     await exchange.begin(headers)
@@ -234,10 +285,13 @@ async def _write_stream(exchange: Exchange, job: Job, generation: Generation) ->
         await exchange.write(stream.failed(error), more=False)
 
 
-def _encode(stream: Stream, generation: Generation, event: pb.Event) -> bytes:
-    kind = event.WhichOneof("event")
+def _encode(stream: Stream, generation: Generation, event: pb.Event, after: EventId) -> bytes:
+    kind, data = event.WhichOneof("event"), b""
     if kind == "tokens":
-        return stream.tokens(generation.number(event), event.tokens)
-    if kind == "finished":
-        return stream.finished(generation.number(event), event.finished)
-    return b""
+        data = stream.tokens(generation.number(event), event.tokens)
+    elif kind == "finished":
+        data = stream.finished(generation.number(event), event.finished)
+    if not generation.has_ids:
+        return data
+    # Of one request: its last event makes the last ones of the response, too.
+    return numbered(data + stream.end() if event.last else data, event.number, after)

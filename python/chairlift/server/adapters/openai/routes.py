@@ -15,7 +15,7 @@ from chairlift.errors import EngineState
 from chairlift.server.adapters.openai.chat import chat_job
 from chairlift.server.adapters.openai.completions import completions_job
 from chairlift.server.adapters.openai.embeddings import embeddings, rerank
-from chairlift.server.adapters.openai.generation import serve
+from chairlift.server.adapters.openai.generation import continue_stream, serve
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.responses import responses_job
@@ -44,6 +44,7 @@ def routes(
         route("/v1/chat/completions", "POST", functools.partial(api.generate, chat_job)),
         route("/v1/completions", "POST", functools.partial(api.generate, completions_job)),
         route("/v1/responses", "POST", functools.partial(api.generate, responses_job)),
+        route("/v1/streams/{handle}", "GET", api.stream),
         route("/v1/embeddings", "POST", api.embeddings),
         route("/v1/rerank", "POST", api.rerank),
         route("/v1/models", "GET", api.models),
@@ -75,6 +76,11 @@ class _Api:
         await serve(
             self._server, exchange, to_job(value, self._server, self._texts, exchange.tenant)
         )
+
+    async def stream(self, exchange: Exchange) -> None:
+        """Continue a stream whose connection was lost."""
+        self._server.gate.admit()
+        await continue_stream(self._server, exchange)
 
     async def embeddings(self, exchange: Exchange) -> None:
         """Return vectors of texts."""
