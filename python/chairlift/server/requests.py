@@ -123,7 +123,7 @@ class Requests:
         schedule = convert.before_deadline(self._time_remaining(), request.schedule)
         request = replace(request, schedule=schedule)
         traceparent = traceparent or self._traceparent
-        operation = "chat" if isinstance(request.prompt, types.Chat) else "text_completion"
+        operation = _operation(request)
         with ExitStack() as undo:
             lease = self._server.quotas.acquire(self._tenant, self._connection)
             undo.callback(lease.release)
@@ -391,3 +391,10 @@ class Requests:
     def _forget(self, live: LiveRequest) -> None:
         del self._by_label[live.label]
         self._server.live.ended(live)
+
+
+def _operation(request: types.Request) -> str:
+    """Return what traces call a request."""
+    if request.pooling is not None:
+        return "embeddings"
+    return "chat" if isinstance(request.prompt, types.Chat) else "text_completion"

@@ -80,6 +80,20 @@ def to_request(
     return request, output
 
 
+def to_embedding(message: vllm.EmbedRequest, *, tenant: str, limits: TextLimits) -> types.Request:
+    """Convert a request for a vector, as `to_request` does.
+
+    Raises:
+        RequestError: With the path of the field that is wrong.
+    """
+    check_request_id(message.request_id)
+    if not message.HasField("tokenized"):
+        raise bad("tokenized", "expected token ids, got none")
+    ids = message.tokenized.input_ids
+    limits.check_length(len(ids))
+    return types.Request(list(ids), pooling=types.Pooling(), tenant=tenant)
+
+
 def _refuse(message: vllm.GenerateRequest) -> None:
     """Raise RequestError for the first field that asks for what this server does not do."""
     for name in _OF_OTHER_WORKERS:

@@ -15,13 +15,11 @@ from chairlift.server.adapters.stubs import vllm_engine_pb2 as vllm
 from chairlift.server.adapters.stubs import vllm_engine_pb2_grpc
 from chairlift.server.adapters.vllm.answers import EngineCall
 from chairlift.server.adapters.vllm.bundle import TokenizerBundle
-from chairlift.server.adapters.vllm.convert import NAMES, to_request
+from chairlift.server.adapters.vllm.convert import NAMES, to_embedding, to_request
 from chairlift.server.context import ServerContext
-from chairlift.server.convert import check_request_id
-from chairlift.server.pooling_requests import of_tenant, pool
+from chairlift.server.pooling_requests import pool
 from chairlift.server.status_interceptor import ServicerContext
 from chairlift.server.writer import Writer
-from chairlift.types import Pooling, Request
 
 MAX_ABORTED: Final = 4096
 """Ids of one `Abort`."""
@@ -166,18 +164,20 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         self, request: vllm.EmbedRequest, context: ServicerContext
     ) -> vllm.EmbedResponse:
         """Return the model's own vector of a tokenized input."""
-        self._server.gate.admit()
+        limits = self._server.gate.admit().engine.text_limits
         tenant = self._server.authenticator.tenant(context)
-        check_request_id(request.request_id)
-        prompt = list(request.tokenized.input_ids)
-        (pooled,) = await pool(
-            self._server,
-            [of_tenant(Request(prompt, pooling=Pooling()), tenant)],
-            tenant=tenant,
-            connection=context.peer(),
-            time_remaining=context.time_remaining,
-            labels=[request.request_id or "0"],
-        )
+        try:
+            asked = to_embedding(request, tenant=tenant, limits=limits)
+            (pooled,) = await pool(
+                self._server,
+                [asked],
+                tenant=tenant,
+                connection=context.peer(),
+                time_remaining=context.time_remaining,
+                labels=[request.request_id or "0"],
+            )
+        except RequestError as error:
+            raise NAMES.translate(error) from None
         vector = pooled.vector().tolist()
         return vllm.EmbedResponse(
             embedding=vector, prompt_tokens=pooled.num_tokens, embedding_dim=len(vector)
