@@ -218,3 +218,20 @@ def test_a_decoders_vector_is_the_last_hidden_state_of_transformers(tiny):
     with torch.inference_mode():
         hidden = tiny.reference.model(torch.tensor([prompt])).last_hidden_state[0, -1]
     np.testing.assert_allclose(pooled.vector(), hidden.numpy(), atol=1e-4)
+
+
+def test_a_bulk_of_any_size_is_read_as_the_queue_has_room(encoder):
+    texts, num_read, num_done, furthest = tiny_encoder.texts(50), 0, 0, 0
+
+    def requests():
+        nonlocal num_read
+        for number in range(3000):
+            num_read += 1
+            yield Request(texts[number % 50], pooling=Pooling())
+
+    with Engine(encoder[1], max_queued_requests=40, max_num_seqs=8) as engine:
+        for _ in pool_all(engine, requests()):
+            num_done += 1
+            furthest = max(furthest, num_read - num_done)
+    assert num_done == num_read == 3000
+    assert furthest <= 40 + 8 + 1
