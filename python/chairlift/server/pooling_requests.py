@@ -16,6 +16,7 @@ from chairlift.server.context import ServerContext
 from chairlift.server.convert import OutputOptions
 from chairlift.server.outbox import Outbox
 from chairlift.server.registry import LiveRequest, Stage
+from chairlift.server.request_log import log_end
 from chairlift.server.requests import Requests
 from chairlift.server.status import CODES
 from chairlift.v1 import generation_pb2 as pb
@@ -82,7 +83,7 @@ class PoolingRequests(Requests):
                 self._server.metrics.accepted(self._tenant, event.num_prompt_tokens)
             case types.Finished():
                 live.use(event.usage)
-                self._log_end(live, event.reason, "OK", event)
+                log_end(self._server, live, event.reason, "OK", event)
                 self._forget(live)
                 self._on_result(live.label, _result(live, event))
             case types.Failed():
@@ -97,7 +98,7 @@ class PoolingRequests(Requests):
         was_accepted = live.stage is not Stage.SUBMITTED
         self._forget(live)
         if was_accepted:
-            self._log_end(live, event.reason, CODES[event.reason].name, event)
+            log_end(self._server, live, event.reason, CODES[event.reason].name, event)
         else:
             self.refuse(live.label, pb.COMMAND_KIND_UNSPECIFIED, error)
         self._on_result(live.label, error)
