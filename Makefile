@@ -196,6 +196,14 @@ check-clients: setup ## Real clients of the OpenAI API in environments of their 
 check-checkpoints: setup ## Checkpoints that llm-compressor and GPTQModel make of SmolLM2, beside transformers (FORMATS="W8A16 FP8")
 	@$(BIN)/python -m tests.checkpoints $(TOOLS) $(FORMATS)
 
+.PHONY: check-stubs
+check-stubs: setup ## Build the programs of clients/ and run them against a server (LANGUAGES="go typescript"; needs Go, Node.js, Maven with a JDK)
+	@$(BIN)/python -m tests.clients.stubs $(TOOLS) $(LANGUAGES)
+
+.PHONY: check-client-wheel
+check-client-wheel: setup ## Build the wheel of chairlift-client, install it alone, run each of its commands against a server
+	@$(BIN)/python -m tests.clients.distribution $(UV) $(TOOLS)
+
 .PHONY: check-gateways
 check-gateways: setup ## The real smg gateway before two servers, and Triton's client, in environments of their own
 	@$(BIN)/python -m tests.clients.gateways $(TOOLS)

@@ -7,7 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "python").rglob("*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "python").rglob("*.md"),
+        *ROOT.glob("clients/README.md"),
+        *ROOT.glob("clients/*/README.md"),
+    ]
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
