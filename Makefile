@@ -208,6 +208,10 @@ check-client-wheel: setup ## Build the wheel of chairlift-client, install it alo
 check-gateways: setup ## The real smg gateway before two servers, and Triton's client, in environments of their own
 	@$(BIN)/python -m tests.clients.gateways $(TOOLS)
 
+.PHONY: check-constraints
+check-constraints: setup ## Answers to 1,000 random JSON schemas, by demo and smollm2: all are valid, and few are cut
+	@$(BIN)/python -m tests.constraints $(MODEL)
+
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)

@@ -219,7 +219,8 @@ class FailedEvent:
 
     request_id: int
     reason: str
-    """`QUEUE_TIMEOUT`, `NUMERIC_FAULT`, `STEP_FAILED`, `ENGINE_DOWN` or `DRAINING`."""
+    """`QUEUE_TIMEOUT`, `NUMERIC_FAULT`, `NO_TOKEN_LEFT`, `CONSTRAINT_TOO_COMPLEX`, `STEP_FAILED`,
+    `ENGINE_DOWN`, `DRAINING` or `UNKNOWN_ADAPTER`."""
     account: Account
 
 @final
@@ -561,6 +562,7 @@ class Scheduler:
         credit: int | None = None,
         priority: int = 0,
         adapter: tuple[int, int] = ...,
+        end_ids: Sequence[int] = ...,
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
@@ -641,6 +643,9 @@ class Scheduler:
         Returns:
             Whether the answer decodes, with no step in flight; otherwise nothing changes.
         """
+
+    def draft_all(self, drafts: Drafts) -> None:
+        """Proposes the drafts of many answers at once, as `draft`."""
 
     def schedule(self, now: int, plan: _Buffer) -> int | None:
         """Plans a step and writes it to `plan`, int32 `[plan_capacity]`.
@@ -1038,6 +1043,109 @@ def paged_attention(
     """
 
 @final
+class Grammar:
+    """A compiled constraint."""
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory it takes."""
+
+@final
+class GrammarCompiler:
+    """Compiles constraints over the tokens of a model; any thread may use it.
+
+    The first constraint reads the whole vocabulary.
+    """
+
+    def __new__(cls, token_table: TokenTable, end_ids: Sequence[int]) -> Self: ...
+    def compile(self, kind: str, text: str = "", choices: Sequence[str] = ...) -> Grammar:
+        """Compiles a constraint, without the interpreter's lock.
+
+        Args:
+            kind: `json_schema`, `json_object`, `regex`, `lark` or `choices`.
+            text: The schema, the expression or the grammar.
+            choices: Texts to choose from.
+
+        Raises:
+            ValueError: With the parser's message: it is no grammar, or too large a one.
+        """
+
+@final
+class Constraints:
+    """The constraints of sequences by slot: where each is in its grammar.
+
+    The state at a position is a function of the output tokens before it.
+    """
+
+    def __new__(cls, num_slots: int) -> Self: ...
+    def __len__(self) -> int:
+        """Sequences that have one."""
+
+    def begin(
+        self,
+        slot: int,
+        request_id: int,
+        index: int,
+        grammar: Grammar,
+        num_prompt_tokens: int,
+        *,
+        ends_early: bool = True,
+    ) -> None:
+        """Begins a sequence in a slot; what the slot held is forgotten.
+
+        Args:
+            slot: Of the scheduler.
+            request_id: Of its request.
+            index: Which of the answers.
+            grammar: Its constraint.
+            num_prompt_tokens: Position of its first output token.
+            ends_early: Whether a token that ends a text is allowed where the grammar may end, and
+                not only where it must.
+
+        Raises:
+            IndexError: There is no such slot.
+        """
+
+    def clear(self, slot: int) -> None:
+        """Takes the constraint of a slot away, if it has one."""
+
+    def set_ends_early(self, slot: int, ends_early: bool) -> None:
+        """Sets where the sequence of a slot may end, if it has a constraint."""
+
+    def start(self, slots: Tensor, position: Tensor, last_tokens: Tensor) -> ConstraintMasks | None:
+        """Begins to compute the masks of a step on other threads; None where no draw has any.
+
+        Args:
+            slots: int32 `[S]`, of the sequence of each draw; draws of one stand together, in order.
+            position: int32 `[S]`, of the token that is drawn.
+            last_tokens: int32 `[S]`, the token before it: the last or a draft.
+        """
+
+    def observe(self, events: Events, drafts: bool) -> Drafts | None:
+        """Follows what a step gave: answers grow or end.
+
+        Args:
+            events: Of the scheduler.
+            drafts: Whether to look for tokens that the grammars force.
+
+        Returns:
+            What the grammars force behind the new tokens, for `Scheduler.draft_all`.
+        """
+
+@final
+class ConstraintMasks:
+    """The masks of a step, which other threads compute; `sample` waits for them."""
+
+    def allowed(self) -> list[list[int] | None]:
+        """Return the tokens that each draw may give, once they are known; None is all."""
+
+@final
+class Drafts:
+    """Tokens that are likely to follow: request, answer and tokens of each."""
+
+    def __iter__(self) -> Iterator[tuple[int, int, list[int]]]: ...
+
+@final
 class SamplerStates:
     """What sequences ask for beside temperature, top_k, top_p, min_p, and their tokens, by slot.
 
@@ -1140,6 +1248,7 @@ def sample(
     last_tokens: Tensor | None = None,
     mask: Tensor | None = None,
     mask_of_draw: Tensor | None = None,
+    constraints: ConstraintMasks | None = None,
 ) -> Candidates | None:
     """Draws one token per row, from (seed, index, position), the row's logits and its state alone.
 
@@ -1156,7 +1265,8 @@ def sample(
         seed: int64 `[S]`, its 64 bits.
         index: int32 `[S]`, which of the n answers.
         position: int32 `[S]`, of the token that is drawn.
-        tokens: Out int32 `[S]`; -1 where a row holds NaN, +inf or only -inf.
+        tokens: Out int32 `[S]`; -1 where a row holds NaN, +inf or only -inf; -2 where masks and
+            bans leave none; -3 where a constraint cannot be computed.
         logprobs: Out float32 `[S]`: log softmax of the raw logits at the token.
         ranks: Out int32 `[S]`: 1 is the likeliest.
         states: Of the sequences; then `slots` and `last_tokens` are needed, too.
@@ -1165,6 +1275,7 @@ def sample(
         mask: int32 `[M, ceil(vocab_size / 32)]`: bit i % 32 of number i / 32 says that token i may
             be drawn.
         mask_of_draw: int32 `[S]`, the line of `mask` of each draw; -1 is none.
+        constraints: Masks in place of these.
 
     Returns:
         The candidates, where a sequence asks for some.

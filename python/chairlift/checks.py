@@ -16,6 +16,7 @@ from chairlift.errors import Reason, RequestError, echo
 from chairlift.types import (
     Change,
     Chat,
+    Constraint,
     Output,
     PrefixCache,
     Prompt,
@@ -204,6 +205,8 @@ def request(value: Request) -> None:
     flag(value.prefix_cache.read, "prefix_cache.read")
     flag(value.prefix_cache.write, "prefix_cache.write")
     flag(value.add_special_tokens, "add_special_tokens")
+    if value.constraint is not None:
+        kind(value.constraint, Constraint, "constraint")
     prompt(value.prompt, "prompt")
 
 

@@ -31,6 +31,8 @@ class Reason(StrEnum):
     ENGINE_DOWN = "ENGINE_DOWN"
     ENGINE_BUSY = "ENGINE_BUSY"
     NUMERIC_FAULT = "NUMERIC_FAULT"
+    NO_TOKEN_LEFT = "NO_TOKEN_LEFT"
+    CONSTRAINT_TOO_COMPLEX = "CONSTRAINT_TOO_COMPLEX"
     STEP_FAILED = "STEP_FAILED"
     INTERNAL = "INTERNAL"
 
@@ -82,6 +84,12 @@ class RequestError(ChairliftError):
 MESSAGES: Final = {
     Reason.QUEUE_TIMEOUT: "the request did not start within its queue timeout",
     Reason.NUMERIC_FAULT: "the model's output for this request was not finite",
+    Reason.NO_TOKEN_LEFT: (
+        "no token is left to draw: the constraint, allowed and banned ids together allow none"
+    ),
+    Reason.CONSTRAINT_TOO_COMPLEX: (
+        "the constraint takes more work or memory for a token than the server allows"
+    ),
     Reason.STEP_FAILED: "the model fails for this request, also when it runs alone",
     Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
     Reason.ENGINE_BUSY: "the engine is in a step that takes long",

@@ -213,6 +213,25 @@ class Pooling:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must be; one of these is set.
+
+    Only tokens that keep the answer within it are drawn, and an answer ends where it is complete.
+    """
+
+    json_schema: Mapping[str, Any] | bool | str | None = None
+    """A value that this JSON schema describes; as a text, JSON."""
+    json_object: bool = False
+    """Any JSON object."""
+    regex: str | None = None
+    """A text that this regular expression (of Rust's `regex` crate) matches as a whole."""
+    lark: str | None = None
+    """A text of this grammar, in the form of Lark that `llguidance` reads."""
+    choices: Sequence[str] = ()
+    """One of these texts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt and how to answer it."""
 
@@ -226,6 +245,7 @@ class Request:
     truncate_prompt: int | None = None
     adapter: str = ""
     """Name of an adapter (LoRA) that the engine has loaded; empty is the model alone."""
+    constraint: Constraint | None = None
     tenant: str = ""
     credit: int | None = None
     """Output tokens that all its answers may produce before `Change.credit` adds more; None is no

@@ -1,6 +1,8 @@
 """`chairlift generate` against a real server in another process."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +111,31 @@ def test_no_server_is_one_line(chairlift: Run, command: str, tmp_path: object) -
         run.stderr
         == f"error: no server at unix:{tmp_path}/none.sock: `chairlift serve` starts one\n"
     )
+
+
+def test_an_answer_keeps_to_a_schema_an_expression_or_a_choice(
+    chairlift: Run, target: str, tmp_path: Path
+) -> None:
+    def text(*options: str) -> str:
+        run = chairlift("generate", "one", "--target", target, "--max-tokens", "60", *options)
+        assert run.returncode == 0, run
+        return run.stdout.strip()
+
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"type": "array", "items": {"type": "boolean"}, "maxItems": 2}')
+    grammar.write_text('start: "up" | "down"')
+    assert all(isinstance(item, bool) for item in json.loads(text("--json-schema", str(schema))))
+    assert re.fullmatch("[a-z]{3}", text("--regex", "[a-z]{3}"))
+    assert text("--lark", str(grammar)) in ("up", "down")
+    assert text("--choice", "yes", "--choice", "no") in ("yes", "no")
+
+
+def test_a_constraint_that_is_wrong_is_one_line(
+    chairlift: Run, target: str, tmp_path: Path
+) -> None:
+    run = chairlift("generate", "one", "--target", target, "--regex", "a(")
+    assert run.returncode == 1
+    assert "constraint.regex" in run.stderr
+    run = chairlift("generate", "one", "--target", target, "--lark", str(tmp_path / "none"))
+    assert run.returncode == 1
+    assert "cannot read" in run.stderr

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from chairlift import Chat, ChatMessage
+from chairlift import Chat, ChatMessage, Constraint
 from chairlift.client import connect, connect_async, new_start
 from chairlift.errors import ConfigError, Reason, RequestError
 
@@ -69,6 +69,11 @@ WRONG = [
     ({"model": 3}, "model"),
     ({"model": b"demo"}, "model"),
     ({"request_id": b"a"}, "request_id"),
+    ({"constraint": "up"}, "constraint"),
+    ({"constraint": Constraint()}, "constraint"),
+    ({"constraint": Constraint(regex=b"up")}, "constraint.regex"),
+    ({"constraint": Constraint(json_schema=[1])}, "constraint.json_schema"),
+    ({"constraint": Constraint(choices=["a", 3])}, "constraint.choices"),
 ]
 
 

@@ -214,7 +214,7 @@ def test_a_row_of_which_nothing_is_left_fails_alone():
     logits = some_logits(2)
     masks = TokenMasks(torch.zeros(1, 2, dtype=torch.int32), torch.tensor([-1, 0]).int())
     drawn = draw(logits[0], GREEDY, num=2, masks=masks)
-    assert drawn.tokens.tolist() == [int(logits[0].argmax()), -1]
+    assert drawn.tokens.tolist() == [int(logits[0].argmax()), -2]
 
 
 @pytest.mark.parametrize(

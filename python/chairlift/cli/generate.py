@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,7 +31,7 @@ from chairlift.cli.remote import (
 )
 from chairlift.cli.wrap import Printer
 from chairlift.errors import ChairliftError, RequestError
-from chairlift.types import Chat, ChatMessage
+from chairlift.types import Chat, ChatMessage, Constraint
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -58,6 +59,21 @@ def generate(
     stop: Stop = None,
     n: NumAnswers = 1,
     adapter: Annotated[str | None, typer.Option(help="Adapter (LoRA) of the server.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="File of a JSON schema that each answer must fit.")
+    ] = None,
+    json_object: Annotated[
+        bool, typer.Option("--json-object", help="Each answer is a JSON object.")
+    ] = False,
+    regex: Annotated[
+        str | None, typer.Option(help="Regular expression that each answer must match.")
+    ] = None,
+    lark: Annotated[
+        Path | None, typer.Option(help="File of a Lark grammar that each answer must fit.")
+    ] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(help="A text that an answer may be; repeat it for more.")
+    ] = None,
     as_chat: Annotated[
         bool, typer.Option("--chat", help="Each prompt is a user's turn of a conversation.")
     ] = False,
@@ -68,6 +84,13 @@ def generate(
 ) -> None:
     """Answer one or many prompts at once, over one stream, each once or several times."""
     texts = prompts or _lines_of_stdin()
+    constraint = Constraint(
+        json_schema=None if json_schema is None else _text_of(json_schema),
+        json_object=json_object,
+        regex=regex,
+        lark=None if lark is None else _text_of(lark),
+        choices=tuple(choice or ()),
+    )
     options: RequestOptions = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -78,6 +101,7 @@ def generate(
         "stop": stop,
         "n": n,
         "adapter": adapter,
+        "constraint": None if constraint == Constraint() else constraint,
     }
     starts = _starts(texts, options, as_chat=as_chat)
     connection = connected(target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
@@ -98,6 +122,15 @@ def _starts(texts: list[str], options: "RequestOptions", *, as_chat: bool) -> li
 
     prompts = [Chat([ChatMessage("user", text)]) if as_chat else text for text in texts]
     return [new_start(prompt, **options) for prompt in prompts]
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        message = f"cannot read {path}: {why}"
+        raise ChairliftError(message) from None
 
 
 def _lines_of_stdin() -> list[str]:

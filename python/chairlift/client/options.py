@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from chairlift.types import Constraint
+
 
 class StoppingOptions(TypedDict, total=False):
     """When an answer ends."""
@@ -103,6 +105,8 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """Outlive a lost connection for this long; the client resumes by itself."""
     adapter: str | None
     """Name of an adapter (LoRA) of the server."""
+    constraint: Constraint | None
+    """What an answer must be: a JSON schema, a regular expression, a grammar, one of some texts."""
     model: str | None
     """Name of the model; None is the served one."""
     request_id: str | None

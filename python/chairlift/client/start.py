@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 from google.protobuf import duration_pb2
 
-from chairlift import chats, checks
+from chairlift import chats, checks, constraints
 from chairlift.client.options import (
     NAMES,
     SCHEDULE_NAMES,
@@ -73,6 +73,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         schedule=_schedule(given),
         credit=given.count("credit"),
         resume_window=given.duration("resume_window_s"),
+        constraint=given.constraint("constraint"),
     )
     _set_prompt(start, prompt)
     return start
@@ -229,6 +230,19 @@ class _Given:
         ids = checks.token_ids(list(value), path, _MAX_UINT32 + 1)
         values = (checks.real(v, path, -_INFINITY, _INFINITY, "numbers") for v in value.values())
         return dict(zip(ids, values, strict=True))
+
+    def constraint(self, name: str) -> pb.Constraint | None:
+        """Return a constraint; the server checks what it says."""
+        value = self._options.get(name)
+        if value is None:
+            return None
+        kind, text, choices = constraints.source(value)
+        if kind == "json_object":
+            return pb.Constraint(json_object=pb.JsonObject())
+        if kind == "choices":
+            return pb.Constraint(choices=pb.Choices(choices=choices))
+        of_kind: dict[str, Any] = {kind: text}
+        return pb.Constraint(**of_kind)
 
     def duration(self, name: str) -> duration_pb2.Duration | None:
         value, path = self._get(name)

@@ -21,7 +21,7 @@ from chairlift.engine.loaded import OnProgress
 from chairlift.engine.loading import load_model
 from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
 from chairlift.engine.open_requests import OpenRequests, Router
-from chairlift.engine.prepare import Prepared
+from chairlift.engine.prepared import Prepared
 from chairlift.engine.step import StepRecord
 from chairlift.engine.text_queue import TextQueue, is_short, size_of
 from chairlift.errors import EngineDownError, EngineState, Reason, refusal
@@ -202,7 +202,7 @@ class AsyncEngine:
             RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
         """
         preparer = self.engine.preparer
-        if is_short(request):
+        if is_short(request) and preparer.is_quick(request):
             return preparer.prepare(request)
         within_s = preparer.check(request).start_within_s
         return await self.texts.run(

@@ -14,7 +14,7 @@ from chairlift import _core
 from chairlift.config import Drafts, EngineConfig
 from chairlift.engine.events import core_refusal
 from chairlift.engine.loaded import LoadedModel
-from chairlift.engine.prepare import Prepared, PreparedChange
+from chairlift.engine.prepared import Prepared, PreparedChange
 from chairlift.errors import EngineDownError, Reason, refusal
 from chairlift.plan import PlanView
 from chairlift.scheduler import nanoseconds, new_scheduler
@@ -141,6 +141,7 @@ class Core:
                     credit=prepared.credit,
                     priority=times.priority,
                     adapter=(0, 0) if use is None else (use.slot, use.generation),
+                    end_ids=prepared.end_ids,
                 )
         except _core.Refused as error:
             raise core_refusal(error) from None

@@ -17,7 +17,7 @@ from chairlift.engine.events import CoreEvent, SampledLogprobs, to_event
 from chairlift.engine.loaded import Loader, OnProgress
 from chairlift.engine.loading import load_model, new_preparer, set_threads
 from chairlift.engine.model_runner import ModelRunner
-from chairlift.engine.prepare import Prepared, PreparedChange
+from chairlift.engine.prepared import Prepared, PreparedChange
 from chairlift.engine.sampler import NoEnd
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
@@ -26,6 +26,7 @@ from chairlift.types import (
     Accepted,
     Answer,
     Change,
+    Constraint,
     Event,
     Output,
     Prompt,
@@ -106,8 +107,9 @@ class Engine:
             users=lambda slot: self.stepper.core.adapter_users(slot),
         )
         self.adapters.load_all(on_bad_adapter)
+        core = self.stepper.core
         self.preparer = new_preparer(
-            self.config, loaded, self.stepper.core.scheduler, self.adapters
+            self.config, loaded, core.scheduler, core.token_table, self.adapters
         )
         self.text_limits = self.preparer.text_limits
         self._outputs: dict[int, Output] = {}
@@ -188,11 +190,17 @@ class Engine:
             self.adapters.check(prepared.adapter)
         added = self.stepper.core.add(prepared)
         no_end = NoEnd(prepared.stop_token_ids, prepared.min_tokens)
-        for slot in added.slots:
-            self.runner.sampler.set(
+        sampler = self.runner.sampler
+        for index, slot in enumerate(added.slots):
+            sampler.set(
                 slot, prepared.sampling, prepared.prompt, no_end, self.stepper.core.token_table
             )
             self.runner.set_pooled(slot, prepared.pooled)
+            if prepared.grammar is not None:
+                sampler.constraints.begin(
+                    *(slot, added.request_id, index, prepared.grammar, len(prepared.prompt)),
+                    ends_early=prepared.ends_early,
+                )
         return Accepted(
             added.request_id, len(prepared.prompt), added.queue_position, prepared.sampling.seed
         )
@@ -218,7 +226,8 @@ class Engine:
         is_live = core.change(request_id, change)
         if is_live and stopping is not None:
             no_end = NoEnd(stopping.stop_token_ids, stopping.min_tokens)
-            self.runner.sampler.set_no_end(core.requests.slots(request_id), no_end)
+            ends_early = not stopping.ignore_eos
+            self.runner.sampler.set_no_end(core.requests.slots(request_id), no_end, ends_early)
         return is_live
 
     def explain(self, request_id: int) -> Waiting | None:
@@ -292,6 +301,7 @@ class Engine:
         stopping: Stopping | None = None,
         output: Output | None = None,
         adapter: str = "",
+        constraint: Constraint | None = None,
     ) -> list[Answer]:
         """Answer prompts, under any batching policy; nothing times out.
 
@@ -301,6 +311,7 @@ class Engine:
             stopping: Of all prompts.
             output: Of all prompts.
             adapter: Of all prompts; empty is the model alone.
+            constraint: What each answer must be.
 
         Returns:
             One answer per prompt, in their order; with `sampling.n` so many per prompt.
@@ -317,6 +328,7 @@ class Engine:
                 Output() if output is None else output,
                 Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf),
                 adapter=adapter,
+                constraint=constraint,
             )
             for prompt in checks.prompts(prompts)
         ]

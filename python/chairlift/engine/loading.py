@@ -16,6 +16,7 @@ from chairlift.engine.adapters import Adapters
 from chairlift.engine.decoder_pooling import decoder_abilities
 from chairlift.engine.devices import Place, choose_place, compute_dtype
 from chairlift.engine.encoder_loading import encoder_settings, load_encoder
+from chairlift.engine.grammars import ConstraintPreparer
 from chairlift.engine.loaded import HostPool, LoadedModel, OnProgress
 from chairlift.engine.pooling import NOTHING
 from chairlift.engine.prepare import Preparer, RequestLimits
@@ -225,7 +226,11 @@ def replan_memory(
 
 
 def new_preparer(
-    config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler, adapters: Adapters
+    config: EngineConfig,
+    loaded: LoadedModel,
+    scheduler: _core.Scheduler,
+    token_table: _core.TokenTable,
+    adapters: Adapters,
 ) -> Preparer:
     """Build the preparer, which checks requests against the limits of model and server."""
     limits = RequestLimits(
@@ -242,4 +247,7 @@ def new_preparer(
         pooling=loaded.pooling,
     )
     defaults = Sampling(**asdict(loaded.config.generation))
-    return Preparer(config, loaded.tokenizer, limits, defaults, adapters)
+    constraints = ConstraintPreparer(
+        token_table, limits.eos_token_ids, is_supported=limits.has_sampler_options
+    )
+    return Preparer(config, loaded.tokenizer, limits, defaults, adapters, constraints)

@@ -227,16 +227,22 @@ class ModelRunner:
             inputs: Of the step, for which `move_blocks` was called, or of a part of it.
         """
         input_ids, metadata, sample_rows, *_ = inputs
+        draws = constraints = None
+        if len(sample_rows) > 0:
+            draws = self.draws(inputs)
+            # Their masks are computed beside the forward pass.
+            constraints = self.sampler.constraints.start(
+                draws.slots, draws.position, draws.last_tokens
+            )
         # Where every token samples, they do so in order.
         selected = sample_rows if len(sample_rows) < len(input_ids) else None
         hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected, inputs.adapters)
-        if len(sample_rows) == 0:
+        if draws is None:
             return Sampled.empty(0)
         logits = self.model.logits(hidden)
         began = self._clock()
         try:
-            draws = self.draws(inputs)
-            sampled = self._sample(logits, draws)
+            sampled = self._sample(logits, draws, constraints)
             if self.pooled:
                 self._keep_vectors(hidden, draws.slots)
             self._last_token.index_copy_(0, draws.rows.long(), sampled.tokens)
@@ -292,13 +298,16 @@ class ModelRunner:
             last_tokens=inputs.input_ids.index_select(0, sample_rows),
         )
 
-    def _sample(self, logits: Tensor, draws: Draws) -> Sampled:
+    def _sample(
+        self, logits: Tensor, draws: Draws, constraints: _core.ConstraintMasks | None = None
+    ) -> Sampled:
         return self.sampler.sample(
             logits,
             slots=draws.slots,
             index=draws.index,
             position=draws.position,
             last_tokens=draws.last_tokens,
+            constraints=constraints,
         )
 
     @torch.inference_mode()

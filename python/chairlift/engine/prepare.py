@@ -6,19 +6,22 @@ state that changes, so that any thread may call it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from chairlift import chats, checks
 from chairlift.config import EngineConfig
+from chairlift.constraints import Source
 from chairlift.engine.adapter_types import AdapterNames, AdapterUse
-from chairlift.engine.pooling import NOTHING, Pooled, PoolingAbilities, check_pooling
+from chairlift.engine.grammars import ConstraintPreparer
+from chairlift.engine.pooling import NOTHING, PoolingAbilities, check_pooling
 from chairlift.engine.prepare_pooling import pooling_ids
 from chairlift.engine.prepare_sampling import (
     SamplingPreparer,
     unsupported_on_device,
     with_candidates,
 )
+from chairlift.engine.prepared import Prepared, PreparedChange, StopConditions, Times
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.sampler_options import SamplingParameters
@@ -27,7 +30,6 @@ from chairlift.types import (
     Chat,
     Output,
     Pooling,
-    PrefixCache,
     Prompt,
     Request,
     Sampling,
@@ -46,67 +48,6 @@ _MAX_UINT32 = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class StopConditions:
-    """When an answer ends, complete."""
-
-    max_tokens: int
-    min_tokens: int
-    stop: tuple[str, ...] = field(repr=False)
-    stop_token_ids: tuple[int, ...] = field(repr=False)
-    include_stop: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When a request runs, complete; from its arrival on, None is no limit."""
-
-    priority: int
-    queue_timeout_s: float | None
-    time_to_first_token_s: float | None
-    time_limit_s: float | None
-
-    @property
-    def start_within_s(self) -> float | None:
-        """The longest that the request may wait."""
-        limits = (self.queue_timeout_s, self.time_to_first_token_s, self.time_limit_s)
-        return min((limit for limit in limits if limit is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedChange:
-    """A change with every default filled in and every value checked."""
-
-    stopping: StopConditions | None
-    times: Times | None
-    credit: int
-    credit_is_final: bool
-    paused: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request with every default filled in and every value checked."""
-
-    prompt: list[int] = field(repr=False)
-    sampling: SamplingParameters
-    max_tokens: int
-    min_tokens: int
-    stop: tuple[str, ...] = field(repr=False)
-    stop_token_ids: tuple[int, ...] = field(repr=False)
-    include_stop: bool
-    output: Output
-    times: Times
-    prefix_cache: PrefixCache = field(repr=False)
-    tenant: str
-    credit: int | None = None
-    """None is no limit."""
-    num_answers: int = 1
-    adapter: AdapterUse | None = None
-    pooled: Pooled | None = field(default=None, repr=False)
-    """Where the result goes, of a request that ends with its prompt."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Checked:
     """All of a request but its prompt, and what its answer's length depends on."""
 
@@ -118,6 +59,7 @@ class _Checked:
     num_kept: int | None
     """Tokens of the prompt that are kept; None is all."""
     adapter: AdapterUse | None
+    constraint: Source | None
 
 
 _T = TypeVar("_T")
@@ -163,6 +105,7 @@ class Preparer:
         limits: RequestLimits,
         defaults: Sampling,
         adapters: AdapterNames,
+        constraints: ConstraintPreparer,
     ) -> None:
         """Keep the limits and defaults that every request is checked against.
 
@@ -172,8 +115,10 @@ class Preparer:
             limits: Of the model and the server.
             defaults: Of the model's `generation_config.json`.
             adapters: Those that requests may name.
+            constraints: Compiles them.
         """
         self._adapters = adapters
+        self._constraints = constraints
         self._config = config
         self._encoder = encoder
         self._limits = limits
@@ -195,6 +140,7 @@ class Preparer:
         # The prompt comes last, because tokenizing costs more than all the rest.
         prompt = self._prompt(request, checked.num_kept)
         stopping = self._stop_conditions(request.stopping, checked.stops, len(prompt))
+        source, constraints = checked.constraint, self._constraints
         return Prepared(
             prompt=prompt,
             sampling=self._sampling.with_bad_words(checked.sampling, request.sampling),
@@ -210,9 +156,22 @@ class Preparer:
             credit=checked.credit,
             num_answers=checked.num_answers,
             adapter=checked.adapter,
+            grammar=None if source is None else constraints.compile(source, request.tenant),
+            end_ids=() if source is None else constraints.end_ids,
+            ends_early=not stopping.ignore_eos,
         )
 
+    def is_quick(self, request: Request) -> bool:
+        """Return whether the constraint of a request, if it has one, needs no compiling."""
+        constraint, tenant = getattr(request, "constraint", None), getattr(request, "tenant", None)
+        if constraint is None or not isinstance(tenant, str):
+            return True
+        return self._constraints.is_known(constraint, tenant)
+
     def _prepare_pooling(self, request: Request, asked: Pooling, checked: "_Checked") -> Prepared:
+        if checked.constraint is not None:
+            message = "constraint: expected none of a request for a vector or scores"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="constraint")
         abilities = self._limits.pooling
         pooled = check_pooling(asked, abilities)
         prompt, pooled.num_first = pooling_ids(
@@ -261,7 +220,9 @@ class Preparer:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
         if request.pooling is None or not request.pooling.truncate:
             self._check_size(request.prompt, keep)
-        return _Checked(sampling, stops, times, credit, num_answers, keep, adapter)
+        asked = request.constraint
+        constraint = None if asked is None else self._constraints.check(asked)
+        return _Checked(sampling, stops, times, credit, num_answers, keep, adapter, constraint)
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
         """Return the change that the scheduler can take.
@@ -377,7 +338,11 @@ class Preparer:
         if min_tokens > 0 and not self._limits.has_sampler_options:
             raise unsupported_on_device(min_path)
         include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
-        return StopConditions(max_tokens, min_tokens, *stops, include_stop=include_stop)
+        # `_stops` has checked it.
+        ignore_eos = asked.ignore_eos
+        return StopConditions(
+            max_tokens, min_tokens, *stops, include_stop=include_stop, ignore_eos=ignore_eos
+        )
 
 
 def _refuse_unenforced(chat: Chat) -> None:

@@ -45,7 +45,8 @@ class Sampled:
     """The draws of one step, known when `wait` returns; S sample slots."""
 
     tokens: Tensor
-    """int32 `[S]`; -1 where the logits were not finite, or no token was left to draw."""
+    """int32 `[S]`; -1 where the logits were not finite, -2 where no token was left to draw, -3
+    where a constraint cannot be computed."""
     logprobs: Tensor
     """float32 `[S]`: log softmax of the raw logits at the token."""
     ranks: Tensor
@@ -78,6 +79,8 @@ class Sampler:
         self.seed = torch.zeros(num_slots, dtype=torch.int64)
         """`[num_slots]`, the 64 bits of each request's seed."""
         self._states = _core.SamplerStates(num_slots)
+        self.constraints = _core.Constraints(num_slots)
+        """Of the sequences that have one."""
         self._prompt_lens = np.zeros(num_slots, dtype=np.int64)
 
     def set(
@@ -97,6 +100,7 @@ class Sampler:
             no_end: Ids that are not drawn at first.
             token_table: Of the model; needed for DRY alone.
         """
+        self.constraints.clear(slot)
         self._prompt_lens[slot] = len(prompt)
         self._temperature[slot] = sampling.temperature
         self._top_k[slot] = sampling.top_k
@@ -132,9 +136,17 @@ class Sampler:
             token_table=token_table if options.dry_multiplier else None,
         )
 
-    def set_no_end(self, slots: Sequence[int], no_end: NoEnd) -> None:
-        """Replace the ids that the sequences of these slots do not draw at first."""
+    def set_no_end(self, slots: Sequence[int], no_end: NoEnd, ends_early: bool = True) -> None:
+        """Replace what the sequences of these slots draw at their ends.
+
+        Args:
+            slots: Of the scheduler.
+            no_end: Ids that are not drawn at first.
+            ends_early: Whether a sequence with a constraint may end where this may, and not only
+                where it must.
+        """
         for slot in slots:
+            self.constraints.set_ends_early(slot, ends_early)
             before = int(self._prompt_lens[slot]) + no_end.min_tokens if no_end.min_tokens else 0
             self._states.set_no_end(slot, no_end.end_ids, before)
 
@@ -146,6 +158,7 @@ class Sampler:
         position: Tensor,
         last_tokens: Tensor,
         masks: TokenMasks | None = None,
+        constraints: _core.ConstraintMasks | None = None,
     ) -> Sampled:
         """Draw one token per row.
 
@@ -158,7 +171,8 @@ class Sampler:
             index: int32 `[S]`, which of its n answers.
             position: int32 `[S]`, of the token that is drawn.
             last_tokens: int32 `[S]`, the token before it: the last, or a draft.
-            masks: Of constraints.
+            masks: Of tokens.
+            constraints: The same from constraints, in place of `masks`; this waits for them.
         """
         sampled = Sampled.empty(len(slots))
         temperature, top_k, top_p, min_p, seed = (
@@ -181,6 +195,7 @@ class Sampler:
             last_tokens=last_tokens,
             mask=None if masks is None else masks.bits,
             mask_of_draw=None if masks is None else masks.of_draw,
+            constraints=constraints,
         )
         return sampled if candidates is None else replace(sampled, candidates=candidates)
 

@@ -66,6 +66,7 @@ class Stepper:
         self._num_steps = 0
         self._wrap: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
         self._max_in_flight = steps_in_flight(config)
+        self._has_drafts = max_step_drafts(config) > 0
         self.restart()
         capacity = self.core.scheduler.plan_capacity
         # A step keeps its plan until it ends: as many as there may be steps, in turn.
@@ -136,6 +137,7 @@ class Stepper:
             return self._finish(self._in_flight[0])
         with self.core.guarded():
             events = self.core.scheduler.take_events()
+            self._follow(events)
             return StepOutput(events, NO_LOGPROBS, self.core.scheduler.load(), None)
 
     def settle(self) -> None:
@@ -202,11 +204,18 @@ class Stepper:
                 events = scheduler.update(computed, step.number, outcome.tokens)
                 logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks, outcome.candidates)
                 self._in_flight.popleft()
+            self._follow(events)
             load = scheduler.load()
         record = self._record(step, computed, load)
         for watcher in self._watchers:
             watcher(record)
         return StepOutput(events, logprobs, load, record)
+
+    def _follow(self, events: _core.Events) -> None:
+        """Let the constraints follow the answers; what they force becomes drafts."""
+        drafts = self.runner.sampler.constraints.observe(events, self._has_drafts)
+        if drafts is not None:
+            self.core.scheduler.draft_all(drafts)
 
     def _outcome(self, step: InFlightStep) -> Sampled | list[int]:
         """Return the draws of a step, or the requests for which it and its successor fail."""

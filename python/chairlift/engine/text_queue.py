@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from chairlift import chats, checks
+from chairlift.constraints import source
 from chairlift.errors import Reason, RequestError, refusal
 from chairlift.machine import available_cores
 from chairlift.types import Chat, ChatMessage, Request, Tool
@@ -266,7 +267,12 @@ def _first(prompt: object) -> object:
 
 
 def size_of(request: Request) -> int:
-    """Return about how many bytes a prompt has that was checked."""
+    """Return about how many bytes a prompt and a constraint have that were checked."""
+    constraint = request.constraint
+    return _prompt_size(request) + (0 if constraint is None else source(constraint).size)
+
+
+def _prompt_size(request: Request) -> int:
     prompt = chats.as_chat(request.prompt)
     if isinstance(prompt, Chat):
         of_messages = sum(

@@ -13,6 +13,7 @@ from google.protobuf import duration_pb2
 
 from chairlift import types
 from chairlift.checks import at_most
+from chairlift.constraints import MAX_CHOICES
 from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
@@ -127,6 +128,7 @@ def to_request(
         add_special_tokens=optional(start, "add_special_tokens", True),
         truncate_prompt=optional(start, "truncate_prompt", None),
         adapter=start.adapter,
+        constraint=_constraint(start.constraint) if start.HasField("constraint") else None,
         tenant=tenant,
         credit=optional(start, "credit", None),
     )
@@ -154,7 +156,6 @@ def _refuse_later_fields(start: pb.Start) -> None:
     asked = {
         "output.prompt_logprobs": output.HasField("prompt_logprobs"),
         "output.echo": output.echo,
-        "constraint": start.HasField("constraint"),
     }
     for field, is_asked in asked.items():
         if is_asked:
@@ -175,6 +176,21 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
     if kind == "chat":
         return to_chat(start.chat)
     raise bad("prompt", "expected text, token_ids or chat, got none of them")
+
+
+def _constraint(constraint: pb.Constraint) -> types.Constraint:
+    """Convert a constraint; one without any is refused by the engine."""
+    kind = constraint.WhichOneof("constraint")
+    if kind is None:
+        return types.Constraint()
+    if kind == "json_object":
+        return types.Constraint(json_object=True)
+    if kind == "choices":
+        at_most(constraint.choices.choices, "constraint.choices", MAX_CHOICES)
+        if not constraint.choices.choices:
+            raise bad("constraint.choices", f"expected 1 to {MAX_CHOICES} texts, got none")
+        return types.Constraint(choices=tuple(constraint.choices.choices))
+    return types.Constraint(**{kind: getattr(constraint, kind)})
 
 
 def _stopping(stopping: pb.Stopping, path: str) -> types.Stopping:

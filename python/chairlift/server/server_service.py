@@ -44,6 +44,7 @@ FEATURES: Final = (
     "abort",
     "adapters",
     "chat",
+    "constraints",
     "credit",
     "embeddings",
     "explain",

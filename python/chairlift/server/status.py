@@ -46,6 +46,9 @@ CODES: Final = {
     Reason.ENGINE_DOWN: grpc.StatusCode.UNAVAILABLE,
     Reason.ENGINE_BUSY: grpc.StatusCode.UNAVAILABLE,
     Reason.NUMERIC_FAULT: grpc.StatusCode.INTERNAL,
+    # What the request asks for together allows nothing, or too much work.
+    Reason.NO_TOKEN_LEFT: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.CONSTRAINT_TOO_COMPLEX: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.STEP_FAILED: grpc.StatusCode.INTERNAL,
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
 }

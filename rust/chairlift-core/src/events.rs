@@ -31,6 +31,10 @@ pub enum Failure {
     QueueTimeout,
     /// Its logits were not finite.
     NumericFault,
+    /// What it allows and what it bans left no token to draw.
+    NoTokenLeft,
+    /// Its constraint cannot be computed within the limits.
+    ConstraintTooComplex,
     /// A step failed because of it.
     StepFailed,
     /// The engine gives up on everything.

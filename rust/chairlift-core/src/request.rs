@@ -21,6 +21,9 @@ pub struct NewRequest {
     pub min_tokens: usize,
     /// End the answer; their text is left out unless `include_stop`.
     pub stop_token_ids: Vec<i32>,
+    /// End the answer too, whatever `min_tokens` says and [`crate::scheduler::Change`] does: for a sequence that
+    /// cannot go on behind them.
+    pub end_ids: Vec<i32>,
     pub text: TextOptions,
     pub namespace: Namespace,
     pub cache_read: bool,
@@ -46,6 +49,7 @@ impl NewRequest {
             max_tokens,
             min_tokens: 0,
             stop_token_ids: Vec::new(),
+            end_ids: Vec::new(),
             text: TextOptions {
                 detokenize: false,
                 skip_special_tokens: true,
@@ -144,6 +148,7 @@ pub(crate) struct Request {
     pub(crate) min_tokens: usize,
     pub(crate) num_prompt: usize,
     pub(crate) stop_token_ids: Vec<i32>,
+    pub(crate) end_ids: Vec<i32>,
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
     pub(crate) tenant: Tenant,
@@ -224,6 +229,7 @@ impl Request {
             max_num_tokens,
             min_tokens: new.min_tokens,
             stop_token_ids: new.stop_token_ids,
+            end_ids: new.end_ids,
             cache_read: new.cache_read,
             cache_write: new.cache_write,
             queue_deadline: new.queue_deadline,
@@ -289,7 +295,8 @@ impl Request {
     ) -> Option<EndReason> {
         self.tokens.push(token);
         let may_stop = self.num_output() >= self.min_tokens;
-        if may_stop && self.stop_token_ids.contains(&token) {
+        let is_end = || self.end_ids.contains(&token);
+        if may_stop && self.stop_token_ids.contains(&token) || is_end() {
             if self.include_stop {
                 self.text.push(table, token, false, out);
             }

@@ -47,6 +47,7 @@ pub use self::{
     change::{Change, Schedule, Stopping},
     draft::MAX_DRAFTS,
     explain::{Explanation, RequestState},
+    outcome::{NO_TOKEN_LEFT, TOO_COMPLEX},
     step::Next,
 };
 pub use crate::ids::StepId;

@@ -7,7 +7,7 @@ use chairlift_core::{
     events::{EndReason, EventKind, Events, Failure},
     plan::{Plan, PlanView},
     policy::Policy,
-    scheduler::{Change, Next, StepId},
+    scheduler::{Change, NO_TOKEN_LEFT, Next, StepId, TOO_COMPLEX},
 };
 use driver::{config, token_table};
 
@@ -209,6 +209,26 @@ fn an_answer_that_is_not_finite_ends_all() {
     assert_eq!(world.ends(), [(0, failed, (6, 4 + 2 + 2), true)]);
     assert_eq!(world.scheduler.load().num_running, 1);
     world.assert_empty();
+}
+
+#[test]
+fn a_request_fails_for_what_its_draw_says() {
+    for (token, failure) in [
+        (NO_TOKEN_LEFT, Failure::NoTokenLeft),
+        (TOO_COMPLEX, Failure::ConstraintTooComplex),
+        (-9, Failure::NumericFault),
+    ] {
+        let mut world = World::new(continuous());
+        world.add(2, 1, 9);
+        world.add(3, 1, 2);
+        let (id, _, mut tokens) = world.plan().expect("two begin");
+        tokens[0] = token;
+        world.report(id, &tokens);
+        let failed = EndReason::Failed(failure);
+        assert_eq!(world.ends(), [(0, failed, (2, 0), true)]);
+        assert_eq!(world.scheduler.load().num_running, 1);
+        world.assert_empty();
+    }
 }
 
 #[test]

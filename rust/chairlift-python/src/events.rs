@@ -216,6 +216,8 @@ fn failure_name(failure: Failure) -> &'static str {
     match failure {
         Failure::QueueTimeout => "QUEUE_TIMEOUT",
         Failure::NumericFault => "NUMERIC_FAULT",
+        Failure::NoTokenLeft => "NO_TOKEN_LEFT",
+        Failure::ConstraintTooComplex => "CONSTRAINT_TOO_COMPLEX",
         Failure::StepFailed => "STEP_FAILED",
         Failure::EngineDown => "ENGINE_DOWN",
         Failure::Draining => "DRAINING",

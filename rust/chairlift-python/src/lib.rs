@@ -10,6 +10,7 @@ mod activations;
 mod adapters;
 mod attention;
 mod attention_work;
+mod constraints;
 mod detach;
 mod error;
 mod events;
@@ -55,6 +56,7 @@ mod _core {
         crate::attention::register(module)?;
         crate::full_attention::register(module)?;
         crate::sampling::register(module)?;
+        crate::constraints::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("HEAD_DIM_STEP", kv_layout::HEAD_DIM_STEP)?;

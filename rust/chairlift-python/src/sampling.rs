@@ -1,6 +1,7 @@
 //! Bindings of the sampler and of what it keeps of each sequence.
 
 use crate::{
+    constraints::ConstraintMasks,
     kernels::numel,
     recording::{Argument, Call, call},
     text::TokenTable,
@@ -242,6 +243,8 @@ struct Sample {
     ranks: TensorMut,
     extras: Option<Extras>,
     masks: Option<(Tensor, Tensor)>,
+    /// In place of those.
+    constraints: Option<Arc<chairlift_grammar::Masks>>,
     candidates: Arc<Mutex<Option<candidates::Candidates>>>,
 }
 
@@ -302,14 +305,18 @@ impl Call for Sample {
             }),
             _ => None,
         };
-        let masks = match &self.masks {
-            Some((mask, mask_of_draw)) => {
+        let masks = match (&self.constraints, &self.masks) {
+            (Some(masks), _) => Some(Masks {
+                bits: Rows::contiguous(&masks.bits, masks.num_words),
+                of_draw: &masks.of_draw,
+            }),
+            (None, Some((mask, mask_of_draw))) => {
                 mask.dims::<2>("mask")?;
                 let bits: Rows<'_, i32> = borrows.rows("mask", mask)?;
                 let of_draw = borrows.slice("mask_of_draw", mask_of_draw)?;
                 Some(Masks { bits, of_draw })
             }
-            None => None,
+            (None, None) => None,
         };
         let candidates = sampling::sample(logits, &parameters, sequences, masks, draws)?;
         *lock(&self.candidates) = (candidates.stride > 0).then_some(candidates);
@@ -321,7 +328,7 @@ impl Call for Sample {
 #[pyfunction]
 #[pyo3(signature = (logits, temperature, top_k, top_p, min_p, seed, index, position, tokens,
     logprobs, ranks, *, states = None, slots = None, last_tokens = None, mask = None,
-    mask_of_draw = None))]
+    mask_of_draw = None, constraints = None))]
 #[expect(
     clippy::too_many_arguments,
     reason = "flat by contract: one crossing per step"
@@ -344,6 +351,7 @@ pub(crate) fn sample(
     last_tokens: Option<Tensor>,
     mask: Option<Tensor>,
     mask_of_draw: Option<Tensor>,
+    constraints: Option<&ConstraintMasks>,
 ) -> PyResult<Option<Candidates>> {
     let extras = match (states, slots, last_tokens) {
         (Some(states), Some(slots), Some(last_tokens)) => Some(Extras {
@@ -368,6 +376,7 @@ pub(crate) fn sample(
         ranks,
         extras,
         masks: mask.zip(mask_of_draw),
+        constraints: constraints.map(|masks| masks.join(py)).transpose()?,
         candidates: Arc::clone(&candidates),
     };
     call(py, sample)?;

@@ -13,6 +13,7 @@ use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
+    constraints::Drafts,
     error,
     events::{Buffers, Events, end_reason},
     text::TokenTable,
@@ -160,7 +161,7 @@ impl Scheduler {
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
-        deadline = None, credit = None, priority = 0, adapter = (0, 0)))]
+        deadline = None, credit = None, priority = 0, adapter = (0, 0), end_ids = vec![]))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -192,6 +193,7 @@ impl Scheduler {
         credit: Option<u64>,
         priority: i32,
         adapter: (u32, u64),
+        end_ids: Vec<i32>,
     ) -> PyResult<Added> {
         let text = TextOptions {
             detokenize,
@@ -205,6 +207,7 @@ impl Scheduler {
             max_tokens,
             min_tokens,
             stop_token_ids,
+            end_ids,
             text,
             namespace: Namespace {
                 tenant,
@@ -290,6 +293,13 @@ impl Scheduler {
     #[expect(clippy::needless_pass_by_value, reason = "a list of the Python method")]
     fn draft(&mut self, request_id: u64, tokens: Vec<i32>, index: u32) -> bool {
         self.inner.draft(RequestId(request_id), index, &tokens)
+    }
+
+    /// Proposes drafts as [`Scheduler::draft`] does, those of many answers at once.
+    fn draft_all(&mut self, drafts: &Drafts) {
+        for ((request, index), tokens) in &drafts.found {
+            self.inner.draft(RequestId(*request), *index, tokens);
+        }
     }
 
     fn schedule(&mut self, now: u64, plan: TensorMut) -> PyResult<Option<u64>> {

@@ -9,9 +9,23 @@ use crate::{
     request::Request,
 };
 
+/// Sampled where no token was left to draw.
+pub const NO_TOKEN_LEFT: i32 = -2;
+/// Sampled where a constraint cannot be computed.
+pub const TOO_COMPLEX: i32 = -3;
+
+/// What a token outside of the vocabulary says.
+fn failure(sampled: i32) -> Failure {
+    match sampled {
+        NO_TOKEN_LEFT => Failure::NoTokenLeft,
+        TOO_COMPLEX => Failure::ConstraintTooComplex,
+        _ => Failure::NumericFault,
+    }
+}
+
 impl Scheduler {
-    /// Ends a step that succeeded: `sampled` has a token for each of its sample slots, and one outside of the vocabulary
-    /// says that the logits were not finite. What is sampled after a draft counts if all drafts up to it are what was
+    /// Ends a step that succeeded: `sampled` has a token for each of its sample slots; one outside of the vocabulary
+    /// fails the request, [`NO_TOKEN_LEFT`] and [`TOO_COMPLEX`] by what they say, others because the logits were not finite. What is sampled after a draft counts if all drafts up to it are what was
     /// sampled before them.
     ///
     /// # Errors
@@ -58,7 +72,8 @@ impl Scheduler {
         };
         let samples = item.num_samples > 0;
         if samples && tokens.is_empty() {
-            self.end(now, item.slot, EndReason::Failed(Failure::NumericFault));
+            let failure = failure(sampled[0]);
+            self.end(now, item.slot, EndReason::Failed(failure));
             return;
         }
         request.comes_back = false;

@@ -62,6 +62,14 @@ impl TokenTable {
         self.get(token).map_or(&[], |token| token.piece.bytes())
     }
 
+    /// Whether a text that skips special tokens leaves this one out.
+    pub fn is_special(&self, token: i32) -> bool {
+        let kind = usize::try_from(token)
+            .ok()
+            .and_then(|id| self.kinds.get(id));
+        kind.is_some_and(|kind| kind & SPECIAL != 0)
+    }
+
     pub(super) fn strip_first_space(&self) -> bool {
         self.strip_first_space
     }

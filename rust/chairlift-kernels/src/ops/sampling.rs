@@ -73,10 +73,17 @@ pub struct Parameters<'a> {
 /// The token of a row that has no distribution to draw from.
 pub const NOT_FINITE: i32 = -1;
 
+/// The token of a row whose masks and bans leave none to draw from.
+pub const NO_TOKEN_LEFT: i32 = -2;
+
+/// The token of a row whose constraint cannot be computed.
+pub const TOO_COMPLEX: i32 = -3;
+
 /// What is drawn, `[S]` each.
 #[derive(Debug)]
 pub struct Draws<'a> {
-    /// Token ids; [`NOT_FINITE`] where the row holds NaN or +inf, or nothing but -inf.
+    /// Token ids; [`NOT_FINITE`] where the row holds NaN or +inf, or nothing but -inf; [`NO_TOKEN_LEFT`] where masks and
+    /// bans leave none of what is finite; [`TOO_COMPLEX`] where the mask says so.
     pub tokens: &'a mut [i32],
     /// Log softmax of the raw logits at the token.
     pub logprobs: &'a mut [f32],
@@ -114,7 +121,7 @@ impl Sequences<'_> {
     /// Tells them what was drawn.
     fn write_drawn(&self, positions: &[i32], draws: &Draws<'_>) {
         for (row, &position) in positions.iter().enumerate() {
-            if draws.tokens[row] != NOT_FINITE {
+            if draws.tokens[row] >= 0 {
                 let (slot, token) = (self.slots[row] as usize, draws.tokens[row]);
                 self.states.write(slot, position as usize, token);
             }
@@ -171,9 +178,12 @@ pub fn sample(
             // Held for a few stores, hundreds of microseconds apart.
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             let (draws, candidates) = &mut *results;
-            let token = drawn.as_ref().map(|drawn| drawn.token as i32);
+            let token = match &drawn {
+                Some(drawn) => drawn.token as i32,
+                None => why_none(logits.row(row), row, masks),
+            };
             let drawn = drawn.unwrap_or_default();
-            draws.tokens[row] = token.unwrap_or(NOT_FINITE);
+            draws.tokens[row] = token;
             draws.logprobs[row] = drawn.logprob;
             draws.ranks[row] = drawn.rank as i32;
             candidates.put(row, &drawn.candidates);
@@ -184,6 +194,19 @@ pub fn sample(
         sequences.write_drawn(parameters.position, &draws);
     }
     Ok(candidates)
+}
+
+/// Why a row gave no token.
+fn why_none(raw: &[f32], row: usize, masks: Option<Masks<'_>>) -> i32 {
+    if masks.is_some_and(|masks| masks.is_too_complex(row)) {
+        return TOO_COMPLEX;
+    }
+    let is_broken = |&logit: &f32| logit.is_nan() || logit == f32::INFINITY;
+    let is_finite = |&logit: &f32| logit.is_finite();
+    if raw.iter().any(is_broken) || !raw.iter().any(is_finite) {
+        return NOT_FINITE;
+    }
+    NO_TOKEN_LEFT
 }
 
 thread_local! {
@@ -198,6 +221,9 @@ fn draw_row(
     sequences: Option<Sequences<'_>>,
     masks: Option<Masks<'_>>,
 ) -> Option<Drawn> {
+    if masks.is_some_and(|masks| masks.is_too_complex(row)) {
+        return None;
+    }
     let mask = masks.and_then(|masks| masks.of(row));
     let state = sequences.and_then(|all| all.states.get(all.slots[row] as usize));
     let filters = state

@@ -9,6 +9,7 @@ from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
 from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.adapters.openai.formats import chat_format
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.messages import chat_messages
@@ -35,8 +36,9 @@ def chat_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) 
     logprobs, num_top = _logprobs(body)
     _tools(body)
     _formats(body)
+    constraint, constraint_names = chat_format(body)
     parts.without_effect(body)
-    names = Names(_NAMES | {"stopping.max_tokens": _max_tokens_name(body)})
+    names = Names(_NAMES | constraint_names | {"stopping.max_tokens": _max_tokens_name(body)})
     limit = body.take("max_completion_tokens")
     older_limit = body.take("max_tokens")
     sampling = parts.sampling(body)
@@ -56,6 +58,7 @@ def chat_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) 
         ),
         prefix_cache=types.PrefixCache(salt=body.text("cache_salt")),
         truncate_prompt=body.take("truncate_prompt_tokens"),
+        constraint=constraint,
         tenant=tenant,
     )
     body.end()
@@ -99,12 +102,7 @@ def _tools(body: Fields) -> None:
 
 
 def _formats(body: Fields) -> None:
-    """Take what the answer looks like."""
-    response_format = body.part("response_format")
-    if response_format is not None:
-        if response_format.take("type") != "text":
-            raise unsupported("response_format.type", "only 'text' is supported by this server")
-        response_format.end()
+    """Take what the answer looks like, but for its text."""
     if body.items("modalities") not in ([], ["text"]):
         raise unsupported("modalities", "only text is supported by this server")
     body.refuse("audio", "prediction", "web_search_options", "moderation")

@@ -9,6 +9,7 @@ from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
 from chairlift.server.adapters.openai.fields import Fields
+from chairlift.server.adapters.openai.formats import chat_format
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.context import ServerContext
@@ -33,6 +34,7 @@ def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant
     body.refuse_unless("echo", False)
     body.refuse_unless("suffix", "")
     parts.without_effect(body)
+    constraint, constraint_names = chat_format(body)
     sampling = parts.sampling(body)
     num = parts.num_answers(sampling)
     body.refuse_unless("best_of", num)
@@ -46,6 +48,7 @@ def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant
         ),
         "prefix_cache": types.PrefixCache(salt=body.text("cache_salt")),
         "add_special_tokens": body.flag("add_special_tokens", default=True),
+        "constraint": constraint,
         "truncate_prompt": body.take("truncate_prompt_tokens"),
         "tenant": tenant,
     }
@@ -63,7 +66,7 @@ def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant
         stream=lambda origin: ChoicesStream(
             origin, form(), num_choices, include_usage=include_usage
         ),
-        names=Names(_NAMES),
+        names=Names(_NAMES | constraint_names),
     )
 
 

@@ -8,6 +8,7 @@ from chairlift.errors import Reason, RequestError, echo
 from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.adapters.openai.formats import response_format
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.messages import role_of, text_of
@@ -36,7 +37,7 @@ def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: 
     parts.stream_options(body, stream=stream)
     _refuse_memory(body)
     logprobs, num_top = _include(body)
-    _formats(body)
+    constraint, constraint_names = _formats(body)
     _tools(body)
     repeated = _repeated(body)
     parts.without_effect(body)
@@ -52,6 +53,7 @@ def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: 
         ),
         prefix_cache=types.PrefixCache(salt=body.text("cache_salt")),
         truncate_prompt=body.take("truncate_prompt_tokens"),
+        constraint=constraint,
         tenant=tenant,
     )
     body.end()
@@ -66,7 +68,7 @@ def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: 
         is_stream=stream,
         answer=lambda origin: ResponseAnswer(origin, repeated, shown),
         stream=lambda origin: ResponseStream(origin, repeated, shown),
-        names=Names(_NAMES),
+        names=Names(_NAMES | constraint_names),
     )
 
 
@@ -100,14 +102,10 @@ def _include(body: Fields) -> tuple[bool, int]:
     return _LOGPROBS in included, top
 
 
-def _formats(body: Fields) -> None:
+def _formats(body: Fields) -> tuple[types.Constraint | None, dict[str, str]]:
     text = body.part("text")
+    found = response_format(body, None if text is None else text.part("format"))
     if text is not None:
-        text_format = text.part("format")
-        if text_format is not None:
-            if text_format.take("type") != "text":
-                raise unsupported("text.format.type", "only 'text' is supported by this server")
-            text_format.end()
         if text.one_of("verbosity", "medium", "low", "high") != "medium":
             raise unsupported("text.verbosity", "only 'medium' is supported by this server")
         text.end()
@@ -115,6 +113,7 @@ def _formats(body: Fields) -> None:
     if reasoning is not None:
         # Clients send an object of nulls.
         reasoning.end()
+    return found
 
 
 def _tools(body: Fields) -> None:

@@ -15,11 +15,18 @@ pub const BITS: usize = 32;
 pub struct Masks<'a> {
     /// `[M, ceil(vocab_size / 32)]`, the least significant bit first.
     pub bits: Rows<'a, i32>,
-    /// `[S]`: the line of each draw; -1 is none.
+    /// `[S]`: the line of each draw; -1 is none, and [`Masks::TOO_COMPLEX`] gives no token.
     pub of_draw: &'a [i32],
 }
 
 impl<'a> Masks<'a> {
+    /// The line of a draw whose constraint cannot be computed.
+    pub const TOO_COMPLEX: i32 = -2;
+
+    pub(super) fn is_too_complex(&self, draw: usize) -> bool {
+        self.of_draw[draw] == Self::TOO_COMPLEX
+    }
+
     pub(super) fn check(&self, num_draws: usize, vocab_size: usize) -> Result<(), ArgumentError> {
         let num_words = vocab_size.div_ceil(BITS);
         expect_equal("mask", "columns:", num_words, self.bits.width())?;

@@ -1,0 +1,150 @@
+"""Compiled constraints, and a bounded cache of them.
+
+A grammar is compiled where long texts are tokenized, off the engine's thread, within bounds of work
+and memory. What was compiled is kept per tenant: no tenant learns from a fast answer what another
+has asked for.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from chairlift import _core
+from chairlift.constraints import Source, source
+from chairlift.errors import Reason, RequestError
+from chairlift.types import Constraint
+
+MAX_TENANT_GRAMMARS: Final = 64
+"""That are kept for one tenant."""
+MAX_TENANT_BYTES: Final = 64 * 2**20
+"""About, of what these take."""
+MAX_GRAMMARS: Final = 1024
+"""That are kept for all tenants."""
+MAX_BYTES: Final = 256 * 2**20
+
+_OWN_BYTES: Final = 4096
+"""What a grammar takes besides what it counts."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The grammars of one tenant, the least recently used first."""
+
+    grammars: OrderedDict[Source, _core.Grammar] = field(default_factory=OrderedDict)
+    num_bytes: int = 0
+
+    def drop(self) -> int:
+        """Forget the least recently used; return what it took."""
+        _, grammar = self.grammars.popitem(last=False)
+        size = grammar.num_bytes + _OWN_BYTES
+        self.num_bytes -= size
+        return size
+
+
+class GrammarCache:
+    """Compiled grammars by tenant and source; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._tenants: OrderedDict[str, _Kept] = OrderedDict()
+        """The tenant that used it least recently first."""
+        self._num_bytes = self._num_grammars = 0
+
+    def get(self, tenant: str, source: Source) -> _core.Grammar | None:
+        """Return a grammar of the tenant, if it is kept."""
+        with self._lock:
+            kept = self._tenants.get(tenant)
+            grammar = None if kept is None else kept.grammars.get(source)
+            if kept is not None and grammar is not None:
+                kept.grammars.move_to_end(source)
+                self._tenants.move_to_end(tenant)
+            return grammar
+
+    def put(self, tenant: str, source: Source, grammar: _core.Grammar) -> None:
+        """Keep a grammar, in the place of what was used least recently."""
+        size = grammar.num_bytes + _OWN_BYTES
+        if size > MAX_TENANT_BYTES:
+            return
+        with self._lock:
+            kept = self._tenants.setdefault(tenant, _Kept())
+            self._tenants.move_to_end(tenant)
+            if source in kept.grammars:
+                return
+            while kept.grammars and (
+                len(kept.grammars) >= MAX_TENANT_GRAMMARS
+                or kept.num_bytes + size > MAX_TENANT_BYTES
+            ):
+                self._dropped(kept.drop())
+            kept.grammars[source] = grammar
+            kept.num_bytes += size
+            self._num_bytes += size
+            self._num_grammars += 1
+            while self._num_grammars > MAX_GRAMMARS or self._num_bytes > MAX_BYTES:
+                name, oldest = next(iter(self._tenants.items()))
+                self._dropped(oldest.drop())
+                if not oldest.grammars:
+                    del self._tenants[name]
+
+    def __len__(self) -> int:
+        return self._num_grammars
+
+    def _dropped(self, size: int) -> None:
+        self._num_bytes -= size
+        self._num_grammars -= 1
+
+
+class ConstraintPreparer:
+    """Checks constraints and compiles them; any thread may use it."""
+
+    def __init__(
+        self, token_table: _core.TokenTable, end_ids: tuple[int, ...], *, is_supported: bool
+    ) -> None:
+        """Keep what constraints are compiled against.
+
+        Args:
+            token_table: Of the model.
+            end_ids: Tokens that end a text: drawn where a constraint may end.
+            is_supported: Whether the device's sampler knows masks.
+        """
+        self._compiler = _core.GrammarCompiler(token_table, end_ids)
+        self._is_supported = is_supported
+        self._cache = GrammarCache()
+        self.end_ids = end_ids
+
+    def check(self, constraint: Constraint) -> Source:
+        """Check a constraint but for what it says, which takes no time.
+
+        Raises:
+            RequestError: With the path of the first field that is wrong.
+        """
+        if not self._is_supported:
+            message = "constraint: not supported on a GPU by this version"
+            raise RequestError(Reason.UNSUPPORTED, message, field="constraint")
+        if not self.end_ids:
+            message = "constraint: the model has no token that ends a text"
+            raise RequestError(Reason.UNSUPPORTED, message, field="constraint")
+        return source(constraint)
+
+    def is_known(self, constraint: Constraint, tenant: str) -> bool:
+        """Return whether a constraint needs no compiling: it is kept, or is refused at once."""
+        try:
+            return self._cache.get(tenant, self.check(constraint)) is not None
+        except RequestError:
+            return True
+
+    def compile(self, source: Source, tenant: str) -> _core.Grammar:
+        """Return the grammar of a constraint, which may take some tens of milliseconds.
+
+        Raises:
+            RequestError: With the path of the field, and what the parser says.
+        """
+        grammar = self._cache.get(tenant, source)
+        if grammar is None:
+            try:
+                grammar = self._compiler.compile(source.kind, source.text, source.choices)
+            except ValueError as error:
+                message = f"{source.field}: {error}"
+                raise RequestError(Reason.BAD_PARAMETER, message, field=source.field) from None
+            self._cache.put(tenant, source, grammar)
+        return grammar

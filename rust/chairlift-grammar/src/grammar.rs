@@ -1,0 +1,130 @@
+//! From a constraint to a grammar that sequences share, within bounds of time and memory.
+
+use std::panic::AssertUnwindSafe;
+
+use llguidance::{
+    ParserFactory, TokenParser,
+    api::{GrammarInit, ParserLimits},
+    panic_utils,
+};
+
+use crate::{source::Source, vocabulary::Vocabulary};
+
+/// A constraint is no grammar, or too large a one; the message is the parser's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CompileError(pub String);
+
+/// Letters of a message at most: a parser quotes what it was given.
+const MAX_MESSAGE: usize = 500;
+
+/// Bounds of compiling, and of each token. Fuel is work, not time: the same grammar fails everywhere or nowhere.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        // Some 20 ms.
+        initial_lexer_fuel: 1_000_000,
+        // A mask: some 14 ms, and 2.5 ms.
+        step_lexer_fuel: 200_000,
+        step_max_items: 50_000,
+        max_items_in_row: 2_000,
+        // One to two kilobytes each.
+        max_lexer_states: 50_000,
+        max_grammar_size: 500_000,
+        precompute_large_lexemes: true,
+        // Errors of a sequence would hold its tokens.
+        verbose_errors: false,
+    }
+}
+
+/// Compiles constraints over one vocabulary; any thread may use it.
+pub struct Compiler {
+    factory: ParserFactory,
+    vocabulary: Vocabulary,
+}
+
+impl Compiler {
+    /// A compiler; building it reads the whole vocabulary.
+    ///
+    /// # Errors
+    /// If the parser does not take the vocabulary.
+    pub fn new(vocabulary: Vocabulary) -> Result<Self, CompileError> {
+        let factory = panic_utils::catch_unwind(AssertUnwindSafe(|| {
+            ParserFactory::new_simple(vocabulary.env())
+        }));
+        let mut factory = factory.map_err(|error| CompileError(message(&error.to_string())))?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(Self {
+            factory,
+            vocabulary,
+        })
+    }
+
+    /// The vocabulary.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// The grammar of a constraint.
+    ///
+    /// # Errors
+    /// With the parser's message.
+    pub fn compile(&self, source: &Source) -> Result<Grammar, CompileError> {
+        let grammar = source.grammar()?;
+        let parser = panic_utils::catch_unwind(AssertUnwindSafe(|| {
+            let init = GrammarInit::Serialized(grammar);
+            let mut parser = self.factory.create_parser_from_init_default(init)?;
+            parser.start_without_prompt();
+            // Drafts that are wrong are taken back: what cannot go back is refused by name.
+            parser.parser.rollback(0)?;
+            Ok(parser)
+        }));
+        let parser = parser.map_err(|error| CompileError(message(&format!("{error:#}"))))?;
+        if let Some(error) = parser.parser.get_error() {
+            return Err(CompileError(message(&error.message())));
+        }
+        Ok(Grammar {
+            num_bytes: source.num_bytes() + parser.parser.lexer_stats().num_bytes,
+            parser,
+            vocabulary: self.vocabulary.clone(),
+        })
+    }
+}
+
+/// A compiled constraint.
+pub struct Grammar {
+    parser: TokenParser,
+    vocabulary: Vocabulary,
+    num_bytes: usize,
+}
+
+impl Grammar {
+    /// A parser at the start of a text. Its lexer is its own: an error in it is no other sequence's.
+    pub(crate) fn parser(&self) -> TokenParser {
+        self.parser.deep_clone()
+    }
+
+    pub(crate) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// About how much memory it takes.
+    pub fn num_bytes(&self) -> usize {
+        self.num_bytes
+    }
+}
+
+/// The part of a parser's message that is for a client: no backtrace, no state, not too long.
+pub(crate) fn message(text: &str) -> String {
+    let end = ["\n<backtrace>", "\n<state>", "\n<non-verbose/>"]
+        .iter()
+        .filter_map(|mark| text.find(mark))
+        .min()
+        .unwrap_or(text.len());
+    let text = text[..end].trim();
+    if text.chars().nth(MAX_MESSAGE).is_none() {
+        return text.to_owned();
+    }
+    let cut: String = text.chars().take(MAX_MESSAGE).collect();
+    format!("{cut}...")
+}

@@ -1,0 +1,28 @@
+//! Constraints: which tokens may follow, so that an answer is what a JSON schema, a regex, a Lark grammar or choices say.
+//!
+//! ```text
+//! Source --compile--> Grammar --one per sequence--> Matcher --position by position--> a mask, forced tokens
+//!   (once, bounded)    (shared)                      (Constraints, by slot)
+//! ```
+//!
+//! - [`source`]: what a client writes, with bounds, as a grammar of `llguidance`.
+//! - [`vocabulary`]: the model's token table as a trie.
+//! - [`grammar`]: the compiler and its limits.
+//! - [`matcher`]: where one sequence is in its grammar; a function of its tokens by position.
+//! - [`constraints`]: the matchers of all sequences, and the masks of a step.
+//! - [`workers`]: the threads that compute masks beside the forward pass.
+
+pub mod constraints;
+pub mod grammar;
+pub mod matcher;
+pub mod source;
+pub mod vocabulary;
+mod workers;
+
+pub use self::{
+    constraints::{Constraints, Draw, Masks, Pending},
+    grammar::{CompileError, Compiler, Grammar},
+    matcher::Matcher,
+    source::Source,
+    vocabulary::Vocabulary,
+};
