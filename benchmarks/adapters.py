@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from chairlift import Engine
+from chairlift.model.adapters.load import linears
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
 from chairlift.model.tensors import ModelTensors
@@ -74,7 +75,7 @@ def write_adapter(folder: Path, model: Path, rank: int) -> Path:
     tensors = {}
     draw = torch.Generator().manual_seed(0)
     for layer in ModelTensors.of(config.spec, FAMILIES[config.architecture].names).layers:
-        for part in (layer.qkv, layer.output, layer.gate_up, layer.down):
+        for part in linears(layer):
             for name, outputs in zip(part.names, part.outputs, strict=True):
                 for half, shape in (("A", (rank, part.inputs)), ("B", (outputs, rank))):
                     numbers = 0.01 * torch.randn(shape, generator=draw)

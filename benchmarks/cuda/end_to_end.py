@@ -14,6 +14,7 @@ from chairlift.kernels.cuda.device import Accelerator
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
 from chairlift.model.kv_cache import allocate_kv_cache
+from chairlift.model.norms import Norm
 from chairlift.model.spec import (
     Attention,
     Embedding,
@@ -76,24 +77,26 @@ def random_weights(config: ModelConfig, device: torch.device) -> Weights:
     def ones(size: int) -> torch.Tensor:
         return torch.ones(size, dtype=config.dtype, device=device)
 
+    norm = Norm(config.spec.final_norm, ones(config.spec.hidden_size))
+
     spec = config.spec
     hidden, inner, num_heads, num_kv_heads, dim = spec.shape
     heads, kv_heads = num_heads * dim, num_kv_heads * dim
     layers = tuple(
         LayerWeights(
-            attention_norm=ones(hidden),
+            attention_norm=norm,
             qkv=ops.linear(matrix(heads + 2 * kv_heads, hidden)),
             query_norm=ones(dim) if layer.attention.qk_norm else None,
             key_norm=ones(dim) if layer.attention.qk_norm else None,
             output=ops.linear(matrix(hidden, heads)),
-            feed_forward_norm=ones(hidden),
+            feed_forward_norm=norm,
             gate_up=ops.linear(matrix(2 * inner, hidden)),
             down=ops.linear(matrix(hidden, inner)),
         )
         for layer in spec.layers
     )
     embedding = matrix(spec.vocab_size, hidden)
-    return Weights(embedding, layers, ones(hidden), ops.linear(embedding))
+    return Weights(embedding, layers, norm, ops.linear(embedding))
 
 
 class Bench:
@@ -184,6 +187,7 @@ class Bench:
             layer.num_bytes
             for own in self.model.weights.layers
             for layer in (own.qkv, own.output, own.gate_up, own.down)
+            if layer is not None
         )
         return layers + self.model.weights.head.num_bytes
 

@@ -35,6 +35,7 @@ __all__ = [
     "ConfigError",
     "CoreError",
     "Events",
+    "Experts",
     "FailedEvent",
     "FinishedEvent",
     "InvariantError",
@@ -58,6 +59,7 @@ __all__ = [
     "activate_mul",
     "add_layer_norm",
     "add_rms_norm",
+    "add_scaled",
     "apply_plan",
     "attention_work",
     "cpu_features",
@@ -73,6 +75,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "scale_scores",
     "select_rows",
     "set_num_threads",
 ]
@@ -890,6 +893,46 @@ def linear_bytes(
     """
 
 @final
+class Experts:
+    """A mixture of experts and its router; the bits of a row do not depend on the others."""
+
+    def __new__(
+        cls,
+        gate_up: Sequence[Linear],
+        down: Sequence[Linear],
+        *,
+        top_k: int,
+        scores: str,
+        activation: str = "silu",
+        bias: Sequence[float] | None = None,
+        least_sum: float | None = None,
+        multiplier: float = 1.0,
+        limit: float | None = None,
+        alpha: float = 1.0,
+    ) -> Self:
+        """Takes the layers of each expert.
+
+        Args:
+            gate_up: From H to gate and up, side by side.
+            down: From I to H.
+            top_k: Experts of a token.
+            scores: What weighs an expert: `softmax` over all, `softmax_of_chosen` or `sigmoid`.
+            activation: As of `activate`.
+            bias: Of each expert, added to the scores for the choice alone.
+            least_sum: The weights of a token are divided by their sum, which is at least this.
+            multiplier: Of the weights.
+            limit: Gates are at most this, ups at most as far from 0, and get 1 more; the gate is
+                gate * sigmoid(alpha * gate).
+            alpha: Of that.
+
+        Raises:
+            ValueError: The layers do not fit each other, or a name is unknown.
+        """
+
+    def forward(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Computes `out` `[T, H]` from `x` `[T, H]` and float32 `logits` `[T, num_experts]`."""
+
+@final
 class Recording:
     """Calls of kernels that are kept, to be computed without Python: a CPU's captured graph.
 
@@ -920,13 +963,21 @@ class Recording:
             MemoryError: An allocation failed.
         """
 
-def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
-    """Writes `x[rows]`; `x` `[N, H]`, `rows` int32 `[T]`, `out` `[T, H]`."""
+def select_rows(x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -> None:
+    """Writes `multiplier * x[rows]`; `x` `[N, H]`, `rows` int32 `[T]`, `out` `[T, H]`."""
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-    """Writes x / rms(x) * weight over the last axis; `x`, `out` `[T, H]`, `weight` `[H]`."""
+def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
+    """Adds `multiplier * update` `[T, H]` to `x` in place."""
 
-def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
+    """Multiplies `x` float32 `[S, V]` in place, then makes it soft_cap * tanh(x / soft_cap)."""
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, offset: float = 0.0) -> None:
+    """Writes x / rms(x) * (weight + offset); `x`, `out` `[T, H]`, `weight` `[H]`."""
+
+def add_rms_norm(
+    x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor, offset: float = 0.0
+) -> None:
     """Adds `update` `[T, H]` to `x` in place, then writes the norm of the sum as `rms_norm`."""
 
 def rope(
@@ -935,17 +986,21 @@ def rope(
     cos_sin: Tensor,
     norm_weight: Tensor | None = None,
     eps: float = 1e-6,
+    norm_offset: float = 0.0,
+    is_interleaved: bool = False,
 ) -> None:
-    """Rotates `x` `[T, num_heads, head_dim]` in place, after an RMS norm per head if given.
+    """Rotates `x` `[T, num_heads, head_dim]` in place, after an RMS norm if given.
 
-    Coordinates d and d + head_dim / 2 make a pair, as in Llama.
+    Of the first `rotary_dim` numbers of a head, d and d + rotary_dim / 2 make a pair, as in Llama.
 
     Args:
         x: Rows may be strided.
         positions: int32 `[T]`.
-        cos_sin: float32 `[max_position, head_dim]`: cosines in the first half, sines in the second.
-        norm_weight: `[head_dim]`, the QK-norm of Qwen3.
+        cos_sin: float32 `[max_position, rotary_dim]`: cosines, then sines.
+        norm_weight: `[head_dim]` for a norm of each head, `[num_heads * head_dim]` for one of all.
         eps: Of that norm.
+        norm_offset: Added to its weight.
+        is_interleaved: 2 d and 2 d + 1 make a pair.
     """
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
@@ -1026,6 +1081,8 @@ def paged_attention(
     scale: float,
     block_size: int,
     window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
     """Causal attention of a ragged batch over paged keys and values, chunks and decodes alike.
 
@@ -1040,6 +1097,8 @@ def paged_attention(
         scale: Positive; usually head_dim ** -0.5.
         block_size: 16.
         window: A token sees itself and the `window - 1` before it.
+        soft_cap: A score s becomes soft_cap * tanh(s / soft_cap).
+        sinks: float32 `[num_heads]`: the score of one more token, whose value is zero.
     """
 
 @final

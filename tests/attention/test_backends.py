@@ -6,6 +6,7 @@ import pytest
 import torch
 from chairlift._core import cpu_features
 from chairlift.attention import AttentionBackend, AttentionMetadata
+from chairlift.attention.backend import Scoring
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.reference import ReferenceBackend, State
 from torch import Tensor
@@ -75,8 +76,7 @@ def attend(backend: AttentionBackend, batch: Batch, dtype: torch.dtype, window=N
         cache,
         batch.metadata,
         group=1,
-        scale=batch.key.shape[2] ** -0.5,
-        window=window,
+        scoring=Scoring(batch.key.shape[2] ** -0.5, window),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from chairlift._core import cpu_features
+from chairlift.attention.backend import Scoring
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.reference import ReferenceBackend
@@ -55,8 +56,7 @@ def test_a_query_has_the_same_bits_alone_in_a_chunk_and_in_a_batch(dtype):
             cache,
             metadata,
             group=1,
-            scale=head_dim**-0.5,
-            window=None,
+            scoring=Scoring(head_dim**-0.5),
         )
         assert torch.equal(part, everything[first : first + count])
 

@@ -122,8 +122,8 @@ def test_rope_refuses_what_does_not_fit():
     positions = torch.tensor([0, 5], dtype=torch.int32)
     with pytest.raises(ValueError, match=r"^positions: expected positions in 0\.\.5, got 5$"):
         _core.rope(x, positions, angles)
-    with pytest.raises(ValueError, match=r"^cos_sin: expected head_dim, 16 columns, got 8$"):
-        _core.rope(x, positions, torch.ones(5, 8))
+    with pytest.raises(ValueError, match=r"^cos_sin: expected an even width of at most 16, got 24"):
+        _core.rope(x, positions, torch.ones(5, 24))
     with pytest.raises(TypeError, match=r"^positions: expected int32, got int64$"):
         _core.rope(x, positions.long(), angles)
     assert torch.equal(x, torch.ones(2, 1, 16))

@@ -3,12 +3,26 @@
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Cohere2Config,
+    Ernie4_5_MoeConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteMoeConfig,
     LlamaConfig,
+    Ministral3Config,
     MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
+    Starcoder2Config,
 )
 
 SIZES = {
@@ -30,6 +44,30 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+}
+# Mostly smaller than the width of a window: every third layer sees all tokens.
+KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
+
+
+def long_rope(original: int, rotary_dim: int) -> dict[str, object]:
+    """Return LongRoPE with divisors that differ from each other."""
+    places = range(rotary_dim // 2)
+    return {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "short_factor": [1.0 + 0.1 * place for place in places],
+        "long_factor": [2.0 + 0.5 * place for place in places],
+        "original_max_position_embeddings": original,
+    }
+
 
 FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
     "llama": (LlamaConfig, {}),
@@ -63,6 +101,140 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "llama, yarn": (LlamaConfig, {"rope_parameters": YARN_ROPE}),
+    "gemma3, windows, two ropes": (
+        Gemma3TextConfig,
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 20,
+            "layer_types": KINDS,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
+            },
+        },
+    ),
+    "gemma2, soft caps": (
+        Gemma2Config,
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 20,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 1.5,
+        },
+    ),
+    "phi3, window": (Phi3Config, {"sliding_window": 20, "pad_token_id": 0}),
+    "phi3, longrope of a part of a head, past its original length": (
+        Phi3Config,
+        {
+            "pad_token_id": 0,
+            "rope_parameters": {
+                **long_rope(2, 12),
+                "partial_rotary_factor": 0.75,
+                "attention_factor": 1.2,
+            },
+            "original_max_position_embeddings": 2,
+        },
+    ),
+    "phi3, longrope within its original length": (
+        Phi3Config,
+        {
+            "pad_token_id": 0,
+            "rope_parameters": long_rope(256, 16),
+            "original_max_position_embeddings": 256,
+        },
+    ),
+    "olmo2": (Olmo2Config, {}),
+    "olmo3, windows, yarn where all tokens are seen": (
+        Olmo3Config,
+        {
+            "sliding_window": 20,
+            "layer_types": KINDS,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                "full_attention": YARN_ROPE,
+            },
+        },
+    ),
+    "granite, multipliers": (
+        GraniteConfig,
+        {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.5,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.3,
+        },
+    ),
+    "smollm3, a layer without rope": (
+        SmolLM3Config,
+        {"no_rope_layers": [1, 0, 1], "pad_token_id": 0},
+    ),
+    "ministral3, yarn, queries by position": (
+        Ministral3Config,
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                **YARN_ROPE,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.5,
+                "llama_4_scaling_beta": 0.3,
+            },
+        },
+    ),
+    "starcoder2, window, tied": (
+        Starcoder2Config,
+        {"sliding_window": 20, "tie_word_embeddings": True},
+    ),
+    "qwen3 moe, a dense layer": (
+        Qwen3MoeConfig,
+        {
+            "head_dim": 16,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3 moe, weights as they are": (
+        Qwen3MoeConfig,
+        {
+            "head_dim": 16,
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 48,
+            "norm_topk_prob": False,
+        },
+    ),
+    "mixtral, window": (MixtralConfig, {"num_local_experts": 5, "sliding_window": 20}),
+    "granite moe": (
+        GraniteMoeConfig,
+        {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.5,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.3,
+        },
+    ),
+    "ernie, a shared expert, a bias of the choice": (
+        Ernie4_5_MoeConfig,
+        {
+            "moe_num_experts": 6,
+            "moe_k": 2,
+            "moe_intermediate_size": 32,
+            "moe_num_shared_experts": 2,
+            "pad_token_id": 0,
+        },
+    ),
+    "cohere2, parallel halves": (
+        Cohere2Config,
+        {"sliding_window": 20, "layer_types": KINDS, "logit_scale": 0.4, "pad_token_id": 0},
+    ),
 }
 
 
@@ -84,16 +256,22 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
     model.requires_grad_(requires_grad=False)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        parameter.copy_(neutral(name, parameter))
+        parameter.copy_(neutral(model, name))
         # Matrices keep the size of what passes through them; vectors stray far from neutral.
-        scale = 0.2 if parameter.ndim == 1 or "embed" in name else parameter.shape[1] ** -0.5
+        is_small = parameter.ndim == 1 or "embed" in name or "correction" in name
+        # Of three axes the last is that of the inputs, as of two.
+        scale = 0.2 if is_small else parameter.shape[-1] ** -0.5
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
     return model
 
 
-def neutral(name: str, parameter: torch.Tensor) -> torch.Tensor:
-    """Return the value that a forgotten parameter would have: ones for a norm, else zeros."""
-    return torch.ones_like(parameter) if "norm" in name else torch.zeros_like(parameter)
+def neutral(model: PreTrainedModel, name: str) -> torch.Tensor:
+    """Return the value that a forgotten parameter would have: that of no effect for a norm."""
+    parameter = model.get_parameter(name)
+    is_norm = "norm" in name and name.endswith("weight")
+    # Gemma stores the weights of norms less 1.
+    is_one = is_norm and not model.config.model_type.startswith("gemma")
+    return torch.ones_like(parameter) if is_one else torch.zeros_like(parameter)
 
 
 def random_tokens(length: int, seed: int) -> list[int]:

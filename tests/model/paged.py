@@ -49,12 +49,23 @@ class PagedBatch:
         return dict(zip(chunks, logits.split(lengths), strict=True))
 
     def hidden(
-        self, chunks: Mapping[int, Sequence[int]], selected: Sequence[int] | None = None
+        self,
+        chunks: Mapping[int, Sequence[int]],
+        selected: Sequence[int] | None = None,
+        adapters: Mapping[int, int] | None = None,
     ) -> Tensor:
-        """Compute the next tokens; return the hidden states of all, or of the selected ones."""
+        """Compute the next tokens; return the hidden states of all, or of the selected ones.
+
+        Rows may have an adapter, by its slot.
+        """
         input_ids = torch.tensor([token for chunk in chunks.values() for token in chunk]).int()
         indices = None if selected is None else torch.tensor(selected, dtype=torch.int32)
-        hidden = self.model.forward(input_ids, self._metadata(chunks), self.kv_cache, indices)
+        slots = None
+        if adapters is not None:
+            each = [adapters.get(row, 0) for row, chunk in chunks.items() for _ in chunk]
+            slots = torch.tensor(each, dtype=torch.int32)
+        metadata = self._metadata(chunks)
+        hidden = self.model.forward(input_ids, metadata, self.kv_cache, indices, slots)
         for row, chunk in chunks.items():
             self.computed[row] += len(chunk)
         return hidden

@@ -10,9 +10,12 @@ from chairlift.errors import ConfigError
 from chairlift.kernels import Linear
 from chairlift.model.config import ModelConfig
 from chairlift.model.memory_plan import plan_memory
+from chairlift.model.norms import Norm
 from chairlift.model.rope import cos_sin_table
-from chairlift.model.weights import load_weights
+from chairlift.model.weights import ExpertWeights, load_weights
 from torch import Tensor
+
+from tests.model.families import FAMILIES
 
 MIB, GIB = 2**20, 2**30
 
@@ -22,7 +25,7 @@ def loaded_bytes(part):
     match part:
         case Tensor():
             return part.nbytes
-        case Linear():
+        case Linear() | Norm() | ExpertWeights():
             return part.num_bytes
         case tuple():
             return sum(loaded_bytes(item) for item in part)
@@ -34,12 +37,12 @@ def loaded_bytes(part):
 def rope_bytes(model):
     """Bytes of the tables of RoPE."""
     head_dim, length = model.spec.shape.head_dim, model.max_model_len
-    return sum(cos_sin_table(rope, head_dim, length).nbytes for rope in model.spec.ropes)
+    return sum(cos_sin_table(rope, head_dim, length).nbytes for rope, _ in model.spec.rotations)
 
 
 @pytest.mark.parametrize("quantize", Quantize)
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
-@pytest.mark.parametrize("name", ["llama", "qwen3, alternating window, wide heads, biases"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_plan_is_what_is_loaded(pretrained, name, dtype, quantize):
     folder = pretrained(name)[1]
     model = ModelConfig.load(folder, dtype)

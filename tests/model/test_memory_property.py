@@ -102,7 +102,7 @@ def test_the_plan_equals_what_is_allocated(tmp_path, values, dtype, quantize, bu
     assert plan.weight_bytes == weight_bytes
     cache = allocate_kv_cache(config, backend, plan.num_blocks, engine.block_size)
     assert plan.kv_cache_bytes == cache.nbytes
-    stream_dtype = model.weights.final_norm.dtype
+    stream_dtype = model.weights.final_norm.weight.dtype
     buffers = Buffers.empty(config.spec, budget, config.dtype, torch.device("cpu"), stream_dtype)
     logits = model.logits(buffers.normed[:num_rows])
     allocated = storage_bytes(buffers) + logits.nbytes

@@ -60,7 +60,7 @@ def test_parity_sees_every_parameter(family):
     expected = reference_logits(model, prompt)
     for name, parameter in model.named_parameters():
         value = parameter.clone()
-        parameter.copy_(neutral(name, parameter))
+        parameter.copy_(neutral(model, name))
         change = (reference_logits(model, prompt) - expected).abs().max()
         parameter.copy_(value)
         assert change > 100 * TOLERANCE, name
@@ -105,15 +105,34 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(pretrained, family):
     assert (ours - exact).square().mean() < 1.5 * (theirs - exact).square().mean()
 
 
+def angles_of(reference, kind):
+    rotary = reference.model.rotary_emb
+    positions = torch.arange(256)[None]
+    extra = {} if kind is None else {"layer_type": kind}
+    cos, sin = rotary(torch.zeros(1), positions, **extra)
+    if rotary.config.model_type == "cohere2":
+        return torch.cat((cos[0, :, ::2], sin[0, :, ::2]), dim=-1)
+    half = cos.shape[-1] // 2
+    return torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
+
+
 @every_family
 def test_rope_angles_equal_those_of_transformers(pretrained, family):
     reference, folder = pretrained(family)
-    positions = torch.arange(256)[None]
-    cos, sin = reference.model.rotary_emb(torch.zeros(1), positions)
-    half = cos.shape[-1] // 2
-    expected = torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
     # The angles have the same bits; cosine and sine are rounded once here and by the library there.
-    spec = ModelConfig.load(folder).spec
-    (rope,) = spec.ropes
-    ours = cos_sin_table(rope, spec.shape.head_dim, 256)
-    torch.testing.assert_close(ours, expected, atol=1.2e-7, rtol=0)
+    config = ModelConfig.load(folder)
+    kinds = {
+        layer.attention.rope: kind
+        for layer, kind in zip(config.spec.layers, kinds_of(reference), strict=True)
+    }
+    kinds.pop(None, None)
+    for rope, kind in kinds.items():
+        ours = cos_sin_table(rope, config.spec.shape.head_dim, config.max_model_len)
+        expected = angles_of(reference, kind)
+        torch.testing.assert_close(ours[:256], expected, atol=2.4e-7, rtol=0)
+
+
+def kinds_of(reference):
+    config = reference.config
+    has_kinds = config.model_type in {"gemma3_text", "olmo3"}
+    return config.layer_types if has_kinds else [None] * config.num_hidden_layers

@@ -140,7 +140,8 @@ def planned_bytes(config):
 def loaded_bytes(weights):
     norms = [layer.attention_norm for layer in weights.layers]
     norms += [layer.feed_forward_norm for layer in weights.layers]
-    single = sum(tensor.nbytes for tensor in (*norms, weights.embedding, weights.final_norm))
+    single = weights.embedding.nbytes
+    single += sum(norm.weight.nbytes for norm in (*norms, weights.final_norm))
     return single + weights.head.num_bytes + sum(x.num_bytes for x in linear_layers(weights))
 
 

@@ -36,12 +36,29 @@ class Rotation(NamedTuple):
     """The norm and rotation of queries and keys before attention."""
 
     cos_sin: Tensor
-    """float32 `[max_position, head_dim]`: cosines, then sines."""
+    """float32 `[max_position, rotary_dim]`: cosines, then sines; of keys."""
+    query_cos_sin: Tensor
+    """Of queries: the same tensor, or one that also scales them."""
+    is_interleaved: bool
+    """A number is rotated with its neighbour, and not with the one half of them further."""
     query_norm: Tensor | None
-    """`[head_dim]`: weight of an RMS norm of each head, before it is rotated."""
+    """Weight of an RMS norm before the rotation: `[head_dim]` of each head, or of all heads."""
     key_norm: Tensor | None
     eps: float
     """Of those norms."""
+    norm_offset: float
+    """Added to their weights."""
+
+
+class Scoring(NamedTuple):
+    """How a layer makes weights of queries and keys."""
+
+    scale: float
+    """Factor of the scores."""
+    window: int | None = None
+    """A token sees itself and the `window - 1` before it; None sees all."""
+    soft_cap: float | None = None
+    """A score `s` becomes `soft_cap * tanh(s / soft_cap)`."""
 
 
 class AttentionBackend(Protocol):
@@ -98,28 +115,24 @@ class AttentionBackend(Protocol):
     def rotate_and_write(
         self,
         projections: Projections,
-        rotation: Rotation,
+        rotation: Rotation | None,
         cache: Tensor,
         metadata: AttentionMetadata,
         slot_mapping: Tensor,
     ) -> None:
         """Norm and rotate queries and keys in place, and write keys and values to the cache.
 
-        Without norms per head, queries and keys are rotated in one call.
+        Without norms, queries and keys are rotated in one call.
 
         Args:
             projections: Of the T tokens of the step.
-            rotation: Of the layer.
+            rotation: Of the layer; None leaves queries and keys as they are.
             cache: Of the layer.
             metadata: Of the step.
             slot_mapping: Of the layer's KV group, int32 `[T]`.
         """
-        positions, (cos_sin, query_norm, key_norm, eps) = metadata.positions, rotation
-        if query_norm is None and key_norm is None:
-            cpu.rope_(projections.query_key, positions, cos_sin)
-        else:
-            cpu.rope_(projections.query, positions, cos_sin, query_norm, eps)
-            cpu.rope_(projections.key, positions, cos_sin, key_norm, eps)
+        if rotation is not None:
+            _rotate(projections, rotation, metadata.positions)
         self.write(cache, projections.key, projections.value, slot_mapping, metadata.block_size)
 
     def write(
@@ -147,8 +160,7 @@ class AttentionBackend(Protocol):
         metadata: AttentionMetadata,
         *,
         group: int,
-        scale: float,
-        window: int | None,
+        scoring: Scoring,
         out: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of each token to its row, this step's tokens included.
@@ -158,8 +170,7 @@ class AttentionBackend(Protocol):
             cache: Where this step's keys and values are already written.
             metadata: The step.
             group: KV group of the layer.
-            scale: Factor of the scores.
-            window: A token sees itself and the `window - 1` before it; None sees all.
+            scoring: Of the layer.
             out: Where the result goes, contiguous; None allocates.
 
         Returns:
@@ -177,3 +188,16 @@ class AttentionBackend(Protocol):
     def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
         """Return the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
         ...
+
+
+def _rotate(projections: Projections, rotation: Rotation, positions: Tensor) -> None:
+    """Norm and rotate queries and keys in place."""
+    tables = rotation.query_cos_sin, rotation.cos_sin
+    norms = rotation.query_norm, rotation.key_norm
+    eps, offset, is_interleaved = rotation.eps, rotation.norm_offset, rotation.is_interleaved
+    if norms == (None, None) and tables[0] is tables[1]:
+        cpu.rope_(projections.query_key, positions, tables[1], is_interleaved=is_interleaved)
+        return
+    parts = zip((projections.query, projections.key), tables, norms, strict=True)
+    for heads, table, norm in parts:
+        cpu.rope_(heads, positions, table, norm, eps, offset, is_interleaved=is_interleaved)

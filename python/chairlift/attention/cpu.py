@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.attention.backend import AttentionBackend
+from chairlift.attention.backend import AttentionBackend, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import cpu
 
@@ -33,8 +33,7 @@ class CpuBackend(AttentionBackend):
         metadata: AttentionMetadata,
         *,
         group: int,
-        scale: float,
-        window: int | None,
+        scoring: Scoring,
         out: Tensor | None = None,
     ) -> Tensor:
         if out is None:
@@ -47,9 +46,10 @@ class CpuBackend(AttentionBackend):
             metadata.query_start_loc,
             metadata.seq_lens,
             out,
-            scale=scale,
+            scale=scoring.scale,
             block_size=metadata.block_size,
-            window=window,
+            window=scoring.window,
+            soft_cap=scoring.soft_cap,
         )
         return out
 

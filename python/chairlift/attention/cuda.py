@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chairlift.attention.backend import AttentionBackend, Projections, Rotation
+from chairlift.attention.backend import AttentionBackend, Projections, Rotation, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import Kernels
 from chairlift.kernels.cuda import ops
@@ -105,7 +105,7 @@ class CudaBackend(AttentionBackend):
     def rotate_and_write(
         self,
         projections: Projections,
-        rotation: Rotation,
+        rotation: Rotation | None,
         cache: Tensor,
         metadata: AttentionMetadata,
         slot_mapping: Tensor,
@@ -116,11 +116,11 @@ class CudaBackend(AttentionBackend):
             cache,
             slot_mapping,
             metadata.positions,
-            rotation.cos_sin,
-            rotation.query_norm,
-            rotation.key_norm,
+            None if rotation is None else rotation.cos_sin,
+            None if rotation is None else rotation.query_norm,
+            None if rotation is None else rotation.key_norm,
             projections.query.shape[1],
-            rotation.eps,
+            1e-6 if rotation is None else rotation.eps,
         )
 
     def write(
@@ -141,8 +141,7 @@ class CudaBackend(AttentionBackend):
         metadata: AttentionMetadata,
         *,
         group: int,
-        scale: float,
-        window: int | None,
+        scoring: Scoring,
         out: Tensor | None = None,
     ) -> Tensor:
         if out is None:
@@ -152,11 +151,13 @@ class CudaBackend(AttentionBackend):
         if work.splits is not None:
             ops.paged_decode(
                 *(out, query, cache, table, *rows, work.splits, work.num_splits),
-                *(self._workspace, self._counters, self._split_len, window or 0, scale),
+                *(self._workspace, self._counters, self._split_len, scoring.window or 0),
+                *(scoring.scale, scoring.soft_cap or 0.0),
             )
         if len(work.tiles):
             ops.paged_prefill(
-                *(out, query, cache, table, *rows, work.tiles, work.tile_rows, window or 0, scale)
+                *(out, query, cache, table, *rows, work.tiles, work.tile_rows),
+                *(scoring.window or 0, scoring.scale, scoring.soft_cap or 0.0),
             )
         return out
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chairlift.attention.backend import AttentionBackend
+from chairlift.attention.backend import AttentionBackend, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import cpu
 
@@ -80,8 +80,7 @@ class ReferenceBackend(AttentionBackend):
         metadata: AttentionMetadata,
         *,
         group: int,
-        scale: float,
-        window: int | None,
+        scoring: Scoring,
         out: Tensor | None = None,
     ) -> Tensor:
         if out is None:
@@ -91,7 +90,7 @@ class ReferenceBackend(AttentionBackend):
             start, end = starts[index], starts[index + 1]
             table = metadata.block_tables[group, row]
             out[start:end] = _attend_row(
-                query[start:end], cache, table, int(metadata.seq_lens[index]), scale, window
+                query[start:end], cache, table, int(metadata.seq_lens[index]), scoring
             )
         return out
 
@@ -105,14 +104,14 @@ class ReferenceBackend(AttentionBackend):
 
 
 def _attend_row(
-    query: Tensor, cache: Tensor, table: Tensor, seq_len: int, scale: float, window: int | None
+    query: Tensor, cache: Tensor, table: Tensor, seq_len: int, scoring: Scoring
 ) -> Tensor:
     """Attention of the last queries `[Q, num_heads, head_dim]` of one row."""
     num_queries, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[1]
     block_size = cache.shape[2] // (2 * head_dim)
     grouped = query.reshape(num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    position = torch.arange(seq_len - num_queries, seq_len)
+    position, window = torch.arange(seq_len - num_queries, seq_len), scoring.window
     oldest = torch.zeros_like(position) if window is None else position - (window - 1)
     state = State.empty(grouped)
     first = max(0, int(oldest[0])) // block_size if num_queries else 0
@@ -120,7 +119,9 @@ def _attend_row(
         token = torch.arange(block * block_size, min(seq_len, (block + 1) * block_size))
         head = cache[int(table[block])].view(num_kv_heads, 2, block_size, head_dim)
         key, value = head[:, 0, : len(token)], head[:, 1, : len(token)]
-        scores = torch.einsum("qkgd,ktd->qkgt", grouped, key) * scale
+        scores = torch.einsum("qkgd,ktd->qkgt", grouped, key) * scoring.scale
+        if (cap := scoring.soft_cap) is not None:
+            scores = cap * torch.tanh(scores / cap)
         is_seen = (token <= position[:, None]) & (token >= oldest[:, None])
         scores = scores.masked_fill(~is_seen[:, None, None], -torch.inf)
         # A token that no query of the row may see any more can hold anything.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.attention.backend import Scoring
 from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
 from chairlift.kernels.cuda import ops
@@ -122,8 +123,7 @@ class PagedAttention:
         return self.backend.attend(
             *(self.query, self.caches[copy], self.metadata),
             group=0,
-            scale=scale,
-            window=None,
+            scoring=Scoring(scale),
             out=self.out,
         )
 

@@ -17,6 +17,7 @@ from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
+from chairlift.model.spec import LayerNorm, ModelSpec
 
 logger = logging.getLogger(__name__)
 
@@ -121,4 +122,30 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     for name, expected, got, is_met in checks:
         if not is_met:
             return f"{name}: expected {expected} on a GPU, got {got}"
-    return CUDA_LIMITS.obstacle(model.spec.shape, " on a GPU")
+    obstacle = CUDA_LIMITS.obstacle(model.spec.shape, " on a GPU")
+    return obstacle or layer_obstacle(model.spec)
+
+
+def layer_obstacle(spec: ModelSpec) -> str | None:
+    """Return the first part of a model that no CUDA kernel computes; None if there is none."""
+    norms = {spec.final_norm, *(layer.norm for layer in spec.layers)}
+    attentions = [layer.attention for layer in spec.layers]
+    ropes = spec.ropes
+    checks = (
+        ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),
+        ("norms of weights less 1", any(getattr(norm, "plus_one", False) for norm in norms)),
+        ("norms over all heads", any(own.norms_all_heads for own in attentions)),
+        ("position-scaled queries", any(own.position_scale for own in attentions)),
+        ("RoPE of a part of a head", any(rope.rotary_dim for rope in ropes)),
+        ("RoPE of neighbours", any(rope.interleaved for rope in ropes)),
+        ("mixtures of experts", spec.num_experts > 0),
+        (
+            "activations other than a gated silu",
+            any(
+                layer.feed_forward.activation != "silu" or not layer.feed_forward.gated
+                for layer in spec.layers
+            ),
+        ),
+    )
+    found = next((name for name, is_there in checks if is_there), None)
+    return None if found is None else f"model: {found} are not supported on a GPU"

@@ -82,6 +82,8 @@ def load_model(
             f" got {max_model_len}"
         )
         raise ConfigError(message)
+    # LongRoPE depends on the longest sequence that is served.
+    config = replace(config, max_model_len=max_model_len)
     place = choose_place(settings, config, accelerator)
     settings, backend = place.settings, place.backend
     if place.accelerator is not None:

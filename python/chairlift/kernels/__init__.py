@@ -4,6 +4,15 @@ Both implement `Kernels`; a model uses one of them. The names exported here are 
 """
 
 from chairlift.kernels.cpu import Linear, add_rms_norm, rms_norm, rope_, silu_mul
-from chairlift.kernels.interface import Kernels, LinearLayer
+from chairlift.kernels.interface import ExpertLayers, Kernels, LinearLayer
 
-__all__ = ["Kernels", "Linear", "LinearLayer", "add_rms_norm", "rms_norm", "rope_", "silu_mul"]
+__all__ = [
+    "ExpertLayers",
+    "Kernels",
+    "Linear",
+    "LinearLayer",
+    "add_rms_norm",
+    "rms_norm",
+    "rope_",
+    "silu_mul",
+]

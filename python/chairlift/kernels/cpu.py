@@ -6,12 +6,14 @@ Activations are float32 or bfloat16; the result has the dtype of the input. The 
 not depend on the other rows of a call. `chairlift.reference` holds the plain PyTorch twins.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.kernels.interface import ExpertRules, LinearLayer
 from chairlift.kernels.limits import ShapeLimits
 
 LIMITS: Final = ShapeLimits(
@@ -99,6 +101,41 @@ def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = No
 linear_from_blocks = Linear.from_blocks
 
 
+class Experts:
+    """A mixture of experts; see `ExpertLayers`."""
+
+    def __init__(
+        self,
+        gate_up: Sequence[LinearLayer],
+        down: Sequence[LinearLayer],
+        rules: ExpertRules,
+        choice_bias: Sequence[float] | None,
+    ) -> None:
+        self._packed = _core.Experts(
+            [_packed(layer) for layer in gate_up],
+            [_packed(layer) for layer in down],
+            top_k=rules.top_k,
+            scores=rules.scores,
+            activation=rules.activation,
+            bias=choice_bias,
+            least_sum=rules.least_sum,
+        )
+
+    def __call__(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
+        self._packed.forward(x, logits, out)
+
+
+experts = Experts
+
+
+def _packed(layer: LinearLayer) -> _core.Linear:
+    if not isinstance(layer, Linear):
+        message = "experts: expected gate and up that are stored alike"
+        raise TypeError(message)
+    return layer._packed
+
+
 def linear_bytes(
     out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None
 ) -> int:
@@ -106,26 +143,43 @@ def linear_bytes(
     return _core.linear_bytes(out_features, in_features, dtype.itemsize, weight_format)
 
 
-def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
-    """Write `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
-    _core.select_rows(x, rows, out)
+def select_rows(x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -> None:
+    """Write `multiplier * x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+    _core.select_rows(x, rows, out, multiplier)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-    """Return `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
+    """Add `multiplier * update` `[T, H]` to `x` in place."""
+    _core.add_scaled(x, update, multiplier)
+
+
+def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
+    """Multiply `x` `[S, V]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
+    _core.scale_scores(x, multiplier, soft_cap)
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None, offset: float = 0.0
+) -> Tensor:
+    """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype)
-    _core.rms_norm(x, weight, eps, out)
+    _core.rms_norm(x, weight, eps, out, offset)
     return out
 
 
 def add_rms_norm(
-    x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+    offset: float = 0.0,
 ) -> Tensor:
     """Add `update` `[T, H]` to `x` in place, then return the norm of the sum as `rms_norm`."""
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype)
-    _core.add_rms_norm(x, update, weight, eps, out)
+    _core.add_rms_norm(x, update, weight, eps, out, offset)
     return out
 
 
@@ -135,17 +189,24 @@ def rope_(
     cos_sin: Tensor,
     norm_weight: Tensor | None = None,
     eps: float = 1e-6,
+    norm_offset: float = 0.0,
+    *,
+    is_interleaved: bool = False,
 ) -> None:
-    """Rotate `x` `[T, num_heads, head_dim]` in place, after an RMS norm per head if given.
+    """Rotate `x` `[T, num_heads, head_dim]` in place, after an RMS norm if given.
 
     Args:
         x: Rows may be strided.
         positions: int32 `[T]`.
-        cos_sin: float32 `[max_position, head_dim]`: cosines, then sines.
-        norm_weight: `[head_dim]`.
+        cos_sin: float32 `[max_position, rotary_dim]`: cosines, then sines; numbers of a head from
+            `rotary_dim` on stay.
+        norm_weight: `[head_dim]` for a norm of each head, `[num_heads * head_dim]` for one of all.
         eps: Of that norm.
+        norm_offset: Added to its weight.
+        is_interleaved: A number is rotated with its neighbour, else with the one half of them
+            further.
     """
-    _core.rope(x, positions, cos_sin, norm_weight, eps)
+    _core.rope(x, positions, cos_sin, norm_weight, eps, norm_offset, is_interleaved)
 
 
 def layer_norm(

@@ -1,6 +1,6 @@
 """The interface between a model and the kernels of a device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +34,39 @@ class LinearLayer(Protocol):
         """
 
 
+class ExpertRules(Protocol):
+    """How experts are chosen and weighed, as `Experts` of a model's specification has it."""
+
+    @property
+    def top_k(self) -> int:
+        """Experts of a token."""
+
+    @property
+    def scores(self) -> str:
+        """What weighs an expert: `softmax` over all, `softmax_of_chosen` or `sigmoid`."""
+
+    @property
+    def activation(self) -> str:
+        """Between both layers of an expert."""
+
+    @property
+    def least_sum(self) -> float | None:
+        """The weights of a token are divided by their sum, which is at least this."""
+
+
+class ExpertLayers(Protocol):
+    """A mixture of experts, packed."""
+
+    def __call__(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Write what the chosen experts compute of `x` `[T, H]`, weighed and summed.
+
+        Args:
+            x: Rows are contiguous.
+            logits: float32 `[T, num_experts]`, of the router.
+            out: `[T, H]`.
+        """
+
+
 class Kernels(Protocol):
     """The kernels of a device; a module can be one. An output is allocated unless `out` is given.
 
@@ -53,21 +86,75 @@ class Kernels(Protocol):
         `[out_features]`; the dtype of inputs and outputs.
         """
 
+    def experts(
+        self,
+        gate_up: Sequence[LinearLayer],
+        down: Sequence[LinearLayer],
+        rules: ExpertRules,
+        choice_bias: Sequence[float] | None,
+    ) -> ExpertLayers:
+        """Make a mixture of experts of the layers of each."""
+
     def linear_bytes(
         self, out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None
     ) -> int:
         """Return the bytes of such a layer."""
 
-    def select_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
-        """Write `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+    def select_rows(self, x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -> None:
+        """Write `multiplier * x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-        """Return `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+    def add_scaled(self, x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
+        """Add `multiplier * update` `[T, H]` to `x` in place."""
+
+    def scale_scores(
+        self, x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None
+    ) -> None:
+        """Multiply `x` `[S, V]` in place, then make it `soft_cap * tanh(x / soft_cap)` if given."""
+
+    def rms_norm(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        eps: float,
+        out: Tensor | None = None,
+        offset: float = 0.0,
+    ) -> Tensor:
+        """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`."""
 
     def add_rms_norm(
-        self, x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+        self,
+        x: Tensor,
+        update: Tensor,
+        weight: Tensor,
+        eps: float,
+        out: Tensor | None = None,
+        offset: float = 0.0,
     ) -> Tensor:
         """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
 
-    def silu_mul(self, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return `silu(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side."""
+    def layer_norm(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        eps: float,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Return `(x - mean(x)) / deviation(x) * weight + bias`; `x` `[T, H]`."""
+
+    def add_layer_norm(
+        self,
+        x: Tensor,
+        update: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        eps: float,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
+
+    def activate(self, x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+        """Return an activation of `x` `[T, I]`: `silu`, `gelu` (by erf) or `gelu_tanh`."""
+
+    def activate_mul(self, gate_up: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+        """Return `activation(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both."""

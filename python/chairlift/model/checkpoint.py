@@ -15,7 +15,7 @@ from chairlift.model.gguf.config import DIVISORS, open_gguf
 from chairlift.model.quantized.groups import GroupedTensor
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.safetensors import open_file
-from chairlift.model.stored import DTYPES, Shape, StoredTensor, WeightTensor
+from chairlift.model.stored import DTYPES, Shape, StoredTensor, WeightTensor, with_experts_apart
 
 # Constants that old checkpoints carry; they follow from the configuration.
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")
@@ -42,19 +42,20 @@ class Checkpoint:
             ModelError: A file is missing, truncated or corrupt.
         """
         if is_gguf(model):
-            tensors = open_gguf(model, files).tensors
+            tensors = with_experts_apart(open_gguf(model, files).tensors)
             return cls(model, {name: tensors[name] for name in tensors if name != DIVISORS})
         folder = model
         index = folder / "model.safetensors.index.json"
         single = folder / "model.safetensors"
         if single.exists() or not index.exists():
-            return cls(single, _layers(_open(single, files), scheme))
+            return cls(single, _layers(with_experts_apart(_open(single, files)), scheme))
         weight_map = _read_index(index)
         shards = {shard: _open(folder / shard, files) for shard in sorted(set(weight_map.values()))}
         for name, shard in weight_map.items():
             if name not in shards[shard]:
                 _fail(folder / shard, name, f"missing, though {index.name} says that it is here")
-        stored = {name: shards[shard][name] for name, shard in weight_map.items()}
+        listed = {name: shards[shard][name] for name, shard in weight_map.items()}
+        stored = with_experts_apart(listed)
         return cls(index, _layers(stored, scheme))
 
     @property

@@ -19,7 +19,7 @@ from chairlift.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.families import FAMILIES, Family
-from chairlift.model.fields import Fields, either, optional_json, read_json
+from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import NAMES, read_config, read_divisors
 from chairlift.model.gguf.reader import GgufHeader
@@ -92,8 +92,6 @@ class ModelConfig:
         if is_gguf(model):
             return _load_gguf(model, dtype)
         name, family, fields = _read_family(model / "config.json")
-        if fields.values.get("hidden_act", "silu") != "silu":
-            fields.fail("hidden_act", "silu")
         scheme = Scheme.read(fields)
         path = model / "generation_config.json"
         generation = Fields(path, optional_json(path))
@@ -161,7 +159,8 @@ def _read_family(path: Path) -> tuple[str, Family, Fields]:
     names = fields.values.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
     if not isinstance(name, str) or name not in FAMILIES:
-        fields.fail("architectures", either(FAMILIES))
+        some = ", ".join(list(FAMILIES)[:_SHOWN_FAMILIES])
+        fields.fail("architectures", f"{some} or another that docs/models.md lists")
     family = FAMILIES[name]
     return name, family, fields.with_defaults(family.defaults)
 
@@ -175,6 +174,7 @@ def _block_types(folder: Path, scheme: Scheme | None, dtype: Dtype) -> Mapping[s
     return {n: tensor.dtype for n, tensor in tensors.items() if tensor.dtype in _core.BLOCK_TYPES}
 
 
+_SHOWN_FAMILIES = 4
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,

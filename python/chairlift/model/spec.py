@@ -37,11 +37,58 @@ class DividedScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (Peng et al., 2023): frequencies that turn seldom are divided by `factor`."""
+
+    factor: float
+    original_max_position_embeddings: int
+    attention_factor: float
+    """Of cosines and sines."""
+    beta_fast: float = 32.0
+    """A frequency that turns more often in the original length stays."""
+    beta_slow: float = 1.0
+    """One that turns less often is divided by all of `factor`."""
+    truncate: bool = True
+    """The places of both are rounded to whole frequencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """LongRoPE (Ding et al., 2024): frequencies divided by numbers of their own.
+
+    Which of both holds for all positions is decided once, by the longest sequence that is served:
+    keys that are cached would not fit another choice.
+    """
+
+    short: tuple[float, ...]
+    """`[rotary_dim / 2]`: where no sequence is longer than the original length."""
+    long: tuple[float, ...]
+    original_max_position_embeddings: int
+    attention_factor: float
+    """Of cosines and sines."""
+
+
+Scaling = LinearScaling | Llama3Scaling | DividedScaling | YarnScaling | LongRopeScaling
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary position embedding over all of a head."""
+    """Rotary position embedding."""
 
     theta: float
-    scaling: LinearScaling | Llama3Scaling | DividedScaling | None = None
+    scaling: Scaling | None = None
+    rotary_dim: int | None = None
+    """The first numbers of a head, which are rotated; None is all of them."""
+    interleaved: bool = False
+    """A number is rotated with its neighbour, and not with the one half of them further."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionScale:
+    """Queries times `1 + beta * log(1 + floor(position / length))` (Llama 4)."""
+
+    beta: float
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +96,19 @@ class RmsNorm:
     """Root mean square norm with a weight per number."""
 
     eps: float
+    plus_one: bool = False
+    """The checkpoint holds the weights less 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Layer norm with a weight per number."""
+
+    eps: float
+    has_bias: bool
+
+
+NormSpec = RmsNorm | LayerNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +118,19 @@ class Attention:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rope: Rope
+    rope: Rope | None
+    """None: positions count by the mask alone."""
     window: int | None = None
     """A token sees itself and the `window - 1` tokens before it; None sees all."""
+    multiplier: float | None = None
+    """Factor of the scores; None is that of the size of a head."""
+    position_scale: PositionScale | None = None
+    soft_cap: float | None = None
+    """A score `s` becomes `soft_cap * tanh(s / soft_cap)`."""
     qk_norm: RmsNorm | None = None
-    """Norm of each head's query and key before RoPE."""
+    """Norm of queries and keys before RoPE."""
+    norms_all_heads: bool = False
+    """That norm is one over all heads, and not one of each."""
     qkv_bias: bool = False
     out_bias: bool = False
 
@@ -79,25 +147,78 @@ class Attention:
     @property
     def scale(self) -> float:
         """Factor of the scores."""
-        return float(self.head_dim**-0.5)
+        return float(self.head_dim**-0.5) if self.multiplier is None else self.multiplier
+
+    def obstacle(self) -> str | None:
+        """Return what no kernel computes, after the name of its field; None if there is nothing."""
+        if self.rope is None and self.qk_norm is not None:
+            return "qk_norm: expected none without RoPE"
+        if self.position_scale is not None and (self.rope is None or self.rope.rotary_dim):
+            return "position_scale: expected none unless RoPE rotates all of a head"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Gated feed-forward, SwiGLU (Shazeer, 2020)."""
+    """Feed-forward: `down(activation(gate) * up)` (Shazeer, 2020), or `down(activation(up))`."""
 
     intermediate_size: int
+    activation: str = "silu"
+    """`silu`, `gelu` or `gelu_tanh`."""
+    gated: bool = True
     bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """Many small feed-forwards, of which a router chooses some for each token."""
+
+    num: int
+    top_k: int
+    """Of each token."""
+    intermediate_size: int
+    """Of each expert."""
+    scores: str
+    """What weighs an expert: `softmax` over all, `softmax_of_chosen` or `sigmoid`."""
+    activation: str = "silu"
+    least_sum: float | None = None
+    """The weights of a token are divided by their sum, which is at least this; None leaves them."""
+    has_choice_bias: bool = False
+    """The checkpoint has numbers that are added to the scores for the choice alone."""
+    shared: Mlp | None = None
+    """Computes every token, beside the chosen ones."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether an expert has a gate."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One decoder layer: attention, then feed-forward, each on the normed residual stream."""
+    """One decoder layer: attention, then feed-forward, each adding to the residual stream."""
 
     attention: Attention
-    feed_forward: Mlp
-    norm: RmsNorm
-    """Before attention and before the feed-forward."""
+    feed_forward: Mlp | Experts
+    norm: NormSpec
+    """Of both halves."""
+    norm_before: bool = True
+    """A half gets the normed stream, and else the stream itself."""
+    norm_after: bool = False
+    """What a half adds to the stream is normed."""
+    parallel: bool = False
+    """Both halves get the stream before the layer, under one norm."""
+    residual_multiplier: float = 1.0
+    """Of what a half adds to the stream."""
+
+    def obstacle(self) -> str | None:
+        """Return what no kernel computes, after the name of its field; None if there is nothing."""
+        experts = self.feed_forward
+        if isinstance(experts, Experts) and not 1 <= experts.top_k <= experts.num:
+            return f"experts: expected at least {experts.top_k}, got {experts.num}"
+        if self.parallel and (self.norm_after or not self.norm_before):
+            return "parallel: expected a norm before both halves alone"
+        return self.attention.obstacle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +228,8 @@ class Embedding:
     vocab_size: int
     """Rows of the table and width of the logits."""
     hidden_size: int
+    multiplier: float = 1.0
+    """Of the rows; rounded to the dtype of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +238,10 @@ class Head:
 
     is_tied: bool
     """A checkpoint without a tensor for the head uses that of the embedding."""
+    multiplier: float = 1.0
+    """Of the logits."""
+    soft_cap: float | None = None
+    """A logit `x` then becomes `soft_cap * tanh(x / soft_cap)`."""
 
 
 class LayerShape(NamedTuple):
@@ -122,6 +249,7 @@ class LayerShape(NamedTuple):
 
     hidden_size: int
     intermediate_size: int
+    """The largest: layers may have different ones."""
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -138,7 +266,7 @@ class ModelSpec:
 
     embedding: Embedding
     layers: tuple[LayerSpec, ...]
-    final_norm: RmsNorm
+    final_norm: NormSpec
     head: Head
 
     def __post_init__(self) -> None:
@@ -147,7 +275,12 @@ class ModelSpec:
             raise ModelError(message)
         expected = self.shape
         for number, layer in enumerate(self.layers):
-            got = _shape(self.embedding, layer)
+            if (obstacle := layer.obstacle()) is not None:
+                message = f"layers[{number}].{obstacle}"
+                raise ModelError(message)
+            got = _shape(self.embedding, layer)._replace(
+                intermediate_size=expected.intermediate_size
+            )
             if got != expected:
                 name = next(n for n in got._fields if getattr(got, n) != getattr(expected, n))
                 message = (
@@ -174,12 +307,28 @@ class ModelSpec:
     @property
     def shape(self) -> LayerShape:
         """The sizes of every layer."""
-        return _shape(self.embedding, self.layers[0])
+        inner = max(_intermediate_size(layer) for layer in self.layers)
+        return _shape(self.embedding, self.layers[0])._replace(intermediate_size=inner)
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of the layer that has most of them; 0 where there are none."""
+        layers = (layer.feed_forward for layer in self.layers)
+        return max(own.num if isinstance(own, Experts) else 0 for own in layers)
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
         """The different position embeddings of the layers, in order of appearance."""
-        return tuple(dict.fromkeys(layer.attention.rope for layer in self.layers))
+        return tuple(dict.fromkeys(rope for rope, _ in self.rotations))
+
+    @property
+    def rotations(self) -> tuple[tuple[Rope, PositionScale | None], ...]:
+        """The different rotations of keys and of queries, in order of appearance."""
+        found: dict[tuple[Rope, PositionScale | None], None] = {}
+        for layer in self.layers:
+            if (rope := layer.attention.rope) is not None:
+                found[rope, None] = found[rope, layer.attention.position_scale] = None
+        return tuple(found)
 
     @property
     def kv_windows(self) -> tuple[int | None, ...]:
@@ -193,11 +342,18 @@ class ModelSpec:
         return tuple(group[layer.attention.window] for layer in self.layers)
 
 
+def _intermediate_size(layer: LayerSpec) -> int:
+    """Return the width of a feed-forward that computes every token, or of one expert."""
+    feed_forward = layer.feed_forward
+    shared = feed_forward.shared if isinstance(feed_forward, Experts) else None
+    return (shared or feed_forward).intermediate_size
+
+
 def _shape(embedding: Embedding, layer: LayerSpec) -> LayerShape:
     attention = layer.attention
     return LayerShape(
         embedding.hidden_size,
-        layer.feed_forward.intermediate_size,
+        _intermediate_size(layer),
         attention.num_heads,
         attention.num_kv_heads,
         attention.head_dim,
@@ -206,11 +362,12 @@ def _shape(embedding: Embedding, layer: LayerSpec) -> LayerShape:
 
 def with_rope_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
     """Return a spec whose position embeddings are scaled in another way."""
-    layers = (
-        replace(
-            layer,
-            attention=replace(layer.attention, rope=replace(layer.attention.rope, scaling=scaling)),
+
+    def scaled(attention: Attention) -> Attention:
+        rope = attention.rope
+        return (
+            attention if rope is None else replace(attention, rope=replace(rope, scaling=scaling))
         )
-        for layer in spec.layers
-    )
+
+    layers = (replace(layer, attention=scaled(layer.attention)) for layer in spec.layers)
     return replace(spec, layers=tuple(layers))

@@ -5,8 +5,9 @@ weights are packed anew, so that mapped pages would only be read once.
 """
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
@@ -32,6 +33,7 @@ _NUMBERS: Final = {
 }
 """What can be read as it is; integers and eight-bit floats are parts of quantized layers."""
 ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in _NUMBERS.items()}
+_MOST_EXPERTS: Final = 4096
 _BUFFER_BYTES: Final = 16 << 20
 """Of a tensor that are converted at a time."""
 
@@ -162,6 +164,25 @@ class StoredTensor:
     def _fail(self, problem: str) -> NoReturn:
         message = f"{self.path}: {one_line(problem)}"
         raise ModelError(message)
+
+
+def with_experts_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors of a file, those of three axes as one of two for each expert.
+
+    `NAME.weight` `[num_experts, outputs, inputs]` becomes `NAME.0.weight`, `NAME.1.weight`, ...
+    """
+    apart: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        own, _, kind = name.rpartition(".")
+        if kind != "weight" or len(tensor.shape) != 3 or not 1 <= tensor.shape[0] <= _MOST_EXPERTS:
+            apart[name] = tensor
+            continue
+        step = tensor.num_bytes // tensor.shape[0]
+        for expert in range(tensor.shape[0]):
+            part = f"{own}.{expert}.weight"
+            begin, shape = tensor.begin + expert * step, tensor.shape[1:]
+            apart[part] = replace(tensor, name=part, shape=shape, begin=begin, num_bytes=step)
+    return apart
 
 
 def open_regular(path: Path, files: ExitStack) -> tuple[FileIO, int]:

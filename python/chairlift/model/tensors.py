@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from chairlift.model.spec import ModelSpec
+from chairlift.model.spec import Experts, LayerNorm, LayerSpec, ModelSpec, NormSpec
 from chairlift.model.stored import Shape
 
 
@@ -31,18 +31,45 @@ class CheckpointNames:
     feed_forward_norm: str
     gate: str
     up: str
+    """Of a feed-forward without a gate: its only layer but `down`."""
     down: str
+    attention_norm_after: str = ""
+    """Of a norm of what attention adds to the stream."""
+    feed_forward_norm_after: str = ""
+    qkv: str = ""
+    """One tensor with the rows of query, key and value, in the place of three."""
+    gate_up: str = ""
+    """One tensor with the rows of gate and up, in the place of two."""
+    router: str = "mlp.gate"
+    choice_bias: str = ""
+    """The whole name of what is added to the scores of experts for their choice."""
+    expert_gate: str = "mlp.experts.{}.gate_proj"
+    """Of the expert whose number stands in the braces."""
+    expert_up: str = "mlp.experts.{}.up_proj"
+    expert_down: str = "mlp.experts.{}.down_proj"
+    expert_gate_up: str = ""
+    """One tensor with the rows of gate and up, in the place of two."""
+    shared: str = "mlp.shared_experts"
+    """In the place of `mlp` in the names of gate, up and down, for one that is shared."""
 
 
 class NormTensor(NamedTuple):
-    """The weight of a norm."""
+    """The weight of a norm, and its bias."""
 
     name: str
     size: int
+    norm: NormSpec
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether there is a bias."""
+        return isinstance(self.norm, LayerNorm) and self.norm.has_bias
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""
         yield f"{self.name}.weight", (self.size,)
+        if self.has_bias:
+            yield f"{self.name}.bias", (self.size,)
 
 
 class LinearTensors(NamedTuple):
@@ -76,14 +103,44 @@ class LinearTensors(NamedTuple):
 class LayerTensors(NamedTuple):
     """The tensors of one decoder layer."""
 
-    attention_norm: NormTensor
+    attention_norm: NormTensor | None
     qkv: LinearTensors
     query_norm: NormTensor | None
     key_norm: NormTensor | None
     output: LinearTensors
-    feed_forward_norm: NormTensor
-    gate_up: LinearTensors
-    down: LinearTensors
+    attention_norm_after: NormTensor | None
+    feed_forward_norm: NormTensor | None
+    """None also where both halves share the norm of attention."""
+    gate_up: LinearTensors | None
+    """Without a gate: up alone; of the shared feed-forward where there are experts."""
+    down: LinearTensors | None
+    feed_forward_norm_after: NormTensor | None
+    experts: "ExpertTensors | None" = None
+
+    def parts(self) -> "Iterator[NormTensor | LinearTensors]":
+        """Yield each part but what is added for the choice of experts."""
+        for part in self:
+            if isinstance(part, ExpertTensors):
+                yield from part.parts()
+            elif part is not None:
+                yield part
+
+
+class ExpertTensors(NamedTuple):
+    """The tensors of a mixture of experts."""
+
+    router: LinearTensors
+    gate_up: tuple[LinearTensors, ...]
+    """Of each expert."""
+    down: tuple[LinearTensors, ...]
+    choice_bias: str | None
+    """The name of `[1, num_experts]`."""
+
+    def parts(self) -> "Iterator[NormTensor | LinearTensors]":
+        """Yield each part."""
+        yield self.router
+        yield from self.gate_up
+        yield from self.down
 
 
 class ModelTensors(NamedTuple):
@@ -100,47 +157,100 @@ class ModelTensors(NamedTuple):
         table = (spec.vocab_size,), spec.hidden_size
         return cls(
             embedding=LinearTensors((names.embedding,), *table),
-            layers=tuple(_layer_tensors(spec, names, n) for n in range(spec.num_layers)),
-            final_norm=NormTensor(names.final_norm, spec.hidden_size),
+            layers=tuple(
+                _layer_tensors(layer, spec.hidden_size, names, f"{names.layers}.{number}.")
+                for number, layer in enumerate(spec.layers)
+            ),
+            final_norm=NormTensor(names.final_norm, spec.hidden_size, spec.final_norm),
             head=LinearTensors((names.head,), *table),
         )
 
     def shapes(self) -> dict[str, Shape]:
         """Return the name and shape of every stored tensor."""
         parts: list[NormTensor | LinearTensors] = [self.embedding, self.final_norm, self.head]
+        shapes: dict[str, Shape] = {}
         for layer in self.layers:
-            parts.extend(part for part in layer if part is not None)
-        return {name: shape for part in parts for name, shape in part.shapes()}
+            parts.extend(layer.parts())
+            if layer.experts is not None and layer.experts.choice_bias is not None:
+                shapes[layer.experts.choice_bias] = (1, len(layer.experts.down))
+        return shapes | {name: shape for part in parts for name, shape in part.shapes()}
 
 
-def _layer_tensors(spec: ModelSpec, names: CheckpointNames, number: int) -> LayerTensors:
-    layer, hidden, at = spec.layers[number], spec.hidden_size, f"{names.layers}.{number}."
+def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: str) -> LayerTensors:
     attention, feed_forward = layer.attention, layer.feed_forward
-    query, kv, inner = attention.query_size, attention.kv_size, feed_forward.intermediate_size
+    query, kv = attention.query_size, attention.kv_size
 
-    def norm(name: str, size: int) -> NormTensor:
-        return NormTensor(at + name, size)
+    def norm(name: str, is_there: bool) -> NormTensor | None:
+        return NormTensor(at + name, hidden, layer.norm) if is_there else None
 
-    def linear(*parts: tuple[str, int], inputs: int, bias: bool) -> LinearTensors:
+    def head_norm(name: str, num_heads: int) -> NormTensor | None:
+        if attention.qk_norm is None:
+            return None
+        size = attention.head_dim * (num_heads if attention.norms_all_heads else 1)
+        return NormTensor(at + name, size, attention.qk_norm)
+
+    def linear(
+        *parts: tuple[str, int], fused: str = "", inputs: int = hidden, bias: bool
+    ) -> LinearTensors:
         own_names, outputs = zip(*parts, strict=True)
+        if fused:
+            own_names, outputs = (fused,), (sum(outputs),)
         return LinearTensors(tuple(at + name for name in own_names), outputs, inputs, bias)
 
-    has_qk_norm = attention.qk_norm is not None
+    has_own_norm = layer.norm_before and not layer.parallel
+    experts = feed_forward if isinstance(feed_forward, Experts) else None
+    dense = feed_forward.shared if isinstance(feed_forward, Experts) else feed_forward
+    gate_up = down = None
+    if dense is not None:
+        gate, up, to_hidden = names.gate, names.up, names.down
+        if experts is not None:
+            gate, up, to_hidden = (
+                name.replace("mlp", names.shared, 1) for name in (gate, up, to_hidden)
+            )
+        inner = dense.intermediate_size
+        gate_up = linear(
+            *([(gate, inner)] if dense.gated else []),
+            (up, inner),
+            fused=names.gate_up if dense.gated else "",
+            bias=dense.bias,
+        )
+        down = linear((to_hidden, hidden), inputs=inner, bias=dense.bias)
     return LayerTensors(
-        attention_norm=norm(names.attention_norm, hidden),
+        attention_norm=norm(names.attention_norm, layer.norm_before),
         qkv=linear(
             (names.query, query),
             (names.key, kv),
             (names.value, kv),
-            inputs=hidden,
+            fused=names.qkv,
             bias=attention.qkv_bias,
         ),
-        query_norm=norm(names.query_norm, attention.head_dim) if has_qk_norm else None,
-        key_norm=norm(names.key_norm, attention.head_dim) if has_qk_norm else None,
+        query_norm=head_norm(names.query_norm, attention.num_heads),
+        key_norm=head_norm(names.key_norm, attention.num_kv_heads),
         output=linear((names.output, hidden), inputs=query, bias=attention.out_bias),
-        feed_forward_norm=norm(names.feed_forward_norm, hidden),
-        gate_up=linear(
-            (names.gate, inner), (names.up, inner), inputs=hidden, bias=feed_forward.bias
+        attention_norm_after=norm(names.attention_norm_after, layer.norm_after),
+        feed_forward_norm=norm(names.feed_forward_norm, has_own_norm),
+        gate_up=gate_up,
+        down=down,
+        feed_forward_norm_after=norm(names.feed_forward_norm_after, layer.norm_after),
+        experts=None if experts is None else _expert_tensors(experts, hidden, names, at),
+    )
+
+
+def _expert_tensors(
+    experts: Experts, hidden: int, names: CheckpointNames, at: str
+) -> ExpertTensors:
+    inner = experts.intermediate_size
+    gates = [names.expert_gate_up] if names.expert_gate_up else [names.expert_gate, names.expert_up]
+    outputs = (2 * inner // len(gates),) * len(gates)
+    numbers = range(experts.num)
+    return ExpertTensors(
+        router=LinearTensors((at + names.router,), (experts.num,), hidden),
+        gate_up=tuple(
+            LinearTensors(tuple(at + gate.format(n) for gate in gates), outputs, hidden)
+            for n in numbers
         ),
-        down=linear((names.down, hidden), inputs=inner, bias=feed_forward.bias),
+        down=tuple(
+            LinearTensors((at + names.expert_down.format(n),), (hidden,), inner) for n in numbers
+        ),
+        choice_bias=at + names.choice_bias if experts.has_choice_bias else None,
     )

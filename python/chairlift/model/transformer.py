@@ -7,20 +7,22 @@ alone, so that its logits have the same bits whatever else is in the batch.
 Source of the method: Llama (Touvron et al., 2023).
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from chairlift._core import Recording
-from chairlift.attention.backend import AttentionBackend, Rotation
+from chairlift.attention.backend import AttentionBackend, Rotation, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.adapters.tables import AdapterTables, LayerAdapters
 from chairlift.model.buffers import Buffers
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import layer_slots
+from chairlift.model.norms import Norm
 from chairlift.model.rope import cos_sin_table
-from chairlift.model.spec import LayerSpec
+from chairlift.model.spec import Experts, LayerSpec, Mlp, PositionScale, Rope
 from chairlift.model.weights import LayerWeights, Weights
 
 MOST_RECORDED = 16
@@ -47,17 +49,22 @@ class Transformer:
         spec, device = config.spec, weights.embedding.device
         head_dim, num_positions = spec.shape.head_dim, config.max_model_len
         tables = {
-            rope: cos_sin_table(rope, head_dim, num_positions).to(device) for rope in spec.ropes
+            (rope, scale): cos_sin_table(rope, head_dim, num_positions, scale).to(device)
+            for rope, scale in spec.rotations
         }
+        self._embedding_multiplier = float(
+            torch.tensor(spec.embedding.multiplier).to(weights.embedding.dtype)
+        )
         parts = zip(spec.layers, weights.layers, spec.layer_groups, layer_slots(spec), strict=True)
         self.layers = [
-            DecoderLayer(layer, own_weights, backend, tables[layer.attention.rope], group, slot)
+            DecoderLayer(
+                layer, own_weights, backend, _rotation(layer, own_weights, tables), group, slot
+            )
             for layer, own_weights, group, slot in parts
         ]
         # The norm after each layer: before the attention of the next one, at last the final norm.
-        norms = [(layer.weights.attention_norm, layer.eps) for layer in self.layers]
-        norms.append((weights.final_norm, spec.final_norm.eps))
-        self._first_norm, *self._next_norms = norms
+        norms = [layer.attention_norm for layer in weights.layers]
+        self._first_norm, *self._next_norms = [*norms, weights.final_norm]
         if adapters is not None:
             for layer, own_tables in zip(self.layers, adapters.layers, strict=True):
                 layer.adapters = own_tables
@@ -123,31 +130,37 @@ class Transformer:
         adapters: Tensor | None,
     ) -> Tensor:
         rows = None if adapters is None else AdaptedRows(adapters, None)
-        buffers, (first_norm, first_eps) = self._buffers(input_ids.shape[0]), self._first_norm
+        buffers = self._buffers(input_ids.shape[0])
         kernels, last = self.backend.kernels, self.layers[-1]
-        kernels.select_rows(self.weights.embedding, input_ids, buffers.x)
-        kernels.rms_norm(buffers.x, first_norm, first_eps, out=buffers.normed)
+        multiplier = self._embedding_multiplier
+        kernels.select_rows(self.weights.embedding, input_ids, buffers.x, multiplier)
+        if self._first_norm is not None:
+            self._first_norm(kernels, buffers.x, buffers.normed)
         # One view per layer and per KV group, made once per pass.
         caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
-        for layer, (next_norm, next_eps) in zip(self.layers, self._next_norms, strict=True):
-            cache, weights = caches[layer.slot], layer.weights
+        for layer, next_norm in zip(self.layers, self._next_norms, strict=True):
+            cache = caches[layer.slot]
             layer.write(metadata, cache, slots[layer.group], buffers, rows)
             if selected is not None and layer is last and selected.shape[0] == 0:
                 return buffers.normed[:0]
             layer.attend(metadata, cache, buffers)
             if selected is not None and layer is last:
-                buffers = buffers.select(selected, kernels)
+                keeps_normed = layer.spec.parallel
+                buffers = buffers.select(selected, kernels, keeps_normed=keeps_normed)
                 rows = None if adapters is None else AdaptedRows(adapters, selected)
-            x, normed, update = buffers.x, buffers.normed, buffers.update
             layer.output(buffers, rows)
-            kernels.add_rms_norm(x, update, weights.feed_forward_norm, layer.eps, out=normed)
+            buffers = layer.add_attention(buffers)
             layer.feed_forward(buffers, rows)
-            kernels.add_rms_norm(x, update, next_norm, next_eps, out=normed)
+            buffers = layer.add_feed_forward(buffers, next_norm)
         return buffers.normed
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Score the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
-        return self.weights.head(hidden, out_dtype=torch.float32, out=out)
+        logits = self.weights.head(hidden, out_dtype=torch.float32, out=out)
+        head = self.config.spec.head
+        if head.multiplier != 1.0 or head.soft_cap is not None:
+            self.backend.kernels.scale_scores(logits, head.multiplier, head.soft_cap)
+        return logits
 
     def _buffers(self, num_tokens: int) -> Buffers:
         if self._reserved is None:
@@ -156,7 +169,7 @@ class Transformer:
 
     def _new_buffers(self, num_tokens: int) -> Buffers:
         weights, config = self.weights, self.config
-        device, stream_dtype = weights.embedding.device, weights.final_norm.dtype
+        device, stream_dtype = weights.embedding.device, weights.final_norm.weight.dtype
         return Buffers.empty(config.spec, num_tokens, config.dtype, device, stream_dtype)
 
 
@@ -169,26 +182,44 @@ class AdaptedRows(NamedTuple):
     """int32 `[S]`: the token of each row, where rows are some of the tokens alone."""
 
 
+def _rotation(
+    layer: LayerSpec,
+    weights: LayerWeights,
+    tables: Mapping[tuple[Rope, PositionScale | None], Tensor],
+) -> Rotation | None:
+    attention = layer.attention
+    if attention.rope is None:
+        return None
+    norm = attention.qk_norm
+    return Rotation(
+        cos_sin=tables[attention.rope, None],
+        query_cos_sin=tables[attention.rope, attention.position_scale],
+        is_interleaved=attention.rope.interleaved,
+        query_norm=weights.query_norm,
+        key_norm=weights.key_norm,
+        eps=1e-6 if norm is None else norm.eps,
+        norm_offset=float(norm is not None and norm.plus_one),
+    )
+
+
 class DecoderLayer:
-    """One layer: attention, then a gated feed-forward, each on the normed residual stream."""
+    """One layer: attention, then a feed-forward, each adding to the residual stream."""
 
     def __init__(
         self,
         spec: LayerSpec,
         weights: LayerWeights,
         backend: AttentionBackend,
-        cos_sin: Tensor,
+        rotation: Rotation | None,
         group: int,
         slot: int,
     ) -> None:
         attention = spec.attention
+        self.spec = spec
         self.weights = weights
         self.backend = backend
-        self.eps = spec.norm.eps
-        qk_eps = self.eps if attention.qk_norm is None else attention.qk_norm.eps
-        self.rotation = Rotation(cos_sin, weights.query_norm, weights.key_norm, qk_eps)
-        self.scale = attention.scale
-        self.window = attention.window
+        self.rotation = rotation
+        self.scoring = Scoring(attention.scale, attention.window, attention.soft_cap)
         self.group = group
         self.slot = slot
         """Where the layer's keys and values are inside the blocks of its KV group."""
@@ -202,7 +233,7 @@ class DecoderLayer:
         buffers: Buffers,
         rows: AdaptedRows | None = None,
     ) -> None:
-        """Project each normed token, and write its key and value to the cache.
+        """Project each token, and write its key and value to the cache.
 
         Args:
             metadata: Of the batch.
@@ -211,10 +242,10 @@ class DecoderLayer:
             buffers: Of the forward pass.
             rows: The adapters of the tokens.
         """
-        projections = buffers.projections
-        self.weights.qkv(buffers.normed, out=projections.qkv)
+        projections, inputs = buffers.projections, self._inputs(buffers)
+        self.weights.qkv(inputs, out=projections.qkv)
         if rows is not None:
-            self._adapters.qkv.add(buffers.normed, projections.qkv, *rows)
+            self._adapters.qkv.add(inputs, projections.qkv, *rows)
         self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
 
     def attend(self, metadata: AttentionMetadata, cache: Tensor, buffers: Buffers) -> None:
@@ -224,8 +255,7 @@ class DecoderLayer:
             cache,
             metadata,
             group=self.group,
-            scale=self.scale,
-            window=self.window,
+            scoring=self.scoring,
             out=buffers.attended,
         )
 
@@ -237,15 +267,71 @@ class DecoderLayer:
             self._adapters.output.add(attended, buffers.update, *rows)
 
     def feed_forward(self, buffers: Buffers, rows: AdaptedRows | None = None) -> None:
-        """Map each normed token through SwiGLU (Shazeer, 2020)."""
-        weights = self.weights
-        weights.gate_up(buffers.normed, out=buffers.gate_up)
+        """Map each token to an update of the stream."""
+        spec, experts = self.spec.feed_forward, self.weights.experts
+        dense = spec.shared if isinstance(spec, Experts) else spec
+        if dense is not None:
+            self._dense(dense, buffers, rows)
+        if experts is None:
+            return
+        inputs = self._inputs(buffers)
+        logits = buffers.router[:, : experts.router.out_features]
+        experts.router(inputs, out=logits)
+        if dense is None:
+            experts.packed(inputs, logits, buffers.update)
+        else:
+            experts.packed(inputs, logits, buffers.routed)
+            self.backend.kernels.add_scaled(buffers.update, buffers.routed)
+
+    def _dense(self, spec: Mlp, buffers: Buffers, rows: AdaptedRows | None) -> None:
+        """Map each token through a feed-forward that computes all of them."""
+        weights, inputs = self.weights, self._inputs(buffers)
+        kernels = self.backend.kernels
+        assert weights.gate_up is not None, "as the spec has it"
+        assert weights.down is not None, "as the spec has it"
+        gate_up = buffers.gate_up[:, : weights.gate_up.out_features]
+        gated = buffers.gated[:, : spec.intermediate_size]
+        weights.gate_up(inputs, out=gate_up)
         if rows is not None:
-            self._adapters.gate_up.add(buffers.normed, buffers.gate_up, *rows)
-        self.backend.kernels.silu_mul(buffers.gate_up, out=buffers.gated)
-        weights.down(buffers.gated, out=buffers.update)
+            self._adapters.gate_up.add(inputs, gate_up, *rows)
+        if spec.gated:
+            kernels.activate_mul(gate_up, spec.activation, out=gated)
+        else:
+            kernels.activate(gate_up, spec.activation, out=gated)
+        weights.down(gated, out=buffers.update)
         if rows is not None:
-            self._adapters.down.add(buffers.gated, buffers.update, *rows)
+            self._adapters.down.add(gated, buffers.update, *rows)
+
+    def add_attention(self, buffers: Buffers) -> Buffers:
+        """Add the update of attention to the stream, and norm it for the feed-forward."""
+        return self._add(buffers, self.weights.attention_norm_after, self.weights.feed_forward_norm)
+
+    def add_feed_forward(self, buffers: Buffers, next_norm: Norm | None) -> Buffers:
+        """Add the update of the feed-forward to the stream, and norm it for what comes next."""
+        return self._add(buffers, self.weights.feed_forward_norm_after, next_norm)
+
+    def _add(self, buffers: Buffers, after: Norm | None, before: Norm | None) -> Buffers:
+        """Add an update to the stream, perhaps normed, and norm the sum for what comes next.
+
+        The result is in `normed` of the buffers that are returned: it may have swapped memory with
+        the update.
+        """
+        kernels, multiplier = self.backend.kernels, self.spec.residual_multiplier
+        if after is not None:
+            after(kernels, buffers.update, buffers.normed)
+            buffers = buffers._replace(normed=buffers.update, update=buffers.normed)
+        x, normed, update = buffers.x, buffers.normed, buffers.update
+        if before is not None and multiplier == 1.0:
+            before.of_sum(kernels, x, update, normed)
+            return buffers
+        kernels.add_scaled(x, update, multiplier)
+        if before is not None:
+            before(kernels, x, normed)
+        return buffers
+
+    def _inputs(self, buffers: Buffers) -> Tensor:
+        """Return what both halves map: `[T, H]`."""
+        return buffers.normed if self.spec.norm_before else buffers.x
 
     @property
     def _adapters(self) -> LayerAdapters:

@@ -14,33 +14,55 @@ import torch
 from torch import Tensor
 
 from chairlift.choices import Quantize
-from chairlift.kernels import Kernels, LinearLayer, cpu
+from chairlift.kernels import ExpertLayers, Kernels, LinearLayer, cpu
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
+from chairlift.model.norms import Norm
 from chairlift.model.rope import table_bytes
-from chairlift.model.spec import ModelSpec
+from chairlift.model.spec import Experts, LayerSpec, ModelSpec
 from chairlift.model.stored import WeightTensor
-from chairlift.model.tensors import LayerTensors, LinearTensors, ModelTensors, NormTensor
+from chairlift.model.tensors import (
+    ExpertTensors,
+    LayerTensors,
+    LinearTensors,
+    ModelTensors,
+    NormTensor,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One decoder layer; H is `hidden_size`."""
 
-    attention_norm: Tensor
-    """`[H]`."""
+    attention_norm: Norm | None
     qkv: LinearLayer
     """H to query heads, key heads and value heads, side by side."""
     query_norm: Tensor | None
-    """`[head_dim]`."""
+    """`[head_dim]`, or of all heads."""
     key_norm: Tensor | None
     output: LinearLayer
     """Heads to H."""
-    feed_forward_norm: Tensor
-    gate_up: LinearLayer
-    """H to gate and up, side by side."""
-    down: LinearLayer
+    feed_forward_norm: Norm | None
+    gate_up: LinearLayer | None
+    """H to gate and up, side by side; to up alone where there is no gate. None where there are
+    experts and none is shared."""
+    down: LinearLayer | None
     """Intermediate to H."""
+    attention_norm_after: Norm | None = None
+    feed_forward_norm_after: Norm | None = None
+    experts: "ExpertWeights | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """A mixture of experts."""
+
+    router: LinearLayer
+    """H to a score of each expert."""
+    packed: ExpertLayers
+    """The experts, and how their scores choose them."""
+    num_bytes: int
+    """Of the experts and the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +72,7 @@ class Weights:
     embedding: Tensor
     """`[vocab_size, H]`."""
     layers: tuple[LayerWeights, ...]
-    final_norm: Tensor
-    """`[H]`."""
+    final_norm: Norm
     head: LinearLayer
     """H to `vocab_size`."""
 
@@ -76,17 +97,20 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
 
     def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
         if isinstance(part, NormTensor):
-            return part.size * (dtype if part in head_norms else stream).itemsize
+            return (
+                part.size * (1 + part.has_bias) * (dtype if part in head_norms else stream).itemsize
+            )
         return sum(
             kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
             for run, kind in part.runs(block_types)
         )
 
+    # The scores of a router decide what is computed: it is never quantized.
+    routers = {layer.experts.router for layer in tensors.layers if layer.experts is not None}
     layers = sum(
-        packed(part, layer_format(quantize))
+        packed(part, None if part in routers else layer_format(quantize))
         for layer in tensors.layers
-        for part in layer
-        if part is not None
+        for part in layer.parts()
     )
     embedding = spec.vocab_size * spec.hidden_size * dtype.itemsize
     # Its own tensor or that of the embedding have the same size, and may have different blocks.
@@ -113,7 +137,8 @@ def stream_dtype(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> t
 
 
 def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
-    return len(spec.ropes) * table_bytes(spec.shape.head_dim, num_positions)
+    head_dim = spec.shape.head_dim
+    return sum(table_bytes(rope, head_dim, num_positions) for rope, _ in spec.rotations)
 
 
 def load_weights(
@@ -162,7 +187,10 @@ def load_weights(
         is_shared = head is tensors.embedding and not reader.keeps(head)
         return Weights(
             embedding=embedding,
-            layers=tuple(_load_layer(reader, layer, weight_format) for layer in tensors.layers),
+            layers=tuple(
+                _load_layer(reader, layer, own, weight_format)
+                for layer, own in zip(tensors.layers, config.spec.layers, strict=True)
+            ),
             final_norm=reader.norm(tensors.final_norm),
             head=kernels.linear(embedding, quantize=head_format(quantize))
             if is_shared
@@ -170,16 +198,38 @@ def load_weights(
         )
 
 
-def _load_layer(reader: "_Reader", layer: LayerTensors, weight_format: str | None) -> LayerWeights:
+def _load_layer(
+    reader: "_Reader", layer: LayerTensors, spec: LayerSpec, weight_format: str | None
+) -> LayerWeights:
+    experts = spec.feed_forward
     return LayerWeights(
-        attention_norm=reader.norm(layer.attention_norm),
+        attention_norm=reader.optional_norm(layer.attention_norm),
         qkv=reader.linear(layer.qkv, weight_format),
         query_norm=reader.head_norm(layer.query_norm),
         key_norm=reader.head_norm(layer.key_norm),
         output=reader.linear(layer.output, weight_format),
-        feed_forward_norm=reader.norm(layer.feed_forward_norm),
-        gate_up=reader.linear(layer.gate_up, weight_format),
-        down=reader.linear(layer.down, weight_format),
+        attention_norm_after=reader.optional_norm(layer.attention_norm_after),
+        feed_forward_norm=reader.optional_norm(layer.feed_forward_norm),
+        gate_up=None if layer.gate_up is None else reader.linear(layer.gate_up, weight_format),
+        down=None if layer.down is None else reader.linear(layer.down, weight_format),
+        feed_forward_norm_after=reader.optional_norm(layer.feed_forward_norm_after),
+        experts=_load_experts(reader, layer.experts, experts, weight_format)
+        if layer.experts is not None and isinstance(experts, Experts)
+        else None,
+    )
+
+
+def _load_experts(
+    reader: "_Reader", tensors: ExpertTensors, spec: Experts, weight_format: str | None
+) -> ExpertWeights:
+    router = reader.linear(tensors.router, None)
+    gate_up = [reader.linear(part, weight_format) for part in tensors.gate_up]
+    down = [reader.linear(part, weight_format) for part in tensors.down]
+    bias = None if tensors.choice_bias is None else reader.numbers(tensors.choice_bias)
+    return ExpertWeights(
+        router,
+        reader.kernels.experts(gate_up, down, spec, bias),
+        sum(layer.num_bytes for layer in (router, *gate_up, *down)),
     )
 
 
@@ -232,9 +282,21 @@ class _Reader:
         self.done = 0
         self.total = checkpoint.num_bytes
 
-    def norm(self, norm: NormTensor) -> Tensor:
-        """Read the weight of a norm of the residual stream."""
-        return self._joined([f"{norm.name}.weight"], self.stream_dtype).to(self.device)
+    def norm(self, norm: NormTensor) -> Norm:
+        """Read a norm of the residual stream."""
+        weight = self._joined([f"{norm.name}.weight"], self.stream_dtype).to(self.device)
+        if not norm.has_bias:
+            return Norm(norm.norm, weight)
+        bias = self._joined([f"{norm.name}.bias"], self.stream_dtype).to(self.device)
+        return Norm(norm.norm, weight, bias)
+
+    def numbers(self, name: str) -> list[float]:
+        """Read a tensor whole."""
+        return self._joined([name], torch.float32).flatten().tolist()
+
+    def optional_norm(self, norm: NormTensor | None) -> Norm | None:
+        """Read a norm of the residual stream, if there is one."""
+        return None if norm is None else self.norm(norm)
 
     def head_norm(self, norm: NormTensor | None) -> Tensor | None:
         """Read the weight of a norm of queries or keys, if there is one."""

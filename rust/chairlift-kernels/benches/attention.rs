@@ -57,12 +57,7 @@ fn attend<T: AttentionElement>(bencher: Bencher<'_, '_>, name: &str) {
     let starts: Vec<i32> = (0..=rows).map(|row| (row * queries) as i32).collect();
     let seq_lens = vec![seq_len as i32; rows];
     let seen: usize = (seq_len - queries + 1..=seq_len).sum();
-    let layer = Layer {
-        cache: Stored::Numbers(&cache),
-        shape,
-        scale: 0.125,
-        window: None,
-    };
+    let layer = Layer::new(Stored::Numbers(&cache), shape, 0.125);
     let sequences = Sequences {
         block_table: Rows::contiguous(&table, blocks_per_row),
         rows: &lines,

@@ -16,7 +16,7 @@ use chairlift_kernels::{
     },
     ops::{
         norm::{add_layer_norm, layer_norm, rms_norm},
-        rope::{HeadNorm, rope},
+        rope::{HeadNorm, Rotation, rope},
     },
 };
 use oracle::{assert_close, bits, numbers, rounding, wide};
@@ -31,6 +31,7 @@ fn norm<T: Element>(x: &[T], weight: &[T]) -> Vec<T> {
         Rows::contiguous(x, width),
         weight,
         1e-5,
+        0.0,
         RowsMut::contiguous(&mut out, width),
     )
     .expect("the shapes fit");
@@ -169,9 +170,11 @@ fn rope_agrees<T: Element>(has_norm: bool) {
         let norm = has_norm.then_some(HeadNorm {
             weight: &weight[..],
             eps: 1e-5,
+            offset: 0.0,
         });
         let rows = RowsMut::contiguous(&mut x, width);
-        rope(rows, &positions, Rows::contiguous(&cos_sin, head_dim), norm).expect("it fits");
+        let rotation = Rotation::new(Rows::contiguous(&cos_sin, head_dim), norm);
+        rope(rows, &positions, rotation).expect("it fits");
         let mut expected = Vec::new();
         for (index, head) in wide(&before).chunks(head_dim).enumerate() {
             let angles = &wide(&cos_sin)[positions[index / heads] as usize * head_dim..];
@@ -198,13 +201,74 @@ fn rope_agrees_with_float64() {
     rope_agrees::<bf16>(true);
 }
 
+/// Heads of which some numbers are rotated, or neighbours, after a norm of each or of all.
+fn rope_variant_agrees<T: Element>(rotary_dim: usize, is_interleaved: bool, is_over_all: bool) {
+    let (heads, head_dim, position) = (3, 16, 2);
+    let before = numbers::<T>(1, heads * head_dim);
+    let weight = numbers::<T>(
+        2,
+        if is_over_all {
+            heads * head_dim
+        } else {
+            head_dim
+        },
+    );
+    let cos_sin = numbers::<f32>(3, 4 * rotary_dim);
+    let mut x = before.clone();
+    let rotation = Rotation {
+        cos_sin: Rows::contiguous(&cos_sin, rotary_dim),
+        head_dim,
+        is_interleaved,
+        norm: Some(HeadNorm {
+            weight: &weight,
+            eps: 1e-5,
+            offset: 1.0,
+        }),
+    };
+    let rows = RowsMut::contiguous(&mut x, heads * head_dim);
+    rope(rows, &[position], rotation).expect("it fits");
+    let weight: Vec<f64> = wide(&weight).iter().map(|weight| weight + 1.0).collect();
+    let mut expected = Vec::new();
+    for head in wide(&before).chunks(weight.len()) {
+        expected.extend(norm_oracle(head, &weight));
+    }
+    let angles = &wide(&cos_sin)[position as usize * rotary_dim..][..rotary_dim];
+    let half = rotary_dim / 2;
+    for head in expected.chunks_mut(head_dim) {
+        let normed = head.to_vec();
+        for d in 0..half {
+            let (a, b) = if is_interleaved {
+                (2 * d, 2 * d + 1)
+            } else {
+                (d, d + half)
+            };
+            head[a] = normed[a] * angles[d] - normed[b] * angles[d + half];
+            head[b] = normed[b] * angles[d] + normed[a] * angles[d + half];
+        }
+    }
+    assert_close(&x, &expected, rounding::<T>(), 1e-5, "rope");
+}
+
+#[test]
+fn rope_rotates_a_part_of_a_head_and_neighbours() {
+    for rotary_dim in [2, 6, 12, 16] {
+        for is_interleaved in [false, true] {
+            for is_over_all in [false, true] {
+                rope_variant_agrees::<f32>(rotary_dim, is_interleaved, is_over_all);
+                rope_variant_agrees::<bf16>(rotary_dim, is_interleaved, is_over_all);
+            }
+        }
+    }
+}
+
 #[test]
 fn rope_leaves_the_gaps_between_rows_alone() {
     let mut x = numbers::<f32>(1, 3 * 40);
     let before = x.clone();
     let cos_sin = numbers::<f32>(3, 16);
     let rows = RowsMut::new(&mut x, 3, 32, 40).expect("it fits");
-    rope(rows, &[0, 0, 0], Rows::contiguous(&cos_sin, 16), None).expect("it fits");
+    let rotation = Rotation::new(Rows::contiguous(&cos_sin, 16), None);
+    rope(rows, &[0, 0, 0], rotation).expect("it fits");
     for (row, before) in x.chunks(40).zip(before.chunks(40)) {
         assert_ne!(row[..32], before[..32]);
         assert_eq!(row[32..], before[32..]);
@@ -217,7 +281,8 @@ fn rope_refuses_a_position_without_angles() {
         let mut x = vec![0.0_f32; 16];
         let angles = vec![0.0; 9 * 16];
         let rows = RowsMut::contiguous(&mut x, 16);
-        let error = rope(rows, &[position], Rows::contiguous(&angles, 16), None);
+        let rotation = Rotation::new(Rows::contiguous(&angles, 16), None);
+        let error = rope(rows, &[position], rotation);
         let expected = format!("positions: expected positions in 0..9, got {position}");
         assert_eq!(error.expect_err("wrong").to_string(), expected);
     }

@@ -23,6 +23,9 @@ struct World<T> {
     shape: CacheShape,
     num_heads: usize,
     window: Option<usize>,
+    soft_cap: Option<f32>,
+    /// One per head, or none.
+    sinks: Vec<f32>,
     cache: Vec<T>,
     /// `[num_seqs][blocks_per_row]`
     table: Vec<i32>,
@@ -62,6 +65,8 @@ impl<T: AttentionElement> World<T> {
             shape,
             num_heads,
             window,
+            soft_cap: None,
+            sinks: Vec::new(),
             cache: vec![T::from_f32(f32::NAN); num_blocks * num_kv_heads * shape.head_len()],
             table,
             blocks_per_row,
@@ -118,10 +123,10 @@ impl<T: AttentionElement> World<T> {
 
     fn layer(&self) -> Layer<'_, T> {
         Layer {
-            cache: Stored::Numbers(&self.cache),
-            shape: self.shape,
-            scale: self.scale(),
             window: self.window,
+            soft_cap: self.soft_cap,
+            sinks: (!self.sinks.is_empty()).then_some(&self.sinks[..]),
+            ..Layer::new(Stored::Numbers(&self.cache), self.shape, self.scale())
         }
     }
 
@@ -147,12 +152,21 @@ impl<T: AttentionElement> World<T> {
                     .map(|token| {
                         let k = &key[at(token)..][..head_dim];
                         let dot: f64 = q.iter().zip(k).map(|(q, k)| q * k).sum();
-                        dot * f64::from(self.scale())
+                        let score = dot * f64::from(self.scale());
+                        self.soft_cap
+                            .map(f64::from)
+                            .map_or(score, |cap| cap * (score / cap).tanh())
                     })
                     .collect();
-                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sink = self.sinks.get(head).map(|&sink| f64::from(sink));
+                let largest = scores
+                    .iter()
+                    .copied()
+                    .chain(sink)
+                    .fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
                 let total: f64 = weights.iter().sum();
+                let total = total + sink.map_or(0.0, |sink| (sink - largest).exp());
                 out.extend((0..head_dim).map(|d| {
                     let tokens = weights.iter().enumerate();
                     tokens
@@ -187,6 +201,32 @@ fn weight_rounding<T: AttentionElement>() -> f64 {
         2_f64.powi(-8)
     } else {
         2e-6
+    }
+}
+
+/// Capped scores, and sinks from far below to far above every score.
+fn caps_and_sinks<T: AttentionElement>(window: Option<usize>) {
+    let mut world = World::<T>::new((4, 2), 32, window, &[100, 3]);
+    world.write((0, 0, 100));
+    world.write((1, 0, 3));
+    let chunks = [(0, 0, 100), (1, 0, 3)];
+    world.soft_cap = Some(0.8);
+    world.check(&chunks, "capped");
+    world.sinks = vec![-50.0, 0.3, 2.0, 40.0];
+    world.check(&chunks, "capped, with sinks");
+    let together = world.attend(&chunks);
+    let alone = world.attend(&[(0, 99, 100)]);
+    let width = alone.len();
+    assert_eq!(bits(&alone), bits(&together[99 * width..100 * width]));
+    world.soft_cap = None;
+    world.check(&chunks, "with sinks");
+}
+
+#[test]
+fn scores_are_capped_and_sinks_take_weight() {
+    for window in [None, Some(20)] {
+        caps_and_sinks::<f32>(window);
+        caps_and_sinks::<bf16>(window);
     }
 }
 

@@ -47,16 +47,17 @@ impl Call for Activate {
             let mut borrows = Borrows::default();
             let x = borrows.rows::<T>(self.name(), &self.x)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(if self.is_gated {
-                activation::activate_mul(self.activation, x, out)?
+            if self.is_gated {
+                activation::activate_mul(self.activation, x, out)?;
             } else {
-                activation::activate(self.activation, x, out)?
-            })
+                activation::activate(self.activation, x, out)?;
+            }
+            Ok(())
         })
     }
 }
 
-fn activation(name: &str) -> PyResult<Activation> {
+pub(crate) fn activation(name: &str) -> PyResult<Activation> {
     let found = Activation::ALL.into_iter().find(|a| a.name() == name);
     found.ok_or_else(|| {
         let known = Activation::ALL.map(Activation::name).join(", ");

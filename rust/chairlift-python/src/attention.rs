@@ -1,7 +1,7 @@
 //! Bindings of attention and of the write to the cache that it reads.
 
 use crate::{
-    kernels::{numel, with_dtype},
+    kernels::{numel, optional, with_dtype},
     recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
@@ -123,6 +123,8 @@ struct PagedAttention {
     scale: f32,
     block_size: usize,
     window: Option<usize>,
+    soft_cap: Option<f32>,
+    sinks: Option<Tensor>,
 }
 
 impl PagedAttention {
@@ -146,7 +148,7 @@ impl Call for PagedAttention {
     }
 
     fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![
+        [
             ("query", &self.query),
             ("cache", &self.cache),
             ("block_table", &self.block_table),
@@ -155,6 +157,9 @@ impl Call for PagedAttention {
             ("seq_lens", &self.seq_lens),
             ("out", &*self.out),
         ]
+        .into_iter()
+        .chain(self.sinks.as_ref().map(|sinks| ("sinks", sinks)))
+        .collect()
     }
 
     fn run(&self) -> PyResult<()> {
@@ -174,6 +179,8 @@ impl Call for PagedAttention {
                 shape,
                 scale: self.scale,
                 window: self.window,
+                soft_cap: self.soft_cap,
+                sinks: optional::<f32>(&mut borrows, "sinks", self.sinks.as_ref())?,
             };
             let sequences = self.sequences(&mut borrows)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
@@ -188,7 +195,8 @@ impl Call for PagedAttention {
 /// Causal attention of a ragged batch over paged keys and values.
 #[pyfunction]
 #[pyo3(signature = (
-    query, cache, block_table, rows, query_start_loc, seq_lens, out, *, scale, block_size, window=None
+    query, cache, block_table, rows, query_start_loc, seq_lens, out, *, scale, block_size, window=None,
+    soft_cap=None, sinks=None
 ))]
 #[expect(
     clippy::too_many_arguments,
@@ -206,6 +214,8 @@ pub(crate) fn paged_attention(
     scale: f32,
     block_size: usize,
     window: Option<usize>,
+    soft_cap: Option<f32>,
+    sinks: Option<Tensor>,
 ) -> PyResult<()> {
     let attention = PagedAttention {
         query,
@@ -218,6 +228,8 @@ pub(crate) fn paged_attention(
         scale,
         block_size,
         window,
+        soft_cap,
+        sinks,
     };
     call(py, attention)
 }

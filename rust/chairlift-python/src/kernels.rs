@@ -5,7 +5,10 @@ use chairlift_kernels::{
     bf16,
     isa::dispatch::instruction_set,
     memory::pool,
-    ops::{rope::HeadNorm, select},
+    ops::{
+        rope::{HeadNorm, Rotation},
+        select,
+    },
     tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut},
 };
 use pyo3::exceptions::PyValueError;
@@ -54,6 +57,7 @@ struct SelectRows {
     x: Tensor,
     rows: Tensor,
     out: TensorMut,
+    multiplier: f32,
 }
 
 impl Call for SelectRows {
@@ -65,28 +69,55 @@ impl Call for SelectRows {
         vec![("x", &self.x), ("rows", &self.rows), ("out", &*self.out)]
     }
 
+    #[expect(clippy::float_cmp, reason = "1 is what stands for no multiplier")]
     fn run(&self) -> PyResult<()> {
+        let multiplier = self.multiplier;
         if (self.x.dtype(), self.out.dtype()) == (Dtype::Bfloat16, Dtype::Float32) {
             let mut borrows = Borrows::default();
             let x = borrows.rows::<bf16>("x", &self.x)?;
             let rows = borrows.slice::<i32>("rows", &self.rows)?;
             let out = borrows.rows_mut::<f32>("out", &self.out)?;
-            return Ok(select::widen_rows(x, rows, out)?);
+            if multiplier == 1.0 {
+                select::widen_rows(x, rows, out)?;
+            } else {
+                select::scaled_rows(x, rows, multiplier, out)?;
+            }
+            return Ok(());
         }
         with_dtype!(self.x, "x", |T| {
             let mut borrows = Borrows::default();
             let x = borrows.rows::<T>("x", &self.x)?;
             let rows = borrows.slice::<i32>("rows", &self.rows)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(select::select_rows(x, rows, out)?)
+            if multiplier == 1.0 {
+                select::select_rows(x, rows, out)?;
+            } else {
+                select::scaled_rows(x, rows, multiplier, out)?;
+            }
+            Ok(())
         })
     }
 }
 
-/// out[i] = x[rows[i]]; float32 `out` takes bfloat16 `x`, too.
+/// out[i] = multiplier * x[rows[i]]; float32 `out` takes bfloat16 `x`, too.
 #[pyfunction]
-fn select_rows(py: Python<'_>, x: Tensor, rows: Tensor, out: TensorMut) -> PyResult<()> {
-    call(py, SelectRows { x, rows, out })
+#[pyo3(signature = (x, rows, out, multiplier=1.0))]
+fn select_rows(
+    py: Python<'_>,
+    x: Tensor,
+    rows: Tensor,
+    out: TensorMut,
+    multiplier: f32,
+) -> PyResult<()> {
+    call(
+        py,
+        SelectRows {
+            x,
+            rows,
+            out,
+            multiplier,
+        },
+    )
 }
 
 struct Rope {
@@ -95,6 +126,8 @@ struct Rope {
     cos_sin: Tensor,
     norm_weight: Option<Tensor>,
     eps: f32,
+    norm_offset: f32,
+    is_interleaved: bool,
 }
 
 impl Call for Rope {
@@ -117,29 +150,35 @@ impl Call for Rope {
 
     fn run(&self) -> PyResult<()> {
         let [_, _, head_dim] = self.x.dims("x")?;
-        let [_, width] = self.cos_sin.dims("cos_sin")?;
-        if width != head_dim {
-            let message = format!("cos_sin: expected head_dim, {head_dim} columns, got {width}");
-            return Err(PyValueError::new_err(message));
-        }
+        self.cos_sin.dims::<2>("cos_sin")?;
         with_dtype!(self.x, "x", |T| {
             let mut borrows = Borrows::default();
             let positions = borrows.slice::<i32>("positions", &self.positions)?;
             let cos_sin = borrows.rows::<f32>("cos_sin", &self.cos_sin)?;
             let weight = optional::<T>(&mut borrows, "norm_weight", self.norm_weight.as_ref())?;
-            let eps = self.eps;
-            let norm = weight.map(|weight| HeadNorm { weight, eps });
+            let norm = weight.map(|weight| HeadNorm {
+                weight,
+                eps: self.eps,
+                offset: self.norm_offset,
+            });
             let x = borrows.rows_mut::<T>("x", &self.x)?;
-            Ok(chairlift_kernels::ops::rope::rope(
-                x, positions, cos_sin, norm,
-            )?)
+            let rotation = Rotation {
+                cos_sin,
+                head_dim,
+                is_interleaved: self.is_interleaved,
+                norm,
+            };
+            Ok(chairlift_kernels::ops::rope::rope(x, positions, rotation)?)
         })
     }
 }
 
-/// Rotates `x` in place, after an RMS norm per head if given.
+/// Rotates `x` in place, after an RMS norm per head, or over all heads, if given.
 #[pyfunction]
-#[pyo3(signature = (x, positions, cos_sin, norm_weight=None, eps=1e-6))]
+#[pyo3(signature = (
+    x, positions, cos_sin, norm_weight=None, eps=1e-6, norm_offset=0.0, is_interleaved=false
+))]
+#[expect(clippy::too_many_arguments, reason = "flat by contract")]
 fn rope(
     py: Python<'_>,
     x: TensorMut,
@@ -147,6 +186,8 @@ fn rope(
     cos_sin: Tensor,
     norm_weight: Option<Tensor>,
     eps: f32,
+    norm_offset: f32,
+    is_interleaved: bool,
 ) -> PyResult<()> {
     call(
         py,
@@ -156,6 +197,8 @@ fn rope(
             cos_sin,
             norm_weight,
             eps,
+            norm_offset,
+            is_interleaved,
         },
     )
 }

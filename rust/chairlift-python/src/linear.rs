@@ -6,7 +6,7 @@ use crate::{
     recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
-    Rows, bf16,
+    Rows, RowsMut, bf16,
     gemm::{
         blocks::{self, BlockType},
         grouped::GroupedLinear,
@@ -108,8 +108,41 @@ fn dequantize(py: Python<'_>, blocks: Tensor, block_type: &str, out: TensorMut) 
 
 /// y = x W^T + b with weights packed once; the bits of a row do not depend on the others.
 #[pyclass(frozen, module = "chairlift._core")]
-struct Linear {
+pub(crate) struct Linear {
     layer: Layers,
+}
+
+impl Linear {
+    pub(crate) fn inputs(&self) -> usize {
+        match &self.layer {
+            Layers::Float32(layer) => layer.in_features(),
+            Layers::Bfloat16(layer) => layer.in_features(),
+            Layers::Grouped(layer) => layer.in_features(),
+        }
+    }
+
+    pub(crate) fn outputs(&self) -> usize {
+        match &self.layer {
+            Layers::Float32(layer) => layer.out_features(),
+            Layers::Bfloat16(layer) => layer.out_features(),
+            Layers::Grouped(layer) => layer.out_features(),
+        }
+    }
+
+    /// Computes the rows of `out`, one after the other, from those of `x`; a layer in bf16 rounds its inputs.
+    pub(crate) fn apply(&self, x: &[f32], out: &mut [f32]) -> PyResult<()> {
+        let out = RowsMut::contiguous(out, self.outputs());
+        let wide = Rows::contiguous(x, self.inputs());
+        match &self.layer {
+            Layers::Float32(layer) => layer.forward(wide, out)?,
+            Layers::Bfloat16(layer) => {
+                let rounded = round_rows(wide);
+                layer.forward(Rows::contiguous(&rounded, self.inputs()), out)?;
+            }
+            Layers::Grouped(layer) => layer.forward(wide, out)?,
+        }
+        Ok(())
+    }
 }
 
 enum Layers {
@@ -182,20 +215,12 @@ impl Linear {
 
     #[getter]
     fn in_features(&self) -> usize {
-        match &self.layer {
-            Layers::Float32(layer) => layer.in_features(),
-            Layers::Bfloat16(layer) => layer.in_features(),
-            Layers::Grouped(layer) => layer.in_features(),
-        }
+        self.inputs()
     }
 
     #[getter]
     fn out_features(&self) -> usize {
-        match &self.layer {
-            Layers::Float32(layer) => layer.out_features(),
-            Layers::Bfloat16(layer) => layer.out_features(),
-            Layers::Grouped(layer) => layer.out_features(),
-        }
+        self.outputs()
     }
 
     /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`.
@@ -220,7 +245,7 @@ struct Forward {
 impl Call for Forward {
     fn work(&self) -> usize {
         // Each input meets each output of its row.
-        numel(&self.x).saturating_mul(self.linear.get().out_features())
+        numel(&self.x).saturating_mul(self.linear.get().outputs())
     }
 
     fn tensors(&self) -> Vec<Argument<'_>> {

@@ -23,6 +23,7 @@ struct RmsNorm {
     x: Tensor,
     weight: Tensor,
     eps: f32,
+    offset: f32,
     out: TensorMut,
 }
 
@@ -46,20 +47,29 @@ impl Call for RmsNorm {
             let x = borrows.rows::<T>("x", &self.x)?;
             let weight = borrows.slice::<T>("weight", &self.weight)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(norm::rms_norm(x, weight, self.eps, out)?)
+            Ok(norm::rms_norm(x, weight, self.eps, self.offset, out)?)
         })
     }
 }
 
-/// out = x / rms(x) * weight over the last axis.
+/// out = x / rms(x) * (weight + offset) over the last axis.
 #[pyfunction]
-fn rms_norm(py: Python<'_>, x: Tensor, weight: Tensor, eps: f32, out: TensorMut) -> PyResult<()> {
+#[pyo3(signature = (x, weight, eps, out, offset=0.0))]
+fn rms_norm(
+    py: Python<'_>,
+    x: Tensor,
+    weight: Tensor,
+    eps: f32,
+    out: TensorMut,
+    offset: f32,
+) -> PyResult<()> {
     call(
         py,
         RmsNorm {
             x,
             weight,
             eps,
+            offset,
             out,
         },
     )
@@ -70,6 +80,7 @@ struct AddRmsNorm {
     update: Tensor,
     weight: Tensor,
     eps: f32,
+    offset: f32,
     out: TensorMut,
 }
 
@@ -96,13 +107,21 @@ impl Call for AddRmsNorm {
             let weight = borrows.slice::<T>("weight", &self.weight)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
             let eps = self.eps;
-            Ok(norm::add_rms_norm(x, update, weight, eps, out)?)
+            Ok(norm::add_rms_norm(
+                x,
+                update,
+                weight,
+                eps,
+                self.offset,
+                out,
+            )?)
         })
     }
 }
 
 /// Adds `update` to `x` in place, then as `rms_norm`.
 #[pyfunction]
+#[pyo3(signature = (x, update, weight, eps, out, offset=0.0))]
 fn add_rms_norm(
     py: Python<'_>,
     x: TensorMut,
@@ -110,6 +129,7 @@ fn add_rms_norm(
     weight: Tensor,
     eps: f32,
     out: TensorMut,
+    offset: f32,
 ) -> PyResult<()> {
     call(
         py,
@@ -118,6 +138,7 @@ fn add_rms_norm(
             update,
             weight,
             eps,
+            offset,
             out,
         },
     )

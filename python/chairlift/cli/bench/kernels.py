@@ -285,6 +285,7 @@ def _elementwise(roofline: Roofline, config: "ModelConfig", rows: list[int]) -> 
 def _decode_attention(roofline: Roofline, config: "ModelConfig") -> Iterator[Result]:
     import torch
 
+    from chairlift.attention.backend import Scoring
     from chairlift.attention.cpu import CpuBackend
     from chairlift.attention.metadata import AttentionMetadata
 
@@ -304,11 +305,11 @@ def _decode_attention(roofline: Roofline, config: "ModelConfig") -> Iterator[Res
         block_size=BLOCK_SIZE,
     )
     query = torch.randn(num_rows, num_heads, head_dim).to(dtype)
-    out, scale = torch.empty_like(query), head_dim**-0.5
+    out, scoring = torch.empty_like(query), Scoring(head_dim**-0.5)
 
     def attend(number: int) -> None:
         cache = caches[number % 2]
-        backend.attend(query, cache, metadata, group=0, scale=scale, window=None, out=out)
+        backend.attend(query, cache, metadata, group=0, scoring=scoring, out=out)
 
     shape = f"{num_rows} x {num_heads} x {head_dim}, {CONTEXT} tokens"
     operations = 4 * num_rows * num_heads * head_dim * CONTEXT

@@ -11,8 +11,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.launch import launcher_of
+from chairlift.kernels.cuda.linear import Linear as Linear
+from chairlift.kernels.cuda.linear import linear as linear
+from chairlift.kernels.cuda.refused import REFUSED
+from chairlift.kernels.cuda.refused import activate as activate
+from chairlift.kernels.cuda.refused import add_layer_norm as add_layer_norm
+from chairlift.kernels.cuda.refused import experts as experts
+from chairlift.kernels.cuda.refused import layer_norm as layer_norm
 from chairlift.kernels.cuda.sources import kernel_name
 
 MAX_DECODE_ROWS: Final = 16
@@ -25,45 +31,6 @@ NORM_BYTES: Final = 64
 """Shared memory of `rms_norm` beside a row."""
 _Device = ("cuda", "cpu")
 """Tensors of a CPU go to the emulation, where one is installed."""
-
-
-class Linear:
-    """A linear layer by cuBLAS; the weights stay as they are."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = weight.t()
-        self._bias = bias
-        self.out_features, self.in_features = weight.shape
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the weights."""
-        return self._weight.nbytes
-
-    def __call__(
-        self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
-    ) -> Tensor:
-        """Return `x W^T + b`; see `LinearLayer`."""
-        if out_dtype in (None, x.dtype):
-            if self._bias is None:
-                return torch.mm(x, self._weight, out=out)
-            return torch.addmm(self._bias, x, self._weight, out=out)
-        assert self._bias is None, "only the head has logits of another type, and it has no bias"
-        if x.is_cuda:
-            return torch.mm(x, self._weight, out_dtype=out_dtype, out=out)
-        return torch.mm(x.to(out_dtype), self._weight.to(out_dtype), out=out)
-
-
-def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:
-    """Make a layer.
-
-    Raises:
-        ConfigError: The weights are to be quantized.
-    """
-    if quantize is not None:
-        message = f"quantize: expected none on a GPU, got {quantize}"
-        raise ConfigError(message)
-    return Linear(weight, bias)
 
 
 linear_from_blocks: Final = None
@@ -80,25 +47,54 @@ def linear_bytes(
     return out_features * in_features * dtype.itemsize
 
 
-def select_rows(x: Tensor, rows: Tensor, out: Tensor) -> None:
-    """Write `x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
+def select_rows(x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -> None:
+    """Write `multiplier * x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
     torch.index_select(x, 0, rows, out=out)
+    if multiplier != 1.0:
+        out.mul_(multiplier)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
+def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
+    """Add `multiplier * update` `[T, H]` to `x` in place."""
+    x.add_(update, alpha=multiplier)
+
+
+def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
+    """Multiply `x` `[S, V]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
+    x.mul_(multiplier)
+    if soft_cap is not None:
+        x.div_(soft_cap).tanh_().mul_(soft_cap)
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None, offset: float = 0.0
+) -> Tensor:
     """Return `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+    assert offset == 0.0, REFUSED
     out = torch.empty_like(x) if out is None else out
     rms_norm_out(out, x, None, weight, eps)
     return out
 
 
 def add_rms_norm(
-    x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+    offset: float = 0.0,
 ) -> Tensor:
     """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
+    assert offset == 0.0, REFUSED
     out = torch.empty_like(x) if out is None else out
     rms_norm_out(out, x, update, weight, eps)
     return out
+
+
+def activate_mul(gate_up: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+    """Return `silu(gate) * up`, `[T, I]`; there is no other activation."""
+    assert activation == "silu", REFUSED
+    return silu_mul(gate_up, out)
 
 
 def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
@@ -142,7 +138,7 @@ def kv_write(
     cache: Tensor,
     slot_mapping: Tensor,
     positions: Tensor,
-    cos_sin: Tensor,
+    cos_sin: Tensor | None,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     num_heads: int,
@@ -155,7 +151,7 @@ def kv_write(
         cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
         slot_mapping: int32 `[T]`; negative is padding.
         positions: int32 `[T]`.
-        cos_sin: float32 `[max_position, head_dim]`.
+        cos_sin: float32 `[max_position, head_dim]`, or None: nothing is rotated.
         query_norm: `[head_dim]`, or None.
         key_norm: `[head_dim]`, or None.
         num_heads: Of queries.
@@ -193,6 +189,7 @@ def paged_decode(
     split_len: int,
     window: int,
     scale: float,
+    soft_cap: float,
 ) -> None:
     """Attention of rows with few queries, split by split; see `_core.attention_work`.
 
@@ -211,6 +208,7 @@ def paged_decode(
         split_len: Tokens of a split.
         window: 0 sees all.
         scale: Factor of the scores.
+        soft_cap: 0 is none.
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
     name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim)
@@ -225,7 +223,7 @@ def paged_decode(
         *(workspace, counters, None, None, c_longlong(out.stride(0))),
         *(c_longlong(query.stride(0)), c_int(query.shape[1]), c_int(num_kv_heads)),
         *(c_int(num_blocks), c_int(block_table.shape[1]), c_int(split_len), c_int(window)),
-        *(c_int(workspace.shape[1]), c_float(scale), c_float(0.0)),
+        *(c_int(workspace.shape[1]), c_float(scale), c_float(soft_cap)),
     )
 
 
@@ -242,6 +240,7 @@ def paged_prefill(
     tile_rows: int,
     window: int,
     scale: float,
+    soft_cap: float,
 ) -> None:
     """Attention of rows with many queries, tile by tile; arguments as of `paged_decode`.
 
@@ -257,6 +256,7 @@ def paged_prefill(
         tile_rows: Packed rows of a tile, 64 or 128.
         window: 0 sees all.
         scale: Factor of the scores.
+        soft_cap: 0 is none.
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
     launcher_of(query).launch(
@@ -267,7 +267,7 @@ def paged_prefill(
         *(out, query, cache, block_table, rows, query_start_loc, seq_lens, tiles, None, None),
         *(c_longlong(out.stride(0)), c_longlong(query.stride(0)), c_int(query.shape[1])),
         *(c_int(num_kv_heads), c_int(num_blocks), c_int(block_table.shape[1])),
-        *(c_int(window), c_float(scale), c_float(0.0)),
+        *(c_int(window), c_float(scale), c_float(soft_cap)),
     )
 
 

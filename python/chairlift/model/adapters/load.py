@@ -49,7 +49,8 @@ class PackedAdapter:
 
 def linears(layer: LayerTensors) -> tuple[LinearTensors, ...]:
     """Return the packed linear layers of a decoder layer, in the order of `LayerUpdates`."""
-    return layer.qkv, layer.output, layer.gate_up, layer.down
+    none = LinearTensors((), (), 1)
+    return layer.qkv, layer.output, layer.gate_up or none, layer.down or none
 
 
 def adapter_bytes(config: ModelConfig, rank: int) -> int:

@@ -2,11 +2,20 @@
 
 from collections.abc import Mapping
 
+from chairlift.model.families.cohere2 import COHERE2
 from chairlift.model.families.family import Family
+from chairlift.model.families.gemma import GEMMA2, GEMMA3
+from chairlift.model.families.granite import GRANITE
 from chairlift.model.families.llama import LLAMA
+from chairlift.model.families.ministral3 import MINISTRAL3
 from chairlift.model.families.mistral import MISTRAL
+from chairlift.model.families.mixtures import ERNIE_MOE, GRANITE_MOE, MIXTRAL, QWEN3_MOE
+from chairlift.model.families.olmo import OLMO2, OLMO3
+from chairlift.model.families.phi3 import PHI3
 from chairlift.model.families.qwen2 import QWEN2
 from chairlift.model.families.qwen3 import QWEN3
+from chairlift.model.families.smollm3 import SMOLLM3
+from chairlift.model.families.starcoder2 import STARCODER2
 
 __all__ = ["FAMILIES", "Family"]
 
@@ -15,5 +24,19 @@ FAMILIES: Mapping[str, Family] = {
     "MistralForCausalLM": MISTRAL,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "Phi3ForCausalLM": PHI3,
+    "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO3,
+    "GraniteForCausalLM": GRANITE,
+    "SmolLM3ForCausalLM": SMOLLM3,
+    "Ministral3ForCausalLM": MINISTRAL3,
+    "Starcoder2ForCausalLM": STARCODER2,
+    "Cohere2ForCausalLM": COHERE2,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "MixtralForCausalLM": MIXTRAL,
+    "GraniteMoeForCausalLM": GRANITE_MOE,
+    "Ernie4_5_MoeForCausalLM": ERNIE_MOE,
 }
 """By the name in `architectures` of config.json."""

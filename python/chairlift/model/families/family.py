@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from chairlift.model.fields import Fields, either
+from chairlift.model.families.rope import rope
+from chairlift.model.fields import Fields
 from chairlift.model.spec import (
     Attention,
     Embedding,
     Head,
     LayerSpec,
-    LinearScaling,
-    Llama3Scaling,
+    Mlp,
     ModelSpec,
+    NormSpec,
     RmsNorm,
-    Rope,
 )
 from chairlift.model.tensors import CheckpointNames
 
@@ -48,35 +48,77 @@ LLAMA_NAMES = CheckpointNames(
 )
 
 
-def decoder(fields: Fields, layers: Sequence[LayerSpec]) -> ModelSpec:
+_ACTIVATIONS = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+"""What the kernels call the activations of `transformers`."""
+
+
+def decoder(
+    fields: Fields,
+    layers: Sequence[LayerSpec],
+    *,
+    final_norm: NormSpec | None = None,
+    embedding_multiplier: float = 1.0,
+    logits_multiplier: float = 1.0,
+    logits_soft_cap: float | None = None,
+) -> ModelSpec:
     """Build the spec of a decoder with these layers."""
+    vocab_size, hidden = fields.integer("vocab_size"), fields.integer("hidden_size")
     return ModelSpec(
-        embedding=Embedding(fields.integer("vocab_size"), fields.integer("hidden_size")),
+        embedding=Embedding(vocab_size, hidden, embedding_multiplier),
         layers=tuple(layers),
-        final_norm=rms_norm(fields),
-        head=Head(is_tied=fields.flag("tie_word_embeddings")),
+        final_norm=final_norm or rms_norm(fields),
+        head=Head(fields.flag("tie_word_embeddings"), logits_multiplier, logits_soft_cap),
     )
 
 
-def rms_norm(fields: Fields) -> RmsNorm:
+def rms_norm(fields: Fields, *, plus_one: bool = False) -> RmsNorm:
     """Read the norm of a model."""
-    return RmsNorm(fields.number("rms_norm_eps", default=1e-6))
+    return RmsNorm(fields.number("rms_norm_eps", default=1e-6), plus_one)
+
+
+def mlp(fields: Fields, *, bias: bool = False, gated: bool = True, key: str = "hidden_act") -> Mlp:
+    """Read the feed-forward of a layer; the activation is in the field `key`."""
+    return Mlp(fields.integer("intermediate_size"), activation(fields, key), gated, bias)
+
+
+def activation(fields: Fields, key: str = "hidden_act") -> str:
+    """Read what the kernels call an activation."""
+    return _ACTIVATIONS[fields.choice(key, _ACTIVATIONS, default="silu")]
 
 
 def attention(
-    fields: Fields, *, qk_norm: bool = False, qkv_bias: bool = False, out_bias: bool = False
+    fields: Fields,
+    *,
+    qk_norm: RmsNorm | None = None,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    kind: str | None = None,
 ) -> Attention:
-    """Read the attention of a layer that sees all tokens."""
+    """Read the attention of a layer that sees all tokens.
+
+    Args:
+        fields: Of config.json.
+        qk_norm: Of queries and keys.
+        qkv_bias: Whether query, key and value have biases.
+        out_bias: Whether the output has one.
+        kind: Of the layer, as in `layer_types`, where kinds have different position embeddings.
+    """
     num_heads = fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
     if num_heads % num_kv_heads:
         fields.fail("num_key_value_heads", f"a divisor of {num_heads}")
+    head_dim = fields.optional_integer("head_dim") or fields.integer("hidden_size") // num_heads
     return Attention(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        head_dim=fields.optional_integer("head_dim") or fields.integer("hidden_size") // num_heads,
-        rope=rope(fields),
-        qk_norm=rms_norm(fields) if qk_norm else None,
+        head_dim=head_dim,
+        rope=rope(fields, head_dim, kind),
+        qk_norm=qk_norm,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
     )
@@ -103,71 +145,39 @@ def window_per_layer(fields: Fields) -> list[int | None]:
     window = (
         fields.optional_integer("sliding_window") if fields.flag("use_sliding_window") else None
     )
+    first = fields.integer("max_window_layers", least=0)
+    given = [SLIDING if window and layer >= first else FULL for layer in range(num_layers)]
+    kinds = layer_kinds(fields, given)
+    return windows_by_kind(fields, kinds, window)
+
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+def layer_kinds(fields: Fields, default: Sequence[str]) -> list[str]:
+    """Read the kind of each layer from `layer_types`; where that is absent, there are defaults."""
     kinds = fields.values.get("layer_types")
     if kinds is None:
-        first = fields.integer("max_window_layers", least=0)
-        windows = [window if layer >= first else None for layer in range(num_layers)]
-    else:
-        windows = _windows_by_kind(fields, kinds, num_layers, window)
-    return [effective_window(fields, window) for window in windows]
+        return list(default)
+    if not isinstance(kinds, list) or len(kinds) != len(default):
+        fields.fail("layer_types", f"a list of {len(default)} names")
+    if any(not isinstance(kind, str) or kind not in {FULL, SLIDING} for kind in kinds):
+        fields.fail("layer_types", f"a list of {FULL} or {SLIDING} alone")
+    return kinds
 
 
-def _windows_by_kind(
-    fields: Fields, kinds: object, num_layers: int, window: int | None
-) -> list[int | None]:
-    if not isinstance(kinds, list) or len(kinds) != num_layers:
-        fields.fail("layer_types", f"a list of {num_layers} names")
-    by_kind = {"full_attention": None, "sliding_attention": window}
-    if any(not isinstance(kind, str) or kind not in by_kind for kind in kinds):
-        fields.fail("layer_types", f"a list of {either(by_kind)} alone")
-    if window is None and "sliding_attention" in kinds:
+def kinds_by_pattern(fields: Fields, default: int) -> list[str]:
+    """Read the kind of each layer: by default every n-th one sees all tokens."""
+    pattern = fields.integer("sliding_window_pattern", default=default)
+    num_layers = fields.integer("num_hidden_layers")
+    given = [FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(num_layers)]
+    return layer_kinds(fields, given)
+
+
+def windows_by_kind(fields: Fields, kinds: Sequence[str], window: int | None) -> list[int | None]:
+    """Return the window of each layer, which those that see all tokens do not have."""
+    if window is None and SLIDING in kinds:
         fields.fail("layer_types", "full_attention alone, since no sliding_window is in use")
-    return [by_kind[kind] for kind in kinds]
-
-
-def rope(fields: Fields) -> Rope:
-    """Read the position embedding that all layers share."""
-    values = _rope_fields(fields)
-    if values.number("partial_rotary_factor", default=1.0) != 1.0:
-        values.fail("partial_rotary_factor", "1")
-    theta = values.number("rope_theta", positive=True)
-    match values.values["rope_type"]:
-        case "default":
-            return Rope(theta)
-        case "linear":
-            return Rope(theta, LinearScaling(values.number("factor", positive=True)))
-        case "llama3":
-            return Rope(theta, _llama3_scaling(fields, values))
-        case _:
-            values.fail("rope_type", "default, linear or llama3")
-
-
-def _rope_fields(fields: Fields) -> Fields:
-    """Collect the fields of RoPE: one object in new files, spread over several keys in old ones."""
-    name = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
-    values = fields.values.get(name) or {}
-    if not isinstance(values, dict) or any(isinstance(value, dict) for value in values.values()):
-        fields.fail(name, "an object that holds for all layers")
-    outer = {
-        "rope_theta": fields.values.get("rope_theta") or 10_000.0,
-        "rope_type": values.get("type") or "default",
-        "partial_rotary_factor": fields.values.get("partial_rotary_factor"),
-    }
-    inner = {key: value for key, value in values.items() if value is not None}
-    return Fields(fields.path, {**outer, **inner}, prefix=f"{name}.")
-
-
-def _llama3_scaling(fields: Fields, values: Fields) -> Llama3Scaling:
-    low = values.number("low_freq_factor", positive=True)
-    high = values.number("high_freq_factor", positive=True)
-    if high <= low:
-        values.fail("high_freq_factor", f"a number above low_freq_factor, {low:g}")
-    return Llama3Scaling(
-        factor=values.number("factor", positive=True),
-        low_freq_factor=low,
-        high_freq_factor=high,
-        original_max_position_embeddings=values.integer(
-            "original_max_position_embeddings",
-            default=fields.integer("max_position_embeddings"),
-        ),
-    )
+    own = effective_window(fields, window)
+    return [own if kind == SLIDING else None for kind in kinds]

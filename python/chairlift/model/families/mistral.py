@@ -6,18 +6,19 @@ from chairlift.model.families.family import (
     attention,
     decoder,
     effective_window,
+    mlp,
     rms_norm,
     with_windows,
 )
 from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, Mlp, ModelSpec
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:
     if fields.values.get("layer_types") is not None:
         fields.fail("layer_types", "absent for this architecture")
     window = effective_window(fields, fields.optional_integer("sliding_window"))
-    layer = LayerSpec(attention(fields), Mlp(fields.integer("intermediate_size")), rms_norm(fields))
+    layer = LayerSpec(attention(fields), mlp(fields), rms_norm(fields))
     windows = [window] * fields.integer("num_hidden_layers")
     return decoder(fields, with_windows(layer, windows))
 

@@ -5,18 +5,19 @@ from chairlift.model.families.family import (
     Family,
     attention,
     decoder,
+    mlp,
     rms_norm,
     window_per_layer,
     with_windows,
 )
 from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, Mlp, ModelSpec
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:
     every = LayerSpec(
         attention(fields, qkv_bias=True),
-        Mlp(fields.integer("intermediate_size")),
+        mlp(fields),
         rms_norm(fields),
     )
     return decoder(fields, with_windows(every, window_per_layer(fields)))

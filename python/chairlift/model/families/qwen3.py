@@ -5,20 +5,21 @@ from chairlift.model.families.family import (
     Family,
     attention,
     decoder,
+    mlp,
     rms_norm,
     window_per_layer,
     with_windows,
 )
 from chairlift.model.families.qwen2 import QWEN2
 from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, Mlp, ModelSpec
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:
     bias = fields.flag("attention_bias")
     every = LayerSpec(
-        attention(fields, qk_norm=True, qkv_bias=bias, out_bias=bias),
-        Mlp(fields.integer("intermediate_size")),
+        attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias),
+        mlp(fields),
         rms_norm(fields),
     )
     return decoder(fields, with_windows(every, window_per_layer(fields)))

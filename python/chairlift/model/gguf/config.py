@@ -22,6 +22,10 @@ ARCHITECTURES: Final = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
 }
 """The family of each `general.architecture`; Mistral calls itself llama."""
 
@@ -41,6 +45,8 @@ NAMES: Final = CheckpointNames(
     gate="ffn_gate",
     up="ffn_up",
     down="ffn_down",
+    attention_norm_after="post_attention_norm",
+    feed_forward_norm_after="post_ffw_norm",
 )
 
 _KEYS: Final = {
@@ -76,6 +82,24 @@ _OF_LAYER: Final = re.compile(
     rf"{NAMES.layers}\.[0-9]+\.({NAMES.query}|{NAMES.key})\.(?:weight|bias)"
 )
 """Queries and keys, whose rows llama.cpp has in another order."""
+_IN_PAIRS: Final = frozenset(("granite", "llama"))
+"""Architectures whose rows of queries and keys lie in the order of llama.cpp."""
+_WITH_WINDOWS: Final = frozenset(("gemma2", "gemma3"))
+"""Architectures of which most layers have a window."""
+_MULTIPLIERS: Final = {
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "attention.scale": "attention_multiplier",
+    "logit_scale": "logits_scaling",
+}
+"""Of Granite."""
+_CAPS: Final = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+"""Of Gemma 2."""
+_LARGEST_GEMMAS: Final = {"gemma2": 46, "gemma3": 62}
+"""Layers of the 27B models, whose queries are scaled by the width of the model."""
 _ROPE_FACTORS: Final = ("scaling.factor", "scale_linear")
 _UNSUPPORTED: Final = (
     "attention.clamp_kqv",
@@ -98,9 +122,10 @@ def open_gguf(path: Path, files: ExitStack) -> GgufHeader:
     """
     header = GgufHeader.open(path, files)
     fields = Fields(path, header.metadata)
-    if fields.values.get("general.architecture") != "llama":
+    kind = fields.values.get("general.architecture")
+    if not isinstance(kind, str) or kind not in _IN_PAIRS:
         return header
-    own = _Metadata(header, "llama")
+    own = _Metadata(header, kind)
     num_heads, num_kv_heads = own.num_heads()
     of_part = {NAMES.query: num_heads, NAMES.key: num_kv_heads}
     # By the tensors that there are: the number of layers is what the file says.
@@ -108,7 +133,7 @@ def open_gguf(path: Path, files: ExitStack) -> GgufHeader:
     heads = {name: of_part[match[1]] for name, match in found.items() if match}
     for name, number in heads.items():
         if header.tensors[name].shape[0] % (2 * number):
-            fields.fail("llama.attention.head_count", f"heads of an even size in {name}")
+            fields.fail(f"{kind}.attention.head_count", f"heads of an even size in {name}")
     return header.with_heads(heads)
 
 
@@ -145,7 +170,9 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
         "eos_token_id": list(end_token_ids(metadata)),
         "bos_token_id": metadata.optional_integer("tokenizer.ggml.bos_token_id", least=0),
     }
-    architecture = ARCHITECTURES[kind] if window is None else "MistralForCausalLM"
+    values |= own.of_architecture()
+    is_mistral = kind == "llama" and window is not None
+    architecture = "MistralForCausalLM" if is_mistral else ARCHITECTURES[kind]
     keys = {name: f"{kind}.{key}" for name, key in _KEYS.items()}
     return architecture, Fields(header.path, values, keys=keys)
 
@@ -207,8 +234,9 @@ class _Metadata:
         fields, kind = self.fields, self.kind
         if fields.optional_integer(f"{kind}.expert_count", least=0):
             fields.fail(f"{kind}.expert_count", "0: mixtures of experts are not supported")
+        known = {"granite": _MULTIPLIERS, "gemma2": _CAPS}.get(kind, {})
         for name in _UNSUPPORTED:
-            if fields.optional_number(f"{kind}.{name}") not in {None, 0.0}:
+            if name not in known and fields.optional_number(f"{kind}.{name}") not in {None, 0.0}:
                 fields.fail(f"{kind}.{name}", "nothing: it is not supported")
         key = f"{kind}.rope.scaling.attn_factor"
         if fields.optional_number(key) not in {None, 0.0, 1.0}:
@@ -220,16 +248,47 @@ class _Metadata:
     def window(self) -> int | None:
         """Read the tokens that a layer sees; None sees all.
 
-        Only a llama (Mistral) has a window here: for Qwen no key says which layers have it.
+        Of Gemma, the family says which layers have it; for Qwen no key does.
         """
         key = f"{self.kind}.attention.sliding_window"
         window = self.fields.optional_integer(key, least=0)
         longest = self.fields.integer(f"{self.kind}.context_length")
         if not window or (window >= longest and self.kind != "llama"):
             return None
+        if self.kind in _WITH_WINDOWS:
+            return window
         if self.kind != "llama":
             self.fields.fail(key, f"0, or at least context_length, {longest}")
         return window
+
+    def of_architecture(self) -> dict[str, Any]:
+        """Read the fields that only one architecture has."""
+        fields, kind = self.fields, self.kind
+        if kind == "granite":
+            found = {
+                name: fields.optional_number(f"{kind}.{key}") for key, name in _MULTIPLIERS.items()
+            }
+            return {name: value for name, value in found.items() if value}
+        if kind not in _WITH_WINDOWS:
+            return {}
+        num_heads, _ = self.num_heads()
+        size = self.head_dim(num_heads)
+        hidden = fields.integer(f"{kind}.embedding_length")
+        if fields.integer(f"{kind}.block_count") == _LARGEST_GEMMAS[kind]:
+            size = None
+        values: dict[str, Any] = {
+            "norms_are_whole": True,
+            "query_pre_attn_scalar": size or hidden // num_heads,
+        }
+        if kind == "gemma2":
+            return values | {
+                name: fields.optional_number(f"{kind}.{key}") for key, name in _CAPS.items()
+            }
+        # The window's layers keep the base and the positions of the first Gemma 3.
+        base = fields.number(f"{kind}.rope.freq_base_swa", default=10_000.0, positive=True)
+        local = {"rope_theta": base, "rope_type": "default"}
+        ropes = {"full_attention": self.rope(), "sliding_attention": local}
+        return values | {"rope_parameters": ropes}
 
     def num_heads(self) -> tuple[int, int]:
         """Read the heads of queries, and those of keys and values."""

@@ -7,7 +7,7 @@ use crate::{
         kv_layout::BLOCK_SIZE,
         paged_attention::Layer,
         softmax::State,
-        span::{Block, PerToken, SPAN, SPAN_BLOCKS, Scores, Span},
+        span::{Block, CapScores, PerToken, SPAN, SPAN_BLOCKS, Scores, Span},
         work_items::{ITEM_ROWS, Item, first_visible},
     },
     bf16,
@@ -204,6 +204,10 @@ impl<T: Element> Attend<'_, T> {
         }
         for row in 0..rows {
             let mut state = scratch.state::<1>(row, head_dim);
+            if let Some(sinks) = self.layer.sinks {
+                let head = item.kv_head * self.group + row % self.group;
+                state.add_sink::<I>(sinks[head] * std::f32::consts::LOG2_E);
+            }
             state.normalize();
             self.store::<I>(item, row, state.o);
         }
@@ -326,13 +330,24 @@ impl<T: Element> Attend<'_, T> {
             scores: &mut *tile_scores,
             kept: PhantomData,
         });
+        let (mut scale, mut scales) = (self.scale(), scales);
+        if let Some(cap) = self.layer.soft_cap {
+            noinline::<I, _>(CapScores::<K, R> {
+                scores: &mut *tile_scores,
+                num_blocks: seen.div_ceil(BLOCK_SIZE),
+                scale,
+                keys: scales.keys,
+                cap: cap * std::f32::consts::LOG2_E,
+                kept: PhantomData,
+            });
+            (scale, scales.keys) = (1.0, Scales::NONE.keys);
+        }
         let mut state = State {
             m: scratch.m[first..].first_chunk_mut().expect("a tile"),
             d: scratch.d[first..].first_chunk_mut().expect("a tile"),
             o: &mut scratch.o[first * head_dim..(first + R) * head_dim],
         };
         let weights = scratch.weights.first_chunk_mut().expect("a tile");
-        let scale = self.scale();
         state.update::<I, F, _, K, N, V>(tile_scores, scale, weights, span, scales, &visible);
     }
 

@@ -46,6 +46,25 @@ pub struct Layer<'a, T> {
     pub scale: f32,
     /// A token sees itself and the `window - 1` before it.
     pub window: Option<usize>,
+    /// A score `s` becomes `cap tanh(s / cap)`; positive.
+    pub soft_cap: Option<f32>,
+    /// `[num_heads]`: the score of one more token, whose value is zero.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl<'a, T> Layer<'a, T> {
+    /// Attention to all tokens, with nothing else done to the scores.
+    #[must_use]
+    pub fn new(cache: Stored<'a, T>, shape: CacheShape, scale: f32) -> Self {
+        Self {
+            cache,
+            shape,
+            scale,
+            window: None,
+            soft_cap: None,
+            sinks: None,
+        }
+    }
 }
 
 /// Computes attention for all queries of a step.
@@ -53,8 +72,8 @@ pub struct Layer<'a, T> {
 /// Shapes: `query`, `out` `[T, num_heads * head_dim]`.
 ///
 /// # Errors
-/// If the arguments do not fit each other, the scale is not positive, or a block that a query sees is outside
-/// the cache.
+/// If the arguments do not fit each other, the scale or the cap is not positive, or a block that a query sees is
+/// outside the cache.
 pub fn paged_attention<T: AttentionElement>(
     query: Rows<'_, T>,
     layer: &Layer<'_, T>,
@@ -70,6 +89,9 @@ pub fn paged_attention<T: AttentionElement>(
     if layer.scale.is_nan() || layer.scale <= 0.0 {
         return Err(ArgumentError::new("scale", "above 0", layer.scale));
     }
+    if let Some(cap) = layer.soft_cap.filter(|cap| cap.is_nan() || *cap <= 0.0) {
+        return Err(ArgumentError::new("soft_cap", "above 0", cap));
+    }
     let kv_width = num_kv_heads * head_dim;
     if kv_width == 0 || query.width() == 0 || !query.width().is_multiple_of(kv_width) {
         let expected = format_args!("a width that is a multiple of {kv_width}");
@@ -78,6 +100,9 @@ pub fn paged_attention<T: AttentionElement>(
     expect_equal("out", "the width of query,", query.width(), out.width())?;
     expect_equal("out", "as many tokens as query:", query.len(), out.len())?;
     let group = query.width() / kv_width;
+    if let Some(sinks) = layer.sinks {
+        expect_equal("sinks", "one per head:", num_kv_heads * group, sinks.len())?;
+    }
     let items = work_items(layer.shape, layer.window, sequences, group, query.len())?;
     let shares = shares(&items, pool::num_threads(), GRAIN.div_ceil(head_dim));
     let stride = out.stride();

@@ -157,6 +157,25 @@ impl<const R: usize> State<'_, R> {
         }
     }
 
+    /// Adds a token whose value is zero, by its score times `log2 e`.
+    #[inline(always)]
+    pub fn add_sink<I: Isa>(&mut self, score: f32) {
+        let head_dim = self.o.len() / R;
+        for r in 0..R {
+            let m = self.m[r];
+            let peak = if score > m { score } else { m };
+            let factor = exp2::<I>(m - peak);
+            for number in &mut self.d[r] {
+                *number *= factor;
+            }
+            for number in &mut self.o[r * head_dim..(r + 1) * head_dim] {
+                *number *= factor;
+            }
+            self.d[r][0] += exp2::<I>(score - peak);
+            self.m[r] = peak;
+        }
+    }
+
     /// Turns `o` into the attention output.
     #[inline(always)]
     pub fn normalize(&mut self) {
@@ -192,7 +211,7 @@ fn scale_visible<I: Isa, K: KvFormat>(
 
 /// What the scores of a block are multiplied by.
 #[inline(always)]
-fn factors_of<K: KvFormat>(scale: f32, keys: &[f32; BLOCK_SIZE]) -> [f32; BLOCK_SIZE] {
+pub(crate) fn factors_of<K: KvFormat>(scale: f32, keys: &[f32; BLOCK_SIZE]) -> [f32; BLOCK_SIZE] {
     if K::IS_INT8 {
         *keys
     } else {

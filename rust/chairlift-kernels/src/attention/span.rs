@@ -13,9 +13,9 @@
 //! registers, and the exponential between them would keep some of its constants there.
 
 use crate::{
-    attention::{kv_format::KvFormat, kv_layout::BLOCK_SIZE},
+    attention::{kv_format::KvFormat, kv_layout::BLOCK_SIZE, softmax::factors_of},
     gemm::operand::Operand,
-    isa::{Isa, dispatch::Kernel, element::Packed},
+    isa::{Isa, dispatch::Kernel, element::Packed, exp::tanh},
     memory::prefetch::{CACHE_LINE, prefetch, reread},
 };
 use std::marker::PhantomData;
@@ -125,6 +125,33 @@ impl<F: Operand<P>, P: Packed, K: KvFormat, const R: usize, const N: usize, cons
                         let scores = &mut self.scores[r][taken * B + b];
                         I::store(sums[r][b][n], &mut scores[n * I::LANES..]);
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Scores `s` of R queries as `cap tanh(s / cap)`, where `s` is a score times its scale, and both it and `cap` have
+/// the factor `log2 e`. Those of a token that a query does not see may become anything.
+pub(crate) struct CapScores<'a, K, const R: usize> {
+    pub scores: &'a mut [PerToken<f32>; R],
+    pub num_blocks: usize,
+    pub scale: f32,
+    pub keys: &'a PerToken<f32>,
+    pub cap: f32,
+    pub kept: PhantomData<K>,
+}
+
+impl<K: KvFormat, const R: usize> Kernel for CapScores<'_, K, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let inverse = 1.0 / self.cap;
+        for scores in self.scores {
+            for (scores, keys) in scores.iter_mut().zip(self.keys).take(self.num_blocks) {
+                for (score, scale) in scores.iter_mut().zip(&factors_of::<K>(self.scale, keys)) {
+                    *score = self.cap * tanh::<I>(*score * scale * inverse);
                 }
             }
         }

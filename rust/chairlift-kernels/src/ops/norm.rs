@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Lanes of a partial sum, on every instruction set.
 pub(crate) const LANES: usize = 16;
 
-/// `out = x / sqrt(mean(x^2) + eps) * weight` for each row; one rounding at the end.
+/// `out = x / sqrt(mean(x^2) + eps) * (weight + offset)` for each row; one rounding at the end.
 ///
 /// Shapes: `x`, `out` `[T, H]`, `weight` `[H]`.
 ///
@@ -28,9 +28,15 @@ pub fn rms_norm<T: Element>(
     x: Rows<'_, T>,
     weight: &[T],
     eps: f32,
+    offset: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    norm_rows(x, Rms { weight, eps }, out)
+    let norm = Rms {
+        weight,
+        eps,
+        offset,
+    };
+    norm_rows(x, norm, out)
 }
 
 /// `x += update`, rounded, then [`rms_norm`] of the sum: the residual stream is read once.
@@ -44,9 +50,15 @@ pub fn add_rms_norm<T: Element>(
     update: Rows<'_, T>,
     weight: &[T],
     eps: f32,
+    offset: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    add_and_norm_rows(x, update, Rms { weight, eps }, out)
+    let norm = Rms {
+        weight,
+        eps,
+        offset,
+    };
+    add_and_norm_rows(x, update, norm, out)
 }
 
 /// `out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` for each row; one rounding at the end.
@@ -95,6 +107,8 @@ trait Norm<T>: Copy + Send + Sync {
 struct Rms<'a, T> {
     weight: &'a [T],
     eps: f32,
+    /// Added to the weights.
+    offset: f32,
 }
 
 impl<T: Element> Norm<T> for Rms<'_, T> {
@@ -106,7 +120,7 @@ impl<T: Element> Norm<T> for Rms<'_, T> {
     fn write<I: Isa>(&self, x: &[T], out: &mut [T]) {
         let scale = inverse_rms::<I, T>(x, self.eps);
         for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
-            *out = T::from_f32(x.to_f32() * scale * weight.to_f32());
+            *out = T::from_f32(x.to_f32() * scale * (weight.to_f32() + self.offset));
         }
     }
 }

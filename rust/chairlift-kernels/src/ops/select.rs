@@ -40,6 +40,23 @@ pub fn widen_rows<T: Element>(
     })
 }
 
+/// As [`widen_rows`], each number times `multiplier`; the result is rounded once.
+///
+/// # Errors
+/// As [`select_rows`].
+pub fn scaled_rows<T: Element, O: Element>(
+    x: Rows<'_, T>,
+    rows: &[i32],
+    multiplier: f32,
+    out: RowsMut<'_, O>,
+) -> Result<(), ArgumentError> {
+    each_row(x, rows, out, |from, to| {
+        for (scaled, number) in to.iter_mut().zip(from) {
+            *scaled = O::from_f32(number.to_f32() * multiplier);
+        }
+    })
+}
+
 fn each_row<T: Copy + Sync, O: Send>(
     x: Rows<'_, T>,
     rows: &[i32],
@@ -90,6 +107,15 @@ mod tests {
         )
         .expect("valid");
         assert_eq!(out, [0.0, 3.25, 1.5, -2.0]);
+    }
+
+    #[test]
+    fn scaled_rows_are_rounded_once() {
+        let x = [1.5, -2.0, 0.1, 3.25].map(bf16::from_f32);
+        let mut out = [bf16::ZERO; 2];
+        let rows = RowsMut::contiguous(&mut out, 2);
+        scaled_rows(Rows::contiguous(&x, 2), &[1], 3.3, rows).expect("valid");
+        assert_eq!(out, [x[2], x[3]].map(|x| bf16::from_f32(x.to_f32() * 3.3)));
     }
 
     #[test]

@@ -1,0 +1,44 @@
+"""The kernels that no GPU has yet: a model that asks for one is refused when it is loaded."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from torch import Tensor
+
+from chairlift.kernels.interface import ExpertLayers, ExpertRules, LinearLayer
+
+REFUSED: Final = "a model that asks for this is refused on a GPU when it is loaded"
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor | None = None
+) -> Tensor:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def add_layer_norm(
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def experts(
+    gate_up: Sequence[LinearLayer],
+    down: Sequence[LinearLayer],
+    rules: ExpertRules,
+    choice_bias: Sequence[float] | None,
+) -> ExpertLayers:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)

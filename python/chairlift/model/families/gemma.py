@@ -1,0 +1,106 @@
+"""Gemma 2 and 3: norms around each half, of weights less 1, and windows in most layers."""
+
+from dataclasses import replace
+
+from chairlift.model.families.family import (
+    FULL,
+    LLAMA_NAMES,
+    SLIDING,
+    Family,
+    attention,
+    decoder,
+    kinds_by_pattern,
+    mlp,
+    rms_norm,
+    windows_by_kind,
+)
+from chairlift.model.families.rope import rope
+from chairlift.model.fields import Fields
+from chairlift.model.spec import Attention, LayerSpec, ModelSpec
+
+_NAMES = replace(
+    LLAMA_NAMES,
+    attention_norm_after="post_attention_layernorm",
+    feed_forward_norm="pre_feedforward_layernorm",
+    feed_forward_norm_after="post_feedforward_layernorm",
+)
+_DEFAULTS = {
+    "head_dim": 256,
+    "num_key_value_heads": 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
+# Gemma 3 of old files: `rope_theta` is that of the layers that see all tokens.
+_THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
+
+
+def _model(
+    fields: Fields, by_kind: dict[str, Attention], pattern: int, logits_soft_cap: float | None
+) -> ModelSpec:
+    if fields.values.get("use_bidirectional_attention"):
+        fields.fail("use_bidirectional_attention", "false")
+    norm = rms_norm(fields, plus_one=_stores_less_one(fields))
+    kinds = kinds_by_pattern(fields, pattern)
+    windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
+    feed_forward = mlp(fields, key="hidden_activation")
+    layers = [
+        LayerSpec(
+            replace(by_kind[kind], window=window, multiplier=_multiplier(fields)),
+            feed_forward,
+            norm,
+            norm_after=True,
+        )
+        for kind, window in zip(kinds, windows, strict=True)
+    ]
+    return decoder(
+        fields,
+        layers,
+        final_norm=norm,
+        embedding_multiplier=fields.integer("hidden_size") ** 0.5,
+        logits_soft_cap=logits_soft_cap,
+    )
+
+
+def _stores_less_one(fields: Fields) -> bool:
+    """Return whether weights of norms are stored less 1, as everywhere but in GGUF files."""
+    return not fields.flag("norms_are_whole")
+
+
+def _multiplier(fields: Fields) -> float:
+    return float(fields.number("query_pre_attn_scalar", positive=True) ** -0.5)
+
+
+def _gemma2(fields: Fields) -> ModelSpec:
+    bias = fields.flag("attention_bias")
+    every = replace(
+        attention(fields, qkv_bias=bias, out_bias=bias),
+        soft_cap=fields.optional_number("attn_logit_softcapping", positive=True),
+    )
+    cap = fields.optional_number("final_logit_softcapping", positive=True)
+    return _model(fields, {FULL: every, SLIDING: every}, 2, cap)
+
+
+def _gemma3(fields: Fields) -> ModelSpec:
+    if fields.values.get("attn_logit_softcapping") is not None:
+        fields.fail("attn_logit_softcapping", "null")
+    bias = fields.flag("attention_bias")
+    norm = rms_norm(fields, plus_one=_stores_less_one(fields))
+    every = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=FULL)
+    theta = fields.number("rope_theta", default=_THETA, positive=True)
+    local = fields.number("rope_local_base_freq", default=_LOCAL_THETA, positive=True)
+    by_kind = {
+        FULL: replace(every, rope=rope(fields, every.head_dim, FULL, theta)),
+        SLIDING: replace(every, rope=rope(fields, every.head_dim, SLIDING, local)),
+    }
+    cap = fields.optional_number("final_logit_softcapping", positive=True)
+    return _model(fields, by_kind, 6, cap)
+
+
+GEMMA2 = Family(
+    _gemma2,
+    _NAMES,
+    defaults={**_DEFAULTS, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+)
+GEMMA3 = Family(_gemma3, _NAMES, defaults=_DEFAULTS)

@@ -1,0 +1,33 @@
+"""Ministral 3: Mistral with YaRN, and queries that grow with their position."""
+
+from dataclasses import replace
+
+from chairlift.model.families.family import (
+    LLAMA_NAMES,
+    Family,
+    attention,
+    decoder,
+    effective_window,
+    mlp,
+    rms_norm,
+    with_windows,
+)
+from chairlift.model.families.rope import position_scale
+from chairlift.model.fields import Fields
+from chairlift.model.spec import LayerSpec, ModelSpec
+
+
+def _spec(fields: Fields) -> ModelSpec:
+    if fields.values.get("layer_types") is not None:
+        fields.fail("layer_types", "absent for this architecture")
+    own = replace(attention(fields), position_scale=position_scale(fields))
+    window = effective_window(fields, fields.optional_integer("sliding_window"))
+    layer = LayerSpec(own, mlp(fields), rms_norm(fields))
+    return decoder(fields, with_windows(layer, [window] * fields.integer("num_hidden_layers")))
+
+
+MINISTRAL3 = Family(
+    _spec,
+    LLAMA_NAMES,
+    defaults={"num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5},
+)

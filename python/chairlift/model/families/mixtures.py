@@ -1,0 +1,184 @@
+"""Mixtures of experts: Qwen3-MoE, Mixtral, Granite-MoE and ERNIE 4.5."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from chairlift.model.families.family import (
+    FULL,
+    LLAMA_NAMES,
+    SLIDING,
+    Family,
+    activation,
+    attention,
+    decoder,
+    effective_window,
+    layer_kinds,
+    mlp,
+    rms_norm,
+    windows_by_kind,
+    with_windows,
+)
+from chairlift.model.families.granite import DEFAULTS, granite_decoder, granite_layer
+from chairlift.model.fields import Fields
+from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec
+
+
+def _mixed(
+    fields: Fields, layer: LayerSpec, experts: Experts, is_sparse: Callable[[int], bool]
+) -> list[LayerSpec]:
+    """Return the layers, in the place of whose feed-forward some have experts."""
+    sparse = replace(layer, feed_forward=experts)
+    numbers = range(fields.integer("num_hidden_layers"))
+    return [sparse if is_sparse(number) else layer for number in numbers]
+
+
+def _num_experts(fields: Fields, *names: str) -> int:
+    """Read the number of experts under the first of its names that is there."""
+    found = next((name for name in names if fields.values.get(name) is not None), names[0])
+    return fields.integer(found)
+
+
+def _experts(fields: Fields, num: int, top_k: int, inner: int, scores: str) -> Experts:
+    if not top_k <= num:
+        fields.fail("num_experts_per_tok", f"at most {num}")
+    return Experts(num, top_k, inner, scores, activation(fields))
+
+
+def _qwen3(fields: Fields) -> ModelSpec:
+    bias, num_layers = fields.flag("attention_bias"), fields.integer("num_hidden_layers")
+    layer = LayerSpec(
+        attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias),
+        mlp(fields),
+        rms_norm(fields),
+    )
+    experts = replace(
+        _experts(
+            fields,
+            _num_experts(fields, "num_experts", "num_local_experts"),
+            fields.integer("num_experts_per_tok"),
+            fields.integer("moe_intermediate_size"),
+            "softmax",
+        ),
+        least_sum=0.0 if fields.flag("norm_topk_prob") else None,
+    )
+    step = fields.integer("decoder_sparse_step")
+    dense = fields.values.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(not isinstance(number, int) for number in dense):
+        fields.fail("mlp_only_layers", "a list of numbers of layers")
+    layers = _mixed(fields, layer, experts, lambda n: n not in dense and (n + 1) % step == 0)
+    # A window holds for every layer, whatever `max_window_layers` says.
+    window = (
+        fields.optional_integer("sliding_window") if fields.flag("use_sliding_window") else None
+    )
+    kinds = layer_kinds(fields, [SLIDING if window else FULL] * num_layers)
+    windows = windows_by_kind(fields, kinds, window)
+    layers = [
+        replace(layer, attention=replace(layer.attention, window=own))
+        for layer, own in zip(layers, windows, strict=True)
+    ]
+    return decoder(fields, layers)
+
+
+def _mixtral(fields: Fields) -> ModelSpec:
+    inner = fields.integer("intermediate_size")
+    num, top_k = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
+    experts = replace(_experts(fields, num, top_k, inner, "softmax"), least_sum=0.0)
+    layer = LayerSpec(attention(fields), experts, rms_norm(fields))
+    window = effective_window(fields, fields.optional_integer("sliding_window"))
+    return decoder(fields, with_windows(layer, [window] * fields.integer("num_hidden_layers")))
+
+
+def _granite(fields: Fields) -> ModelSpec:
+    inner = fields.integer("intermediate_size")
+    num, top_k = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
+    experts = _experts(fields, num, top_k, inner, "softmax_of_chosen")
+    return granite_decoder(fields, replace(granite_layer(fields), feed_forward=experts))
+
+
+def _ernie(fields: Fields) -> ModelSpec:
+    bias, inner = fields.flag("use_bias"), fields.integer("moe_intermediate_size")
+    if bias:
+        fields.fail("use_bias", "false")
+    own = attention(fields)
+    assert own.rope is not None, "the fields of RoPE have defaults"
+    layer = LayerSpec(
+        replace(own, rope=replace(own.rope, interleaved=True)), mlp(fields), rms_norm(fields)
+    )
+    num = _num_experts(fields, "moe_num_experts", "num_experts", "num_local_experts")
+    top_k = _num_experts(fields, "moe_k", "num_experts_per_tok")
+    shared = fields.integer("moe_num_shared_experts", least=0)
+    experts = replace(
+        _experts(fields, num, top_k, inner, "softmax"),
+        least_sum=fields.number("moe_norm_min"),
+        has_choice_bias=True,
+        shared=Mlp(inner * shared, activation(fields)) if shared else None,
+    )
+    first = fields.integer("moe_layer_start_index", least=0)
+    last = fields.values.get("moe_layer_end_index")
+    if last in (None, -1):
+        last = fields.integer("num_hidden_layers") - 1
+    else:
+        last = fields.integer("moe_layer_end_index", least=0)
+    interval = fields.integer("moe_layer_interval")
+    layers = _mixed(
+        fields, layer, experts, lambda n: first <= n <= last and (n + 1) % interval == 0
+    )
+    return decoder(fields, layers)
+
+
+_BLOCK = "block_sparse_moe"
+QWEN3_MOE = Family(
+    _qwen3,
+    LLAMA_NAMES,
+    defaults={
+        "num_key_value_heads": 4,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "decoder_sparse_step": 1,
+        "sliding_window": 4096,
+    },
+)
+MIXTRAL = Family(
+    _mixtral,
+    replace(
+        LLAMA_NAMES,
+        router=f"{_BLOCK}.gate",
+        expert_gate=f"{_BLOCK}.experts.{{}}.w1",
+        expert_up=f"{_BLOCK}.experts.{{}}.w3",
+        expert_down=f"{_BLOCK}.experts.{{}}.w2",
+    ),
+    defaults={
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+    },
+)
+GRANITE_MOE = Family(
+    _granite,
+    replace(
+        LLAMA_NAMES,
+        router=f"{_BLOCK}.router.layer",
+        expert_gate_up=f"{_BLOCK}.input_linear.{{}}",
+        expert_down=f"{_BLOCK}.output_linear.{{}}",
+    ),
+    defaults={**DEFAULTS, "num_local_experts": 8, "num_experts_per_tok": 2},
+)
+ERNIE_MOE = Family(
+    _ernie,
+    replace(LLAMA_NAMES, choice_bias="mlp.moe_statics.e_score_correction_bias"),
+    defaults={
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "moe_intermediate_size": 1536,
+        "moe_k": 6,
+        "moe_num_experts": 64,
+        "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1,
+        "moe_layer_interval": 1,
+        "moe_norm_min": 1e-12,
+        "tie_word_embeddings": True,
+    },
+)

@@ -1,0 +1,156 @@
+"""The position embedding of a layer, from config.json."""
+
+import math
+from collections.abc import Sequence
+
+from chairlift.model.fields import Fields, either
+from chairlift.model.spec import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    PositionScale,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
+
+_TYPES = {"default": 0, "linear": 0, "llama3": 0, "yarn": 0, "longrope": 0}
+
+
+def rope(
+    fields: Fields, head_dim: int, kind: str | None = None, theta: float | None = None
+) -> Rope:
+    """Read the position embedding of a layer.
+
+    Args:
+        fields: Of config.json.
+        head_dim: Of the layer.
+        kind: Of the layer, where kinds have different position embeddings.
+        theta: Where the field with the scaling names none; None takes `rope_theta`.
+    """
+    values = _rope_fields(fields, kind, theta)
+    share = values.number("partial_rotary_factor", default=1.0, positive=True)
+    rotary_dim = int(head_dim * share)
+    if share > 1.0 or rotary_dim < 2 or rotary_dim % 2:
+        values.fail("partial_rotary_factor", f"an even share of {head_dim}")
+    return Rope(
+        values.number("rope_theta", positive=True),
+        _scaling(fields, values, rotary_dim),
+        rotary_dim if rotary_dim < head_dim else None,
+    )
+
+
+def position_scale(fields: Fields) -> PositionScale | None:
+    """Read what queries are multiplied by (`llama_4_scaling_beta`), which is part of RoPE."""
+    values = _rope_fields(fields, None, None)
+    beta = values.optional_number("llama_4_scaling_beta")
+    if not beta:
+        return None
+    return PositionScale(beta, values.integer("original_max_position_embeddings"))
+
+
+def _rope_fields(fields: Fields, kind: str | None, theta: float | None) -> Fields:
+    """Collect the fields of RoPE: one object in new files, spread over several keys in old ones."""
+    name = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
+    values = fields.values.get(name) or {}
+    if not isinstance(values, dict):
+        fields.fail(name, "an object")
+    if kind is not None and any(isinstance(value, dict) for value in values.values()):
+        name, values = f"{name}.{kind}", values.get(kind) or {}
+    elif kind == "sliding_attention" and name == "rope_scaling":
+        values = {}  # of an old file: it scales the layers that see all tokens
+    if not isinstance(values, dict) or any(isinstance(value, dict) for value in values.values()):
+        fields.fail(name.partition(".")[0], "an object that holds for all layers")
+    outer = {
+        "rope_theta": theta or fields.values.get("rope_theta") or 10_000.0,
+        "rope_type": values.get("type") or "default",
+        "partial_rotary_factor": fields.values.get("partial_rotary_factor"),
+    }
+    inner = {key: value for key, value in values.items() if value is not None}
+    return Fields(fields.path, {**outer, **inner}, prefix=f"{name}.")
+
+
+def _scaling(fields: Fields, values: Fields, rotary_dim: int) -> Scaling | None:
+    match values.values["rope_type"]:
+        case "default":
+            return None
+        case "linear":
+            return LinearScaling(values.number("factor", positive=True))
+        case "llama3":
+            return _llama3_scaling(fields, values)
+        case "yarn":
+            return _yarn_scaling(values)
+        case "longrope" | "su":
+            return _long_rope_scaling(fields, values, rotary_dim)
+        case _:
+            values.fail("rope_type", either(_TYPES))
+
+
+def _original_length(fields: Fields, values: Fields) -> int:
+    return values.integer(
+        "original_max_position_embeddings",
+        default=fields.optional_integer("original_max_position_embeddings")
+        or fields.integer("max_position_embeddings"),
+    )
+
+
+def _llama3_scaling(fields: Fields, values: Fields) -> Llama3Scaling:
+    low = values.number("low_freq_factor", positive=True)
+    high = values.number("high_freq_factor", positive=True)
+    if high <= low:
+        values.fail("high_freq_factor", f"a number above low_freq_factor, {low:g}")
+    return Llama3Scaling(
+        factor=values.number("factor", positive=True),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position_embeddings=_original_length(fields, values),
+    )
+
+
+def _yarn_scaling(values: Fields) -> YarnScaling:
+    factor = values.number("factor", positive=True)
+    attention_factor = values.optional_number("attention_factor", positive=True)
+    if attention_factor is None:
+        attention_factor = _yarn_attention_factor(factor, values)
+    truncate = values.flag("truncate") if "truncate" in values.values else True
+    return YarnScaling(
+        factor=factor,
+        original_max_position_embeddings=values.integer("original_max_position_embeddings"),
+        attention_factor=attention_factor,
+        beta_fast=values.number("beta_fast", default=32.0) or 32.0,
+        beta_slow=values.number("beta_slow", default=1.0) or 1.0,
+        truncate=truncate,
+    )
+
+
+def _yarn_attention_factor(factor: float, values: Fields) -> float:
+    def grown(share: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * share * math.log(factor) + 1.0
+
+    mscale = values.number("mscale", default=0.0)
+    of_all = values.number("mscale_all_dim", default=0.0)
+    return grown(mscale) / grown(of_all) if mscale and of_all else grown(1.0)
+
+
+def _long_rope_scaling(fields: Fields, values: Fields, rotary_dim: int) -> LongRopeScaling:
+    length = _original_length(fields, values)
+    longest = fields.integer("max_position_embeddings")
+    factor = values.optional_number("factor", positive=True) or longest / length
+    attention_factor = values.optional_number("attention_factor", positive=True)
+    if attention_factor is None:
+        is_longer = factor > 1.0 and length > 1
+        attention_factor = math.sqrt(1 + math.log(factor) / math.log(length)) if is_longer else 1.0
+    return LongRopeScaling(
+        short=_divisors(values, "short_factor", rotary_dim // 2),
+        long=_divisors(values, "long_factor", rotary_dim // 2),
+        original_max_position_embeddings=length,
+        attention_factor=attention_factor,
+    )
+
+
+def _divisors(values: Fields, name: str, count: int) -> tuple[float, ...]:
+    numbers = values.values.get(name)
+    if not isinstance(numbers, Sequence) or isinstance(numbers, str) or len(numbers) != count:
+        values.fail(name, f"a list of {count} numbers")
+    each = (Fields(values.path, {name: number}, values.prefix) for number in numbers)
+    return tuple(field.number(name, positive=True) for field in each)

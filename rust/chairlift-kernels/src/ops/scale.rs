@@ -1,0 +1,127 @@
+//! Sums and scores with a factor: the residual stream, the logits.
+
+use crate::{
+    Element,
+    error::{ArgumentError, expect_equal},
+    isa::{
+        Isa,
+        dispatch::{Kernel, dispatch},
+        exp::tanh,
+    },
+    memory::{
+        disjoint::Disjoint,
+        pool,
+        rows::{Rows, RowsMut},
+    },
+};
+use std::ops::Range;
+
+/// `x += multiplier * update`, rounded once.
+///
+/// Shapes: `x`, `update` `[T, H]`.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn add_scaled<T: Element>(
+    x: RowsMut<'_, T>,
+    update: Rows<'_, T>,
+    multiplier: f32,
+) -> Result<(), ArgumentError> {
+    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    expect_equal("update", "the width of x,", width, update.width())?;
+    expect_equal("update", "as many rows as x:", len, update.len())?;
+    let x = Disjoint::new(x.into_slice());
+    pool::split(len, pool::grain(width), |rows| {
+        dispatch(AddScaled {
+            x,
+            stride,
+            update,
+            multiplier,
+            rows,
+        });
+    });
+    Ok(())
+}
+
+struct AddScaled<'a, T> {
+    x: Disjoint<'a, T>,
+    stride: usize,
+    update: Rows<'a, T>,
+    multiplier: f32,
+    rows: Range<usize>,
+}
+
+impl<T: Element> Kernel for AddScaled<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for row in self.rows {
+            let start = row * self.stride;
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let x = unsafe { self.x.take(start..start + self.update.width()) };
+            for (x, update) in x.iter_mut().zip(self.update.row(row)) {
+                *x = T::from_f32(x.to_f32() + update.to_f32() * self.multiplier);
+            }
+        }
+    }
+}
+
+/// `x = multiplier * x`, then `cap tanh(x / cap)` where there is a cap.
+///
+/// Shapes: `x` `[S, V]`.
+///
+/// # Errors
+/// If the cap is not positive.
+pub fn scale_scores(
+    x: RowsMut<'_, f32>,
+    multiplier: f32,
+    cap: Option<f32>,
+) -> Result<(), ArgumentError> {
+    if let Some(cap) = cap.filter(|cap| cap.is_nan() || *cap <= 0.0) {
+        return Err(ArgumentError::new("soft_cap", "above 0", cap));
+    }
+    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    let x = Disjoint::new(x.into_slice());
+    pool::split(len, pool::grain(width), |rows| {
+        dispatch(ScaleScores {
+            x,
+            width,
+            stride,
+            multiplier,
+            cap,
+            rows,
+        });
+    });
+    Ok(())
+}
+
+struct ScaleScores<'a> {
+    x: Disjoint<'a, f32>,
+    width: usize,
+    stride: usize,
+    multiplier: f32,
+    cap: Option<f32>,
+    rows: Range<usize>,
+}
+
+impl Kernel for ScaleScores<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for row in self.rows {
+            let start = row * self.stride;
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let x = unsafe { self.x.take(start..start + self.width) };
+            for x in x.iter_mut() {
+                *x *= self.multiplier;
+            }
+            if let Some(cap) = self.cap {
+                for x in x {
+                    *x = cap * tanh::<I>(*x / cap);
+                }
+            }
+        }
+    }
+}

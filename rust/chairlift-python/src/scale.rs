@@ -1,0 +1,96 @@
+//! Bindings of sums and scores with a factor.
+
+use crate::{
+    kernels::{numel, with_dtype},
+    recording::{Argument, Call, call},
+};
+use chairlift_kernels::{
+    bf16,
+    ops::scale,
+    tensor::{Borrows, Dtype, Tensor, TensorMut},
+};
+use pyo3::prelude::*;
+
+/// Registers the functions of this file with the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(add_scaled, module)?)?;
+    module.add_function(wrap_pyfunction!(scale_scores, module)?)
+}
+
+struct AddScaled {
+    x: TensorMut,
+    update: Tensor,
+    multiplier: f32,
+}
+
+impl Call for AddScaled {
+    fn work(&self) -> usize {
+        numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![("x", &*self.x), ("update", &self.update)]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            let update = borrows.rows::<T>("update", &self.update)?;
+            Ok(scale::add_scaled(x, update, self.multiplier)?)
+        })
+    }
+}
+
+/// x += multiplier * update.
+#[pyfunction]
+#[pyo3(signature = (x, update, multiplier=1.0))]
+fn add_scaled(py: Python<'_>, x: TensorMut, update: Tensor, multiplier: f32) -> PyResult<()> {
+    let sum = AddScaled {
+        x,
+        update,
+        multiplier,
+    };
+    call(py, sum)
+}
+
+struct ScaleScores {
+    x: TensorMut,
+    multiplier: f32,
+    soft_cap: Option<f32>,
+}
+
+impl Call for ScaleScores {
+    fn work(&self) -> usize {
+        numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![("x", &*self.x)]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        let mut borrows = Borrows::default();
+        let x = borrows.rows_mut::<f32>("x", &self.x)?;
+        Ok(scale::scale_scores(x, self.multiplier, self.soft_cap)?)
+    }
+}
+
+/// `x = multiplier * x`, then `soft_cap * tanh(x / soft_cap)` if given; float32.
+#[pyfunction]
+#[pyo3(signature = (x, multiplier=1.0, soft_cap=None))]
+fn scale_scores(
+    py: Python<'_>,
+    x: TensorMut,
+    multiplier: f32,
+    soft_cap: Option<f32>,
+) -> PyResult<()> {
+    let scores = ScaleScores {
+        x,
+        multiplier,
+        soft_cap,
+    };
+    call(py, scores)
+}

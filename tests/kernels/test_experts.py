@@ -1,0 +1,127 @@
+"""Mixtures of experts: the router and the layers of each expert, against their twins."""
+
+import pytest
+import torch
+from chairlift import _core, reference
+
+NUM, HIDDEN, INNER = 5, 32, 48
+ROUTERS = {
+    "softmax": {"scores": "softmax"},
+    "softmax, normalized": {"scores": "softmax", "least_sum": 0.0},
+    "softmax of the chosen": {"scores": "softmax_of_chosen"},
+    "sigmoid, with a bias": {"scores": "sigmoid", "bias": True, "least_sum": 1e-12},
+}
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def route(
+    logits: torch.Tensor,
+    top_k: int,
+    scores: str,
+    bias: torch.Tensor | None = None,
+    least_sum: float | None = None,
+) -> torch.Tensor:
+    """Return the weight of each expert, `[T, num_experts]`, 0 for those that are not chosen."""
+    choices = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid()}
+    own = choices.get(scores, logits)
+    chosen = (own if bias is None else own + bias).topk(top_k, dim=-1).indices
+    weights = own.gather(-1, chosen)
+    if scores == "softmax_of_chosen":
+        weights = weights.softmax(-1)
+    if least_sum is not None:
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=least_sum)
+    return torch.zeros_like(logits).scatter(-1, chosen, weights)
+
+
+def experts_twin(
+    x: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """Sum the gated feed-forwards of all experts, `[T, H]`, by the weights `[T, num_experts]`.
+
+    `gate_up` is `[num_experts, 2 I, H]` and `down` `[num_experts, H, I]`.
+    """
+    inner = reference.silu_mul(torch.einsum("th,eih->tei", x, gate_up))
+    return torch.einsum("tei,ehi,te->th", inner, down, weights)
+
+
+def weights():
+    return randn(NUM, 2 * INNER, HIDDEN, seed=1) / 6, randn(NUM, HIDDEN, INNER, seed=2) / 7
+
+
+def packed(dtype=torch.float32, quantize=None, **settings):
+    layers = (
+        [_core.Linear(each.to(dtype), None, quantize) for each in part.unbind()]
+        for part in weights()
+    )
+    return _core.Experts(*layers, **{"top_k": 2, "scores": "softmax", **settings})
+
+
+def run(experts, x, logits):
+    out = torch.full_like(x, torch.nan)
+    experts.forward(x, logits, out)
+    return out
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("top_k", [1, 3, NUM])
+def test_experts_agree_with_their_twin(router, top_k):
+    settings = {"top_k": top_k, **ROUTERS[router]}
+    bias = randn(NUM, seed=4) if settings.pop("bias", False) else None
+    x, logits = randn(9, HIDDEN), randn(9, NUM, seed=3)
+    own = None if bias is None else bias.tolist()
+    out = run(packed(bias=own, **settings), x, logits)
+    chosen = route(logits.double(), bias=bias, **settings)
+    expected = experts_twin(x.double(), chosen, *(part.double() for part in weights()))
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantize"),
+    [
+        (torch.float32, None),
+        (torch.bfloat16, None),
+        (torch.bfloat16, "int8"),
+        (torch.float32, "int4"),
+    ],
+)
+def test_a_token_has_the_same_bits_whoever_shares_its_experts(dtype, quantize):
+    experts = packed(dtype, quantize)
+    x, logits = randn(40, HIDDEN).to(dtype), randn(40, NUM, seed=3)
+    together = run(experts, x, logits)
+    for rows in ([0], [7, 3], list(range(39, 10, -1))):
+        assert torch.equal(run(experts, x[rows], logits[rows]), together[rows])
+
+
+def test_a_clamped_gate_is_that_of_gpt_oss():
+    x, logits = 9 * randn(4, HIDDEN), randn(4, NUM, seed=3)
+    out = run(packed(limit=1.5, alpha=1.7), x, logits)
+    gate_up, down = (part.double() for part in weights())
+    gate, up = torch.einsum("th,eih->tei", x.double(), gate_up).chunk(2, dim=-1)
+    gate, up = gate.clamp(max=1.5), up.clamp(-1.5, 1.5)
+    inner = (up + 1) * gate * torch.sigmoid(1.7 * gate)
+    chosen = route(logits.double(), 2, "softmax")
+    expected = torch.einsum("tei,ehi,te->th", inner, down, chosen)
+    torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_layers_that_do_not_fit_are_refused():
+    layer, other = _core.Linear(torch.ones(8, 4)), _core.Linear(torch.ones(4, 4))
+    rules = {"top_k": 1, "scores": "softmax"}
+    with pytest.raises(ValueError, match="down: expected 1 layers"):
+        _core.Experts([layer], [], **rules)
+    with pytest.raises(ValueError, match="gate_up, down: expected layers from 4 to 8"):
+        _core.Experts([other], [other], **rules)
+    with pytest.raises(ValueError, match="scores: expected one of softmax"):
+        _core.Experts([layer], [other], top_k=1, scores="loud")
+    experts = _core.Experts([layer], [other], **rules)
+    with pytest.raises(ValueError, match=r"logits: expected \[3, 1\], got \[3, 2\]"):
+        run(experts, torch.ones(3, 4), torch.ones(3, 2))
+    with pytest.raises(ValueError, match="top_k: expected 1 to 1, got 2"):
+        run(
+            _core.Experts([layer], [other], top_k=2, scores="softmax"),
+            torch.ones(1, 4),
+            torch.ones(1, 1),
+        )

@@ -1,0 +1,52 @@
+"""The table of families in docs/models.md says what is compared, and what runs where."""
+
+from pathlib import Path
+
+from chairlift.engine.devices import layer_obstacle
+from chairlift.model.config import ModelConfig
+from chairlift.model.families import FAMILIES as OURS
+from chairlift.model.gguf.config import ARCHITECTURES
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from tests.model.families import FAMILIES
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+BEGIN, END = "<!-- parity -->\n", "<!-- end of parity -->\n"
+HEADER = """\
+| `architectures` | compared with `transformers` as | adapters | GGUF | GPU |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def test_every_family_is_compared():
+    assert {architecture(name) for name in FAMILIES} == set(OURS)
+
+
+def test_the_page_has_the_table(pretrained):
+    page = PAGE.read_text(encoding="utf-8")
+    expected = table(lambda name: ModelConfig.load(pretrained(name)[1]).spec)
+    assert page.partition(BEGIN)[2].partition(END)[0] == expected, expected
+
+
+def architecture(name):
+    config_class, _ = FAMILIES[name]
+    return MODEL_FOR_CAUSAL_LM_MAPPING[config_class].__name__
+
+
+def table(spec_of):
+    """Return a row for each architecture."""
+    in_gguf = {family: kind for kind, family in ARCHITECTURES.items()}
+    # The metadata of a Mistral says llama, and its window tells them apart.
+    in_gguf["MistralForCausalLM"] = "llama"
+    rows = []
+    for family in OURS:
+        names = [name for name in FAMILIES if architecture(name) == family]
+        variants = "; ".join(name.partition(", ")[2] or "plain" for name in names)
+        specs = [spec_of(name) for name in names]
+        has_experts = any(spec.num_experts for spec in specs)
+        runs = [name for name, spec in zip(names, specs, strict=True) if not layer_obstacle(spec)]
+        where = "yes" if len(runs) == len(names) else "in part" if runs else "no"
+        adapters = "all but experts" if has_experts else "all"
+        gguf = f"`{in_gguf[family]}`" if family in in_gguf else "no"
+        rows.append(f"| `{family}` | {variants} | {adapters} | {gguf} | {where} |\n")
+    return HEADER + "".join(rows)
