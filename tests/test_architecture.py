@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "v1": {"v1"},
     "client": LEAVES | {"v1", "client"},
     "logs": set(),
-    "metrics": LEAVES | {"metrics"},
+    "metrics": LEAVES | {"_core", "metrics"},
     "plan": set(),
     "scheduler": {"_core", "choices", "errors"},
     "figures": set(),

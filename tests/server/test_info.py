@@ -6,6 +6,7 @@ import gc
 import grpc
 import pytest
 from chairlift.server.registry import LiveRequest
+from chairlift.server.server_service import LOAD_COUNTS
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import duration_pb2
@@ -179,3 +180,8 @@ async def test_a_request_that_has_ended_leaves_its_names_and_nothing_else(serve)
         await server.until_idle()
         after = kept_requests()
         assert len(after) == len(before)
+
+
+def test_every_count_of_the_scheduler_is_reported():
+    assert set(LOAD_COUNTS) <= set(server_pb2.Load.DESCRIPTOR.fields_by_name)
+    assert {"num_waiting", "num_prefix_hits"} <= set(LOAD_COUNTS)

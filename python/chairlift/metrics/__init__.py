@@ -3,7 +3,7 @@
 from chairlift.metrics.activity import TenantFigures
 from chairlift.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Deliveries
 from chairlift.metrics.instruments import Metrics
-from chairlift.metrics.load import LoadSnapshot, ServedModel
+from chairlift.metrics.load import ServedModel
 from chairlift.metrics.tenants import MOST_NAMES, OTHER, TenantLabels
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "OTHER",
     "TOKEN_S",
     "Deliveries",
-    "LoadSnapshot",
     "Metrics",
     "ServedModel",
     "TenantFigures",

@@ -11,6 +11,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from chairlift._core import Load
 from chairlift.errors import Reason
 from chairlift.metrics.activity import Activity
 from chairlift.metrics.deliveries import (
@@ -20,7 +21,7 @@ from chairlift.metrics.deliveries import (
     IntervalCollector,
     TokenCollector,
 )
-from chairlift.metrics.load import LoadCollector, LoadSnapshot, ServedModel
+from chairlift.metrics.load import LoadCollector, ServedModel
 from chairlift.metrics.tenants import TenantLabels
 from chairlift.metrics.vllm import VllmCollector
 from chairlift.types import FinishReason, Timeline
@@ -44,7 +45,7 @@ class Metrics:
 
     def __init__(
         self,
-        load: Callable[[], LoadSnapshot | None],
+        load: Callable[[], Load | None],
         model: ServedModel,
         tenant_label: TenantLabels,
         deliveries: Deliveries,

@@ -2,32 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-
-class LoadSnapshot(Protocol):
-    """The values of the gauges; `_core.Load` has them."""
-
-    num_waiting: int
-    num_waiting_tokens: int
-    num_running: int
-    num_rows_held: int
-    num_blocks: int
-    num_free_blocks: int
-    num_cached_blocks: int
-    num_kv_tokens: int
-    num_preemptions: int
-    num_recomputed_tokens: int
-    num_swapped_tokens: int
-    num_host_blocks: int
-    num_free_host_blocks: int
-    num_waiting_suspended: int
-    num_running_suspended: int
-    num_prefix_queries: int
-    num_prefix_hits: int
+from chairlift._core import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +20,7 @@ class ServedModel:
     block_size: int
 
 
-def kv_usage(load: LoadSnapshot) -> float:
+def kv_usage(load: Load) -> float:
     """Return the share of the KV blocks that requests hold, 0 to 1."""
     return (load.num_blocks - load.num_free_blocks) / max(1, load.num_blocks)
 
@@ -49,7 +28,7 @@ def kv_usage(load: LoadSnapshot) -> float:
 class LoadCollector(Collector):
     """The gauges; there are none before the model is loaded."""
 
-    def __init__(self, load: Callable[[], LoadSnapshot | None], model: ServedModel) -> None:
+    def __init__(self, load: Callable[[], Load | None], model: ServedModel) -> None:
         self._load = load
         self._model = model
 
@@ -68,7 +47,7 @@ class LoadCollector(Collector):
         for name, text, count in _counters(load):
             yield CounterMetricFamily(f"chairlift_{name}", text, value=count)
 
-    def _gauges(self, load: LoadSnapshot) -> tuple[tuple[str, str, float], ...]:
+    def _gauges(self, load: Load) -> tuple[tuple[str, str, float], ...]:
         held = (load.num_blocks - load.num_free_blocks) * self._model.block_size
         unwritten = held - load.num_kv_tokens
         return (
@@ -100,7 +79,7 @@ class LoadCollector(Collector):
         return []
 
 
-def _counters(load: LoadSnapshot) -> tuple[tuple[str, str, int], ...]:
+def _counters(load: Load) -> tuple[tuple[str, str, int], ...]:
     """Return the counters since the engine started; a restart in place resets them to 0."""
     return (
         ("preemptions", "Preemptions of running requests.", load.num_preemptions),

@@ -19,7 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from chairlift.metrics.load import LoadSnapshot, ServedModel, kv_usage
+from chairlift._core import Load
+from chairlift.metrics.load import ServedModel, kv_usage
 
 _LABELS = ["model_name"]
 
@@ -29,7 +30,7 @@ class VllmCollector(Collector):
 
     def __init__(
         self,
-        load: Callable[[], LoadSnapshot | None],
+        load: Callable[[], Load | None],
         model: ServedModel,
         histograms: Mapping[str, Collector],
     ) -> None:

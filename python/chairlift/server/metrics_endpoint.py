@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from chairlift import _core
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
-from chairlift.metrics import Deliveries, LoadSnapshot, Metrics, ServedModel, TenantLabels
+from chairlift.metrics import Deliveries, Metrics, ServedModel, TenantLabels
 from chairlift.server.config import ServerConfig
 from chairlift.server.listen import TcpAddress, UnixAddress, check_private, parse_address
 
@@ -15,7 +15,7 @@ from chairlift.server.listen import TcpAddress, UnixAddress, check_private, pars
 def new_metrics(
     engine_config: EngineConfig,
     config: ServerConfig,
-    load: Callable[[], LoadSnapshot | None],
+    load: Callable[[], _core.Load | None],
     deliveries: Deliveries,
 ) -> Metrics:
     """Create the instruments of a server."""

@@ -67,6 +67,9 @@ _SHORTEST_INTERVAL_S: Final = 0.1
 _STEPS_INTERVAL_S: Final = 0.05
 """Interval between two messages to a watcher of steps: each takes about 0.1 ms."""
 
+LOAD_COUNTS: Final = [name for name in dir(_core.Load) if name.startswith("num_")]
+"""The core's counts, each of which the proto's `Load` has under the same name."""
+
 MAX_WATCHES: Final = 64
 """Calls of `WatchLoad` and `WatchSteps` at a time; each connection and tenant has a share."""
 
@@ -285,28 +288,11 @@ async def _wake(draining: asyncio.Event, feeds: StepFeeds) -> None:
 
 
 def _load(engine: "AsyncEngine", tenants: Iterator[TenantFigures]) -> pb.Load:
+    message = pb.Load(num_steps=engine.progress.num_steps, tenants=map(_tenant_activity, tenants))
     load = engine.load()
-    return pb.Load(
-        num_waiting=load.num_waiting,
-        num_running=load.num_running,
-        num_rows_held=load.num_rows_held,
-        num_blocks=load.num_blocks,
-        num_free_blocks=load.num_free_blocks,
-        num_cached_blocks=load.num_cached_blocks,
-        num_kv_tokens=load.num_kv_tokens,
-        num_waiting_tokens=load.num_waiting_tokens,
-        num_preemptions=load.num_preemptions,
-        num_prefix_queries=load.num_prefix_queries,
-        num_prefix_hits=load.num_prefix_hits,
-        num_steps=engine.progress.num_steps,
-        num_recomputed_tokens=load.num_recomputed_tokens,
-        num_waiting_suspended=load.num_waiting_suspended,
-        num_running_suspended=load.num_running_suspended,
-        num_host_blocks=load.num_host_blocks,
-        num_free_host_blocks=load.num_free_host_blocks,
-        num_swapped_tokens=load.num_swapped_tokens,
-        tenants=map(_tenant_activity, tenants),
-    )
+    for count in LOAD_COUNTS:
+        setattr(message, count, getattr(load, count))
+    return message
 
 
 def _tenant_activity(figures: TenantFigures) -> pb.TenantActivity:

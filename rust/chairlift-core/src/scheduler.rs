@@ -29,6 +29,7 @@ mod draft;
 mod end;
 mod explain;
 mod fair_share;
+mod load;
 mod outcome;
 mod preempt;
 mod reserved_rows;
@@ -47,6 +48,7 @@ pub use self::{
     change::{Change, Schedule, Stopping},
     draft::MAX_DRAFTS,
     explain::{Explanation, RequestState},
+    load::Load,
     outcome::{NO_TOKEN_LEFT, TOO_COMPLEX},
     step::Next,
 };
@@ -80,39 +82,6 @@ struct Step {
     items: Vec<Item>,
     work: Work,
     planned_at: Nanos,
-}
-
-/// A snapshot; all but the counters are of this moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    /// Without a row, suspended or not.
-    pub num_waiting: usize,
-    pub num_waiting_tokens: usize,
-    /// With a row, suspended or not.
-    pub num_running: usize,
-    /// Of each, requests that may not go on: paused, or without credit.
-    pub num_waiting_suspended: usize,
-    pub num_running_suspended: usize,
-    /// Rows in use, rows that stay empty until their batch ends included.
-    pub num_rows_held: usize,
-    pub num_blocks: usize,
-    /// Free or evictable.
-    pub num_free_blocks: usize,
-    pub num_cached_blocks: usize,
-    /// Written token slots of the blocks in use, shared blocks counted once.
-    pub num_kv_tokens: usize,
-    /// Since the start.
-    pub num_preemptions: u64,
-    /// Tokens that were computed again after a preemption or a failed step.
-    pub num_recomputed_tokens: u64,
-    /// Blocks of the host's pool, and those that hold nothing, now.
-    pub num_host_blocks: usize,
-    pub num_free_host_blocks: usize,
-    /// Computed tokens that were swapped in since the start.
-    pub num_swapped_tokens: u64,
-    /// Full prompt blocks of admitted requests since the start, and how many of them the prefix cache had.
-    pub num_prefix_queries: u64,
-    pub num_prefix_hits: u64,
 }
 
 /// Owns requests, rows and KV blocks; decides which tokens each step computes.
@@ -272,47 +241,6 @@ impl Scheduler {
     pub fn take_events(&mut self, out: &mut Events) {
         out.clear();
         std::mem::swap(&mut self.events, out);
-    }
-
-    /// A snapshot; O(running requests).
-    pub fn load(&self) -> Load {
-        let block_size = self.config.block_size;
-        let num_free_blocks = self.kv.num_free();
-        let num_used = self.kv.num_blocks() - num_free_blocks;
-        let unwritten = |&slot: &Slot| {
-            let request = self.requests[slot as usize].as_ref();
-            // Of a column that others own, too, nothing is its own.
-            let request = request.filter(|request| {
-                request.parent.is_none() && !self.kv.is_tail_shared(&request.table)
-            });
-            request.map_or(0, |request| {
-                request.table.num_columns() * block_size - request.num_computed
-            })
-        };
-        let num_unwritten: usize = self.running.iter().map(unwritten).sum();
-        let is_suspended = |slot: &&Slot| {
-            let request = self.requests[**slot as usize].as_ref();
-            request.is_some_and(Request::is_suspended)
-        };
-        Load {
-            num_waiting: self.num_waiting(),
-            num_waiting_tokens: self.num_waiting_tokens,
-            num_running: self.running.len(),
-            num_waiting_suspended: self.num_suspended,
-            num_running_suspended: self.running.iter().filter(is_suspended).count(),
-            num_rows_held: self.rows.num_occupied(),
-            num_blocks: self.kv.num_blocks(),
-            num_free_blocks,
-            num_cached_blocks: self.kv.num_published(),
-            num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),
-            num_preemptions: self.num_preemptions,
-            num_recomputed_tokens: self.num_recomputed_tokens,
-            num_host_blocks: self.config.num_host_blocks,
-            num_free_host_blocks: self.kv.num_free_host(),
-            num_swapped_tokens: self.num_swapped_tokens,
-            num_prefix_queries: self.num_prefix_queries,
-            num_prefix_hits: self.num_prefix_hits,
-        }
     }
 
     /// Forgets deadlines that no longer hold, if they are many.

@@ -8,6 +8,7 @@ use chairlift_core::{
     policy::Policy,
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
     text::TextOptions,
+    with_load_counts,
 };
 use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
@@ -28,27 +29,23 @@ pub(crate) struct Added {
     queue_position: usize,
 }
 
-/// A snapshot of the scheduler.
-#[pyclass(module = "chairlift._core", frozen, get_all)]
-pub(crate) struct Load {
-    num_waiting: usize,
-    num_waiting_tokens: usize,
-    num_running: usize,
-    num_waiting_suspended: usize,
-    num_running_suspended: usize,
-    num_rows_held: usize,
-    num_blocks: usize,
-    num_free_blocks: usize,
-    num_cached_blocks: usize,
-    num_kv_tokens: usize,
-    num_preemptions: u64,
-    num_recomputed_tokens: u64,
-    num_host_blocks: usize,
-    num_free_host_blocks: usize,
-    num_swapped_tokens: u64,
-    num_prefix_queries: u64,
-    num_prefix_hits: u64,
+macro_rules! declare_load {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)+) => {
+        /// A snapshot of the scheduler: the counts of the core's.
+        #[pyclass(module = "chairlift._core", frozen, get_all)]
+        pub(crate) struct Load {
+            $($name: $type,)+
+        }
+
+        impl From<scheduler::Load> for Load {
+            fn from(load: scheduler::Load) -> Self {
+                Self { $($name: load.$name,)+ }
+            }
+        }
+    };
 }
+
+with_load_counts!(declare_load);
 
 /// Owns requests and KV blocks; decides which tokens each step computes.
 #[pyclass(module = "chairlift._core")]
@@ -356,26 +353,7 @@ impl Scheduler {
     }
 
     fn load(&self) -> Load {
-        let load = self.inner.load();
-        Load {
-            num_waiting: load.num_waiting,
-            num_waiting_tokens: load.num_waiting_tokens,
-            num_running: load.num_running,
-            num_waiting_suspended: load.num_waiting_suspended,
-            num_running_suspended: load.num_running_suspended,
-            num_rows_held: load.num_rows_held,
-            num_blocks: load.num_blocks,
-            num_free_blocks: load.num_free_blocks,
-            num_cached_blocks: load.num_cached_blocks,
-            num_kv_tokens: load.num_kv_tokens,
-            num_preemptions: load.num_preemptions,
-            num_recomputed_tokens: load.num_recomputed_tokens,
-            num_host_blocks: load.num_host_blocks,
-            num_free_host_blocks: load.num_free_host_blocks,
-            num_swapped_tokens: load.num_swapped_tokens,
-            num_prefix_queries: load.num_prefix_queries,
-            num_prefix_hits: load.num_prefix_hits,
-        }
+        self.inner.load().into()
     }
 
     fn explain(&self, request_id: u64) -> Option<Waiting> {
