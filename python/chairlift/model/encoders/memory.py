@@ -41,5 +41,5 @@ def _weight_bytes(settings: EngineConfig, config: EncoderConfig) -> int:
     tables = spec.vocab_size + spec.num_positions + spec.num_token_types
     stream = encoder_stream_dtype(config, settings.quantize).itemsize
     norms = (2 * spec.num_layers + 1) * 2
-    ropes = len(spec.ropes) * table_bytes(spec.head_dim, config.max_model_len)
+    ropes = sum(table_bytes(rope, spec.head_dim, config.max_model_len) for rope in spec.ropes)
     return spec.num_layers * layer + (tables + norms) * hidden * stream + ropes
