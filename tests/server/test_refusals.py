@@ -145,6 +145,7 @@ WRONG = {
         "chat.template_arguments",
     ),
     "129 stop tokens": (stopping(stop_token_ids=[1] * 129), "stopping.stop_token_ids"),
+    "an open group": (start("bad", constraint=pb.Constraint(regex="(a")), "constraint.regex"),
     "nan in the template's arguments": (
         template_argument(math.nan),
         "chat.template_arguments",
@@ -154,8 +155,6 @@ WRONG = {
 LATER = {
     "output.prompt_logprobs": output(prompt_logprobs=0),
     "output.echo": output(echo=True),
-    "constraint": start("bad", constraint=pb.Constraint(regex="a+")),
-    "resume_window": start("bad", resume_window=SHORT),
 }
 
 OTHERS = {
@@ -295,14 +294,14 @@ async def test_the_time_limit_ends_a_request_with_what_there_is(serve):
         assert received.end("a").finished.reason == pb.FINISH_REASON_TIME_LIMIT
 
 
-async def test_commands_that_this_version_does_not_carry_out_are_rejected(serve):
+async def test_commands_that_cannot_be_carried_out_are_rejected(serve):
     # The request waits for a batch that never fills, so that it is live to the end.
     async with serve(batching="static", max_num_seqs=2, batch_timeout_s=100) as server:
         call = server.generation.Generate()
         await call.write(start("live"))
         await next_event(call, "accepted")
         cases = [
-            (pb.GenerateRequest(resume=pb.Resume(handle="x")), "UNIMPLEMENTED", "resume"),
+            (pb.GenerateRequest(resume=pb.Resume(handle="x")), "NOT_FOUND", "handle"),
             (pb.GenerateRequest(), "INVALID_ARGUMENT", "command"),
         ]
         for command, code, field in cases:

@@ -31,7 +31,7 @@ def rope(
     values = _rope_fields(fields, kind, theta)
     share = values.number("partial_rotary_factor", default=1.0, positive=True)
     rotary_dim = int(head_dim * share)
-    if share > 1.0 or rotary_dim < 2 or rotary_dim % 2:
+    if share != 1.0 and (share > 1.0 or rotary_dim < 2 or rotary_dim % 2):
         values.fail("partial_rotary_factor", f"an even share of {head_dim}")
     return Rope(
         values.number("rope_theta", positive=True),
