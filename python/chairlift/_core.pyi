@@ -33,11 +33,16 @@ __all__ = [
     "Added",
     "Candidates",
     "ConfigError",
+    "ConstraintMasks",
+    "Constraints",
     "CoreError",
+    "Drafts",
     "Events",
     "Experts",
     "FailedEvent",
     "FinishedEvent",
+    "Grammar",
+    "GrammarCompiler",
     "InvariantError",
     "Linear",
     "Load",
@@ -1117,7 +1122,7 @@ class GrammarCompiler:
     """
 
     def __new__(cls, token_table: TokenTable, end_ids: Sequence[int]) -> Self: ...
-    def compile(self, kind: str, text: str = "", choices: Sequence[str] = ...) -> Grammar:
+    def compile(self, kind: str, text: str = ..., choices: Sequence[str] = ...) -> Grammar:
         """Compiles a constraint, without the interpreter's lock.
 
         Args:
