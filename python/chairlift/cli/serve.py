@@ -30,7 +30,7 @@ SERVER_HELP = {
     "tls_client_ca": "PEM file of the authorities of client certificates, which are then required.",
     "auth_tokens": "File of TENANT:TOKEN lines; default: no token is required.",
     "admin_tokens": "File of NAME:TOKEN lines of administrators, who may load and unload "
-    "adapters; default: nobody may.",
+    "adapters; default: no caller may.",
     "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
     "tenant_max_requests": "Most live requests of one tenant; default: no limit.",
     "tenant_max_queued_tokens": "Most waiting prompt tokens of one tenant; default: no limit.",

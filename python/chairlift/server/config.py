@@ -56,7 +56,7 @@ class ServerConfig(BaseModel):
     auth_tokens: str | None = None
     """File of `TENANT:TOKEN` lines; every call but the health check carries one of them."""
     admin_tokens: str | None = None
-    """File of `NAME:TOKEN` lines of administrators, who load and unload adapters; None has none."""
+    """File of `NAME:TOKEN` lines of administrators, which load and unload adapters; or None."""
     trust_tenant_metadata: bool = False
     """Whether callers may name the tenant of their call, as a gateway does."""
     tenant_max_requests: Annotated[int, Field(ge=1)] | None = None

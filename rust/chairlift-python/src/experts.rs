@@ -210,7 +210,7 @@ impl Experts {
         Ok(route(logits, &router)?)
     }
 
-    /// The weighted sums `[T, H]`; a token adds its experts in their order, whoever else uses them.
+    /// The weighted sums `[T, H]`; a token adds its experts in their order, whatever other tokens use them.
     fn sums(&self, x: &[f32], chosen: &[Chosen]) -> PyResult<Vec<f32>> {
         let (hidden, inner) = (self.gate_up[0].get().inputs(), self.down[0].get().inputs());
         let mut users: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.down.len()];
