@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from chairlift.cli.bench.progress import Progress
+from chairlift.cli.progress import Progress
 from rich.console import Console
 
 from tests.cli.conftest import environment
@@ -23,9 +23,21 @@ def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
             now[0] += 0.25
             progress.tick()
     lines = file.getvalue().splitlines()
-    assert lines[0] == "measuring: 40 of 400 requests, 0:10 elapsed, about 1:30 remaining"
-    assert lines[-1] == "measuring: 280 of 400 requests, 1:10 elapsed, about 0:30 remaining"
+    assert lines[0] == "measuring: 40 of 400 requests, 4/s, 0:10 elapsed, about 1:30 remaining"
+    assert lines[-1] == "measuring: 280 of 400 requests, 4/s, 1:10 elapsed, about 0:30 remaining"
     assert len(lines) == 7
+
+
+def test_units_of_an_earlier_run_are_no_part_of_the_rate() -> None:
+    now, file = [0.0], io.StringIO()
+    console = Console(file=file, width=80)
+    with Progress(
+        "lines", 100, doing="batch", num_before=50, console=console, clock=lambda: now[0]
+    ) as progress:
+        now[0] = 10.0
+        progress.tick(25)
+    expected = "batch: 75 of 100 lines, 2.5/s, 0:10 elapsed, about 0:10 remaining\n"
+    assert file.getvalue() == expected
 
 
 def test_a_total_may_be_known_later() -> None:
@@ -39,7 +51,7 @@ def test_a_total_may_be_known_later() -> None:
         progress.tick()
     assert file.getvalue().splitlines() == [
         "measuring: 1 steps, 1:01 elapsed",
-        "measuring: 2 of 2 steps, 2:00 elapsed, about 0:00 remaining",
+        "measuring: 2 of 2 steps, 0.0167/s, 2:00 elapsed, about 0:00 remaining",
     ]
 
 

@@ -19,6 +19,7 @@ from chairlift.cli import (
     serve,
     top,
 )
+from chairlift.cli.batch.command import batch as batch_command
 from chairlift.cli.command import add_command, new_app
 
 app = new_app("Language models over one gRPC stream, batched continuously.", "chairlift")
@@ -48,6 +49,7 @@ add_command(app, "generate", generate.generate)
 add_command(app, "chat", chat.chat)
 add_command(app, "embed", embed.embed)
 add_command(app, "rerank", rerank.rerank)
+add_command(app, "batch", batch_command)
 add_command(app, "demo", demo.demo)
 add_command(app, "top", top.top)
 add_command(app, "models", models.models)

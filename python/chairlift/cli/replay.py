@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.config_options import config_options
+from chairlift.cli.progress import Progress
 from chairlift.cli.replay_picture import FirstSteps
 from chairlift.config import Batching, checked
 from chairlift.errors import ConfigError

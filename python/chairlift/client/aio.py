@@ -8,17 +8,16 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 
 from chairlift import checks
+from chairlift.client.calls import Awaiting, Call
 from chairlift.client.failures import from_call
 from chairlift.client.options import RequestOptions
 from chairlift.client.recovery import ABORT_S, Recovery
 from chairlift.client.security import Security
 from chairlift.client.shared import (
     Answer,
-    Awaiting,
     BaseClient,
     BaseGeneration,
     BaseStream,
-    Call,
     stream_ended,
 )
 from chairlift.client.start import new_start

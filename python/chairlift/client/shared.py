@@ -1,14 +1,13 @@
 """What both clients share: every call, command and event is described once.
 
-`Client` blocks and `AsyncClient` awaits; nothing else differs. So a method that needs one answer is
-a function that builds a `Call`, and `@unary` makes it a method of both clients: of `Client` it
-returns the answer, of `AsyncClient` an awaitable of it. `@command` does the same for generations.
+A method that needs one answer is a function with `@unary` (see `calls.py`); `@command` does the
+same for generations.
 """
 
 import functools
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import (
     Any,
@@ -17,7 +16,6 @@ from typing import (
     Generic,
     ParamSpec,
     Self,
-    TypeVar,
     Unpack,
     overload,
 )
@@ -26,6 +24,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chairlift import checks
 from chairlift.client.address import checked_address
+from chairlift.client.calls import Awaiting, Blocking, Call, unary
+from chairlift.client.embed import embed_request
 from chairlift.client.failures import from_event, is_end
 from chairlift.client.options import UpdateOptions
 from chairlift.client.recovery import Recovery
@@ -33,69 +33,21 @@ from chairlift.client.retries import SERVICE_CONFIG
 from chairlift.client.security import Metadata, Security
 from chairlift.client.start import checked_credit, duration_of, new_update
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
-from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import (
+    embedding_pb2,
+    embedding_pb2_grpc,
     generation_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
     tokenizer_pb2,
     tokenizer_pb2_grpc,
 )
+from chairlift.v1 import generation_pb2 as pb
 
 P = ParamSpec("P")
-R = TypeVar("R")
 
 MAX_ANSWERS: Final = 1024
 """Answers that memory is allocated for; a server refuses a request for more."""
-
-
-class Blocking:
-    """Mark a class whose methods block and return the result."""
-
-    __slots__ = ()
-
-
-class Awaiting:
-    """Mark a class whose methods return an awaitable of the result."""
-
-    __slots__ = ()
-
-
-# --- calls ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
-    """A method of a stub, its request, and what the caller gets of its response."""
-
-    method: Any
-    request: Any
-    result: Callable[[Any], R]
-
-
-class unary(Generic[P, R]):
-    """Make a function that builds a `Call` a method of both clients."""
-
-    def __init__(self, build: Callable[Concatenate[Any, P], Call[R]]) -> None:
-        self._build = build
-        functools.update_wrapper(self, build)  # type: ignore[arg-type]
-
-    @overload
-    def __get__(self, client: Blocking, owner: type | None = None) -> Callable[P, R]: ...
-    @overload
-    def __get__(self, client: Awaiting, owner: type | None = None) -> Callable[P, Awaitable[R]]: ...
-    @overload
-    def __get__(self, client: None, owner: type) -> Self: ...
-
-    def __get__(self, client: Any, owner: type | None = None) -> Any:
-        if client is None:
-            return self
-
-        @functools.wraps(self._build)
-        def method(*args: P.args, **options: P.kwargs) -> Any:
-            return client._call(self._build(client, *args, **options))
-
-        return method
 
 
 class BaseClient:
@@ -123,6 +75,7 @@ class BaseClient:
             else channels.secure_channel(address, credentials, options=options)
         )
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
+        self._embedding = embedding_pb2_grpc.EmbeddingServiceStub(self._channel)
         self._server = server_pb2_grpc.ServerServiceStub(self._channel)
         self._tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -146,6 +99,26 @@ class BaseClient:
         checks.utf8_len(text, "text")
         request = tokenizer_pb2.TokenizeRequest(text=text)
         return Call(self._tokenizer.Tokenize, request, lambda response: list(response.token_ids))
+
+    @unary
+    def embed(
+        self,
+        inputs: Sequence[str | Sequence[int]],
+        *,
+        dimensions: int | None = None,
+        truncate: bool = False,
+        prompt_name: str | None = None,
+    ) -> Call[list[embedding_pb2.Embedding]]:
+        """Return a vector for each text or list of token ids, in their order.
+
+        Args:
+            inputs: At most 2,048.
+            dimensions: Numbers at the start of each vector; None is all.
+            truncate: Leave out the end of an input that is too long; else it is refused.
+            prompt_name: Of the model's text before each input; None is its default.
+        """
+        request = embed_request(inputs, dimensions, prompt_name, truncate=truncate)
+        return Call(self._embedding.Embed, request, lambda response: list(response.embeddings))
 
     @unary
     def server_info(self) -> Call[server_pb2.GetServerInfoResponse]:

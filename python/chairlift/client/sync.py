@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 import grpc
 
 from chairlift import checks
+from chairlift.client.calls import Blocking, Call
 from chairlift.client.failures import from_call
 from chairlift.client.options import RequestOptions
 from chairlift.client.recovery import ABORT_S, Recovery
@@ -18,8 +19,6 @@ from chairlift.client.shared import (
     BaseClient,
     BaseGeneration,
     BaseStream,
-    Blocking,
-    Call,
     stream_ended,
 )
 from chairlift.client.start import new_start

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Result
+from chairlift.cli.progress import Progress
 
 if TYPE_CHECKING:
     from chairlift.bench.gpu_attention import Batch

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chairlift.cli.bench import cuda
-from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
+from chairlift.cli.progress import Progress
 from chairlift.errors import ConfigError
 from chairlift.model.folder import MODEL_HELP, check_model
 

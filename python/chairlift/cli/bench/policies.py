@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from chairlift.choices import Batching
-from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.bench.workload import chat_workload
 from chairlift.cli.config_options import OF_ADAPTERS, engine_options
+from chairlift.cli.progress import Progress
 from chairlift.figures import summarize
 from chairlift.model.folder import MODEL_HELP, check_model
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from chairlift.choices import Dtype, Quantize
-from chairlift.cli.bench.progress import Progress
 from chairlift.cli.bench.report import Json, SparseResult, report
 from chairlift.cli.config_options import engine_options
+from chairlift.cli.progress import Progress
 from chairlift.errors import ConfigError, ModelError
 from chairlift.model.fields import read_file
 from chairlift.model.folder import MODEL_HELP, check_model

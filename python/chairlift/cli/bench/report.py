@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from chairlift.cli.bench.progress import Progress
+from chairlift.cli.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, nothing else.")]
 Result = Mapping[str, str | int | float]

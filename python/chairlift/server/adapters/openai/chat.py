@@ -1,6 +1,7 @@
 """`POST /v1/chat/completions`: a conversation to requests."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final
 
 from chairlift import types
@@ -13,7 +14,6 @@ from chairlift.server.adapters.openai.formats import chat_format
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.messages import chat_messages
-from chairlift.server.context import ServerContext
 
 _NAMES: Final = parts.NAMES | {
     "chat.messages": "messages",
@@ -23,14 +23,14 @@ _NAMES: Final = parts.NAMES | {
 }
 
 
-def chat_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) -> Job:
-    """Convert a body.
+def chat_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) -> Job:
+    """Convert a body; `served` are the names of the model.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
     """
     body = Fields(value)
-    model = parts.model_of(body, server)
+    model = parts.model_of(body, served)
     stream = body.flag("stream")
     include_usage = parts.stream_options(body, stream=stream)
     logprobs, num_top = _logprobs(body)

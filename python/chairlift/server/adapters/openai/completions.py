@@ -1,6 +1,7 @@
 """`POST /v1/completions`: one prompt or several, as text or token ids."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final
 
 from chairlift import types
@@ -12,21 +13,20 @@ from chairlift.server.adapters.openai.fields import Fields
 from chairlift.server.adapters.openai.formats import chat_format
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
-from chairlift.server.context import ServerContext
 
 MAX_PROMPTS: Final = 1024
 
 _NAMES: Final = parts.NAMES | {"token_ids": "prompt"}
 
 
-def completions_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) -> Job:
-    """Convert a body.
+def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) -> Job:
+    """Convert a body; `served` are the names of the model.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
     """
     body = Fields(value)
-    model = parts.model_of(body, server)
+    model = parts.model_of(body, served)
     stream = body.flag("stream")
     include_usage = parts.stream_options(body, stream=stream)
     num_top = _logprobs(body)

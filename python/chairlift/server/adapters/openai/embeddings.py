@@ -4,22 +4,68 @@ import asyncio
 import base64
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from chairlift.checks import bad
-from chairlift.engine.pooling import Pooled
+from chairlift.engine.pooling import Pooled, Vector
 from chairlift.engine.ranking import ranking, rerank_requests
 from chairlift.errors import RequestError
 from chairlift.server.adapters.openai.fields import Fields
 from chairlift.server.adapters.openai.generation import deadline_of
+from chairlift.server.adapters.openai.parts import model_of
 from chairlift.server.context import ServerContext
-from chairlift.server.convert import check_model
 from chairlift.server.http.errors import Disconnected, HttpError
 from chairlift.server.http.exchange import Exchange, to_json
 from chairlift.server.pooling_requests import of_tenant, pool
 from chairlift.types import Pooling, Request
 
 MAX_INPUTS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsJob:
+    """The requests of one body of `/v1/embeddings`."""
+
+    requests: list[Request]
+    model: str
+    """By which name the body calls the model."""
+    form: str
+    """How numbers are written: `float` or `base64`."""
+
+    def answer(self, results: Sequence[tuple[Vector, int]]) -> dict[str, Any]:
+        """Return the body of the response.
+
+        Args:
+            results: The vector and the number of tokens of each request, in their order.
+        """
+        num_tokens = sum(num for _, num in results)
+        data = [
+            {"object": "embedding", "index": number, "embedding": _encoded(vector, self.form)}
+            for number, (vector, _) in enumerate(results)
+        ]
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        return {"object": "list", "data": data, "model": self.model, "usage": usage}
+
+
+def embeddings_job(value: Any, served: Sequence[str]) -> EmbeddingsJob:
+    """Convert a body; `served` are the names of the model.
+
+    Raises:
+        RequestError: With the path of the field that is wrong or not supported.
+    """
+    fields = Fields(value)
+    model = model_of(fields, served)
+    inputs = _inputs(fields.take("input"))
+    pooling = Pooling(
+        dimensions=fields.take("dimensions"),
+        truncate=fields.flag("truncate"),
+        prompt_name=fields.take("prompt_name"),
+    )
+    form = fields.one_of("encoding_format", "float", "base64")
+    fields.drop("user")
+    fields.end()
+    return EmbeddingsJob([Request(text, pooling=pooling) for text in inputs], model, form)
 
 
 async def embeddings(server: ServerContext, exchange: Exchange) -> None:
@@ -30,31 +76,14 @@ async def embeddings(server: ServerContext, exchange: Exchange) -> None:
         Disconnected: The client is gone.
     """
     server.gate.admit()
-    fields = Fields(await exchange.json())
+    value = await exchange.json()
     try:
-        model = _model(server, fields)
-        inputs = _inputs(fields.take("input"))
-        pooling = Pooling(
-            dimensions=fields.take("dimensions"),
-            truncate=fields.flag("truncate"),
-            prompt_name=fields.take("prompt_name"),
-        )
-        form = fields.one_of("encoding_format", "float", "base64")
-        fields.drop("user")
-        fields.end()
-        requests = [Request(value, pooling=pooling) for value in inputs]
-        results = await _run(server, exchange, requests)
+        job = embeddings_job(value, server.model_names)
+        results = await _run(server, exchange, job.requests)
     except RequestError as error:
         raise HttpError.of(error) from None
-    num_tokens = sum(result.num_tokens for result in results)
-    data = [
-        {"object": "embedding", "index": number, "embedding": _encoded(result, form)}
-        for number, result in enumerate(results)
-    ]
-    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    await exchange.respond(
-        to_json({"object": "list", "data": data, "model": model, "usage": usage})
-    )
+    pairs = [(result.vector(), result.num_tokens) for result in results]
+    await exchange.respond(to_json(job.answer(pairs)))
 
 
 async def rerank(server: ServerContext, exchange: Exchange) -> None:
@@ -68,7 +97,7 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
     fields = Fields(await exchange.json())
     abilities = server.gate.engine().engine.pooling
     try:
-        model = _model(server, fields)
+        model = model_of(fields, server.model_names)
         query, documents = fields.text("query"), _texts(fields.items("documents"))
         top, returns = fields.take("top_n"), fields.flag("return_documents")
         truncate = fields.flag("truncate")
@@ -87,13 +116,6 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
         entries.append({**entry, "document": {"text": documents[index]}} if returns else entry)
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     await exchange.respond(to_json({"model": model, "results": entries, "usage": usage}))
-
-
-def _model(server: ServerContext, fields: Fields) -> str:
-    """Return the name by which a request calls the model."""
-    name = fields.text("model")
-    check_model(name, server.model_names)
-    return name or server.model_names[0]
 
 
 def _inputs(value: object) -> list[Any]:
@@ -121,8 +143,7 @@ def _texts(values: list[Any]) -> list[str]:
     return texts
 
 
-def _encoded(result: Pooled, form: str) -> "str | list[float]":
-    vector = result.vector()
+def _encoded(vector: Vector, form: str) -> "str | list[float]":
     if form == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     numbers: list[float] = vector.tolist()

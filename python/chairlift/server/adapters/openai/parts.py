@@ -1,11 +1,11 @@
 """The parts of a request that endpoints have in common."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from chairlift import types
 from chairlift.server.adapters.openai.fields import Fields, unsupported
-from chairlift.server.context import ServerContext
 from chairlift.server.convert import OutputOptions, check_model
 
 NAMES: Final = {
@@ -23,15 +23,15 @@ _INT64: Final = 2**63
 _ID: Final = re.compile(r"[0-9]{1,10}")
 
 
-def model_of(body: Fields, server: ServerContext) -> str:
+def model_of(body: Fields, served: Sequence[str]) -> str:
     """Return the name by which the body calls the model.
 
     Raises:
         RequestError: It names another model.
     """
-    model = body.text("model", server.model_names[0])
-    check_model(model, server.model_names)
-    return model or server.model_names[0]
+    model = body.text("model", served[0])
+    check_model(model, served)
+    return model or served[0]
 
 
 def sampling(body: Fields) -> types.Sampling:

@@ -1,5 +1,6 @@
 """`POST /v1/responses`: without a memory, so that a conversation is sent whole each time."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from chairlift import types
@@ -13,7 +14,6 @@ from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.messages import role_of, text_of
 from chairlift.server.adapters.openai.response_events import ResponseAnswer, ResponseStream
-from chairlift.server.context import ServerContext
 
 _NAMES: Final = parts.NAMES | {
     "stopping.max_tokens": "max_output_tokens",
@@ -25,14 +25,14 @@ _NAMES: Final = parts.NAMES | {
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-def responses_job(value: Any, server: ServerContext, texts: TokenTexts, tenant: str) -> Job:
-    """Convert a body.
+def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) -> Job:
+    """Convert a body; `served` are the names of the model.
 
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
     """
     body = Fields(value)
-    model = parts.model_of(body, server)
+    model = parts.model_of(body, served)
     stream = body.flag("stream")
     parts.stream_options(body, stream=stream)
     _refuse_memory(body)

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -26,7 +26,7 @@ from chairlift.server.http.app import route
 from chairlift.server.http.errors import refused
 from chairlift.server.http.exchange import Exchange, to_json
 
-ToJob = Callable[[Any, ServerContext, TokenTexts, str], Job]
+ToJob = Callable[[Any, Sequence[str], TokenTexts, str], Job]
 
 
 def routes(
@@ -73,9 +73,8 @@ class _Api:
         # Before the body: a server that takes no request reads none.
         self._server.gate.admit()
         value = await exchange.json()
-        await serve(
-            self._server, exchange, to_job(value, self._server, self._texts, exchange.tenant)
-        )
+        job = to_job(value, self._server.model_names, self._texts, exchange.tenant)
+        await serve(self._server, exchange, job)
 
     async def stream(self, exchange: Exchange) -> None:
         """Continue a stream whose connection was lost."""

@@ -1,4 +1,4 @@
-"""Progress of a measurement, on standard error: a bar on a terminal, else a line at intervals."""
+"""Progress of long work, on standard error: a bar on a terminal, else a line at intervals."""
 
 import sys
 import time
@@ -13,19 +13,21 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S: Final = 10.0
 _REFRESH_PER_S: Final = 2
-"""Few: drawing takes time from the measurement."""
+"""Few: drawing takes time from the work."""
 
 
 _NARROW: Final = 60
 """Columns below which the bar omits the unit."""
+_WIDE: Final = 75
+"""Columns below which it omits the rate."""
 
 Item = TypeVar("Item")
 
 
 class Progress:
-    """Counts finished work, and shows it with the elapsed and the remaining time.
+    """Counts finished work, and shows it with its rate, the elapsed and the remaining time.
 
-    Use it as a context manager while the measurement runs. A bar is erased at the end.
+    Use it as a context manager while the work runs. A bar is erased at the end.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class Progress:
         total: int | None = None,
         *,
         as_json: bool = False,
+        doing: str = "measuring",
+        num_before: int = 0,
         console: "Console | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -43,15 +47,19 @@ class Progress:
             unit: The unit of work, in the plural.
             total: The number of units; None until `expect`.
             as_json: Whether results go to standard output while this runs.
+            doing: What the lines begin with.
+            num_before: Units that were finished earlier: they are no part of the rate.
             console: Where to show it; None is standard error.
             clock: Returns seconds.
         """
         self._unit = unit
         self._total = total
         self._as_json = as_json
+        self._doing = doing
+        self._num_before = num_before
         self._console = console
         self._clock = clock
-        self._done = 0
+        self._done = num_before
         self._started = self._shown = clock()
         self._bar: tuple[Bar, TaskID] | None = None
         self._stack = ExitStack()
@@ -102,6 +110,7 @@ class Progress:
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.description}" if console.width >= _NARROW else ""),
+            TextColumn("{task.fields[rate]}" if console.width >= _WIDE else ""),
             TimeElapsedColumn(),
             TextColumn("elapsed"),
             TimeRemainingColumn(),
@@ -114,13 +123,15 @@ class Progress:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._bar = (bar, bar.add_task(self._unit, total=self._total))
+        task = bar.add_task(self._unit, total=self._total, completed=self._done, rate="")
+        self._bar = (bar, task)
         return bar
 
     def _show(self) -> None:
         if self._bar is not None:
             bar, task = self._bar
-            bar.update(task, completed=self._done, total=self._total)
+            rate = self._rate(self._clock() - self._started)
+            bar.update(task, completed=self._done, total=self._total, rate=rate)
             return
         now = self._clock()
         if now - self._shown < _LINE_EVERY_S or self._console is None:
@@ -129,13 +140,19 @@ class Progress:
         self._console.print(self._line(now - self._started), highlight=False, soft_wrap=True)
 
     def _line(self, elapsed_s: float) -> str:
-        if not self._total or not self._done:
-            return f"measuring: {self._done} {self._unit}, {_minutes(elapsed_s)} elapsed"
-        remaining_s = elapsed_s * (self._total - self._done) / self._done
+        elapsed = f"{_minutes(elapsed_s)} elapsed"
+        num_new = self._done - self._num_before
+        if not self._total or not num_new:
+            return f"{self._doing}: {self._done} {self._unit}, {elapsed}"
+        remaining_s = elapsed_s * (self._total - self._done) / num_new
         return (
-            f"measuring: {self._done} of {self._total} {self._unit}, "
-            f"{_minutes(elapsed_s)} elapsed, about {_minutes(remaining_s)} remaining"
+            f"{self._doing}: {self._done} of {self._total} {self._unit}, {self._rate(elapsed_s)}, "
+            f"{elapsed}, about {_minutes(remaining_s)} remaining"
         )
+
+    def _rate(self, elapsed_s: float) -> str:
+        num_new = self._done - self._num_before
+        return f"{num_new / elapsed_s:.3g}/s" if num_new and elapsed_s > 0 else ""
 
 
 def _minutes(seconds: float) -> str:

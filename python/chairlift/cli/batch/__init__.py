@@ -1,0 +1,1 @@
+"""`chairlift batch`: offline jobs from a file to a file."""

@@ -1,0 +1,45 @@
+"""Builds `EmbedRequest` messages from plain Python values; see `start.py`."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from chairlift import checks
+from chairlift.v1 import embedding_pb2 as pb
+from chairlift.v1 import generation_pb2
+
+_MAX_UINT32: Final = 2**32 - 1
+
+
+def embed_request(
+    inputs: Sequence[str | Sequence[int]],
+    dimensions: int | None,
+    prompt_name: str | None,
+    *,
+    truncate: bool,
+) -> pb.EmbedRequest:
+    """Build the message of one call.
+
+    Raises:
+        RequestError: `BAD_PARAMETER`: a value has the wrong type; `field` is its path.
+    """
+    if isinstance(inputs, str) or not checks.is_list(inputs):
+        field, expected = "inputs", "a list of texts or lists of token ids"
+        raise checks.bad(field, expected, inputs)
+    request = pb.EmbedRequest(
+        inputs=[_input(value, f"inputs[{number}]") for number, value in enumerate(inputs)],
+        truncate=checks.flag(truncate, "truncate"),
+    )
+    if dimensions is not None:
+        request.dimensions = checks.integer(dimensions, "dimensions", 0, _MAX_UINT32)
+    if prompt_name is not None:
+        checks.utf8_len(prompt_name, "prompt_name")
+        request.prompt_name = prompt_name
+    return request
+
+
+def _input(value: object, path: str) -> pb.EmbedInput:
+    if isinstance(value, str):
+        checks.utf8_len(value, path)
+        return pb.EmbedInput(text=value)
+    ids = checks.token_ids(value, path, _MAX_UINT32 + 1)
+    return pb.EmbedInput(token_ids=generation_pb2.TokenIds(ids=ids))
