@@ -19,6 +19,7 @@ class Reason(StrEnum):
     UNKNOWN_REQUEST = "UNKNOWN_REQUEST"
     EVENTS_DROPPED = "EVENTS_DROPPED"
     RESUMED_ELSEWHERE = "RESUMED_ELSEWHERE"
+    ABORTED = "ABORTED"
     UNAUTHENTICATED = "UNAUTHENTICATED"
     QUEUE_FULL = "QUEUE_FULL"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
@@ -95,6 +96,7 @@ MESSAGES: Final = {
     Reason.ENGINE_BUSY: "the engine is in a step that takes long",
     Reason.UNKNOWN_ADAPTER: "the adapter was unloaded",
     Reason.RESUMED_ELSEWHERE: "another stream has resumed the request",
+    Reason.ABORTED: "another call aborted the request",
     Reason.DRAINING: "the server is shutting down and takes no new requests",
     Reason.STARTING: "the model is still loading",
     Reason.QUEUE_FULL: "the queue is full",

@@ -1,6 +1,7 @@
 """Vectors and scores by the engine, against `transformers`, and whatever else runs beside them."""
 
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
 from chairlift.errors import ConfigError, Reason, RequestError
 from chairlift.types import (
+    Failed,
     Finished,
     Pooling,
     PoolingTask,
@@ -18,6 +20,7 @@ from chairlift.types import (
     Stopping,
     Tokens,
 )
+from safetensors.torch import load_file, save_file
 
 from tests.engine import tiny_encoder
 
@@ -218,6 +221,46 @@ def test_a_decoders_vector_is_the_last_hidden_state_of_transformers(tiny):
     with torch.inference_mode():
         hidden = tiny.reference.model(torch.tensor([prompt])).last_hidden_state[0, -1]
     np.testing.assert_allclose(pooled.vector(), hidden.numpy(), atol=1e-4)
+
+
+def test_a_decoders_vector_reads_no_prefix_of_another_tenant(tiny):
+    prompt = list(range(1, 65))
+    with Engine(tiny.folder, dtype="float32") as engine:
+
+        def embed(tenant):
+            prepared = engine.prepare(Request(prompt, pooling=Pooling(), tenant=tenant))
+            engine.add(prepared)
+            events = []
+            while engine.has_work:
+                events += engine.step()
+            return events[-1].usage.cached_tokens, prepared.pooled.vector()
+
+        (none, first), (some, again), (others, foreign) = map(embed, ("ann", "ann", "bob"))
+    assert (none, others) == (0, 0)
+    assert some > 0
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, foreign)
+
+
+def test_a_decoders_vector_that_is_not_finite_fails_alone(tiny, tmp_path):
+    shutil.copytree(tiny.folder, tmp_path / "nan")
+    path = tmp_path / "nan" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.embed_tokens.weight"][70] = float("nan")
+    save_file(tensors, path, {"format": "pt"})
+    with Engine(tmp_path / "nan", dtype="float32") as engine:
+        whole = Request([5, 9], pooling=Pooling())
+        ((_, alone),) = pool_all(engine, [whole])
+        kept = engine.prepare(whole)
+        engine.add(kept)
+        engine.add(Request([5, 70], pooling=Pooling()))
+        events = []
+        while engine.has_work:
+            events += engine.step()
+        (failed,) = (event for event in events if isinstance(event, Failed))
+        assert failed.reason is Reason.NUMERIC_FAULT
+        assert np.array_equal(kept.pooled.vector(), alone.vector())
+        engine.check_invariants()
 
 
 def test_a_bulk_of_any_size_is_read_as_the_queue_has_room(encoder):

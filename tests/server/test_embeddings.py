@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 from contextlib import asynccontextmanager
 
 import grpc
@@ -15,6 +16,7 @@ from chairlift.server.server import Server, ServerConfig
 from chairlift.types import Pooling, Request
 from chairlift.v1 import embedding_pb2 as pb
 from chairlift.v1 import generation_pb2, server_pb2, tokenizer_pb2
+from safetensors.torch import load_file, save_file
 
 from tests.engine import tiny_encoder
 from tests.server.connection import Serving, Status
@@ -45,7 +47,7 @@ def serve(folders, tmp_path):
     @asynccontextmanager
     async def run(kind="encoder", server=None, **settings):
         listen = f"unix:{tmp_path}/e.sock"
-        folder = folders[kind]
+        folder = folders.get(kind, kind)
         served = Server(
             engine_config(**settings),
             ServerConfig(model=str(folder), listen=listen, **(server or {})),
@@ -240,3 +242,90 @@ async def test_quotas_and_deadlines_hold(serve):
         assert (status.code, status.reason) == (Code.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
         late = await status_of(server.embedding.Embed(embed_request(TEXTS[:1]), timeout=1e-4))
         assert late.code == Code.DEADLINE_EXCEEDED
+
+
+ABORT_ALL = generation_pb2.AbortRequest(all=generation_pb2.AllRequests())
+PATIENT = {"batching": "dynamic", "batch_window_s": 60.0}
+"""Inputs wait for a full batch."""
+
+
+def of(tenant):
+    return {"metadata": (("chairlift-tenant", tenant),)}
+
+
+async def abort(server, num, **call):
+    """Abort requests of a tenant, as many as are meant to be live."""
+    while num > 0:
+        num -= (await server.generation.Abort(ABORT_ALL, **call)).num_aborted
+
+
+async def test_inputs_that_another_call_aborts_end_as_aborted(serve):
+    async with serve(**PATIENT) as server:
+        call = server.embedding.Embed(embed_request(TEXTS[:2]))
+        await abort(server, 2)
+        status = await status_of(call)
+        assert (status.code, status.reason) == (Code.ABORTED, "ABORTED")
+        stream = server.embedding.EmbedStream(messages(TEXTS[:3]))
+        await abort(server, 3)
+        errors = [response.error async for response in stream]
+        assert [(error.code, error.reason) for error in errors] == [
+            (generation_pb2.STATUS_CODE_ABORTED, "ABORTED")
+        ] * 3
+
+
+async def test_tenants_see_and_end_no_inputs_of_each_other(serve, vectors):
+    async with serve(server={"trust_tenant_metadata": True}, **PATIENT) as server:
+        mine = server.embedding.EmbedStream(messages(TEXTS[:4]), **of("ann"))
+        hers = server.embedding.EmbedStream(messages(TEXTS[4:8]), **of("bob"))
+        await abort(server, 4, **of("bob"))
+        request = generation_pb2.ExplainRequest(request_id="0")
+        assert len((await server.generation.Explain(request, **of("ann"))).explanations) == 1
+        for tenant in ("bob", "eve"):
+            status = await status_of(server.generation.Explain(request, **of(tenant)))
+            assert status.code == Code.NOT_FOUND
+        assert [response.error.reason async for response in hers] == ["ABORTED"] * 4
+        server.server._engine.flush()
+        found = {response.id: response.embedding.values async for response in mine}
+    for number in range(4):
+        assert np.array_equal(np.float32(found[str(number)]), vectors[number])
+
+
+async def test_a_vector_that_is_not_finite_fails_its_input_alone(serve, folders, vectors, tmp_path):
+    folder = tmp_path / "nan"
+    shutil.copytree(folders["encoder"], folder)
+    tensors = load_file(folder / "model.safetensors")
+    (broken,) = tiny_encoder.tokenizer()("up", add_special_tokens=False)["input_ids"]
+    tensors["embeddings.word_embeddings.weight"][broken] = float("nan")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    whole = [n for n, text in enumerate(TEXTS) if "up" not in text.split()][:4]
+    assert len(whole) == 4
+    async with serve(folder) as server:
+        status = await status_of(server.embedding.Embed(embed_request(["lift", "go up"])))
+        assert (status.code, status.reason) == (Code.INTERNAL, "NUMERIC_FAULT")
+        texts = [TEXTS[whole[0]], "up", *(TEXTS[n] for n in whole[1:])]
+        call = server.embedding.EmbedStream(messages(texts))
+        found = {response.id: response async for response in call}
+        assert found.pop("1").error.reason == "NUMERIC_FAULT"
+        for response, number in zip((found[n] for n in ("0", "2", "3", "4")), whole, strict=True):
+            assert np.array_equal(np.float32(response.embedding.values), vectors[number])
+
+
+async def test_the_largest_call_does_not_hold_up_a_small_one(serve, vectors):
+    ended = []
+    async with serve(server={"trust_tenant_metadata": True}, max_num_seqs=4) as server:
+
+        async def one(name, request):
+            response = await server.embedding.Embed(request, **of(name))
+            ended.append(name)
+            return response
+
+        # As many inputs as a call takes, together almost as large as a message may be.
+        large = embed_request(["x" * 450 + " lift"] * 2048)
+        assert 2**19 < large.ByteSize() < 2**20
+        task = asyncio.create_task(one("ann", large))
+        while not (await server.info.GetLoad(server_pb2.GetLoadRequest())).load.num_waiting:
+            pass
+        small = await one("bob", embed_request(TEXTS[:1]))
+        assert ended == ["bob"]
+        assert len((await task).embeddings) == 2048
+    assert np.array_equal(np.float32(small.embeddings[0].values), vectors[0])

@@ -15,7 +15,13 @@ from chairlift.server.context import ServerContext
 from chairlift.server.convert import check_model, check_request_id
 from chairlift.server.fields import bad, optional
 from chairlift.server.outbox import Outbox
-from chairlift.server.pooling_requests import PoolingRequests, Result, of_tenant, pool
+from chairlift.server.pooling_requests import (
+    MAX_LIVE_INPUTS,
+    PoolingRequests,
+    Result,
+    of_tenant,
+    pool,
+)
 from chairlift.server.receiving import Messages
 from chairlift.server.status import to_error
 from chairlift.server.status_interceptor import ServicerContext
@@ -25,9 +31,6 @@ from chairlift.v1 import embedding_pb2_grpc
 
 MAX_INPUTS: Final = 2048
 """Of a unary call; a stream has no such limit."""
-MAX_STREAM_INPUTS: Final = 256
-"""Inputs of a stream that are read and not answered: with these it waits for the client."""
-
 _POOLINGS: Final = {
     pb.POOLING_UNSPECIFIED: None,
     pb.POOLING_LAST: "last",
@@ -248,7 +251,8 @@ class _StreamCall:
         self._options = EmbedOptions(options)
 
     async def _wait_for_room(self) -> None:
-        while len(self.requests) + len(self._results) >= MAX_STREAM_INPUTS:
+        # Results that the client has not read count, too.
+        while len(self.requests) + len(self._results) >= MAX_LIVE_INPUTS:
             self._room.clear()
             await self._room.wait()
 

@@ -8,10 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from chairlift import types
 from chairlift.engine.pooling import Pooled
-from chairlift.errors import Reason, RequestError
+from chairlift.errors import Reason, RequestError, refusal
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import OutputOptions
 from chairlift.server.outbox import Outbox
@@ -23,6 +24,9 @@ from chairlift.v1 import generation_pb2 as pb
 
 _NO_OUTPUT = OutputOptions(text=False, token_ids=False, logprobs=False, timeline=False, interval=0)
 Result = Pooled | RequestError
+
+MAX_LIVE_INPUTS: Final = 256
+"""Inputs of a call that are submitted and have no result yet; the others follow."""
 
 
 class PoolingRequests(Requests):
@@ -111,9 +115,10 @@ class PoolingRequests(Requests):
 def _result(live: LiveRequest, event: types.Finished) -> Result:
     pooled = live.prepared.pooled
     assert pooled is not None, "each of these requests asks for a vector or scores"
+    if event.reason is types.FinishReason.CANCELLED:
+        return refusal(Reason.ABORTED)
     if pooled.raw is None:
-        # Its deadline passed, or another call aborted it.
-        message = f"the request ended before it was computed: {event.reason.value}"
+        message = "the request ended before it was computed: its time limit passed"
         return RequestError(Reason.QUEUE_TIMEOUT, message)
     return pooled
 
@@ -146,6 +151,9 @@ async def pool(
         RequestError: Of the first that is refused or fails; the others are cancelled.
     """
     labels = labels or [str(number) for number in range(len(requests))]
+    config = server.gate.engine().config
+    # Less than the share of a connection in the queue; a static batch has to become full.
+    most = max(MAX_LIVE_INPUTS, config.batch_size or config.max_num_seqs)
     results: dict[str, Result] = {}
     arrived = asyncio.Event()
 
@@ -164,12 +172,12 @@ async def pool(
         )
         try:
             for label, request in zip(labels, requests, strict=True):
+                while len(live) >= most:
+                    await _next(arrived, results)
                 await live.begin(request, label)
             live.half_close()
             while len(results) < len(requests):
-                await arrived.wait()
-                arrived.clear()
-                _raise_first(results)
+                await _next(arrived, results)
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
             live.abandon()
@@ -177,7 +185,10 @@ async def pool(
     return [result for result in pooled if isinstance(result, Pooled)]
 
 
-def _raise_first(results: dict[str, Result]) -> None:
+async def _next(arrived: asyncio.Event, results: dict[str, Result]) -> None:
+    """Wait for results, and raise the first that is an error."""
+    await arrived.wait()
+    arrived.clear()
     for result in results.values():
         if isinstance(result, RequestError):
             raise result

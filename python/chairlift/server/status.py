@@ -34,6 +34,7 @@ CODES: Final = {
     Reason.UNKNOWN_REQUEST: grpc.StatusCode.NOT_FOUND,
     Reason.EVENTS_DROPPED: grpc.StatusCode.OUT_OF_RANGE,
     Reason.RESUMED_ELSEWHERE: grpc.StatusCode.ABORTED,
+    Reason.ABORTED: grpc.StatusCode.ABORTED,
     Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,

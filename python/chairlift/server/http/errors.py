@@ -25,6 +25,7 @@ STATUSES: Final = {
     Reason.DUPLICATE_REQUEST_ID: HTTPStatus.CONFLICT,
     Reason.EVENTS_DROPPED: HTTPStatus.GONE,
     Reason.RESUMED_ELSEWHERE: HTTPStatus.CONFLICT,
+    Reason.ABORTED: HTTPStatus.CONFLICT,
     Reason.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
     Reason.QUOTA_EXCEEDED: HTTPStatus.TOO_MANY_REQUESTS,
     Reason.SLOW_READER: HTTPStatus.REQUEST_TIMEOUT,
@@ -42,6 +43,7 @@ STATUSES: Final = {
 }
 
 _CODES: Final = {
+    Reason.ABORTED: "cancelled",
     # The codes by which clients of the OpenAI API know these errors.
     Reason.PROMPT_TOO_LONG: "context_length_exceeded",
     Reason.KV_CAPACITY: "context_length_exceeded",
