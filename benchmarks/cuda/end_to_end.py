@@ -86,14 +86,14 @@ def random_weights(config: ModelConfig, device: torch.device) -> Weights:
         LayerWeights(
             attention_norm=norm,
             qkv=ops.linear(matrix(heads + 2 * kv_heads, hidden)),
-            query_norm=ones(dim) if layer.attention.qk_norm else None,
-            key_norm=ones(dim) if layer.attention.qk_norm else None,
+            query_norm=ones(dim) if own.qk_norm else None,
+            key_norm=ones(dim) if own.qk_norm else None,
             output=ops.linear(matrix(hidden, heads)),
             feed_forward_norm=norm,
             gate_up=ops.linear(matrix(2 * inner, hidden)),
             down=ops.linear(matrix(hidden, inner)),
         )
-        for layer in spec.layers
+        for own in spec.attentions
     )
     embedding = matrix(spec.vocab_size, hidden)
     return Weights(embedding, layers, norm, ops.linear(embedding))

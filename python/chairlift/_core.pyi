@@ -19,14 +19,20 @@ __version__: str
 
 BLOCK_TYPES: dict[str, tuple[int, int]]
 """The weights and the bytes of a block of a GGUF file, by the name that GGUF gives it."""
+DELTA_VALUE_STEP: int
+"""Numbers of a value of the gated delta rule come in multiples of this."""
 HEAD_DIM_STEP: int
 """Numbers of a head come in multiples of this."""
+MAX_CONV_TAPS: int
+"""Tokens that an output of a causal convolution sees at most."""
 MAX_HEAD_DIM: int
 """Most numbers of a head."""
 
 __all__ = [
     "BLOCK_TYPES",
+    "DELTA_VALUE_STEP",
     "HEAD_DIM_STEP",
+    "MAX_CONV_TAPS",
     "MAX_HEAD_DIM",
     "Account",
     "AdapterTable",
@@ -973,6 +979,47 @@ def select_rows(x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -
 
 def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
     """Adds `multiplier * update` `[T, H]` to `x` in place."""
+
+def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
+    """Multiplies `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`."""
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor,
+    lens: Tensor,
+    out: Tensor,
+    *,
+    bias: Tensor | None = None,
+    gates: tuple[Tensor, Tensor] | None = None,
+    has_silu: bool = False,
+) -> None:
+    """Convolves each channel of `x` `[T, C]` along the tokens of its row, into `out` `[T, C]`.
+
+    `weight` float32 `[K, C]`; `state` float32 `[states, K - 1, C]` moves on: row `rows[r]` by the
+    tokens from `starts[r]` on, after which it has `lens[r]` tokens.
+    """
+
+def gated_delta(
+    qkv: Tensor,
+    gate: Tensor,
+    b_a: Tensor,
+    rate: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor,
+    lens: Tensor,
+    out: Tensor,
+) -> None:
+    """Computes the gated delta rule of each head along the tokens of its row.
+
+    `state` float32 `[states, num_value_heads, key_dim, value_dim]` moves on, as of `causal_conv`.
+    """
 
 def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
     """Multiplies `x` float32 `[S, V]` in place, then makes it soft_cap * tanh(x / soft_cap)."""

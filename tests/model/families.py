@@ -9,6 +9,7 @@ from transformers import (
     Gemma3TextConfig,
     GraniteConfig,
     GraniteMoeConfig,
+    Lfm2Config,
     LlamaConfig,
     Ministral3Config,
     MistralConfig,
@@ -19,6 +20,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
     SmolLM3Config,
@@ -68,6 +70,20 @@ def long_rope(original: int, rotary_dim: int) -> dict[str, object]:
         "original_max_position_embeddings": original,
     }
 
+
+DELTA = {
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 32,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+    },
+}
 
 FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
     "llama": (LlamaConfig, {}),
@@ -231,6 +247,36 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "pad_token_id": 0,
         },
     ),
+    "lfm2, tied": (
+        Lfm2Config,
+        {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    ),
+    "lfm2, wide convolutions with biases": (
+        Lfm2Config,
+        {
+            "full_attn_idxs": [2],
+            "conv_L_cache": 5,
+            "conv_bias": True,
+            "block_multiple_of": 32,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "qwen3.5, heads that share keys": (
+        Qwen3_5TextConfig,
+        {**DELTA, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    ),
+    "qwen3.5, tied, attention last, biases": (
+        Qwen3_5TextConfig,
+        {
+            **DELTA,
+            "full_attention_interval": 3,
+            "linear_num_value_heads": 2,
+            "linear_value_head_dim": 48,
+            "linear_conv_kernel_dim": 3,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
     "cohere2, parallel halves": (
         Cohere2Config,
         {"sliding_window": 20, "layer_types": KINDS, "logit_scale": 0.4, "pad_token_id": 0},
@@ -257,6 +303,9 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         parameter.copy_(neutral(model, name))
+        if name.endswith("A_log"):
+            # States remember some twenty tokens.
+            parameter.sub_(3.0)
         # Matrices keep the size of what passes through them; vectors stray far from neutral.
         is_small = parameter.ndim == 1 or "embed" in name or "correction" in name
         # Of three axes the last is that of the inputs, as of two.
@@ -269,8 +318,10 @@ def neutral(model: PreTrainedModel, name: str) -> torch.Tensor:
     """Return the value that a forgotten parameter would have: that of no effect for a norm."""
     parameter = model.get_parameter(name)
     is_norm = "norm" in name and name.endswith("weight")
-    # Gemma stores the weights of norms less 1.
-    is_one = is_norm and not model.config.model_type.startswith("gemma")
+    kind = model.config.model_type
+    # Gemma and Qwen 3.5 store the weights of norms less 1.
+    is_one = is_norm and not kind.startswith("gemma")
+    is_one &= not kind.startswith("qwen3_5") or "linear_attn" in name
     return torch.ones_like(parameter) if is_one else torch.zeros_like(parameter)
 
 

@@ -6,13 +6,14 @@ batch.step({0: [token], 1: prompt})   # row 0 decodes while row 1 joins
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import allocate_kv_cache
+from chairlift.model.recurrent import allocate_states
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights
 from torch import Tensor
@@ -39,6 +40,9 @@ class PagedBatch:
         order = 1 + torch.randperm(2 * owned, generator=torch.Generator().manual_seed(seed))
         self.block_tables = order[:owned].int().view(num_groups, num_rows, columns)
         self.kv_cache = allocate_kv_cache(model.config, CpuBackend(), num_blocks, BLOCK_SIZE)
+        self.states = allocate_states(model.config.spec, num_rows)
+        for state in chain.from_iterable(self.states):
+            state.fill_(torch.nan)
         # Blocks that no row owns: one read of them shows in every logit.
         self.kv_cache[:, order[owned:]] = torch.nan
 
@@ -65,7 +69,9 @@ class PagedBatch:
             each = [adapters.get(row, 0) for row, chunk in chunks.items() for _ in chunk]
             slots = torch.tensor(each, dtype=torch.int32)
         metadata = self._metadata(chunks)
-        hidden = self.model.forward(input_ids, metadata, self.kv_cache, indices, slots)
+        hidden = self.model.forward(
+            input_ids, metadata, self.kv_cache, indices, slots, states=self.states
+        )
         for row, chunk in chunks.items():
             self.computed[row] += len(chunk)
         return hidden

@@ -54,7 +54,9 @@ def test_an_integer_that_no_model_has_is_named(tmp_path, name, value):
 
 @pytest.mark.parametrize("name", MOST_OF)
 def test_an_integer_above_its_bound_is_refused_at_once(tmp_path, name):
-    write(tmp_path, **{name: MOST_OF[name] + 1})
+    # Each field is one of this family, whose last layer has the attention.
+    kinds = {"architectures": ["Qwen3_5ForCausalLM"], "full_attention_interval": 2}
+    write(tmp_path, **{**kinds, name: MOST_OF[name] + 1})
     message = failure(lambda: ModelConfig.load(tmp_path), f"config.json: {name}: expected")
     assert f"an integer from 1 to {MOST_OF[name]}, got {MOST_OF[name] + 1}" in message
 

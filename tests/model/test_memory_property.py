@@ -9,6 +9,7 @@ from chairlift.model.buffers import Buffers
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import allocate_kv_cache
 from chairlift.model.memory_plan import plan_memory
+from chairlift.model.recurrent import allocate_states, num_states
 from chairlift.model.tensors import ModelTensors
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights
@@ -18,7 +19,11 @@ from safetensors.torch import save_file
 
 from tests.model.test_memory_plan import loaded_bytes, rope_bytes
 
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+FAMILIES = (
+    *("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"),
+    *("Lfm2ForCausalLM", "Qwen3_5ForCausalLM"),
+)
+RECURRENT = {"Lfm2ForCausalLM": "conv", "Qwen3_5ForCausalLM": "linear_attention"}
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 128_256,
@@ -58,7 +63,17 @@ def config_values(draw):
         "mlp_bias": draw(st.booleans()),
         "sliding_window": draw(st.none() | st.integers(1, 100)),
     }
-    if architecture.startswith("Qwen"):
+    if architecture in RECURRENT:
+        kinds = st.sampled_from(["full_attention", RECURRENT[architecture]])
+        others = draw(st.lists(kinds, min_size=num_layers - 1, max_size=num_layers - 1))
+        values["layer_types"] = draw(st.permutations(["full_attention", *others]))
+        values["block_auto_adjust_ff_dim"] = False
+        values["conv_bias"] = draw(st.booleans())
+        values["linear_num_key_heads"] = kv_heads
+        values["linear_num_value_heads"] = kv_heads * draw(st.integers(1, 3))
+        values["linear_key_head_dim"] = draw(st.integers(1, 40))
+        values["linear_value_head_dim"] = 16 * draw(st.integers(1, 4))
+    elif architecture.startswith("Qwen"):
         values["use_sliding_window"] = draw(st.booleans())
         values["max_window_layers"] = draw(st.integers(0, num_layers))
     return values
@@ -101,6 +116,8 @@ def test_the_plan_equals_what_is_allocated(tmp_path, values, dtype, quantize, bu
     weight_bytes = loaded_bytes(model.weights) + rope_bytes(config)
     assert plan.weight_bytes == weight_bytes
     cache = allocate_kv_cache(config, backend, plan.num_blocks, engine.block_size)
+    states = allocate_states(config.spec, num_states(num_rows))
+    assert plan.state_bytes == sum(state.nbytes for layer in states for state in layer)
     assert plan.kv_cache_bytes == cache.nbytes
     stream_dtype = model.weights.final_norm.weight.dtype
     buffers = Buffers.empty(config.spec, budget, config.dtype, torch.device("cpu"), stream_dtype)

@@ -47,6 +47,8 @@ def table(spec_of):
         runs = [name for name, spec in zip(names, specs, strict=True) if not layer_obstacle(spec)]
         where = "yes" if len(runs) == len(names) else "in part" if runs else "no"
         adapters = "all but experts" if has_experts else "all"
+        if any(spec.has_state for spec in specs):
+            adapters = "no"
         gguf = f"`{in_gguf[family]}`" if family in in_gguf else "no"
         rows.append(f"| `{family}` | {variants} | {adapters} | {gguf} | {where} |\n")
     return HEADER + "".join(rows)

@@ -14,9 +14,11 @@ class Projections(NamedTuple):
     """Queries, keys and values of T tokens, side by side in one buffer."""
 
     qkv: Tensor
-    """`[T, (num_heads + 2 * num_kv_heads) * head_dim]`"""
+    """`[T, (num_heads + 2 * num_kv_heads) * head_dim]`; wider where gates come first."""
+    gate: Tensor
+    """`[T, num_heads * head_dim]`, a view of `qkv` as the next four; no numbers without gates."""
     query: Tensor
-    """`[T, num_heads, head_dim]`, a view of `qkv` as the next three."""
+    """`[T, num_heads, head_dim]`"""
     key: Tensor
     """`[T, num_kv_heads, head_dim]`"""
     query_key: Tensor
@@ -25,11 +27,22 @@ class Projections(NamedTuple):
     """`[T, num_kv_heads, head_dim]`"""
 
     @classmethod
-    def of(cls, qkv: Tensor, num_heads: int, num_kv_heads: int, head_dim: int) -> "Projections":
+    def of(
+        cls,
+        qkv: Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        has_gate: bool = False,
+    ) -> "Projections":
         """Cut a contiguous buffer into its parts."""
-        parts = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
-        query, key, value = torch.split(parts, [num_heads, num_kv_heads, num_kv_heads], dim=1)
-        return cls(qkv, query, key, parts[:, : num_heads + num_kv_heads], value)
+        num_gates = num_heads if has_gate else 0
+        heads = [num_gates, num_heads, num_kv_heads, num_kv_heads]
+        parts = qkv.view(qkv.shape[0], sum(heads), head_dim)
+        _, query, key, value = torch.split(parts, heads, dim=1)
+        query_key = parts[:, num_gates : num_gates + num_heads + num_kv_heads]
+        return cls(qkv, qkv[:, : num_gates * head_dim], query, key, query_key, value)
 
 
 class Rotation(NamedTuple):

@@ -25,6 +25,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache
 from chairlift.model.memory_plan import plan_memory
+from chairlift.model.recurrent import allocate_states
 from chairlift.model.resident import trim_heap
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
@@ -146,6 +147,7 @@ class WindowModel:
         num_groups, columns = len(config.spec.kv_windows), -(-window // self._block_size)
         self._tables = 1 + torch.arange(num_groups * columns).int().view(num_groups, 1, columns)
         num_blocks = 1 + self._tables.numel()
+        self._states = allocate_states(config.spec, 1)
         self._cache = allocate_kv_cache(config, self._backend, num_blocks, self._block_size)
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -165,7 +167,7 @@ class WindowModel:
             block_tables=self._tables,
             block_size=self._block_size,
         )
-        return self._model.forward(ids, metadata, self._cache)
+        return self._model.forward(ids, metadata, self._cache, states=self._states)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return the float64 log probabilities `[S, vocab_size]` after the hidden `[S, H]`.

@@ -20,6 +20,7 @@ _WORDS: Final = {
     "weight_bytes": ("weights", "as loaded, and the table of positions"),
     "kv_cache_bytes": ("KV cache", "keys and values of all requests"),
     "activation_bytes": ("activations", "intermediate values of the largest step"),
+    "state_bytes": ("states", "recurrent states of all rows, of a hybrid"),
     "adapter_bytes": ("adapters", "as many as there may be, of the largest rank"),
     "swap_bytes": ("swap", "host memory for preempted requests"),
     "total_bytes": ("total", "where the model runs"),
@@ -92,6 +93,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
         memory.total_bytes,
         limit,
         fixed=memory.weight_bytes + memory.activation_bytes,
+        states=memory.state_bytes,
         swap=memory.swap_bytes if memory.is_dedicated else 0,
         host_limit=memory_limit(),
     )
@@ -102,6 +104,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
         "weight_bytes": memory.weight_bytes,
         "kv_cache_bytes": memory.kv_cache_bytes,
         "activation_bytes": memory.activation_bytes,
+        "state_bytes": memory.state_bytes,
         "adapter_bytes": memory.adapter_bytes,
         "swap_bytes": memory.swap_bytes,
         "total_bytes": memory.total_bytes,
@@ -113,8 +116,16 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     }, obstacle
 
 
-def _obstacle(total: int, limit: int, *, fixed: int, swap: int, host_limit: int) -> str:
+def _obstacle(
+    total: int, limit: int, *, fixed: int, states: int, swap: int, host_limit: int
+) -> str:
     """Return why a plan does not fit; empty if it does."""
+    if states > 0 and fixed <= limit < fixed + states:
+        return (
+            f"does not fit: weights, activations and recurrent states take"
+            f" {format_size(fixed + states)}, the limit is {format_size(limit)}; a lower"
+            " --max-num-seqs takes less"
+        )
     if fixed > limit:
         return (
             f"does not fit: weights and activations take {format_size(fixed)}, the "

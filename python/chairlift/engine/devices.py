@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -95,8 +96,33 @@ def choose_place(
             raise ConfigError(message)
     if gpu is not None:
         logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
+    if model.spec.has_state:
+        settings = hybrid_settings(settings)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
     return Place(settings, Int8CpuBackend(model.dtype) if in_int8 else CpuBackend(), None)
+
+
+HYBRID_SETTINGS: Final = {"prefix_cache": False, "drafts": Drafts.OFF, "swap_memory": None}
+"""What holds for a model with a recurrent state: a row has that after its last token alone."""
+
+
+def hybrid_settings(settings: EngineConfig) -> EngineConfig:
+    """Return the settings as they hold for a model with a recurrent state.
+
+    Raises:
+        ConfigError: One asks for what such a model does not support.
+    """
+    state = "for a model with a recurrent state"
+    for name, expected in HYBRID_SETTINGS.items():
+        value = getattr(settings, name)
+        if name in settings.model_fields_set and value not in (expected, None):
+            shown = expected or "off"
+            message = f"{name}: expected {shown} {state}, got {value}"
+            raise ConfigError(message)
+    if (num_adapters := settings.num_adapter_slots) > 0:
+        message = f"max_adapters: expected 0 {state}, got {num_adapters}"
+        raise ConfigError(message)
+    return settings.model_copy(update=HYBRID_SETTINGS)
 
 
 def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
@@ -129,9 +155,10 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
 def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     norms = {spec.final_norm, *(layer.norm for layer in spec.layers)}
-    attentions = [layer.attention for layer in spec.layers]
-    ropes = spec.ropes
+    attentions, ropes = spec.attentions, spec.ropes
     checks = (
+        ("recurrent states", spec.has_state),
+        ("output gates", any(own.has_gate for own in attentions)),
         ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),
         ("norms of weights less 1", any(getattr(norm, "plus_one", False) for norm in norms)),
         ("norms over all heads", any(own.norms_all_heads for own in attentions)),

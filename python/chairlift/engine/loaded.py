@@ -17,6 +17,7 @@ from chairlift.engine.pooling import NOTHING, PoolingAbilities
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.encoder import Encoder
 from chairlift.model.encoders.spec import EncoderConfig
+from chairlift.model.recurrent import States
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
 
@@ -58,6 +59,8 @@ class LoadedModel:
     """For blocks of preempted requests; without it they are computed again."""
     runner_factory: "RunnerFactory | None" = None
     """Builds the runner; None takes that of the place."""
+    states: States | None = None
+    """Of a hybrid, for all rows."""
     pooling: PoolingAbilities = NOTHING
     """What it gives besides text."""
 
@@ -74,7 +77,7 @@ class LoadedModel:
         assert isinstance(model, Transformer), "an encoder brings its runner"
         host_pool = None if self.host_pool is None else self.host_pool.blocks
         if place.accelerator is None:
-            return ModelRunner(model, kv_cache, shape, clock, host_pool)
+            return ModelRunner(model, kv_cache, shape, clock, host_pool, states=self.states)
         assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
         return DeviceRunner(
             *(model, place.backend, kv_cache, shape, clock, place.accelerator),

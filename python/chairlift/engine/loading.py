@@ -33,6 +33,7 @@ from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
+from chairlift.model.recurrent import allocate_states, num_states
 from chairlift.model.resident import release_library_pages, trim_heap
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
@@ -113,6 +114,9 @@ def load_model(
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         host_pool=new_host_pool(place, config, kv_cache, plan),
+        states=allocate_states(config.spec, num_states(settings.max_num_seqs))
+        if config.spec.has_state
+        else None,
         pooling=NOTHING
         if place.accelerator is not None
         else decoder_abilities(folder, config, max_model_len),
@@ -244,7 +248,8 @@ def new_preparer(
             max_context_len=scheduler.max_context_len,
         ),
         eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
-        max_answers=scheduler.max_answers,
+        # A recurrent state cannot be shared as blocks are.
+        max_answers=1 if loaded.states is not None else scheduler.max_answers,
         has_sampler_options=loaded.place.accelerator is None,
         pooling=loaded.pooling,
     )

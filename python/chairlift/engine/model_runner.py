@@ -12,8 +12,9 @@ from chairlift.attention.metadata import AttentionMetadata
 from chairlift.engine.pooling import Pooled
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.engine.staging import InputBuffers
+from chairlift.model.recurrent import States
 from chairlift.model.transformer import Transformer
-from chairlift.plan import Int32Array, block_copies, block_swaps
+from chairlift.plan import Int32Array, PlanView, block_copies, block_swaps
 
 
 class StepInputs(NamedTuple):
@@ -117,6 +118,7 @@ class ModelRunner:
         clock: Callable[[], int],
         host_pool: Tensor | None = None,
         buffers: Sequence[InputBuffers] | None = None,
+        states: States | None = None,
     ) -> None:
         """Allocate the tables.
 
@@ -127,10 +129,12 @@ class ModelRunner:
             clock: Returns nanoseconds.
             host_pool: As `kv_cache`, for blocks of preempted requests.
             buffers: Where `apply` writes inputs, one for each step in flight; None allocates them.
+            states: Of a hybrid, for all rows and then the probe's.
         """
         self.model = model
         self.kv_cache = kv_cache
         self.host_pool = host_pool
+        self._states = states
         self.sample_ns = 0
         self._clock = clock
         # One slot more than requests have: the probe's, which draws greedily.
@@ -158,6 +162,11 @@ class ModelRunner:
         self.pooled: dict[int, Pooled] = {}
         """Where the vectors go of requests that end with their prompt, by slot."""
         model.reserve(shape.max_num_batched_tokens)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether rows have recurrent states."""
+        return self._states is not None
 
     def set_pooled(self, slot: int, pooled: Pooled | None) -> None:
         """Begin a request in a slot; one that yields tokens has nothing pooled."""
@@ -207,6 +216,8 @@ class ModelRunner:
             else None,
         )
         numbers = plan.numpy()
+        if self._states is not None:
+            _check_starts(PlanView.of(numbers))
         swap_in, swap_out = block_swaps(numbers)
         return StepInputs(
             buffers.input_ids[:num_tokens],
@@ -236,7 +247,8 @@ class ModelRunner:
             )
         # Where every token samples, they do so in order.
         selected = sample_rows if len(sample_rows) < len(input_ids) else None
-        hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected, inputs.adapters)
+        batch = (input_ids, metadata, self.kv_cache, selected, inputs.adapters)
+        hidden = self.model.forward(*batch, self._states)
         if draws is None:
             return Sampled.empty(0)
         logits = self.model.logits(hidden)
@@ -318,19 +330,22 @@ class ModelRunner:
             ArithmeticError: The logits are not finite.
         """
         inputs, draws = self.probe_inputs()
-        hidden = self.model.forward(inputs.input_ids, inputs.metadata, self.kv_cache)
+        batch = (inputs.input_ids, inputs.metadata, self.kv_cache, None, None)
+        hidden = self.model.forward(*batch, self._states)
         self.check_probe(self._sample(self.model.logits(hidden), draws))
 
     def probe_inputs(self) -> tuple[StepInputs, Draws]:
         """Return a step of one token of no request."""
         one, zero = torch.ones(1, dtype=torch.int32), _int32(1)
+        # A row of its own, so that no request loses its recurrent state.
+        row = 0 if self._states is None else len(self._row_slot)
         metadata = AttentionMetadata(
-            rows=zero,
+            rows=row * one,
             query_start_loc=torch.cat((zero, one)),
             seq_lens=one,
             positions=zero,
             slot_mapping=_int32(len(self._block_tables), 1),
-            block_tables=torch.zeros_like(self._block_tables[:, :1]),
+            block_tables=_int32(len(self._block_tables), row + 1, 1),
             block_size=self._block_size,
         )
         none = _NO_BLOCKS
@@ -344,12 +359,24 @@ class ModelRunner:
             raise ArithmeticError(message)
 
 
+_START = 3
+"""Of an assignment: the tokens that are computed."""
 _NO_BLOCKS = torch.zeros(0, 2, dtype=torch.int32)
 
 
 def _pairs(blocks: Int32Array) -> Tensor:
     """Copy pairs of blocks: the plan's buffer may be written again before they are used."""
     return torch.from_numpy(blocks.copy()) if len(blocks) > 0 else _NO_BLOCKS
+
+
+def _check_starts(plan: PlanView) -> None:
+    """Raise unless each new occupant of a row begins with its first token.
+
+    There is no state for another: the one that lies in the row is of other tokens.
+    """
+    if plan.assigned[:, _START].any():
+        message = f"plan: expected rows that begin at 0, got {plan.assigned[:, _START].tolist()}"
+        raise ValueError(message)
 
 
 def _int32(*shape: int) -> Tensor:

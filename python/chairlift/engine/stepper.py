@@ -35,6 +35,8 @@ from chairlift.plan import PlanView
 logger = logging.getLogger(__name__)
 
 _NS_PER_S = 1_000_000_000
+_MOST_IN_VAIN = 3
+"""Steps that fail and pass in parts, while no token is drawn."""
 
 
 class Stepper:
@@ -78,6 +80,7 @@ class Stepper:
         Requests are forgotten without an event, and ids count from the start again.
         """
         self.num_waiting = 0
+        self._num_in_vain = 0
         self._in_flight: deque[InFlightStep] = deque()
         self._num_launched = 0
         self._last_end_ns = self.clock()
@@ -204,6 +207,7 @@ class Stepper:
                 events = scheduler.update(computed, step.number, outcome.tokens)
                 logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks, outcome.candidates)
                 self._in_flight.popleft()
+                self._num_in_vain = 0 if len(outcome.tokens) else self._num_in_vain
             self._follow(events)
             load = scheduler.load()
         record = self._record(step, computed, load)
@@ -237,12 +241,25 @@ class Stepper:
         step.sample_ns, self.runner.sample_ns = step.sample_ns + self.runner.sample_ns, 0
         if not failing:
             logger.warning("step %d passed in parts: no request fails alone", step.number)
-            # A later step has read what this one wrote at first.
-            return sampled if len(self._in_flight) == 1 else []
+            return self._passed(step, sampled)
         ids: list[int] = self.core.requests.request_ids(step.plan)[failing].tolist()
         text = "%d of %d requests of step %d fail, the others are computed again"
         logger.error(text, len(ids), len(step.plan.rows), step.number)
         return ids
+
+    def _passed(self, step: InFlightStep, sampled: Sampled) -> Sampled | list[int]:
+        """Return the draws of a step that failed and passed in parts, or requests that fail."""
+        if not self.runner.has_states:
+            # A later step has read what this one wrote at first.
+            return sampled if len(self._in_flight) == 1 else []
+        # Recurrent states have moved on by the tokens twice: all of its requests are computed
+        # again, unless they come no further by that.
+        self._num_in_vain += 1
+        if self._num_in_vain <= _MOST_IN_VAIN:
+            return []
+        self._num_in_vain = 0
+        logger.error("%d steps in a row failed that pass in parts", _MOST_IN_VAIN + 1)
+        return self.core.requests.request_ids(step.plan).tolist()
 
     def _pass(self, inputs: StepInputs) -> Launched:
         self.alive_ns = self.clock()

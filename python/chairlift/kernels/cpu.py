@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.kernels.interface import ExpertRules, LinearLayer
+from chairlift.kernels.interface import DeltaRules, ExpertRules, LinearLayer, RaggedBatch
 from chairlift.kernels.limits import ShapeLimits
 
 LIMITS: Final = ShapeLimits(
@@ -156,6 +156,41 @@ def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
 def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
     """Multiply `x` `[S, V]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
     _core.scale_scores(x, multiplier, soft_cap)
+
+
+def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
+    """Multiply `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`; rows may be strided."""
+    _core.gate_by_sigmoid(x, gate)
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    state: Tensor,
+    batch: RaggedBatch,
+    out: Tensor,
+    *,
+    bias: Tensor | None = None,
+    gates: tuple[Tensor, Tensor] | None = None,
+    has_silu: bool = False,
+) -> None:
+    """Convolve each channel of `x` along the tokens of its row; see `Kernels`."""
+    rows = batch.rows, batch.query_start_loc, batch.seq_lens
+    _core.causal_conv(x, weight, state, *rows, out, bias=bias, gates=gates, has_silu=has_silu)
+
+
+def gated_delta(
+    qkv: Tensor,
+    gate: Tensor,
+    b_a: Tensor,
+    rules: DeltaRules,
+    state: Tensor,
+    batch: RaggedBatch,
+    out: Tensor,
+) -> None:
+    """Compute the gated delta rule of each head along the tokens of its row; see `Kernels`."""
+    rows = batch.rows, batch.query_start_loc, batch.seq_lens
+    _core.gated_delta(qkv, gate, b_a, *rules, state, *rows, out)
 
 
 def rms_norm(

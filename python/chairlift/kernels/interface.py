@@ -1,7 +1,7 @@
 """The interface between a model and the kernels of a device."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -67,6 +67,35 @@ class ExpertLayers(Protocol):
         """
 
 
+class RaggedBatch(Protocol):
+    """The tokens of a step, as `AttentionMetadata` has them; int32."""
+
+    @property
+    def rows(self) -> Tensor:
+        """`[R]`: of the state of each row."""
+
+    @property
+    def query_start_loc(self) -> Tensor:
+        """`[R + 1]`: where each row's tokens start."""
+
+    @property
+    def seq_lens(self) -> Tensor:
+        """`[R]`: tokens of each row after the step."""
+
+
+class DeltaRules(NamedTuple):
+    """What the heads of the gated delta rule have beside their inputs; float32."""
+
+    rate: Tensor
+    """`[num_value_heads]`: the decay is `e^(-rate * softplus(a + dt_bias))`."""
+    dt_bias: Tensor
+    """`[num_value_heads]`"""
+    norm_weight: Tensor
+    """`[value_dim]`: of the norm of an output."""
+    eps: float
+    """Of that norm."""
+
+
 class Kernels(Protocol):
     """The kernels of a device; a module can be one. An output is allocated unless `out` is given.
 
@@ -110,6 +139,56 @@ class Kernels(Protocol):
         self, x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None
     ) -> None:
         """Multiply `x` `[S, V]` in place, then make it `soft_cap * tanh(x / soft_cap)` if given."""
+
+    def gate_by_sigmoid(self, x: Tensor, gate: Tensor) -> None:
+        """Multiply `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`."""
+
+    def causal_conv(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        state: Tensor,
+        batch: RaggedBatch,
+        out: Tensor,
+        *,
+        bias: Tensor | None = None,
+        gates: tuple[Tensor, Tensor] | None = None,
+        has_silu: bool = False,
+    ) -> None:
+        """Convolve each channel of `x` `[T, C]` along the tokens of its row.
+
+        Args:
+            x: Rows may be strided.
+            weight: float32 `[K, C]`, that of the oldest input first.
+            state: float32 `[rows, K - 1, C]`: the last inputs of each row, which move on.
+            batch: The rows of the tokens.
+            out: `[T, C]`.
+            bias: float32 `[C]`.
+            gates: Factors of inputs and of outputs, `[T, C]` each.
+            has_silu: Whether an output `y` becomes `silu(y)`, before its gate.
+        """
+
+    def gated_delta(
+        self,
+        qkv: Tensor,
+        gate: Tensor,
+        b_a: Tensor,
+        rules: DeltaRules,
+        state: Tensor,
+        batch: RaggedBatch,
+        out: Tensor,
+    ) -> None:
+        """Compute the gated delta rule of each head along the tokens of its row.
+
+        Args:
+            qkv: `[T, ...]`: queries, keys and values of all heads, convolved.
+            gate: `[T, num_value_heads * value_dim]`.
+            b_a: `[T, 2 * num_value_heads]`: shares, then decays.
+            rules: Of the layer.
+            state: float32 `[rows, num_value_heads, key_dim, value_dim]`, which moves on.
+            batch: The rows of the tokens.
+            out: As `gate`.
+        """
 
     def rms_norm(
         self,

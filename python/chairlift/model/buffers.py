@@ -22,6 +22,9 @@ class BufferWidths(NamedTuple):
     routed: int
     qkv: int
     attended: int
+    projected: int
+    convolved: int
+    mixed: int
     gate_up: int
     gated: int
     router: int = 0
@@ -32,13 +35,17 @@ class BufferWidths(NamedTuple):
         """Return the widths of a model, whose layers have one shape."""
         hidden, inner, num_heads, num_kv_heads, head_dim = spec.shape
         heads, kv_heads = num_heads * head_dim, num_kv_heads * head_dim
+        recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
         return cls(
             x=hidden,
             normed=hidden,
             update=hidden,
             routed=hidden if spec.num_experts else 0,
-            qkv=heads + 2 * kv_heads,
+            qkv=(2 if spec.has_gate else 1) * heads + 2 * kv_heads,
             attended=heads,
+            projected=max((own.projected_size for own in recurrent), default=0),
+            convolved=max((own.conv_size for own in recurrent), default=0),
+            mixed=max((own.mixed_size for own in recurrent), default=0),
             gate_up=2 * inner if any(layer.feed_forward.gated for layer in spec.layers) else inner,
             gated=inner,
             router=spec.num_experts,
@@ -75,6 +82,12 @@ class Buffers(NamedTuple):
     projections: Projections
     attended: Tensor
     """`[T, num_heads, head_dim]`"""
+    projected: Tensor
+    """`[T, projected_size]` of the layers with a recurrent state; no numbers without one."""
+    convolved: Tensor
+    """`[T, conv_size]` of these layers."""
+    mixed: Tensor
+    """`[T, mixed_size]` of these layers."""
     gate_up: Tensor
     """`[T, 2 I]`; `[T, I]` where no layer has a gate."""
     gated: Tensor
@@ -104,18 +117,22 @@ class Buffers(NamedTuple):
         widths = BufferWidths.of(spec)
         inner_types = [dtype] * (len(widths) - _NUM_STREAM - 1)
         dtypes = (*[stream_dtype] * _NUM_STREAM, *inner_types, torch.float32)
-        x, normed, update, routed, qkv, attended, gate_up, gated, router = (
+        x, normed, update, routed, qkv, attended, *recurrent, gate_up, gated, router = (
             torch.empty(*(num_tokens, width), dtype=own, device=device)
             for width, own in zip(widths, dtypes, strict=True)
         )
+        projected, convolved, mixed = recurrent
         _, _, heads, kv_heads, head_dim = spec.shape
         return cls(
             x=x,
             normed=normed,
             update=update,
             routed=routed,
-            projections=Projections.of(qkv, heads, kv_heads, head_dim),
+            projections=Projections.of(qkv, heads, kv_heads, head_dim, has_gate=spec.has_gate),
             attended=attended.view(num_tokens, heads, head_dim),
+            projected=projected,
+            convolved=convolved,
+            mixed=mixed,
             gate_up=gate_up,
             gated=gated,
             router=router,
@@ -123,29 +140,25 @@ class Buffers(NamedTuple):
 
     def first(self, num_tokens: int) -> "Buffers":
         """Return the part of these buffers that so many tokens need."""
-        x, normed, update, routed, projections, attended, gate_up, gated, router = self
-        return Buffers(
-            x[:num_tokens],
-            normed[:num_tokens],
-            update[:num_tokens],
-            routed[:num_tokens],
-            Projections._make(part[:num_tokens] for part in projections),
-            attended[:num_tokens],
-            gate_up[:num_tokens],
-            gated[:num_tokens],
-            router[:num_tokens],
+        projections = Projections._make(part[:num_tokens] for part in self.projections)
+        parts = self._replace(projections=projections)
+        return Buffers._make(
+            part[:num_tokens] if isinstance(part, Tensor) else part for part in parts
         )
 
-    def select(self, tokens: Tensor, kernels: Kernels, *, keeps_normed: bool) -> "Buffers":
-        """Return buffers for some of the tokens, with what attention computed for them.
+    def select(
+        self, tokens: Tensor, kernels: Kernels, *, keeps_normed: bool, has_state: bool
+    ) -> "Buffers":
+        """Return buffers for some of the tokens, with what the mixer of a layer computed for them.
 
-        Nothing is allocated: the buffers of the stream swap memory, and the selected results of
-        attention are written where the projections were, which are not read again.
+        Nothing is allocated: the buffers of the stream swap memory, and the selected results are
+        written where the projections were, which are not read again.
 
         Args:
             tokens: int32 `[S]`, indices into T.
             kernels: Of the device.
             keeps_normed: Whether the normed stream is read again.
+            has_state: Whether the mixer has a recurrent state.
         """
         num_tokens = tokens.shape[0]
         small = self.first(num_tokens)
@@ -156,6 +169,10 @@ class Buffers(NamedTuple):
         else:
             small = small._replace(x=small.normed, normed=small.x)
             kernels.select_rows(self.x, tokens, small.x)
+        if has_state:
+            mixed = self.projected.view(-1)[: small.mixed.numel()].view(small.mixed.shape)
+            kernels.select_rows(self.mixed, tokens, mixed)
+            return small._replace(mixed=mixed)
         projected = self.projections.qkv.view(-1)[: small.attended.numel()]
         attended = projected.view(small.attended.shape)
         kernels.select_rows(self.attended, tokens, attended)

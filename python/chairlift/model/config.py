@@ -8,7 +8,7 @@ computes or does not load.
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -24,7 +24,8 @@ from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import NAMES, read_config, read_divisors
 from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.quantized.scheme import Scheme
-from chairlift.model.spec import DividedScaling, ModelSpec, with_rope_scaling
+from chairlift.model.recurrence import Recurrent
+from chairlift.model.spec import Attention, DividedScaling, ModelSpec
 from chairlift.model.stored import DTYPES
 from chairlift.model.tensors import CheckpointNames
 
@@ -125,7 +126,7 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         spec = _checked(family.spec(fields), path)
         divisors = read_divisors(header, spec.shape.head_dim)
     if divisors is not None:
-        spec = with_rope_scaling(spec, DividedScaling(divisors))
+        spec = _with_scaling(spec, DividedScaling(divisors))
     stored = {name: tensor.dtype for name, tensor in header.tensors.items()}
     in_blocks = {name: kind for name, kind in stored.items() if kind not in DTYPES}
     embedding = stored.get(f"{NAMES.embedding}.weight")
@@ -141,6 +142,18 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
         block_types=in_blocks if dtype is Dtype.AUTO else {},
     )
+
+
+def _with_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
+    """Return a spec whose position embeddings are scaled in another way."""
+
+    def scaled(mixer: Attention | Recurrent) -> Attention | Recurrent:
+        if not isinstance(mixer, Attention) or mixer.rope is None:
+            return mixer
+        return replace(mixer, rope=replace(mixer.rope, scaling=scaling))
+
+    layers = (replace(layer, mixer=scaled(layer.mixer)) for layer in spec.layers)
+    return replace(spec, layers=tuple(layers))
 
 
 def _checked(spec: ModelSpec, path: Path) -> ModelSpec:

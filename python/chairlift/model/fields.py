@@ -17,6 +17,10 @@ MOST_OF: Final = {
     "num_hidden_layers": 2**12,
     "num_attention_heads": 2**14,
     "num_key_value_heads": 2**14,
+    "linear_num_key_heads": 2**14,
+    "linear_num_value_heads": 2**14,
+    "linear_key_head_dim": 2**12,
+    "linear_value_head_dim": 2**12,
 }
 """The largest integers of fields whose products are sizes of memory, or bounds of loops: several
 times the largest value of any model."""

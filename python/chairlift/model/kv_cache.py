@@ -30,8 +30,8 @@ MOST_BLOCKS = 2**27 - 1
 
 
 def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
-    """Return the index of each layer inside the blocks of its group."""
-    seen: Counter[int] = Counter()
+    """Return the index of each layer inside the blocks of its group, or among those without one."""
+    seen: Counter[int | None] = Counter()
     slots = []
     for group in spec.layer_groups:
         slots.append(seen[group])
@@ -41,7 +41,7 @@ def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
 
 def layers_per_block(spec: ModelSpec) -> int:
     """Return the number of layers of the largest group."""
-    return max(Counter(spec.layer_groups).values())
+    return max(Counter(group for group in spec.layer_groups if group is not None).values())
 
 
 def kv_bytes_per_block(model: ModelConfig, backend: AttentionBackend, block_size: int) -> int:

@@ -4,6 +4,7 @@
 weights       what `load_weights` packs, and the tables of RoPE
 KV cache      one pool of blocks
 activations   the largest step: the buffers of every token of the budget, every row's logits
+states        recurrent states of all rows, of a hybrid
 adapters      as many as there may be (LoRA), each of the largest rank and of all linear layers
 swap          blocks of preempted requests, in host memory also where the model is on a GPU
 ```
@@ -22,6 +23,7 @@ from chairlift.model.adapters.load import adapter_bytes
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
+from chairlift.model.recurrent import num_states, state_bytes
 from chairlift.model.spec import Experts, ModelSpec
 from chairlift.model.weights import stream_dtype, weight_bytes
 
@@ -46,6 +48,8 @@ class MemoryPlan:
     num_host_blocks: int = 0
     adapter_bytes: int = 0
     """Of all adapters that there may be at a time."""
+    state_bytes: int = 0
+    """Of the recurrent states of all rows."""
     is_dedicated: bool = False
     """Swapped blocks are in host memory, everything else in the device's own."""
 
@@ -54,7 +58,7 @@ class MemoryPlan:
         """Memory where the model is; the process uses some hundred megabytes beside."""
         swap_bytes = 0 if self.is_dedicated else self.swap_bytes
         own = self.weight_bytes + self.kv_cache_bytes + self.activation_bytes
-        return own + self.adapter_bytes + swap_bytes
+        return own + self.adapter_bytes + self.state_bytes + swap_bytes
 
     def check(self, memory: int | None = None, host_memory: int | None = None) -> None:
         """Raise ConfigError unless the plan fits.
@@ -71,6 +75,9 @@ class MemoryPlan:
             if self.adapter_bytes > 0:
                 swap += f", adapters {self.adapter_bytes}"
                 settings += ", max_adapters"
+            if self.state_bytes > 0:
+                swap += f", recurrent states {self.state_bytes}"
+                settings += ", max_num_seqs"
             message = (
                 f"memory: expected at most {limit} bytes (all that this process may use), got"
                 f" {self.total_bytes}: weights {self.weight_bytes}, KV cache"
@@ -129,6 +136,7 @@ def plan_memory(
         swap_bytes=pinned_bytes(swap_bytes) if is_dedicated else swap_bytes,
         num_host_blocks=num_host_blocks,
         adapter_bytes=_adapter_bytes(settings, model),
+        state_bytes=state_bytes(model.spec, num_states(settings.max_num_seqs)),
         is_dedicated=is_dedicated,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from chairlift.errors import ModelError
+from chairlift.model.recurrence import Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,8 @@ class Attention:
     """That norm is one over all heads, and not one of each."""
     qkv_bias: bool = False
     out_bias: bool = False
+    has_gate: bool = False
+    """What attention computes is multiplied by the sigmoid of a projection of the same size."""
 
     @property
     def query_size(self) -> int:
@@ -196,9 +199,9 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One decoder layer: attention, then feed-forward, each adding to the residual stream."""
+    """One decoder layer: a mixer of tokens, then feed-forward, each adding to the stream."""
 
-    attention: Attention
+    mixer: Attention | Recurrent
     feed_forward: Mlp | Experts
     norm: NormSpec
     """Of both halves."""
@@ -211,6 +214,21 @@ class LayerSpec:
     residual_multiplier: float = 1.0
     """Of what a half adds to the stream."""
 
+    @property
+    def attention(self) -> Attention | None:
+        """The mixer, where that is attention."""
+        return self.mixer if isinstance(self.mixer, Attention) else None
+
+    @property
+    def recurrent(self) -> Recurrent | None:
+        """The mixer, where that has a recurrent state."""
+        return None if isinstance(self.mixer, Attention) else self.mixer
+
+    def with_window(self, window: int | None) -> "LayerSpec":
+        """Return a layer of attention with another window."""
+        assert isinstance(self.mixer, Attention), "a recurrent state has no window"
+        return replace(self, mixer=replace(self.mixer, window=window))
+
     def obstacle(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
         experts = self.feed_forward
@@ -218,7 +236,7 @@ class LayerSpec:
             return f"experts: expected at least {experts.top_k}, got {experts.num}"
         if self.parallel and (self.norm_after or not self.norm_before):
             return "parallel: expected a norm before both halves alone"
-        return self.attention.obstacle()
+        return self.mixer.obstacle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +278,7 @@ class ModelSpec:
     """A decoder from token ids to logits.
 
     Raises:
-        ModelError: There is no layer, or the sizes of one differ from those of the first: the
+        ModelError: No layer has attention, or the sizes of one differ from those of the first: the
             buffers of a step and the blocks of the KV cache have one shape for all layers.
     """
 
@@ -270,17 +288,20 @@ class ModelSpec:
     head: Head
 
     def __post_init__(self) -> None:
-        if not self.layers:
-            message = "layers: expected at least one, got none"
+        if not self.attentions:
+            message = "layers: expected at least one with attention, got none"
             raise ModelError(message)
         expected = self.shape
         for number, layer in enumerate(self.layers):
             if (obstacle := layer.obstacle()) is not None:
                 message = f"layers[{number}].{obstacle}"
                 raise ModelError(message)
-            got = _shape(self.embedding, layer)._replace(
-                intermediate_size=expected.intermediate_size
-            )
+            if layer.attention is None:
+                continue
+            if layer.attention.has_gate != self.has_gate:
+                message = f"layers[{number}].has_gate: expected {self.has_gate} as in the first"
+                raise ModelError(message)
+            got = _shape(self.embedding, layer.attention, expected.intermediate_size)
             if got != expected:
                 name = next(n for n in got._fields if getattr(got, n) != getattr(expected, n))
                 message = (
@@ -308,7 +329,22 @@ class ModelSpec:
     def shape(self) -> LayerShape:
         """The sizes of every layer."""
         inner = max(_intermediate_size(layer) for layer in self.layers)
-        return _shape(self.embedding, self.layers[0])._replace(intermediate_size=inner)
+        return _shape(self.embedding, self.attentions[0], inner)
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """The attention of each layer that has one."""
+        return tuple(own for layer in self.layers if (own := layer.attention) is not None)
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether attention has output gates."""
+        return self.attentions[0].has_gate
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a layer has a recurrent state: a hybrid."""
+        return any(layer.recurrent is not None for layer in self.layers)
 
     @property
     def num_experts(self) -> int:
@@ -325,21 +361,22 @@ class ModelSpec:
     def rotations(self) -> tuple[tuple[Rope, PositionScale | None], ...]:
         """The different rotations of keys and of queries, in order of appearance."""
         found: dict[tuple[Rope, PositionScale | None], None] = {}
-        for layer in self.layers:
-            if (rope := layer.attention.rope) is not None:
-                found[rope, None] = found[rope, layer.attention.position_scale] = None
+        for own in self.attentions:
+            if own.rope is not None:
+                found[own.rope, None] = found[own.rope, own.position_scale] = None
         return tuple(found)
 
     @property
     def kv_windows(self) -> tuple[int | None, ...]:
         """The sliding window of each KV group; layers with an equal window are one group."""
-        return tuple(dict.fromkeys(layer.attention.window for layer in self.layers))
+        return tuple(dict.fromkeys(own.window for own in self.attentions))
 
     @property
-    def layer_groups(self) -> tuple[int, ...]:
-        """The KV group of each layer."""
+    def layer_groups(self) -> tuple[int | None, ...]:
+        """The KV group of each layer; None for one without keys."""
         group = {window: number for number, window in enumerate(self.kv_windows)}
-        return tuple(group[layer.attention.window] for layer in self.layers)
+        attentions = (layer.attention for layer in self.layers)
+        return tuple(None if own is None else group[own.window] for own in attentions)
 
 
 def _intermediate_size(layer: LayerSpec) -> int:
@@ -349,25 +386,11 @@ def _intermediate_size(layer: LayerSpec) -> int:
     return (shared or feed_forward).intermediate_size
 
 
-def _shape(embedding: Embedding, layer: LayerSpec) -> LayerShape:
-    attention = layer.attention
+def _shape(embedding: Embedding, attention: Attention, intermediate_size: int) -> LayerShape:
     return LayerShape(
         embedding.hidden_size,
-        _intermediate_size(layer),
+        intermediate_size,
         attention.num_heads,
         attention.num_kv_heads,
         attention.head_dim,
     )
-
-
-def with_rope_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
-    """Return a spec whose position embeddings are scaled in another way."""
-
-    def scaled(attention: Attention) -> Attention:
-        rope = attention.rope
-        return (
-            attention if rope is None else replace(attention, rope=replace(rope, scaling=scaling))
-        )
-
-    layers = (replace(layer, attention=scaled(layer.attention)) for layer in spec.layers)
-    return replace(spec, layers=tuple(layers))

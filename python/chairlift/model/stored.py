@@ -174,7 +174,9 @@ def with_experts_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredT
     apart: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         own, _, kind = name.rpartition(".")
-        if kind != "weight" or len(tensor.shape) != 3 or not 1 <= tensor.shape[0] <= _MOST_EXPERTS:
+        num, *rest = tensor.shape if kind == "weight" and len(tensor.shape) == 3 else (0,)
+        # A convolution of each channel has one input: it is no mixture of experts.
+        if not 1 <= num <= _MOST_EXPERTS or rest[0] == 1:
             apart[name] = tensor
             continue
         step = tensor.num_bytes // tensor.shape[0]

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from chairlift.model.spec import Experts, LayerNorm, LayerSpec, ModelSpec, NormSpec
+import torch
+from torch import Tensor
+
+from chairlift.model.recurrence import Recurrent, ShortConv
+from chairlift.model.spec import Attention, Experts, LayerNorm, LayerSpec, ModelSpec, NormSpec
 from chairlift.model.stored import Shape
 
 
@@ -51,6 +55,15 @@ class CheckpointNames:
     """One tensor with the rows of gate and up, in the place of two."""
     shared: str = "mlp.shared_experts"
     """In the place of `mlp` in the names of gate, up and down, for one that is shared."""
+    projection: tuple[str, ...] = ()
+    """Of a layer with a recurrent state: what maps its inputs."""
+    b_a: tuple[str, ...] = ()
+    """What gives the shares and the decays of the gated delta rule."""
+    conv: str = ""
+    delta: str = ""
+    """Before the names of the numbers of each head, and of their norm."""
+    mixed: str = ""
+    """What maps the result of such a layer to the stream."""
 
 
 class NormTensor(NamedTuple):
@@ -72,6 +85,22 @@ class NormTensor(NamedTuple):
             yield f"{self.name}.bias", (self.size,)
 
 
+class Interleaved(NamedTuple):
+    """How the rows of a tensor lie, which belong to several layers in turn."""
+
+    num_groups: int
+    sizes: tuple[int, ...]
+    """Rows of each part of a group."""
+    order: tuple[int, ...]
+    """The parts, as they are wanted."""
+
+    def apart(self, rows: Tensor) -> Tensor:
+        """Return the rows `[num_groups * sum(sizes), ...]`, all of one part before the next."""
+        groups = rows.view(self.num_groups, sum(self.sizes), *rows.shape[1:])
+        parts = torch.split(groups, list(self.sizes), dim=1)
+        return torch.cat([parts[part].reshape(-1, *rows.shape[1:]) for part in self.order])
+
+
 class LinearTensors(NamedTuple):
     """Linear layers of the same inputs, which are packed into one with outputs side by side."""
 
@@ -80,6 +109,8 @@ class LinearTensors(NamedTuple):
     """Of each of the names."""
     inputs: int
     has_bias: bool = False
+    interleaved: Interleaved | None = None
+    """Of the rows of the first name."""
 
     def runs(self, block_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
         """Yield neighbours that are stored alike, and the type of their blocks.
@@ -90,7 +121,8 @@ class LinearTensors(NamedTuple):
         parts = zip(self.names, self.outputs, strict=True)
         for kind, run in groupby(parts, lambda part: block_types.get(f"{part[0]}.weight")):
             names, outputs = zip(*run, strict=True)
-            yield LinearTensors(names, outputs, self.inputs, self.has_bias), kind
+            order = self.interleaved if names[0] == self.names[0] else None
+            yield LinearTensors(names, outputs, self.inputs, self.has_bias, order), kind
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""
@@ -105,6 +137,7 @@ class LayerTensors(NamedTuple):
 
     attention_norm: NormTensor | None
     qkv: LinearTensors
+    """What maps the inputs of the mixer."""
     query_norm: NormTensor | None
     key_norm: NormTensor | None
     output: LinearTensors
@@ -116,14 +149,28 @@ class LayerTensors(NamedTuple):
     down: LinearTensors | None
     feed_forward_norm_after: NormTensor | None
     experts: "ExpertTensors | None" = None
+    recurrent: "RecurrentTensors | None" = None
 
     def parts(self) -> "Iterator[NormTensor | LinearTensors]":
-        """Yield each part but what is added for the choice of experts."""
+        """Yield each part but single numbers: of the choice of experts, of recurrent states."""
         for part in self:
             if isinstance(part, ExpertTensors):
                 yield from part.parts()
+            elif isinstance(part, RecurrentTensors):
+                if part.b_a is not None:
+                    yield part.b_a
             elif part is not None:
                 yield part
+
+
+class RecurrentTensors(NamedTuple):
+    """What a layer with a recurrent state has beside the maps of its inputs and results."""
+
+    numbers: Mapping[str, tuple[str, Shape]]
+    """Names and shapes of what is read as float32: `conv_weight`, perhaps `conv_bias`, and of the
+    gated delta rule `rate`, `dt_bias` and `norm`."""
+    b_a: LinearTensors | None
+    """Never quantized: its errors would grow from token to token."""
 
 
 class ExpertTensors(NamedTuple):
@@ -173,29 +220,21 @@ class ModelTensors(NamedTuple):
             parts.extend(layer.parts())
             if layer.experts is not None and layer.experts.choice_bias is not None:
                 shapes[layer.experts.choice_bias] = (1, len(layer.experts.down))
+            if layer.recurrent is not None:
+                shapes |= dict(layer.recurrent.numbers.values())
         return shapes | {name: shape for part in parts for name, shape in part.shapes()}
 
 
 def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: str) -> LayerTensors:
-    attention, feed_forward = layer.attention, layer.feed_forward
-    query, kv = attention.query_size, attention.kv_size
+    feed_forward = layer.feed_forward
+    mixer = (
+        _attention_tensors(layer.mixer, hidden, names, at)
+        if isinstance(layer.mixer, Attention)
+        else _recurrent_tensors(layer.mixer, hidden, names, at)
+    )
 
     def norm(name: str, is_there: bool) -> NormTensor | None:
         return NormTensor(at + name, hidden, layer.norm) if is_there else None
-
-    def head_norm(name: str, num_heads: int) -> NormTensor | None:
-        if attention.qk_norm is None:
-            return None
-        size = attention.head_dim * (num_heads if attention.norms_all_heads else 1)
-        return NormTensor(at + name, size, attention.qk_norm)
-
-    def linear(
-        *parts: tuple[str, int], fused: str = "", inputs: int = hidden, bias: bool
-    ) -> LinearTensors:
-        own_names, outputs = zip(*parts, strict=True)
-        if fused:
-            own_names, outputs = (fused,), (sum(outputs),)
-        return LinearTensors(tuple(at + name for name in own_names), outputs, inputs, bias)
 
     has_own_norm = layer.norm_before and not layer.parallel
     experts = feed_forward if isinstance(feed_forward, Experts) else None
@@ -208,31 +247,113 @@ def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: st
                 name.replace("mlp", names.shared, 1) for name in (gate, up, to_hidden)
             )
         inner = dense.intermediate_size
-        gate_up = linear(
+        gate_up = _linear(
+            at,
             *([(gate, inner)] if dense.gated else []),
             (up, inner),
             fused=names.gate_up if dense.gated else "",
+            inputs=hidden,
             bias=dense.bias,
         )
-        down = linear((to_hidden, hidden), inputs=inner, bias=dense.bias)
+        down = _linear(at, (to_hidden, hidden), inputs=inner, bias=dense.bias)
     return LayerTensors(
         attention_norm=norm(names.attention_norm, layer.norm_before),
-        qkv=linear(
-            (names.query, query),
-            (names.key, kv),
-            (names.value, kv),
-            fused=names.qkv,
-            bias=attention.qkv_bias,
-        ),
-        query_norm=head_norm(names.query_norm, attention.num_heads),
-        key_norm=head_norm(names.key_norm, attention.num_kv_heads),
-        output=linear((names.output, hidden), inputs=query, bias=attention.out_bias),
+        qkv=mixer.qkv,
+        query_norm=mixer.query_norm,
+        key_norm=mixer.key_norm,
+        output=mixer.output,
+        recurrent=mixer.recurrent,
         attention_norm_after=norm(names.attention_norm_after, layer.norm_after),
         feed_forward_norm=norm(names.feed_forward_norm, has_own_norm),
         gate_up=gate_up,
         down=down,
         feed_forward_norm_after=norm(names.feed_forward_norm_after, layer.norm_after),
         experts=None if experts is None else _expert_tensors(experts, hidden, names, at),
+    )
+
+
+class _MixerTensors(NamedTuple):
+    """The tensors of what mixes tokens."""
+
+    qkv: LinearTensors
+    output: LinearTensors
+    query_norm: NormTensor | None = None
+    key_norm: NormTensor | None = None
+    recurrent: RecurrentTensors | None = None
+
+
+def _linear(
+    at: str, *parts: tuple[str, int], fused: str = "", inputs: int, bias: bool = False
+) -> LinearTensors:
+    own_names, outputs = zip(*parts, strict=True)
+    if fused:
+        own_names, outputs = (fused,), (sum(outputs),)
+    return LinearTensors(tuple(at + name for name in own_names), outputs, inputs, bias)
+
+
+def _attention_tensors(
+    attention: Attention, hidden: int, names: CheckpointNames, at: str
+) -> _MixerTensors:
+    query, kv = attention.query_size, attention.kv_size
+
+    def head_norm(name: str, num_heads: int) -> NormTensor | None:
+        if attention.qk_norm is None:
+            return None
+        size = attention.head_dim * (num_heads if attention.norms_all_heads else 1)
+        return NormTensor(at + name, size, attention.qk_norm)
+
+    qkv = _linear(
+        at,
+        (names.query, 2 * query if attention.has_gate else query),
+        (names.key, kv),
+        (names.value, kv),
+        fused=names.qkv,
+        inputs=hidden,
+        bias=attention.qkv_bias,
+    )
+    if attention.has_gate:
+        # Of each head a query, then a gate; all gates come first here.
+        sizes = attention.head_dim, attention.head_dim
+        qkv = qkv._replace(interleaved=Interleaved(attention.num_heads, sizes, (1, 0)))
+    return _MixerTensors(
+        qkv,
+        _linear(at, (names.output, hidden), inputs=query, bias=attention.out_bias),
+        head_norm(names.query_norm, attention.num_heads),
+        head_norm(names.key_norm, attention.num_kv_heads),
+    )
+
+
+def _recurrent_tensors(
+    mixer: Recurrent, hidden: int, names: CheckpointNames, at: str
+) -> _MixerTensors:
+    output = (names.mixed, hidden)
+    if isinstance(mixer, ShortConv):
+        channels, bias = mixer.channels, mixer.bias
+        weight = f"{at}{names.conv}.weight", (channels, 1, mixer.num_taps)
+        numbers: dict[str, tuple[str, Shape]] = {"conv_weight": weight}
+        if bias:
+            numbers["conv_bias"] = (f"{at}{names.conv}.bias", (channels,))
+        return _MixerTensors(
+            _linear(at, (names.projection[0], 3 * channels), inputs=hidden, bias=bias),
+            _linear(at, output, inputs=channels, bias=bias),
+            recurrent=RecurrentTensors(numbers, None),
+        )
+    num_heads, conv_size, values = mixer.num_value_heads, mixer.conv_size, mixer.value_size
+    qkv, z, *_ = names.projection
+    b, a, *_ = names.b_a
+    delta = at + names.delta
+    numbers = {
+        "conv_weight": (f"{at}{names.conv}.weight", (conv_size, 1, mixer.num_taps)),
+        "rate": (f"{delta}A_log", (num_heads,)),
+        "dt_bias": (f"{delta}dt_bias", (num_heads,)),
+        "norm": (f"{delta}norm.weight", (mixer.value_dim,)),
+    }
+    return _MixerTensors(
+        _linear(at, (qkv, conv_size), (z, values), inputs=hidden),
+        _linear(at, output, inputs=values),
+        recurrent=RecurrentTensors(
+            numbers, _linear(at, (b, num_heads), (a, num_heads), inputs=hidden)
+        ),
     )
 
 

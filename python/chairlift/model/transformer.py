@@ -21,6 +21,7 @@ from chairlift.model.buffers import Buffers
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import layer_slots
 from chairlift.model.norms import Norm
+from chairlift.model.recurrent import LayerStates, RecurrentMixer, States
 from chairlift.model.rope import cos_sin_table
 from chairlift.model.spec import Experts, LayerSpec, Mlp, PositionScale, Rope
 from chairlift.model.weights import LayerWeights, Weights
@@ -55,12 +56,13 @@ class Transformer:
         self._embedding_multiplier = float(
             torch.tensor(spec.embedding.multiplier).to(weights.embedding.dtype)
         )
-        parts = zip(spec.layers, weights.layers, spec.layer_groups, layer_slots(spec), strict=True)
+        places = zip(spec.layer_groups, layer_slots(spec), strict=True)
+        parts = zip(spec.layers, weights.layers, places, strict=True)
         self.layers = [
             DecoderLayer(
                 layer, own_weights, backend, _rotation(layer, own_weights, tables), group, slot
             )
-            for layer, own_weights, group, slot in parts
+            for layer, own_weights, (group, slot) in parts
         ]
         # The norm after each layer: before the attention of the next one, at last the final norm.
         norms = [layer.attention_norm for layer in weights.layers]
@@ -86,6 +88,7 @@ class Transformer:
         kv_cache: Tensor,
         selected: Tensor | None = None,
         adapters: Tensor | None = None,
+        states: States | None = None,
     ) -> Tensor:
         """Compute the hidden states of a ragged batch, and write its keys and values.
 
@@ -100,11 +103,13 @@ class Transformer:
                 None wants all.
             adapters: int32 `[T]`: the slot of each token's adapter, 0 for none; None where no token
                 has one.
+            states: From `allocate_states`, of a hybrid: they move on by the tokens. The same for
+                batches of equal `metadata.views`.
 
         Returns:
             `[S, H]`, after the final norm; it lies in a buffer that the next step overwrites.
         """
-        batch = (input_ids, metadata, kv_cache, selected, adapters)
+        batch = (input_ids, metadata, kv_cache, selected, adapters, states)
         if not self.backend.records:
             return self._forward(*batch)
         # Python runs once per step, and not at all for a batch whose views are known: two hundred
@@ -128,6 +133,7 @@ class Transformer:
         kv_cache: Tensor,
         selected: Tensor | None,
         adapters: Tensor | None,
+        states: States | None,
     ) -> Tensor:
         rows = None if adapters is None else AdaptedRows(adapters, None)
         buffers = self._buffers(input_ids.shape[0])
@@ -138,15 +144,25 @@ class Transformer:
             self._first_norm(kernels, buffers.x, buffers.normed)
         # One view per layer and per KV group, made once per pass.
         caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
-        for layer, next_norm in zip(self.layers, self._next_norms, strict=True):
-            cache = caches[layer.slot]
-            layer.write(metadata, cache, slots[layer.group], buffers, rows)
+        for number, (layer, next_norm) in enumerate(
+            zip(self.layers, self._next_norms, strict=True)
+        ):
+            has_state = layer.group is None
+            if layer.group is None:
+                assert states is not None, "a hybrid has states"
+                layer.advance(metadata, states[number], buffers)
+            else:
+                cache = caches[layer.slot]
+                layer.write(metadata, cache, slots[layer.group], buffers, rows)
             if selected is not None and layer is last and selected.shape[0] == 0:
                 return buffers.normed[:0]
-            layer.attend(metadata, cache, buffers)
+            if layer.group is not None:
+                layer.attend(metadata, cache, layer.group, buffers)
             if selected is not None and layer is last:
                 keeps_normed = layer.spec.parallel
-                buffers = buffers.select(selected, kernels, keeps_normed=keeps_normed)
+                buffers = buffers.select(
+                    selected, kernels, keeps_normed=keeps_normed, has_state=has_state
+                )
                 rows = None if adapters is None else AdaptedRows(adapters, selected)
             layer.output(buffers, rows)
             buffers = layer.add_attention(buffers)
@@ -188,7 +204,7 @@ def _rotation(
     tables: Mapping[tuple[Rope, PositionScale | None], Tensor],
 ) -> Rotation | None:
     attention = layer.attention
-    if attention.rope is None:
+    if attention is None or attention.rope is None:
         return None
     norm = attention.qk_norm
     return Rotation(
@@ -203,7 +219,7 @@ def _rotation(
 
 
 class DecoderLayer:
-    """One layer: attention, then a feed-forward, each adding to the residual stream."""
+    """One layer: a mixer of tokens, then a feed-forward, each adding to the residual stream."""
 
     def __init__(
         self,
@@ -211,16 +227,23 @@ class DecoderLayer:
         weights: LayerWeights,
         backend: AttentionBackend,
         rotation: Rotation | None,
-        group: int,
+        group: int | None,
         slot: int,
     ) -> None:
-        attention = spec.attention
         self.spec = spec
         self.weights = weights
         self.backend = backend
         self.rotation = rotation
-        self.scoring = Scoring(attention.scale, attention.window, attention.soft_cap)
+        self.scoring: Scoring | None = None
+        if (own := spec.attention) is not None:
+            self.scoring = Scoring(own.scale, own.window, own.soft_cap)
+        self.recurrent: RecurrentMixer | None = None
+        if spec.recurrent is not None and weights.recurrent is not None:
+            self.recurrent = RecurrentMixer(
+                spec.recurrent, weights.qkv, weights.recurrent, backend.kernels
+            )
         self.group = group
+        """Of its keys and values; None without them."""
         self.slot = slot
         """Where the layer's keys and values are inside the blocks of its KV group."""
         self.adapters: LayerAdapters | None = None
@@ -248,23 +271,30 @@ class DecoderLayer:
             self._adapters.qkv.add(inputs, projections.qkv, *rows)
         self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
 
-    def attend(self, metadata: AttentionMetadata, cache: Tensor, buffers: Buffers) -> None:
+    def advance(self, metadata: AttentionMetadata, states: LayerStates, buffers: Buffers) -> None:
+        """Compute each token from the state of its row, which moves on."""
+        assert self.recurrent is not None, "as the spec has it"
+        self.recurrent(self._inputs(buffers), metadata, states, buffers)
+
+    def attend(
+        self, metadata: AttentionMetadata, cache: Tensor, group: int, buffers: Buffers
+    ) -> None:
         """Compute the attention of each token to the tokens of its row up to itself."""
+        assert self.scoring is not None, "as the spec has it"
+        projections, out = buffers.projections, buffers.attended
         self.backend.attend(
-            buffers.projections.query,
-            cache,
-            metadata,
-            group=self.group,
-            scoring=self.scoring,
-            out=buffers.attended,
+            projections.query, cache, metadata, group=group, scoring=self.scoring, out=out
         )
+        if projections.gate.shape[1] > 0:
+            self.backend.kernels.gate_by_sigmoid(out.flatten(1), projections.gate)
 
     def output(self, buffers: Buffers, rows: AdaptedRows | None = None) -> None:
-        """Map what attention computed to an update of the stream."""
-        attended = buffers.attended.flatten(1)
-        self.weights.output(attended, out=buffers.update)
+        """Map what the mixer computed to an update of the stream."""
+        mixer = self.recurrent
+        mixed = buffers.attended.flatten(1) if mixer is None else mixer.mixed(buffers)
+        self.weights.output(mixed, out=buffers.update)
         if rows is not None:
-            self._adapters.output.add(attended, buffers.update, *rows)
+            self._adapters.output.add(mixed, buffers.update, *rows)
 
     def feed_forward(self, buffers: Buffers, rows: AdaptedRows | None = None) -> None:
         """Map each token to an update of the stream."""

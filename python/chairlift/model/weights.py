@@ -8,7 +8,9 @@ GGUF files, and groups of quantized checkpoints, are packed without a change of 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from chairlift.kernels import ExpertLayers, Kernels, LinearLayer, cpu
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.norms import Norm
+from chairlift.model.recurrent import RecurrentWeights
 from chairlift.model.rope import table_bytes
 from chairlift.model.spec import Experts, LayerSpec, ModelSpec
 from chairlift.model.stored import WeightTensor
@@ -27,7 +30,10 @@ from chairlift.model.tensors import (
     LinearTensors,
     ModelTensors,
     NormTensor,
+    RecurrentTensors,
 )
+
+_FLOAT32: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class LayerWeights:
     attention_norm_after: Norm | None = None
     feed_forward_norm_after: Norm | None = None
     experts: "ExpertWeights | None" = None
+    recurrent: RecurrentWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +112,11 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
             for run, kind in part.runs(block_types)
         )
 
-    # The scores of a router decide what is computed: it is never quantized.
-    routers = {layer.experts.router for layer in tensors.layers if layer.experts is not None}
+    # The scores of a router decide what is computed: it is never quantized, and no decay is.
+    exact = {layer.experts.router for layer in tensors.layers if layer.experts is not None}
+    exact |= {own.b_a for layer in tensors.layers if (own := layer.recurrent) and own.b_a}
     layers = sum(
-        packed(part, None if part in routers else layer_format(quantize))
+        packed(part, None if part in exact else layer_format(quantize))
         for layer in tensors.layers
         for part in layer.parts()
     )
@@ -117,7 +125,13 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
     is_own = not spec.head.is_tied or f"{config.names.head}.weight" in block_types
     head = tensors.head if is_own else tensors.embedding
     ends = packed(tensors.final_norm, None) + packed(head, head_format(quantize))
-    return layers + embedding + ends + _rope_bytes(spec, config.max_model_len)
+    numbers = sum(
+        _FLOAT32 * prod(shape)
+        for layer in tensors.layers
+        if layer.recurrent is not None
+        for _, shape in layer.recurrent.numbers.values()
+    )
+    return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
 
 
 def _kept_blocks(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> Mapping[str, str]:
@@ -216,7 +230,17 @@ def _load_layer(
         experts=_load_experts(reader, layer.experts, experts, weight_format)
         if layer.experts is not None and isinstance(experts, Experts)
         else None,
+        recurrent=None if layer.recurrent is None else _load_recurrent(reader, layer.recurrent),
     )
+
+
+def _load_recurrent(reader: "_Reader", tensors: RecurrentTensors) -> RecurrentWeights:
+    numbers = {part: reader.numbers(name) for part, (name, _) in tensors.numbers.items()}
+    numbers["conv_weight"] = numbers["conv_weight"].squeeze(1).T.contiguous()
+    if "rate" in numbers:
+        numbers["rate"] = numbers["rate"].exp()
+    b_a = None if tensors.b_a is None else reader.linear(tensors.b_a, None)
+    return RecurrentWeights(b_a=b_a, **numbers)
 
 
 def _load_experts(
@@ -225,7 +249,8 @@ def _load_experts(
     router = reader.linear(tensors.router, None)
     gate_up = [reader.linear(part, weight_format) for part in tensors.gate_up]
     down = [reader.linear(part, weight_format) for part in tensors.down]
-    bias = None if tensors.choice_bias is None else reader.numbers(tensors.choice_bias)
+    choice_bias = tensors.choice_bias
+    bias = None if choice_bias is None else reader.numbers(choice_bias).flatten().tolist()
     return ExpertWeights(
         router,
         reader.kernels.experts(gate_up, down, spec, bias),
@@ -290,9 +315,9 @@ class _Reader:
         bias = self._joined([f"{norm.name}.bias"], self.stream_dtype).to(self.device)
         return Norm(norm.norm, weight, bias)
 
-    def numbers(self, name: str) -> list[float]:
-        """Read a tensor whole."""
-        return self._joined([name], torch.float32).flatten().tolist()
+    def numbers(self, name: str) -> Tensor:
+        """Read a tensor whole, in float32."""
+        return self._joined([name], torch.float32)
 
     def optional_norm(self, norm: NormTensor | None) -> Norm | None:
         """Read a norm of the residual stream, if there is one."""
@@ -307,7 +332,14 @@ class _Reader:
     def matrix(self, linear: LinearTensors) -> Tensor:
         """Read the weights of linear layers, outputs of one after those of the other."""
         names = [f"{name}.weight" for name in linear.names]
-        return self._joined(names, self.dtype).to(self.device)
+        return self._ordered(linear, self._joined(names, self.dtype)).to(self.device)
+
+    def _ordered(self, linear: LinearTensors, rows: Tensor) -> Tensor:
+        """Return the rows of layers, those of the first in the order that is wanted."""
+        if linear.interleaved is None:
+            return rows
+        first, rest = torch.split(rows, [linear.outputs[0], len(rows) - linear.outputs[0]])
+        return torch.cat([linear.interleaved.apart(first), rest])
 
     def keeps(self, linear: LinearTensors) -> bool:
         """Return whether the weights of a layer stay in blocks."""
@@ -330,14 +362,17 @@ class _Reader:
         biases = [f"{name}.bias" for name in linear.names] if linear.has_bias else []
         from_blocks = self.kernels.linear_from_blocks
         if block_type is None or from_blocks is None:
-            bias = self._joined(biases, self.dtype).to(self.device) if biases else None
+            bias = None
+            if biases:
+                bias = self._ordered(linear, self._joined(biases, self.dtype)).to(self.device)
             return self.kernels.linear(self.matrix(linear), bias, weight_format)
         stored = [self.checkpoint.tensors[f"{name}.weight"] for name in linear.names]
         parts = [tensor.blocks() for tensor in stored]
         # The head is the largest layer, and is not joined.
         blocks = torch.cat(parts) if len(parts) > 1 else parts[0]
+        blocks = self._ordered(linear, blocks)
         self._advance(stored)
-        bias = self._joined(biases, torch.float32) if biases else None
+        bias = self._ordered(linear, self._joined(biases, torch.float32)) if biases else None
         layer: LinearLayer = from_blocks(blocks, block_type, bias, self.dtype)
         return layer
 

@@ -252,6 +252,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             swap_bytes=plan.swap_bytes,
             num_host_blocks=plan.num_host_blocks,
             adapter_bytes=plan.adapter_bytes,
+            state_bytes=plan.state_bytes,
         )
 
     async def LoadAdapter(

@@ -21,6 +21,7 @@
 //! | attention without a cache | `attention/full.rs` | the same | the same | the same |
 //! | attention, int8 cache | `attention/kv_format.rs` | the same | the same | the same |
 //! | KV write, norms, rotary positions, activations, row selection | `attention/kv_write.rs`, `ops/` | the same | the same | the same |
+//! | causal convolution, gated delta rule | `recurrent/conv.rs`, `recurrent/delta.rs` | the same | the same | the same |
 //! | sampling | `ops/sampling.rs` | the same | the same | the same |
 //!
 //! Every linear layer shares the loop over its weights (`gemm/panels.rs`) and the accumulator in registers
@@ -37,6 +38,7 @@ pub mod gemm;
 pub mod isa;
 pub mod memory;
 pub mod ops;
+pub mod recurrent;
 pub mod roofline;
 #[cfg(feature = "python")]
 pub mod tensor;

@@ -23,6 +23,7 @@ mod outboxes;
 mod plan;
 mod process_guard;
 mod recording;
+mod recurrent;
 mod sampling;
 mod scale;
 mod scheduler;
@@ -61,6 +62,7 @@ mod _core {
         crate::sampling::register(module)?;
         crate::constraints::register(module)?;
         crate::scale::register(module)?;
+        crate::recurrent::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("HEAD_DIM_STEP", kv_layout::HEAD_DIM_STEP)?;

@@ -1,4 +1,4 @@
-//! Bindings of sums and scores with a factor.
+//! Bindings of sums, gates and scores with a factor.
 
 use crate::{
     kernels::{numel, with_dtype},
@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 /// Registers the functions of this file with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(add_scaled, module)?)?;
+    module.add_function(wrap_pyfunction!(gate_by_sigmoid, module)?)?;
     module.add_function(wrap_pyfunction!(scale_scores, module)?)
 }
 
@@ -53,6 +54,38 @@ fn add_scaled(py: Python<'_>, x: TensorMut, update: Tensor, multiplier: f32) -> 
         multiplier,
     };
     call(py, sum)
+}
+
+struct GateBySigmoid {
+    x: TensorMut,
+    gate: Tensor,
+}
+
+impl Call for GateBySigmoid {
+    fn work(&self) -> usize {
+        8 * numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![("x", &*self.x), ("gate", &self.gate)]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        self.gate.dims::<2>("gate")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let gate = borrows.rows::<T>("gate", &self.gate)?;
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            Ok(scale::gate_by_sigmoid(x, gate)?)
+        })
+    }
+}
+
+/// x /= 1 + exp(-gate).
+#[pyfunction]
+fn gate_by_sigmoid(py: Python<'_>, x: TensorMut, gate: Tensor) -> PyResult<()> {
+    call(py, GateBySigmoid { x, gate })
 }
 
 struct ScaleScores {

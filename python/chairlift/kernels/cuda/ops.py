@@ -17,7 +17,10 @@ from chairlift.kernels.cuda.linear import linear as linear
 from chairlift.kernels.cuda.refused import REFUSED
 from chairlift.kernels.cuda.refused import activate as activate
 from chairlift.kernels.cuda.refused import add_layer_norm as add_layer_norm
+from chairlift.kernels.cuda.refused import causal_conv as causal_conv
 from chairlift.kernels.cuda.refused import experts as experts
+from chairlift.kernels.cuda.refused import gate_by_sigmoid as gate_by_sigmoid
+from chairlift.kernels.cuda.refused import gated_delta as gated_delta
 from chairlift.kernels.cuda.refused import layer_norm as layer_norm
 from chairlift.kernels.cuda.sources import kernel_name
 

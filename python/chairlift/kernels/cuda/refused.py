@@ -5,7 +5,13 @@ from typing import Final
 
 from torch import Tensor
 
-from chairlift.kernels.interface import ExpertLayers, ExpertRules, LinearLayer
+from chairlift.kernels.interface import (
+    DeltaRules,
+    ExpertLayers,
+    ExpertRules,
+    LinearLayer,
+    RaggedBatch,
+)
 
 REFUSED: Final = "a model that asks for this is refused on a GPU when it is loaded"
 
@@ -40,5 +46,38 @@ def experts(
     rules: ExpertRules,
     choice_bias: Sequence[float] | None,
 ) -> ExpertLayers:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    state: Tensor,
+    batch: RaggedBatch,
+    out: Tensor,
+    *,
+    bias: Tensor | None = None,
+    gates: tuple[Tensor, Tensor] | None = None,
+    has_silu: bool = False,
+) -> None:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def gated_delta(
+    qkv: Tensor,
+    gate: Tensor,
+    b_a: Tensor,
+    rules: DeltaRules,
+    state: Tensor,
+    batch: RaggedBatch,
+    out: Tensor,
+) -> None:
     """Refuse: there is no such kernel."""
     raise NotImplementedError(REFUSED)

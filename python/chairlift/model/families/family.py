@@ -1,7 +1,6 @@
 """What a model family is, and the parts of config.json that several families share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from chairlift.model.families.rope import rope
@@ -126,7 +125,7 @@ def attention(
 
 def with_windows(layer: LayerSpec, windows: Sequence[int | None]) -> list[LayerSpec]:
     """Return one layer per window, equal but for that."""
-    return [replace(layer, attention=replace(layer.attention, window=window)) for window in windows]
+    return [layer.with_window(window) for window in windows]
 
 
 def effective_window(fields: Fields, window: int | None) -> int | None:

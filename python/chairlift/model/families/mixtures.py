@@ -72,10 +72,7 @@ def _qwen3(fields: Fields) -> ModelSpec:
     )
     kinds = layer_kinds(fields, [SLIDING if window else FULL] * num_layers)
     windows = windows_by_kind(fields, kinds, window)
-    layers = [
-        replace(layer, attention=replace(layer.attention, window=own))
-        for layer, own in zip(layers, windows, strict=True)
-    ]
+    layers = [layer.with_window(own) for layer, own in zip(layers, windows, strict=True)]
     return decoder(fields, layers)
 
 

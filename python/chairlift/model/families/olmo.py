@@ -40,8 +40,7 @@ def _olmo3(fields: Fields) -> ModelSpec:
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
     by_kind = {kind: _layer(fields, kind) for kind in (FULL, SLIDING)}
     layers = [
-        replace(by_kind[kind], attention=replace(by_kind[kind].attention, window=window))
-        for kind, window in zip(kinds, windows, strict=True)
+        by_kind[kind].with_window(window) for kind, window in zip(kinds, windows, strict=True)
     ]
     return decoder(fields, layers)
 

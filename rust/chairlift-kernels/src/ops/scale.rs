@@ -6,7 +6,7 @@ use crate::{
     isa::{
         Isa,
         dispatch::{Kernel, dispatch},
-        exp::tanh,
+        exp::{exp, tanh},
     },
     memory::{
         disjoint::Disjoint,
@@ -62,6 +62,54 @@ impl<T: Element> Kernel for AddScaled<'_, T> {
             let x = unsafe { self.x.take(start..start + self.update.width()) };
             for (x, update) in x.iter_mut().zip(self.update.row(row)) {
                 *x = T::from_f32(x.to_f32() + update.to_f32() * self.multiplier);
+            }
+        }
+    }
+}
+
+/// `x /= 1 + e^-gate`, rounded once.
+///
+/// Shapes: `x`, `gate` `[T, W]`.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn gate_by_sigmoid<T: Element>(
+    x: RowsMut<'_, T>,
+    gate: Rows<'_, T>,
+) -> Result<(), ArgumentError> {
+    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    expect_equal("gate", "the width of x,", width, gate.width())?;
+    expect_equal("gate", "as many rows as x:", len, gate.len())?;
+    let x = Disjoint::new(x.into_slice());
+    pool::split(len, pool::grain(width), |rows| {
+        dispatch(GateBySigmoid {
+            x,
+            stride,
+            gate,
+            rows,
+        });
+    });
+    Ok(())
+}
+
+struct GateBySigmoid<'a, T> {
+    x: Disjoint<'a, T>,
+    stride: usize,
+    gate: Rows<'a, T>,
+    rows: Range<usize>,
+}
+
+impl<T: Element> Kernel for GateBySigmoid<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for row in self.rows {
+            let start = row * self.stride;
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let x = unsafe { self.x.take(start..start + self.gate.width()) };
+            for (x, gate) in x.iter_mut().zip(self.gate.row(row)) {
+                *x = T::from_f32(x.to_f32() / (1.0 + exp::<I>(-gate.to_f32())));
             }
         }
     }

@@ -1,0 +1,156 @@
+"""Hybrids, most of whose layers have a recurrent state: LFM2 and Qwen 3.5."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chairlift.model.families.family import (
+    FULL,
+    LLAMA_NAMES,
+    Family,
+    attention,
+    decoder,
+    mlp,
+    rms_norm,
+)
+from chairlift.model.fields import MOST_OF, Fields
+from chairlift.model.recurrence import GatedDelta, ShortConv
+from chairlift.model.spec import Attention, LayerSpec, ModelSpec, RmsNorm
+
+_CONV = "conv"
+_LINEAR = "linear_attention"
+
+
+def _kinds(fields: Fields, other: str, default: Sequence[str]) -> list[str]:
+    """Read which layers have attention, and which the other mixer."""
+    kinds, num_layers = fields.values.get("layer_types"), fields.integer("num_hidden_layers")
+    if kinds is None:
+        return list(default)
+    if not isinstance(kinds, list) or len(kinds) != num_layers:
+        fields.fail("layer_types", f"a list of {num_layers} names")
+    if any(kind not in (FULL, other) for kind in kinds):
+        fields.fail("layer_types", f"a list of {FULL} or {other} alone")
+    if FULL not in kinds:
+        fields.fail("layer_types", f"at least one {FULL}")
+    return kinds
+
+
+def _lfm2(fields: Fields) -> ModelSpec:
+    norm = RmsNorm(fields.number("norm_eps"))
+    num_layers, channels = fields.integer("num_hidden_layers"), fields.integer("hidden_size")
+    conv = ShortConv(channels, fields.integer("conv_L_cache"), bias=fields.flag("conv_bias"))
+    full = fields.values.get("full_attn_idxs")
+    if full is None:
+        full = list(range(num_layers))
+    if not isinstance(full, list) or any(type(n) is not int or n >= num_layers for n in full):
+        fields.fail("full_attn_idxs", f"a list of numbers below {num_layers}")
+    default = [FULL if number in full else _CONV for number in range(num_layers)]
+    feed_forward = replace(mlp(fields), intermediate_size=_lfm2_intermediate_size(fields))
+    mixers: dict[str, Attention | ShortConv] = {FULL: attention(fields, qk_norm=norm), _CONV: conv}
+    layers = [
+        LayerSpec(mixers[kind], feed_forward, norm) for kind in _kinds(fields, _CONV, default)
+    ]
+    spec = decoder(fields, layers, final_norm=norm)
+    if "tie_embedding" in fields.values:
+        # The name in old files.
+        spec = replace(spec, head=replace(spec.head, is_tied=fields.flag("tie_embedding")))
+    return spec
+
+
+def _lfm2_intermediate_size(fields: Fields) -> int:
+    """Return the width of the feed-forward, which configurations give before it is adjusted."""
+    size = fields.optional_integer("block_ff_dim") or fields.integer("intermediate_size")
+    if not fields.flag("block_auto_adjust_ff_dim"):
+        return size
+    share = fields.number("block_ffn_dim_multiplier", positive=True)
+    step = fields.integer("block_multiple_of")
+    most = MOST_OF["intermediate_size"]
+    adjusted = -(-int(min(share * (2 * size // 3), most)) // step) * step
+    if not 1 <= adjusted <= most:
+        fields.fail("intermediate_size", f"one that is 1 to {most} when it is adjusted")
+    return adjusted
+
+
+def _qwen3_5(fields: Fields) -> ModelSpec:
+    norm = rms_norm(fields, plus_one=True)
+    bias, interval = fields.flag("attention_bias"), fields.integer("full_attention_interval")
+    own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias)
+    num_layers = fields.integer("num_hidden_layers")
+    default = [FULL if (layer + 1) % interval == 0 else _LINEAR for layer in range(num_layers)]
+    mixers: dict[str, Attention | GatedDelta] = {
+        FULL: replace(own, has_gate=True),
+        _LINEAR: _delta(fields),
+    }
+    feed_forward = mlp(fields)
+    layers = [
+        LayerSpec(mixers[kind], feed_forward, norm) for kind in _kinds(fields, _LINEAR, default)
+    ]
+    return decoder(fields, layers, final_norm=norm)
+
+
+def _delta(fields: Fields) -> GatedDelta:
+    if fields.values.get("hidden_act", "silu") != "silu":
+        fields.fail("hidden_act", "silu")
+    num_keys = fields.integer("linear_num_key_heads")
+    num_values = fields.integer("linear_num_value_heads")
+    if num_values % num_keys:
+        fields.fail("linear_num_key_heads", f"a divisor of {num_values}")
+    return GatedDelta(
+        num_key_heads=num_keys,
+        num_value_heads=num_values,
+        key_dim=fields.integer("linear_key_head_dim"),
+        value_dim=fields.integer("linear_value_head_dim"),
+        num_taps=fields.integer("linear_conv_kernel_dim"),
+        norm_eps=rms_norm(fields).eps,
+    )
+
+
+LFM2 = Family(
+    _lfm2,
+    replace(
+        LLAMA_NAMES,
+        final_norm="model.embedding_norm",
+        attention_norm="operator_norm",
+        query_norm="self_attn.q_layernorm",
+        key_norm="self_attn.k_layernorm",
+        output="self_attn.out_proj",
+        feed_forward_norm="ffn_norm",
+        gate="feed_forward.w1",
+        up="feed_forward.w3",
+        down="feed_forward.w2",
+        projection=("conv.in_proj",),
+        conv="conv.conv",
+        mixed="conv.out_proj",
+    ),
+    defaults={
+        "num_key_value_heads": 8,
+        "norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "tie_word_embeddings": True,
+        "conv_L_cache": 3,
+        "block_auto_adjust_ff_dim": True,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_multiple_of": 256,
+    },
+)
+QWEN3_5 = Family(
+    _qwen3_5,
+    replace(
+        LLAMA_NAMES,
+        projection=("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
+        b_a=("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
+        conv="linear_attn.conv1d",
+        delta="linear_attn.",
+        mixed="linear_attn.out_proj",
+    ),
+    defaults={
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "partial_rotary_factor": 0.25,
+        "full_attention_interval": 4,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+    },
+)

@@ -1,0 +1,101 @@
+"""Layers with a recurrent state as data: in the place of attention, in some layers of a hybrid."""
+
+from dataclasses import dataclass
+
+from chairlift import _core
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """A causal convolution of each channel, between two gates (LFM2)."""
+
+    channels: int
+    num_taps: int
+    """Tokens that an output sees, its own included."""
+    bias: bool = False
+    """Of the convolution and of the linear layers."""
+
+    @property
+    def projected_size(self) -> int:
+        """Numbers of a token that the layer maps its input to."""
+        return 3 * self.channels
+
+    @property
+    def mixed_size(self) -> int:
+        """Numbers of a token that the layer maps to its output."""
+        return self.channels
+
+    @property
+    def conv_size(self) -> int:
+        """Numbers of a token that a convolution leaves for another operation."""
+        return 0
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of a row: the last inputs of the convolution."""
+        return ((self.num_taps - 1, self.channels),)
+
+    def obstacle(self) -> str | None:
+        """Return what no kernel computes, after the name of its field; None if there is nothing."""
+        return _taps_obstacle(self.num_taps)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDelta:
+    """The gated delta rule (Yang et al., 2024) of the outputs of a causal convolution."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    """Numbers of a head's key, and of its query."""
+    value_dim: int
+    num_taps: int
+    norm_eps: float
+    """Of the norm of each head's output."""
+
+    @property
+    def key_size(self) -> int:
+        """Numbers of all keys."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        """Numbers of all values."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def projected_size(self) -> int:
+        """Numbers of a token that the layer maps its input to: what is convolved, and gates."""
+        return self.conv_size + self.value_size + 2 * self.num_value_heads
+
+    @property
+    def mixed_size(self) -> int:
+        """Numbers of a token that the layer maps to its output."""
+        return self.value_size
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of a row: the last inputs of the convolution, and what each head has stored."""
+        heads = self.num_value_heads, self.key_dim, self.value_dim
+        return (self.num_taps - 1, self.conv_size), heads
+
+    def obstacle(self) -> str | None:
+        """Return what no kernel computes, after the name of its field; None if there is nothing."""
+        step = _core.DELTA_VALUE_STEP
+        if self.value_dim % step:
+            return f"value_dim: expected a multiple of {step}, got {self.value_dim}"
+        return _taps_obstacle(self.num_taps)
+
+
+def _taps_obstacle(num_taps: int) -> str | None:
+    most = _core.MAX_CONV_TAPS
+    is_met = 2 <= num_taps <= most
+    return None if is_met else f"num_taps: expected 2 to {most}, got {num_taps}"
+
+
+Recurrent = ShortConv | GatedDelta

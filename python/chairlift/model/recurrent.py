@@ -1,0 +1,142 @@
+"""The layers of a hybrid that have a recurrent state, and the memory of their states.
+
+A state belongs to a row of the batch: the kernels begin with zeros where a row's first token is at
+position 0, so that no request finds what another left. Each token is one step of the recurrence,
+in a chunk of a prompt as in a decode: the bits do not depend on how a prompt is cut.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chairlift.attention.metadata import AttentionMetadata
+from chairlift.kernels import Kernels, LinearLayer
+from chairlift.kernels.interface import DeltaRules
+from chairlift.model.buffers import Buffers
+from chairlift.model.recurrence import GatedDelta, Recurrent, ShortConv
+from chairlift.model.spec import ModelSpec
+
+LayerStates = tuple[Tensor, ...]
+"""Float32 `[rows, ...]`: of one layer; nothing for one with attention."""
+States = tuple[LayerStates, ...]
+"""Of each layer of a model."""
+
+
+def num_states(max_num_seqs: int) -> int:
+    """Return the rows with a state: those of the batch, then the one of a probe."""
+    return max_num_seqs + 1
+
+
+def allocate_states(spec: ModelSpec, num_rows: int) -> States:
+    """Allocate the states of so many rows; the system provides a page when it is first written."""
+    return tuple(
+        tuple(torch.from_numpy(np.zeros((num_rows, *shape), np.float32)) for shape in shapes)
+        for shapes in _state_shapes(spec)
+    )
+
+
+def state_bytes(spec: ModelSpec, num_rows: int) -> int:
+    """Return the bytes of the states of so many rows."""
+    numbers = sum(prod(shape) for shapes in _state_shapes(spec) for shape in shapes)
+    return num_rows * numbers * torch.float32.itemsize
+
+
+def _state_shapes(spec: ModelSpec) -> list[tuple[tuple[int, ...], ...]]:
+    recurrent = (layer.recurrent for layer in spec.layers)
+    return [() if own is None else own.state_shapes for own in recurrent]
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentWeights:
+    """What a layer with a recurrent state has beside its linear layers; float32."""
+
+    conv_weight: Tensor
+    """`[num_taps, channels]`, that of the oldest input first."""
+    conv_bias: Tensor | None = None
+    """`[channels]`"""
+    b_a: LinearLayer | None = None
+    """H to the shares, then the decays, of the heads of the gated delta rule."""
+    rate: Tensor | None = None
+    """`[num_value_heads]`: of the decay."""
+    dt_bias: Tensor | None = None
+    """`[num_value_heads]`"""
+    norm: Tensor | None = None
+    """`[value_dim]`: weight of the norm of a head's output."""
+
+
+class RecurrentMixer:
+    """The mixer of a layer with a recurrent state."""
+
+    def __init__(
+        self, spec: Recurrent, project: LinearLayer, weights: RecurrentWeights, kernels: Kernels
+    ) -> None:
+        self.spec = spec
+        self._project = project
+        self._weights = weights
+        self._kernels = kernels
+
+    def __call__(
+        self, inputs: Tensor, batch: AttentionMetadata, states: LayerStates, buffers: Buffers
+    ) -> None:
+        """Write what the layer makes of each token to `buffers.mixed`; the states move on.
+
+        Args:
+            inputs: `[T, H]`.
+            batch: The rows of the tokens.
+            states: Of the layer.
+            buffers: Of the forward pass.
+        """
+        spec, out = self.spec, self.mixed(buffers)
+        projected = buffers.projected[:, : spec.projected_size]
+        if isinstance(spec, ShortConv):
+            self._project(inputs, out=projected)
+            *gates, x = torch.split(projected, spec.channels, dim=1)
+            self._convolve(x, batch, states[0], out, gates=(gates[0], gates[1]))
+        else:
+            self._delta(spec, inputs, projected, batch, states, buffers)
+
+    def mixed(self, buffers: Buffers) -> Tensor:
+        """Return the result of the layer, `[T, mixed_size]`."""
+        return buffers.mixed[:, : self.spec.mixed_size]
+
+    def _delta(
+        self,
+        spec: GatedDelta,
+        inputs: Tensor,
+        projected: Tensor,
+        batch: AttentionMetadata,
+        states: LayerStates,
+        buffers: Buffers,
+    ) -> None:
+        weights = self._weights
+        sizes = [spec.conv_size, spec.value_size, 2 * spec.num_value_heads]
+        x, gate, b_a = torch.split(projected, sizes, dim=1)
+        self._project(inputs, out=projected[:, : -sizes[-1]])
+        assert weights.b_a is not None, "of this kind of layer"
+        weights.b_a(inputs, out=b_a)
+        convolved = buffers.convolved[:, : spec.conv_size]
+        self._convolve(x, batch, states[0], convolved, has_silu=True)
+        assert weights.rate is not None, "of this kind of layer"
+        assert weights.dt_bias is not None, "of this kind of layer"
+        assert weights.norm is not None, "of this kind of layer"
+        rules = DeltaRules(weights.rate, weights.dt_bias, weights.norm, spec.norm_eps)
+        out = self.mixed(buffers)
+        self._kernels.gated_delta(convolved, gate, b_a, rules, states[1], batch, out)
+
+    def _convolve(
+        self,
+        x: Tensor,
+        batch: AttentionMetadata,
+        state: Tensor,
+        out: Tensor,
+        *,
+        gates: tuple[Tensor, Tensor] | None = None,
+        has_silu: bool = False,
+    ) -> None:
+        weight, bias = self._weights.conv_weight, self._weights.conv_bias
+        self._kernels.causal_conv(
+            x, weight, state, batch, out, bias=bias, gates=gates, has_silu=has_silu
+        )

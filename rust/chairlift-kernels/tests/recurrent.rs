@@ -1,0 +1,252 @@
+//! Recurrent layers against float64, whatever the chunks and the batch.
+
+mod oracle;
+
+use chairlift_kernels::{
+    Element, Rows, RowsMut, bf16,
+    ops::scale::gate_by_sigmoid,
+    recurrent::{
+        Sequences,
+        conv::{Conv, causal_conv},
+        delta::{Delta, Heads, gated_delta},
+    },
+};
+use oracle::{assert_close, bits, numbers, rounding, wide};
+
+const TOKENS: usize = 37;
+const STATES: usize = 5;
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+#[test]
+fn a_gate_is_a_sigmoid() {
+    let (mut x, gate) = (numbers::<f32>(1, 40), numbers::<f32>(2, 40));
+    let expected: Vec<f64> = wide(&x)
+        .iter()
+        .zip(wide(&gate))
+        .map(|(x, gate)| x / (1.0 + (-gate).exp()))
+        .collect();
+    let gates = Rows::contiguous(&gate, 20);
+    gate_by_sigmoid(RowsMut::contiguous(&mut x, 20), gates).expect("it fits");
+    assert_close(&x, &expected, rounding::<f32>(), 1e-6, "gated");
+}
+
+/// Runs a sequence in chunks of row 3, while row 1 has one token of its own in each step.
+fn in_chunks<T: Element>(
+    chunk: usize,
+    width: usize,
+    state: &mut [f32],
+    mut step: impl FnMut(&[usize], Sequences<'_>, &mut [f32], RowsMut<'_, T>),
+) -> Vec<T> {
+    let mut out = vec![T::default(); TOKENS * width];
+    for (index, start) in (0..TOKENS).step_by(chunk).enumerate() {
+        let end = (start + chunk).min(TOKENS);
+        // Row 1 computes the tokens of the sequence one by one: as many as there are steps.
+        let tokens: Vec<usize> = [index].into_iter().chain(start..end).collect();
+        let mut part = vec![T::default(); tokens.len() * width];
+        let sequences = Sequences {
+            rows: &[1, 3],
+            starts: &[0, 1, tokens.len() as i32],
+            lens: &[index as i32 + 1, end as i32],
+        };
+        step(
+            &tokens,
+            sequences,
+            state,
+            RowsMut::contiguous(&mut part, width),
+        );
+        out[start * width..end * width].copy_from_slice(&part[width..]);
+    }
+    out
+}
+
+fn gathered<T: Element>(numbers: &[T], width: usize, tokens: &[usize]) -> Vec<T> {
+    let rows = tokens.iter();
+    rows.flat_map(|token| numbers[token * width..(token + 1) * width].to_vec())
+        .collect()
+}
+
+fn convolution<T: Element>() {
+    let (channels, taps) = (70, 4);
+    let (x, gate) = (
+        numbers::<T>(1, TOKENS * channels),
+        numbers::<T>(2, TOKENS * channels),
+    );
+    let (weight, bias) = (
+        numbers::<f32>(3, taps * channels),
+        numbers::<f32>(4, channels),
+    );
+    let (wide_x, wide_gate) = (wide(&x), wide(&gate));
+    let input = |token: usize, c: usize| {
+        let place = token * channels + c;
+        wide_x[place] * wide_gate[place]
+    };
+    let mut expected = vec![];
+    for token in 0..TOKENS {
+        for c in 0..channels {
+            let sum: f64 = (0..taps)
+                .filter(|tap| token + tap + 1 >= taps)
+                .map(|tap| f64::from(weight[tap * channels + c]) * input(token + tap + 1 - taps, c))
+                .sum();
+            expected.push(silu(sum + f64::from(bias[c])) * wide_gate[token * channels + c]);
+        }
+    }
+    let run = |chunk: usize| {
+        let mut state = vec![f32::NAN; STATES * (taps - 1) * channels];
+        in_chunks::<T>(
+            chunk,
+            channels,
+            &mut state,
+            |tokens, sequences, state, out| {
+                let (x, gate) = (
+                    gathered(&x, channels, tokens),
+                    gathered(&gate, channels, tokens),
+                );
+                let gate = Rows::contiguous(&gate, channels);
+                let conv = Conv {
+                    x: Rows::contiguous(&x, channels),
+                    gates: Some((gate, gate)),
+                    weight: Rows::contiguous(&weight, channels),
+                    bias: Some(&bias),
+                    has_silu: true,
+                };
+                causal_conv(conv, sequences, state, out).expect("it fits");
+            },
+        )
+    };
+    let whole = run(TOKENS);
+    assert_close(&whole, &expected, rounding::<T>(), 2e-5, "convolution");
+    for chunk in [1, 2, 3, 16, 30] {
+        assert_eq!(bits(&run(chunk)), bits(&whole), "chunks of {chunk}");
+    }
+}
+
+#[test]
+fn a_convolution_is_that_of_the_row_whatever_the_chunks() {
+    convolution::<f32>();
+    convolution::<bf16>();
+}
+
+struct Rule<T> {
+    heads: Heads,
+    qkv: Vec<T>,
+    gate: Vec<T>,
+    b_a: Vec<T>,
+    rate: Vec<f32>,
+    dt_bias: Vec<f32>,
+    norm: Vec<f32>,
+}
+
+const EPS: f32 = 1e-5;
+
+impl<T: Element> Rule<T> {
+    fn new(value_dim: usize) -> Self {
+        let heads = Heads {
+            num_key_heads: 2,
+            num_value_heads: 4,
+            key_dim: 11,
+            value_dim,
+        };
+        Self {
+            heads,
+            qkv: numbers(1, TOKENS * (2 * 2 * 11 + 4 * value_dim)),
+            gate: numbers(2, TOKENS * 4 * value_dim),
+            b_a: numbers(3, TOKENS * 8),
+            rate: numbers(4, 4)
+                .into_iter()
+                .map(|x: f32| 0.1 * x.exp())
+                .collect(),
+            dt_bias: numbers(5, 4),
+            norm: numbers(6, value_dim),
+        }
+    }
+
+    fn exact(&self) -> Vec<f64> {
+        let Heads {
+            key_dim, value_dim, ..
+        } = self.heads;
+        let (qkv, gate, b_a) = (wide(&self.qkv), wide(&self.gate), wide(&self.b_a));
+        let width = qkv.len() / TOKENS;
+        let mut out = vec![0.0; gate.len()];
+        for head in 0..4 {
+            let mut state = vec![vec![0.0; value_dim]; key_dim];
+            for token in 0..TOKENS {
+                let row = &qkv[token * width..(token + 1) * width];
+                let unit = |x: &[f64]| {
+                    let length = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+                    x.iter().map(|x| x / length).collect::<Vec<_>>()
+                };
+                let query = unit(&row[head / 2 * key_dim..][..key_dim]);
+                let key = unit(&row[(2 + head / 2) * key_dim..][..key_dim]);
+                let value = &row[4 * key_dim + head * value_dim..][..value_dim];
+                let [b, a] = [b_a[token * 8 + head], b_a[token * 8 + 4 + head]];
+                let step = (a + f64::from(self.dt_bias[head])).exp().ln_1p();
+                let decay = (-f64::from(self.rate[head]) * step).exp();
+                let mut outputs = vec![0.0; value_dim];
+                for (v, output) in outputs.iter_mut().enumerate() {
+                    let recalled: f64 = (0..key_dim).map(|k| decay * state[k][v] * key[k]).sum();
+                    let correction = (value[v] - recalled) / (1.0 + (-b).exp());
+                    for k in 0..key_dim {
+                        state[k][v] = decay * state[k][v] + key[k] * correction;
+                        *output += state[k][v] * query[k] / (key_dim as f64).sqrt();
+                    }
+                }
+                let mean = outputs.iter().map(|x| x * x).sum::<f64>() / value_dim as f64;
+                for (v, output) in outputs.iter().enumerate() {
+                    let place = token * 4 * value_dim + head * value_dim + v;
+                    let normed = output / (mean + f64::from(EPS)).sqrt() * f64::from(self.norm[v]);
+                    out[place] = normed * silu(gate[place]);
+                }
+            }
+        }
+        out
+    }
+
+    fn run(&self, chunk: usize) -> Vec<T> {
+        let Heads {
+            key_dim, value_dim, ..
+        } = self.heads;
+        let width = self.qkv.len() / TOKENS;
+        let mut state = vec![f32::NAN; STATES * 4 * key_dim * value_dim];
+        in_chunks(
+            chunk,
+            4 * value_dim,
+            &mut state,
+            |tokens, sequences, state, out| {
+                let qkv = gathered(&self.qkv, width, tokens);
+                let gate = gathered(&self.gate, 4 * value_dim, tokens);
+                let b_a = gathered(&self.b_a, 8, tokens);
+                let delta = Delta {
+                    heads: self.heads,
+                    qkv: Rows::contiguous(&qkv, width),
+                    gate: Rows::contiguous(&gate, 4 * value_dim),
+                    b_a: Rows::contiguous(&b_a, 8),
+                    rate: &self.rate,
+                    dt_bias: &self.dt_bias,
+                    norm_weight: &self.norm,
+                    eps: EPS,
+                };
+                gated_delta(delta, sequences, state, out).expect("it fits");
+            },
+        )
+    }
+}
+
+fn delta_rule<T: Element>(value_dim: usize) {
+    let rule = Rule::<T>::new(value_dim);
+    let whole = rule.run(TOKENS);
+    assert_close(&whole, &rule.exact(), rounding::<T>(), 5e-5, "delta rule");
+    for chunk in [1, 2, 16, 17, 30] {
+        assert_eq!(bits(&rule.run(chunk)), bits(&whole), "chunks of {chunk}");
+    }
+}
+
+#[test]
+fn the_delta_rule_is_that_of_the_row_whatever_the_chunks() {
+    for value_dim in [16, 48, 64, 80] {
+        delta_rule::<f32>(value_dim);
+        delta_rule::<bf16>(value_dim);
+    }
+}

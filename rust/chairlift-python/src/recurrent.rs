@@ -1,0 +1,265 @@
+//! Bindings of layers with a recurrent state.
+
+use crate::{
+    kernels::{numel, optional, with_dtype},
+    recording::{Argument, Call, call},
+};
+use chairlift_kernels::{
+    bf16,
+    recurrent::{
+        Sequences, conv,
+        delta::{self, Delta, Heads, VALUE_STEP},
+    },
+    tensor::{Borrows, Dtype, Tensor, TensorMut},
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Registers the functions of this file with the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("MAX_CONV_TAPS", conv::MAX_TAPS)?;
+    module.add("DELTA_VALUE_STEP", VALUE_STEP)?;
+    module.add_function(wrap_pyfunction!(causal_conv, module)?)?;
+    module.add_function(wrap_pyfunction!(gated_delta, module)?)
+}
+
+/// The tokens of a step, as rows of the batch.
+struct Batch {
+    rows: Tensor,
+    starts: Tensor,
+    lens: Tensor,
+}
+
+impl Batch {
+    fn tensors(&self) -> [Argument<'_>; 3] {
+        [
+            ("rows", &self.rows),
+            ("starts", &self.starts),
+            ("lens", &self.lens),
+        ]
+    }
+
+    fn sequences<'t>(&'t self, borrows: &mut Borrows) -> PyResult<Sequences<'t>> {
+        Ok(Sequences {
+            rows: borrows.slice("rows", &self.rows)?,
+            starts: borrows.slice("starts", &self.starts)?,
+            lens: borrows.slice("lens", &self.lens)?,
+        })
+    }
+}
+
+struct Conv {
+    x: Tensor,
+    gates: Option<(Tensor, Tensor)>,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    has_silu: bool,
+    state: TensorMut,
+    batch: Batch,
+    out: TensorMut,
+}
+
+impl Call for Conv {
+    fn work(&self) -> usize {
+        let taps = self.weight.shape().first().copied().unwrap_or(0);
+        numel(&self.x).saturating_mul(taps)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        let own = [
+            ("x", &self.x),
+            ("weight", &self.weight),
+            ("state", &*self.state),
+            ("out", &*self.out),
+        ];
+        let gates = self.gates.iter();
+        let gates =
+            gates.flat_map(|(input, output)| [("input_gate", input), ("output_gate", output)]);
+        let bias = self.bias.iter().map(|bias| ("bias", bias));
+        let batch = self.batch.tensors();
+        own.into_iter()
+            .chain(gates)
+            .chain(bias)
+            .chain(batch)
+            .collect()
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        let [taps, channels] = self.weight.dims("weight")?;
+        let [_, past, width] = self.state.dims("state")?;
+        if (past + 1, width) != (taps, channels) {
+            let message = format!(
+                "state: expected [rows, {}, {channels}], got {:?}",
+                taps.saturating_sub(1),
+                self.state.shape()
+            );
+            return Err(PyValueError::new_err(message));
+        }
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows::<T>("x", &self.x)?;
+            let gates = match &self.gates {
+                Some((input, output)) => Some((
+                    borrows.rows::<T>("input_gate", input)?,
+                    borrows.rows::<T>("output_gate", output)?,
+                )),
+                None => None,
+            };
+            let weight = borrows.rows::<f32>("weight", &self.weight)?;
+            let bias = optional::<f32>(&mut borrows, "bias", self.bias.as_ref())?;
+            let sequences = self.batch.sequences(&mut borrows)?;
+            let state = borrows.slice_mut::<f32>("state", &self.state)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            let conv = conv::Conv {
+                x,
+                gates,
+                weight,
+                bias,
+                has_silu: self.has_silu,
+            };
+            Ok(conv::causal_conv(conv, sequences, state, out)?)
+        })
+    }
+}
+
+/// Convolves each channel of `x` `[T, C]` along the tokens of its row; `state` `[rows, K - 1, C]` moves on.
+#[pyfunction]
+#[pyo3(signature = (x, weight, state, rows, starts, lens, out, *, bias=None, gates=None, has_silu=false))]
+#[expect(clippy::too_many_arguments, reason = "flat by contract")]
+fn causal_conv(
+    py: Python<'_>,
+    x: Tensor,
+    weight: Tensor,
+    state: TensorMut,
+    rows: Tensor,
+    starts: Tensor,
+    lens: Tensor,
+    out: TensorMut,
+    bias: Option<Tensor>,
+    gates: Option<(Tensor, Tensor)>,
+    has_silu: bool,
+) -> PyResult<()> {
+    let conv = Conv {
+        x,
+        gates,
+        weight,
+        bias,
+        has_silu,
+        state,
+        batch: Batch { rows, starts, lens },
+        out,
+    };
+    call(py, conv)
+}
+
+struct GatedDelta {
+    qkv: Tensor,
+    gate: Tensor,
+    b_a: Tensor,
+    rate: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    eps: f32,
+    state: TensorMut,
+    batch: Batch,
+    out: TensorMut,
+}
+
+impl GatedDelta {
+    /// The sizes of the heads, which those of the other arguments follow from.
+    fn heads(&self) -> PyResult<Heads> {
+        let [_, num_value_heads, key_dim, value_dim] = self.state.dims("state")?;
+        let [_, width] = self.qkv.dims("qkv")?;
+        let values = num_value_heads.saturating_mul(value_dim);
+        let keys = width.saturating_sub(values) / 2;
+        Ok(Heads {
+            num_key_heads: keys.checked_div(key_dim).unwrap_or(0),
+            num_value_heads,
+            key_dim,
+            value_dim,
+        })
+    }
+}
+
+impl Call for GatedDelta {
+    fn work(&self) -> usize {
+        let [_, heads @ ..] = self.state.shape() else {
+            return 0;
+        };
+        let num_tokens = self.qkv.shape().first().copied().unwrap_or(0);
+        let state: usize = heads.iter().product();
+        state.saturating_mul(2 * num_tokens)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        let own = [
+            ("qkv", &self.qkv),
+            ("gate", &self.gate),
+            ("b_a", &self.b_a),
+            ("rate", &self.rate),
+            ("dt_bias", &self.dt_bias),
+            ("norm_weight", &self.norm_weight),
+            ("state", &*self.state),
+            ("out", &*self.out),
+        ];
+        own.into_iter().chain(self.batch.tensors()).collect()
+    }
+
+    fn run(&self) -> PyResult<()> {
+        let heads = self.heads()?;
+        self.gate.dims::<2>("gate")?;
+        self.b_a.dims::<2>("b_a")?;
+        self.out.dims::<2>("out")?;
+        with_dtype!(self.qkv, "qkv", |T| {
+            let mut borrows = Borrows::default();
+            let delta = Delta {
+                heads,
+                qkv: borrows.rows::<T>("qkv", &self.qkv)?,
+                gate: borrows.rows::<T>("gate", &self.gate)?,
+                b_a: borrows.rows::<T>("b_a", &self.b_a)?,
+                rate: borrows.slice("rate", &self.rate)?,
+                dt_bias: borrows.slice("dt_bias", &self.dt_bias)?,
+                norm_weight: borrows.slice("norm_weight", &self.norm_weight)?,
+                eps: self.eps,
+            };
+            let sequences = self.batch.sequences(&mut borrows)?;
+            let state = borrows.slice_mut::<f32>("state", &self.state)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(delta::gated_delta(delta, sequences, state, out)?)
+        })
+    }
+}
+
+/// Computes the gated delta rule of each head; `state` `[rows, num_value_heads, key_dim, value_dim]` moves on.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "flat by contract")]
+fn gated_delta(
+    py: Python<'_>,
+    qkv: Tensor,
+    gate: Tensor,
+    b_a: Tensor,
+    rate: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    eps: f32,
+    state: TensorMut,
+    rows: Tensor,
+    starts: Tensor,
+    lens: Tensor,
+    out: TensorMut,
+) -> PyResult<()> {
+    let delta = GatedDelta {
+        qkv,
+        gate,
+        b_a,
+        rate,
+        dt_bias,
+        norm_weight,
+        eps,
+        state,
+        batch: Batch { rows, starts, lens },
+        out,
+    };
+    call(py, delta)
+}

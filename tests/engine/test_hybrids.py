@@ -1,0 +1,166 @@
+"""Models with a recurrent state: no request finds another's state, or its own of another time."""
+
+import pytest
+from chairlift import Engine
+from chairlift.engine.devices import layer_obstacle
+from chairlift.engine.loading import replan_memory
+from chairlift.errors import ConfigError, Reason, RequestError
+from chairlift.model.config import ModelConfig
+from chairlift.model.recurrent import num_states, state_bytes
+from chairlift.types import Request, Sampling
+
+from tests.engine import tiny_model
+from tests.engine.drive import (
+    assert_empty,
+    cancel_at_random,
+    drain,
+    end,
+    greedy,
+    run,
+    token_ids,
+)
+from tests.engine.test_faults import break_forward, poison_prompt
+from tests.model import families
+
+FAMILY = "qwen3.5, heads that share keys"
+NUM_TOKENS = 16
+PROMPTS = tiny_model.prompts(vocab_size=350)
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory):
+    """Return the folder of a model with gated delta rules, convolutions and attention."""
+    folder = tmp_path_factory.mktemp("hybrid")
+    families.build(FAMILY, vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(folder)
+    tiny_model.write_tokenizer(folder, tiny_model.VOCAB_SIZE - 10)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(hybrid):
+    """Return what each prompt is answered alone, in an engine of its own."""
+    answers = []
+    for prompt in PROMPTS:
+        with Engine(hybrid, drafts="off", max_num_batched_tokens=128) as engine:
+            answers.append(token_ids(run(engine, wanted([prompt]))[0]))
+    return answers
+
+
+def wanted(prompts, num_tokens=NUM_TOKENS):
+    return [greedy(prompt, num_tokens, ignore_eos=True) for prompt in prompts]
+
+
+@pytest.mark.parametrize("budget", [8, 24, 256])
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_answers_do_not_depend_on_chunks_rows_and_preemption(
+    hybrid, make_engine, kv_blocks, alone, budget, steps_in_flight
+):
+    engine = make_engine(
+        hybrid,
+        max_num_batched_tokens=budget,
+        steps_in_flight=steps_in_flight,
+        kv_cache_memory=kv_blocks(16, hybrid),
+    )
+    for _ in range(2):
+        answers = run(engine, wanted(PROMPTS))
+        assert [token_ids(events) for events in answers] == alone
+    # With a small budget few requests run at a time.
+    assert engine.load().num_preemptions > 0 or budget == 8
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_quantized_layers_do_not_depend_on_the_batch(hybrid, make_engine, quantize):
+    lone = make_engine(hybrid, quantize=quantize, max_num_seqs=1)
+    crowd = make_engine(hybrid, quantize=quantize, max_num_batched_tokens=24)
+    answers = [[token_ids(e) for e in run(engine, wanted(PROMPTS))] for engine in (lone, crowd)]
+    assert answers[0] == answers[1]
+
+
+def test_cancelled_requests_leave_no_state_behind(hybrid, make_engine, clock):
+    engine = make_engine(hybrid, max_num_seqs=3, max_num_batched_tokens=16)
+    answers = [token_ids(run(engine, [greedy(prompt, 12)])[0]) for prompt in PROMPTS]
+    cancel_at_random(engine, clock, PROMPTS, answers, 12)
+
+
+def test_a_step_that_fails_once_is_computed_from_the_start(hybrid, make_engine, alone):
+    for failing in (2, 5, 9):
+        engine = make_engine(hybrid, max_num_batched_tokens=32)
+        break_forward(engine, lambda call, failing=failing: call == failing)
+        answers = run(engine, wanted(PROMPTS))
+        assert [token_ids(events) for events in answers] == alone
+        assert_empty(engine)
+
+
+def test_a_prompt_the_model_fails_for_fails_alone(hybrid, make_engine, alone):
+    engine = make_engine(hybrid)
+    poison = max({*range(300)}.difference(*PROMPTS, *alone))
+    poison_prompt(engine, poison)
+    prompts = [*PROMPTS[:3], [*PROMPTS[3], poison], *PROMPTS[4:]]
+    answers = run(engine, wanted(prompts))
+    assert end(answers[3]).reason is Reason.STEP_FAILED
+    others = [token_ids(events) for i, events in enumerate(answers) if i != 3]
+    assert others == [tokens for i, tokens in enumerate(alone) if i != 3]
+    assert_empty(engine)
+
+
+def test_steps_that_pass_in_parts_alone_come_to_an_end(hybrid, make_engine, alone):
+    engine = make_engine(hybrid)
+    forward = engine.runner.model.forward
+
+    def small_only(input_ids, metadata, *args):
+        if len(metadata.rows) > 2:
+            raise MemoryError
+        return forward(input_ids, metadata, *args)
+
+    engine.runner.model.forward = small_only
+    answers = run(engine, wanted(PROMPTS[:5]))
+    assert {end(events).reason for events in answers} == {Reason.STEP_FAILED}
+    assert_empty(engine)
+    assert [token_ids(e) for e in run(engine, wanted(PROMPTS[:2]))] == alone[:2]
+
+
+def test_a_probe_leaves_every_state_as_it_is(hybrid, make_engine, alone):
+    engine = make_engine(hybrid)
+    request_id = engine.add(wanted(PROMPTS[5:6])[0]).request_id
+    got = []
+    for _ in range(5):
+        got += token_ids(engine.step())
+        engine.runner.probe()
+    assert got + token_ids(drain(engine)[request_id]) == alone[5]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"prefix_cache": True}, "prefix_cache: expected off for a model with a recurrent state"),
+        ({"drafts": "lookup"}, "drafts: expected off for a model with a recurrent state"),
+        ({"swap_memory": 2**20}, "swap_memory: expected off for a model with a recurrent state"),
+        ({"max_adapters": 2}, "max_adapters: expected 0 for a model with a recurrent state"),
+    ],
+)
+def test_what_a_state_does_not_support_is_refused_by_name(hybrid, make_engine, setting, message):
+    with pytest.raises(ConfigError, match=message):
+        make_engine(hybrid, **setting)
+
+
+def test_a_gpu_is_refused_by_name(hybrid):
+    obstacle = layer_obstacle(ModelConfig.load(hybrid).spec)
+    assert obstacle == "model: recurrent states are not supported on a GPU"
+
+
+def test_several_answers_are_refused_by_name(hybrid, make_engine):
+    engine = make_engine(hybrid)
+    with pytest.raises(RequestError, match=r"sampling\.n") as refused:
+        engine.add(Request("one", Sampling(n=2)))
+    assert "1" in str(refused.value)
+
+
+def test_the_states_of_all_rows_are_planned_and_allocated(hybrid, make_engine):
+    engine = make_engine(hybrid, max_num_seqs=5)
+    plan, _ = replan_memory(engine.config, engine.model_config)
+    states = engine.runner._states
+    allocated = sum(state.nbytes for layer in states for state in layer)
+    assert plan.state_bytes == allocated > 0
+    assert plan.state_bytes == state_bytes(ModelConfig.load(hybrid).spec, num_states(5))
+    assert plan.total_bytes > plan.weight_bytes + plan.kv_cache_bytes + plan.state_bytes

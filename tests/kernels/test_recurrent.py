@@ -1,0 +1,130 @@
+"""Layers with a recurrent state against their plain PyTorch twins."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from chairlift import _core
+from chairlift.attention.metadata import AttentionMetadata
+from chairlift.kernels import cpu
+from chairlift.kernels.interface import DeltaRules
+
+HEADS, KEY_HEADS, KEY, VALUE, TAPS = 4, 2, 24, 48, 4
+CHANNELS = 2 * KEY_HEADS * KEY + HEADS * VALUE
+EPS = 1e-6
+LENGTHS = {2: 37, 0: 1, 3: 5}
+"""Tokens of some of the rows."""
+
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+def batch(counts, lengths):
+    starts = torch.tensor([0, *counts.values()]).cumsum(0).int()
+    none = torch.zeros(0).int()
+    return AttentionMetadata(
+        rows=torch.tensor(list(counts)).int(),
+        query_start_loc=starts,
+        seq_lens=torch.tensor(lengths).int(),
+        positions=none,
+        slot_mapping=none,
+        block_tables=none,
+        block_size=16,
+    )
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def conv_twin(x, weight, bias):
+    """Convolve `x` `[T, C]` with `weight` `[K, C]`, and apply SiLU."""
+    padded = F.pad(x.T.float(), (len(weight) - 1, 0))
+    return F.silu(F.conv1d(padded, weight.T[:, None], bias, groups=x.shape[1])).T
+
+
+def delta_twin(qkv, gate, b_a, rules):
+    """Compute the gated delta rule of one row, token by token."""
+    query, key, value = qkv.float().split([KEY_HEADS * KEY, KEY_HEADS * KEY, HEADS * VALUE], 1)
+    query, key = (part.view(-1, KEY_HEADS, KEY).repeat_interleave(2, 1) for part in (query, key))
+    query, key = (
+        part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (query, key)
+    )
+    value = value.view(-1, HEADS, VALUE)
+    b, a = b_a.float().split(HEADS, 1)
+    decay = torch.exp(-rules.rate * F.softplus(a + rules.dt_bias))
+    state, out = torch.zeros(HEADS, KEY, VALUE), []
+    for token in range(len(qkv)):
+        state = state * decay[token, :, None, None]
+        recalled = torch.einsum("hkv,hk->hv", state, key[token])
+        correction = (value[token] - recalled) * b[token].sigmoid()[:, None]
+        state = state + torch.einsum("hk,hv->hkv", key[token], correction)
+        out.append(torch.einsum("hkv,hk->hv", state, query[token]) / KEY**0.5)
+    mixed = F.rms_norm(torch.stack(out), (VALUE,), rules.norm_weight, rules.eps)
+    return mixed.flatten(1) * F.silu(gate.float())
+
+
+@every_dtype
+def test_a_convolution_equals_its_twin(dtype):
+    x = random(sum(LENGTHS.values()), CHANNELS).to(dtype)
+    weight, bias = random(TAPS, CHANNELS, seed=1), random(CHANNELS, seed=2)
+    state = torch.full((4, TAPS - 1, CHANNELS), torch.nan)
+    out = torch.empty_like(x)
+    rows = batch(LENGTHS, list(LENGTHS.values()))
+    cpu.causal_conv(x, weight, state, rows, out, bias=bias, has_silu=True)
+    parts = zip(x.split(list(LENGTHS.values())), out.split(list(LENGTHS.values())), strict=True)
+    for part, got in parts:
+        expected = conv_twin(part, weight, bias).to(dtype)
+        torch.testing.assert_close(
+            got, expected, atol=2e-6, rtol=8e-3 if dtype.itemsize == 2 else 2e-6
+        )
+    assert state[1].isnan().all(), "the state of a row that is not in the step stays"
+
+
+@every_dtype
+def test_the_delta_rule_equals_its_twin(dtype):
+    num_tokens = sum(LENGTHS.values())
+    qkv, gate, b_a = (
+        random(num_tokens, width, seed=width).to(dtype)
+        for width in (CHANNELS, HEADS * VALUE, 2 * HEADS)
+    )
+    rules = DeltaRules(0.1 * random(HEADS).exp(), random(HEADS, seed=1), random(VALUE, seed=2), EPS)
+    state = torch.full((4, HEADS, KEY, VALUE), torch.nan)
+    out = torch.empty_like(gate)
+    rows = batch(LENGTHS, list(LENGTHS.values()))
+    cpu.gated_delta(qkv, gate, b_a, rules, state, rows, out)
+    inputs = (part.split(list(LENGTHS.values())) for part in (qkv, gate, b_a, out))
+    for *part, got in zip(*inputs, strict=True):
+        expected = delta_twin(*part, rules).to(dtype)
+        torch.testing.assert_close(
+            got, expected, atol=1e-5, rtol=8e-3 if dtype.itemsize == 2 else 1e-5
+        )
+    assert state[1].isnan().all(), "the state of a row that is not in the step stays"
+
+
+@every_dtype
+def test_a_gate_is_a_sigmoid(dtype):
+    x, gate = random(3, 40).to(dtype), random(3, 60, seed=1).to(dtype)[:, :40]
+    expected = (x.float() * gate.float().sigmoid()).to(dtype)
+    cpu.gate_by_sigmoid(x, gate)
+    torch.testing.assert_close(x, expected, atol=1e-6, rtol=8e-3 if dtype.itemsize == 2 else 1e-6)
+
+
+def test_wrong_arguments_are_refused_by_name():
+    x, weight = random(2, CHANNELS), random(TAPS, CHANNELS)
+    state, out = torch.zeros(4, TAPS - 1, CHANNELS), torch.empty(2, CHANNELS)
+    for rows, message in (
+        (batch({4: 2}, [2]), "rows: expected rows in 0..4, each once, got 4"),
+        (batch({0: 1, 1: 2}, [1, 2]), "starts: expected 0 to 2, in order, got 3"),
+        (batch({0: 2}, [1]), "lens: expected at least 2, got 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cpu.causal_conv(x, weight, state, rows, out)
+    with pytest.raises(ValueError, match="state: expected"):
+        cpu.causal_conv(x, weight, state[:, 1:], batch({0: 2}, [2]), out)
+    one = torch.ones(HEADS)
+    with pytest.raises(ValueError, match="value_dim: expected a multiple of 16, got 40"):
+        _core.gated_delta(
+            *(random(2, 2 * KEY + HEADS * 40), random(2, HEADS * 40), random(2, 2 * HEADS)),
+            *(one, one, torch.ones(40), EPS, torch.zeros(4, HEADS, KEY, 40)),
+            *(torch.tensor([0]).int(), torch.tensor([0, 2]).int(), torch.tensor([2]).int()),
+            torch.empty(2, HEADS * 40),
+        )
