@@ -5,11 +5,10 @@
 Each side computes the same texts on the same cores: pieces of the documentation of Python's
 standard library, with lengths drawn evenly from 8 to 256 tokens. Peers get batches of 32 texts in
 the order of length, as `SentenceTransformer.encode` makes them. A side that is not installed
-(`pip install onnxruntime onnx`) is left out.
+(`pip install onnxruntime onnx`) is left out. `chairlift bench embeddings` compares the policies.
 """
 
 import argparse
-import asyncio
 import json
 import pydoc
 import random
@@ -21,7 +20,6 @@ from typing import Any, Unpack
 
 import numpy as np
 from chairlift.config import EngineSettings
-from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
 from chairlift.machine import available_cores
@@ -173,61 +171,15 @@ def onnx(texts: list[str], folder: Path, place: Path, *, int8: bool) -> tuple[Ve
     return _peer(texts, tokenizer, run)
 
 
-async def latencies(
-    texts: list[str], rate: float, **settings: Unpack[EngineSettings]
-) -> list[float]:
-    """Return the seconds of each text that arrives at random times, so many per second."""
-    settings["queue_timeout_s"] = 600.0
-    engine = AsyncEngine("minilm", **settings)
-    await engine.start()
-    seconds, draw = [], random.Random(1)
-
-    async def one(text: str) -> None:
-        began = time.perf_counter()
-        async for _ in engine.generate(Request(text, pooling=Pooling(truncate=True))):
-            pass
-        seconds.append(time.perf_counter() - began)
-
-    tasks, due = [], time.perf_counter()
-    for text in texts:
-        due += draw.expovariate(rate)
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(one(text)))
-    await asyncio.gather(*tasks)
-    await engine.stop()
-    return seconds
-
-
-def open_loop(texts: list[str]) -> None:
-    """Print the latencies of dynamic batching and of one text at a time, at the same rate."""
-    _, took = chairlift(texts)
-    rate = 0.7 * len(texts) / took
-    sides: dict[str, EngineSettings] = {
-        "dynamic, 5 ms": {},
-        "dynamic, 20 ms": {"batch_window_s": 0.02},
-        "continuous": {"batching": "continuous"},
-        "one at a time": {"batching": "continuous", "max_num_seqs": 1},
-    }
-    for name, settings in sides.items():
-        seconds = asyncio.run(latencies(texts, rate, **settings))
-        middle, late = np.quantile(seconds, (0.5, 0.99))
-        figures = {"p50_ms": round(middle * 1e3, 1), "p99_ms": round(late * 1e3, 1)}
-        print(json.dumps({"side": name, "rate": round(rate, 1), **figures}), flush=True)
-
-
 def main() -> None:
     """Print a line of JSON for each side."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--sides", default="", help="some of the sides, with commas between")
-    parser.add_argument("--open-loop", action="store_true", help="latencies instead")
     arguments = parser.parse_args()
     folder = resolve_model("minilm")
     with Engine("minilm") as engine:
         texts = texts_of(engine.tokenizer, arguments.texts)
-    if arguments.open_loop:
-        open_loop(texts)
-        return
     with TemporaryDirectory() as name:
         place = Path(name)
         sides: dict[str, Callable[[], tuple[Vectors, float]]] = {

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chairlift.cli.bench import embeddings
 from chairlift.cli.bench.load import LoadResult, SentRequest
 from chairlift.cli.bench.serve import figures
 from chairlift.errors import ChairliftError
 
 from tests.cli.conftest import Result, Run
+from tests.engine import tiny_encoder
 
 
 def results(run: Result) -> list[dict[str, Any]]:
@@ -138,3 +140,32 @@ def test_serve_says_when_every_request_failed() -> None:
     load = LoadResult([SentRequest(failure="QUEUE_FULL"), SentRequest(failure="DRAINING")])
     with pytest.raises(ChairliftError, match="every request failed, the first with QUEUE_FULL"):
         figures(load)
+
+
+def test_embeddings_compares_sizes_policies_and_windows(
+    chairlift: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_encoder.write(tmp_path)
+    monkeypatch.setattr(embeddings, "SIZES", (1, 4))
+    found = results(chairlift("bench", "embeddings", tmp_path, "--texts", 6, "--json"))
+    bulk = [result for result in found if result["part"] == "at once"]
+    assert [result["size"] for result in bulk] == [1, 4]
+    arriving = found[len(bulk) :]
+    policies = {result["policy"].split(",")[0] for result in arriving}
+    assert policies == {"one at a time", "continuous", "dynamic", "static"}
+    rate = 0.7 * max(result["texts_per_s"] for result in bulk)
+    for result in arriving:
+        assert result["arrivals_per_s"] == pytest.approx(rate)
+        assert 0 < result["latency_p50_s"] <= result["latency_p99_s"]
+        assert 1 <= result["texts_per_step"] <= 6
+    lines = embeddings.picture(arriving)
+    assert len(lines) == 1 + len(arriving)
+    assert all("█" in line for line in lines[1:])
+    assert max(map(len, lines)) <= 80
+
+
+def test_embeddings_needs_a_model_of_vectors(chairlift: Run, tmp_path: Path) -> None:
+    tiny_encoder.write(tmp_path, num_labels=3)
+    run = chairlift("bench", "embeddings", tmp_path)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "expected one that gives vectors" in run.stderr

@@ -15,6 +15,7 @@ from chairlift.types import (
     Accepted,
     Failed,
     Finished,
+    Pooling,
     Request,
     Sampling,
     Schedule,
@@ -67,13 +68,20 @@ class Log:
         )
 
 
-def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lambda: None) -> Run:
+def drive(
+    engine: Engine,
+    work: Sequence[Item],
+    on_end: Callable[[], None] = lambda: None,
+    *,
+    pooling: Pooling | None = None,
+) -> Run:
     """Run all of the work; requests are added on arrival, partial batches run after the last one.
 
     Args:
         engine: An engine without requests.
         work: Requests in the order of arrival.
         on_end: Called when a request has ended.
+        pooling: Of all requests; None asks for text.
 
     Raises:
         ChairliftError: A request was refused or failed.
@@ -81,7 +89,7 @@ def drive(engine: Engine, work: Sequence[Item], on_end: Callable[[], None] = lam
     log = Log()
     requests: dict[int, DrivenRequest] = {}
     # Tokenizing and checking are not what is measured.
-    pending = deque((item, engine.prepare(_request(item))) for item in work)
+    pending = deque((item, engine.prepare(_request(item, pooling))) for item in work)
     start = time.perf_counter()
     while pending or engine.has_work:
         now = time.perf_counter() - start
@@ -108,12 +116,13 @@ def warm_up(engine: Engine) -> None:
     drive(engine, [Item([0] * 8, 8)])
 
 
-def _request(item: Item) -> Request:
+def _request(item: Item, pooling: Pooling | None) -> Request:
     return Request(
         list(item.prompt_token_ids),
         Sampling(temperature=0),
         Stopping(max_tokens=item.max_tokens, ignore_eos=True),
         schedule=Schedule(queue_timeout_s=HOUR_S, time_limit_s=HOUR_S),
+        pooling=pooling,
     )
 
 
