@@ -259,7 +259,8 @@ class Stepper:
             return []
         self._num_in_vain = 0
         logger.error("%d steps in a row failed that pass in parts", _MOST_IN_VAIN + 1)
-        return self.core.requests.request_ids(step.plan).tolist()
+        ids: list[int] = self.core.requests.request_ids(step.plan).tolist()
+        return ids
 
     def _pass(self, inputs: StepInputs) -> Launched:
         self.alive_ns = self.clock()

@@ -58,6 +58,12 @@ class Checkpoint:
         stored = with_experts_apart(listed)
         return cls(index, _layers(stored, scheme))
 
+    def without(self, beginnings: tuple[str, ...]) -> "Checkpoint":
+        """Return the tensors whose names begin with none of these."""
+        tensors = self.tensors.items()
+        kept = {name: tensor for name, tensor in tensors if not name.startswith(beginnings)}
+        return Checkpoint(self.source, kept)
+
     @property
     def num_bytes(self) -> int:
         """Size of all tensors in the files."""

@@ -62,6 +62,8 @@ class ModelConfig:
     block_types: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The blocks of tensors that linear layers keep as they are stored, by name: of a GGUF file, or
     of a quantized checkpoint. Empty where a dtype was chosen: then they are widened to that."""
+    ignored: tuple[str, ...] = ()
+    """How the names of tensors begin that belong to parts of the checkpoint beside this model."""
     scheme: Scheme | None = None
     """How the checkpoint says that its layers are quantized; None for a GGUF file."""
 
@@ -113,6 +115,7 @@ class ModelConfig:
                 typical_p=generation.optional_number("typical_p", positive=True, most=1.0),
             ),
             block_types=_block_types(model, scheme, dtype),
+            ignored=family.ignored,
             scheme=scheme,
         )
 
@@ -175,6 +178,12 @@ def _read_family(path: Path) -> tuple[str, Family, Fields]:
         some = ", ".join(list(FAMILIES)[:_SHOWN_FAMILIES])
         fields.fail("architectures", f"{some} or another that docs/models.md lists")
     family = FAMILIES[name]
+    if family.text:
+        text = fields.values.get(family.text)
+        if not isinstance(text, dict):
+            fields.fail(family.text, "an object")
+        own = {key: value for key, value in text.items() if value is not None}
+        fields = Fields(path, {**fields.values, **own})
     return name, family, fields.with_defaults(family.defaults)
 
 

@@ -182,7 +182,7 @@ def load_weights(
     tensors = ModelTensors.of(config.spec, config.names)
     head_name = f"{config.names.head}.weight"
     with ExitStack() as files:
-        checkpoint = Checkpoint.open(model, files, config.scheme)
+        checkpoint = Checkpoint.open(model, files, config.scheme).without(config.ignored)
         is_tied = config.spec.head.is_tied
         checkpoint.check(tensors.shapes(), optional={head_name} if is_tied else ())
         reader = _Reader(

@@ -26,6 +26,10 @@ class Family(NamedTuple):
     names: CheckpointNames
     defaults: Mapping[str, Any] = {}
     """The values of `transformers` for fields that config.json leaves out."""
+    text: str = ""
+    """The object of config.json with the fields of the text model, where there are other parts."""
+    ignored: tuple[str, ...] = ()
+    """How the names of tensors begin that belong to other parts."""
 
 
 LLAMA_NAMES = CheckpointNames(

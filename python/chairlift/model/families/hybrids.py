@@ -142,6 +142,7 @@ QWEN3_5 = Family(
         delta="linear_attn.",
         mixed="linear_attn.out_proj",
     ),
+    ignored=("mtp.",),
     defaults={
         "num_key_value_heads": 4,
         "head_dim": 256,
@@ -154,3 +155,14 @@ QWEN3_5 = Family(
         "linear_num_value_heads": 32,
     },
 )
+QWEN3_5_WITH_VISION = QWEN3_5._replace(
+    names=replace(
+        QWEN3_5.names,
+        embedding="model.language_model.embed_tokens",
+        final_norm="model.language_model.norm",
+        layers="model.language_model.layers",
+    ),
+    text="text_config",
+    ignored=("mtp.", "model.visual."),
+)
+"""Its text model."""

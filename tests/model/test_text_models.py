@@ -1,0 +1,65 @@
+"""Checkpoints with a part for images: their text model computes what `transformers` does."""
+
+import json
+
+import pytest
+import torch
+from chairlift.errors import ModelError
+from chairlift.model.config import ModelConfig
+from safetensors.torch import load_file, save_file
+from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+from tests.model.families import DELTA, SIZES, random_tokens
+from tests.model.paged import load_model, prompt_logits
+
+VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["a head", "tied"])
+def with_vision(request, tmp_path_factory):
+    """Return a reference model with a part for images, and the folder of its checkpoint."""
+    torch.manual_seed(0)
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    tied = {"tie_word_embeddings": request.param}
+    config = Qwen3_5Config(
+        text_config={**SIZES, **DELTA, **tied, "layer_types": kinds},
+        vision_config={**VISION, "out_hidden_size": SIZES["hidden_size"]},
+        **tied,
+    )
+    model = Qwen3_5ForConditionalGeneration._from_config(config, attn_implementation="eager")
+    model.eval().requires_grad_(requires_grad=False)
+    for name, parameter in model.named_parameters():
+        if "language_model" in name:
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+def test_a_text_has_the_logits_of_transformers(with_vision):
+    reference, folder = with_vision
+    prompt = random_tokens(75, 0)
+    expected = reference(torch.tensor([prompt]), use_cache=False).logits[0]
+    ours = prompt_logits(load_model(folder), prompt)
+    torch.testing.assert_close(ours, expected, atol=2e-5, rtol=0)
+
+
+def test_other_parts_are_not_read_and_others_are_refused(with_vision, tmp_path):
+    _, folder = with_vision
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    assert any(name.startswith("model.visual.") for name in tensors)
+    tensors["mtp.fc.weight"] = torch.ones(3, 3)
+    save_file(tensors, tmp_path / "model.safetensors")
+    load_model(tmp_path)
+    save_file({**tensors, "model.other": torch.ones(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model\.other: not a tensor of this model"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 1])
+def test_a_text_model_without_fields_is_refused_by_name(with_vision, tmp_path, value):
+    values = json.loads((with_vision[1] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "text_config": value}))
+    with pytest.raises(ModelError, match="text_config: expected an object"):
+        ModelConfig.load(tmp_path)
