@@ -5,16 +5,21 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from chairlift import _core
 from chairlift.choices import InstructionSet
 from chairlift.cli import app
+from chairlift.cli.config_options import engine_options
 from chairlift.cli.config_sources import known_variables, option_name
-from chairlift.config import EngineConfig
+from chairlift.config import EngineConfig, engine_config
+from chairlift.engine.devices import hybrid_settings
+from chairlift.errors import ConfigError
 from chairlift.logs import LogConfig
 from chairlift.server.config import ServerConfig
+from typer.testing import CliRunner
 
 from tests.cli.conftest import Run, environment
 from tests.cli.test_serve import assert_one_line
@@ -187,3 +192,22 @@ def test_the_log_lists_at_the_start_what_is_not_default(tiny_folder: Path, file:
         "log-format": ("json", f"{file}:1"),
     }
     assert "0123456789" not in run.stderr + run.stdout
+
+
+def test_what_a_hybrid_lacks_is_off_unless_an_option_asks_for_it() -> None:
+    own = typer.Typer()
+    seen: list[EngineConfig] = []
+
+    @own.command()
+    @engine_options()
+    def command(*, settings: dict[str, Any]) -> None:
+        seen.append(engine_config(**settings))
+
+    runner = CliRunner()
+    assert runner.invoke(own, []).exit_code == 0
+    assert not hybrid_settings(seen[-1]).prefix_cache
+    assert runner.invoke(own, ["--no-prefix-cache", "--drafts", "off"]).exit_code == 0
+    assert not hybrid_settings(seen[-1]).prefix_cache
+    assert runner.invoke(own, ["--prefix-cache"]).exit_code == 0
+    with pytest.raises(ConfigError, match=r"^prefix_cache: expected off"):
+        hybrid_settings(seen[-1])

@@ -44,7 +44,8 @@ ENGINE_HELP = {
     "at most a quarter of the memory.",
     "swap_memory": "Host memory for KV blocks of preempted requests, such as 4GiB, where a GPU "
     "runs the model (on a CPU --kv-cache-memory gains more); default: none, they compute again.",
-    "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
+    "prefix_cache": "Share the KV blocks of equal prompt beginnings; default: on, off for a "
+    "hybrid, whose recurrent states cannot be shared.",
     "device": "Where the model runs; auto is a GPU if there is one that can run it.",
     "dtype": "Element type of weights and activations.",
     "quantize": "Weights of linear layers in 8 or 4 bits.",
@@ -68,8 +69,8 @@ OF_ADAPTERS = frozenset(
 )
 """Settings for commands whose requests can name an adapter."""
 
-OF_THE_DEVICE = ("max_num_seqs", "max_num_batched_tokens")
-"""Settings whose defaults depend on the device: they are passed on only if set."""
+OF_THE_PLACE = ("max_num_seqs", "max_num_batched_tokens", "prefix_cache")
+"""Settings whose defaults depend on the device or the model: they are passed on only if set."""
 
 
 def engine_options(
@@ -86,7 +87,7 @@ def engine_options(
         defaults: Settings whose default differs from that of `EngineConfig`.
     """
     texts = {name: text for name, text in ENGINE_HELP.items() if name in only - without}
-    values = {**dict.fromkeys(OF_THE_DEVICE), **(defaults or {})}
+    values = {**dict.fromkeys(OF_THE_PLACE), **(defaults or {})}
     return config_options(EngineConfig, texts, into="settings", panel="Engine", defaults=values)
 
 
