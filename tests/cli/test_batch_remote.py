@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import threading
 
 import pytest
+from chairlift.cli.batch.lines import Source
 from chairlift.client import connect
 from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
@@ -41,6 +43,11 @@ def encoder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder")
     tiny_encoder.write(folder)
     return folder
+
+
+def digest(path):
+    with Source(path) as source:
+        return source.scan().digest
 
 
 @contextlib.contextmanager
@@ -139,7 +146,17 @@ def test_a_server_that_cannot_do_it_is_one_line(chairlift, tmp_path, target, opt
     done = chairlift("batch", source, tmp_path / "out.jsonl", *options)
     assert done.returncode == 1
     assert words in done.stderr
-    assert "0 of 3 lines are answered: the same command goes on" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out.jsonl.journal").exists()
+
+
+def test_a_job_goes_on_with_the_same_model_alone(chairlift, tmp_path, tiny_folder, target):
+    source, output = write(tmp_path / "in.jsonl", prompts(3)), tmp_path / "out.jsonl"
+    header = {"format": 1, "input": digest(source), "model": "other"}
+    (tmp_path / "out.jsonl.journal").write_text(json.dumps(header, sort_keys=True) + "\n")
+    done = chairlift("batch", source, output, "--target", target)
+    assert done.returncode == 1
+    assert f"model was 'other' when it was begun, now it is '{tiny_folder.name}'" in done.stderr
 
 
 def test_a_server_that_ends_leaves_a_job_that_goes_on(

@@ -1,5 +1,6 @@
 """`chairlift batch`: the requests of a file, answered into a file; a crash loses no answer."""
 
+import asyncio
 import json
 import sys
 import time
@@ -13,7 +14,7 @@ import typer
 
 from chairlift.cli.config_options import ENGINE_HELP, OF_ADAPTERS, engine_options
 from chairlift.cli.progress import Progress
-from chairlift.cli.remote import TlsCa, TlsCert, TlsKey
+from chairlift.cli.remote import TlsCa, TlsCert, TlsKey, connected
 from chairlift.config import checked, engine_config
 from chairlift.errors import ChairliftError, ConfigError
 from chairlift.model.folder import MODEL_HELP, check_model
@@ -141,10 +142,24 @@ class _Remote:
     """A model behind a server."""
 
     def __init__(self, target: str, security: dict[str, str | None], model: str | None) -> None:
+        """Ask the server for its model.
+
+        Raises:
+            ChairliftError: There is no server, it does not serve, or not this model.
+        """
         self._target = target
         self._security = security
-        self._model = model
-        self.header = {"model": model or "the server's"}
+        self._names = asyncio.run(self._served())
+        if model is not None and model not in self._names:
+            names = " and ".join(map(repr, self._names))
+            message = f"{target}: the server serves {names}, not {model!r}"
+            raise ChairliftError(message)
+        self.header = {"model": self._names[0]}
+
+    async def _served(self) -> tuple[str, ...]:
+        async with connected(self._target, **self._security) as client:
+            model = await client.model_info()
+        return (model.name, *model.aliases)
 
     @contextmanager
     def runner(self) -> "Iterator[tuple[RemoteRunner, tuple[str, ...], Any]]":
@@ -152,11 +167,8 @@ class _Remote:
         from chairlift.cli.batch.remote import RemoteRunner
 
         with RemoteRunner(self._target, self._security) as runner:
-            if self._model is not None and self._model not in runner.model_names:
-                names = " and ".join(map(repr, runner.model_names))
-                message = f"{self._target}: the server serves {names}, not {self._model!r}"
-                raise ChairliftError(message)
-            yield runner, runner.model_names, lambda _: b""
+            # Without the model there are none; log probabilities, which need them, are refused.
+            yield runner, self._names, lambda _: b""
 
 
 def _run(

@@ -83,10 +83,9 @@ class RemoteRunner:
     async def _connect(self) -> None:
         client = connected(self._target, **self._security)
         self._client: AsyncClient = await self._stack.enter_async_context(client)
-        info, model = await self._client.server_info(), await self._client.model_info()
+        info = await self._client.server_info()
         self._max_bytes = info.max_receive_bytes
         self._max_live = max(1, _MORE_LINES * info.max_num_seqs)
-        self.model_names: tuple[str, ...] = (model.name, *model.aliases)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Result]]:
         """Yield the result of each task as it ends.
