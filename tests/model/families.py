@@ -10,6 +10,7 @@ from transformers import (
     GraniteConfig,
     GraniteMoeConfig,
     Lfm2Config,
+    Lfm2MoeConfig,
     LlamaConfig,
     Ministral3Config,
     MistralConfig,
@@ -261,6 +262,16 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "lfm2 moe, a bias of the choice": (
+        Lfm2MoeConfig,
+        {
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+        },
+    ),
     "qwen3.5, heads that share keys": (
         Qwen3_5TextConfig,
         {**DELTA, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
@@ -311,6 +322,9 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
         # Of three axes the last is that of the inputs, as of two.
         scale = 0.2 if is_small else parameter.shape[-1] ** -0.5
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
+    for name, buffer in model.named_buffers():
+        if name.endswith("expert_bias"):
+            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 
 

@@ -106,7 +106,8 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(pretrained, family):
 
 
 def angles_of(reference, kind):
-    rotary = reference.model.rotary_emb
+    model = reference.model
+    rotary = model.pos_emb if hasattr(model, "pos_emb") else model.rotary_emb
     positions = torch.arange(256)[None]
     extra = {} if kind is None else {"layer_type": kind}
     cos, sin = rotary(torch.zeros(1), positions, **extra)

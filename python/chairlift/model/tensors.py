@@ -47,6 +47,8 @@ class CheckpointNames:
     router: str = "mlp.gate"
     choice_bias: str = ""
     """The whole name of what is added to the scores of experts for their choice."""
+    choice_bias_axes: int = 2
+    """All but the last have one place."""
     expert_gate: str = "mlp.experts.{}.gate_proj"
     """Of the expert whose number stands in the braces."""
     expert_up: str = "mlp.experts.{}.up_proj"
@@ -181,7 +183,7 @@ class ExpertTensors(NamedTuple):
     """Of each expert."""
     down: tuple[LinearTensors, ...]
     choice_bias: str | None
-    """The name of `[1, num_experts]`."""
+    choice_bias_shape: Shape
 
     def parts(self) -> "Iterator[NormTensor | LinearTensors]":
         """Yield each part."""
@@ -219,7 +221,7 @@ class ModelTensors(NamedTuple):
         for layer in self.layers:
             parts.extend(layer.parts())
             if layer.experts is not None and layer.experts.choice_bias is not None:
-                shapes[layer.experts.choice_bias] = (1, len(layer.experts.down))
+                shapes[layer.experts.choice_bias] = layer.experts.choice_bias_shape
             if layer.recurrent is not None:
                 shapes |= dict(layer.recurrent.numbers.values())
         return shapes | {name: shape for part in parts for name, shape in part.shapes()}
@@ -374,4 +376,5 @@ def _expert_tensors(
             LinearTensors((at + names.expert_down.format(n),), (hidden,), inner) for n in numbers
         ),
         choice_bias=at + names.choice_bias if experts.has_choice_bias else None,
+        choice_bias_shape=(*(1,) * (names.choice_bias_axes - 1), experts.num),
     )

@@ -6,7 +6,7 @@ from chairlift.model.families.cohere2 import COHERE2
 from chairlift.model.families.family import Family
 from chairlift.model.families.gemma import GEMMA2, GEMMA3
 from chairlift.model.families.granite import GRANITE
-from chairlift.model.families.hybrids import LFM2, QWEN3_5, QWEN3_5_WITH_VISION
+from chairlift.model.families.hybrids import LFM2, LFM2_MOE, QWEN3_5, QWEN3_5_WITH_VISION
 from chairlift.model.families.llama import LLAMA
 from chairlift.model.families.ministral3 import MINISTRAL3
 from chairlift.model.families.mistral import MISTRAL
@@ -40,6 +40,7 @@ FAMILIES: Mapping[str, Family] = {
     "GraniteMoeForCausalLM": GRANITE_MOE,
     "Ernie4_5_MoeForCausalLM": ERNIE_MOE,
     "Lfm2ForCausalLM": LFM2,
+    "Lfm2MoeForCausalLM": LFM2_MOE,
     "Qwen3_5ForCausalLM": QWEN3_5,
     "Qwen3_5ForConditionalGeneration": QWEN3_5_WITH_VISION,
 }

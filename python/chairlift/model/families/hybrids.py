@@ -1,4 +1,4 @@
-"""Hybrids, most of whose layers have a recurrent state: LFM2 and Qwen 3.5."""
+"""Hybrids, most of whose layers have a recurrent state: LFM2, LFM2-MoE and Qwen 3.5."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from chairlift.model.families.family import (
 )
 from chairlift.model.fields import MOST_OF, Fields
 from chairlift.model.recurrence import GatedDelta, ShortConv
-from chairlift.model.spec import Attention, LayerSpec, ModelSpec, RmsNorm
+from chairlift.model.spec import Attention, Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
 
 _CONV = "conv"
 _LINEAR = "linear_attention"
@@ -35,9 +35,7 @@ def _kinds(fields: Fields, other: str, default: Sequence[str]) -> list[str]:
 
 
 def _lfm2(fields: Fields) -> ModelSpec:
-    norm = RmsNorm(fields.number("norm_eps"))
-    num_layers, channels = fields.integer("num_hidden_layers"), fields.integer("hidden_size")
-    conv = ShortConv(channels, fields.integer("conv_L_cache"), bias=fields.flag("conv_bias"))
+    num_layers = fields.integer("num_hidden_layers")
     full = fields.values.get("full_attn_idxs")
     if full is None:
         full = list(range(num_layers))
@@ -45,9 +43,47 @@ def _lfm2(fields: Fields) -> ModelSpec:
         fields.fail("full_attn_idxs", f"a list of numbers below {num_layers}")
     default = [FULL if number in full else _CONV for number in range(num_layers)]
     feed_forward = replace(mlp(fields), intermediate_size=_lfm2_intermediate_size(fields))
+    return _lfm2_decoder(fields, _kinds(fields, _CONV, default), [feed_forward] * num_layers)
+
+
+def _lfm2_moe(fields: Fields) -> ModelSpec:
+    num_layers, num_dense = (
+        fields.integer("num_hidden_layers"),
+        fields.integer("num_dense_layers", least=0),
+    )
+    if fields.number("routed_scaling_factor") != 1.0:
+        fields.fail("routed_scaling_factor", "1")
+    num, top_k = fields.integer("num_experts"), fields.integer("num_experts_per_tok")
+    if top_k > num:
+        fields.fail("num_experts_per_tok", f"at most {num}")
+    experts = Experts(
+        num,
+        top_k,
+        fields.integer("moe_intermediate_size"),
+        "sigmoid",
+        least_sum=1e-6 if fields.flag("norm_topk_prob") else None,
+        has_choice_bias=fields.flag("use_expert_bias"),
+    )
+    if fields.values.get("layer_types") is None:
+        fields.fail("layer_types", f"a list of {num_layers} names")
+    dense = mlp(fields)
+    feed_forwards = [dense if number < num_dense else experts for number in range(num_layers)]
+    return _lfm2_decoder(fields, _kinds(fields, _CONV, []), feed_forwards)
+
+
+def _lfm2_decoder(
+    fields: Fields, kinds: Sequence[str], feed_forwards: Sequence[Mlp | Experts]
+) -> ModelSpec:
+    norm = RmsNorm(fields.number("norm_eps"))
+    conv = ShortConv(
+        fields.integer("hidden_size"),
+        fields.integer("conv_L_cache"),
+        bias=fields.flag("conv_bias"),
+    )
     mixers: dict[str, Attention | ShortConv] = {FULL: attention(fields, qk_norm=norm), _CONV: conv}
     layers = [
-        LayerSpec(mixers[kind], feed_forward, norm) for kind in _kinds(fields, _CONV, default)
+        LayerSpec(mixers[kind], feed_forward, norm)
+        for kind, feed_forward in zip(kinds, feed_forwards, strict=True)
     ]
     spec = decoder(fields, layers, final_norm=norm)
     if "tie_embedding" in fields.values:
@@ -130,6 +166,28 @@ LFM2 = Family(
         "block_auto_adjust_ff_dim": True,
         "block_ffn_dim_multiplier": 1.0,
         "block_multiple_of": 256,
+    },
+)
+LFM2_MOE = Family(
+    _lfm2_moe,
+    replace(
+        LFM2.names,
+        router="feed_forward.gate",
+        choice_bias="feed_forward.expert_bias",
+        choice_bias_axes=1,
+        expert_gate="feed_forward.experts.{}.w1",
+        expert_up="feed_forward.experts.{}.w3",
+        expert_down="feed_forward.experts.{}.w2",
+    ),
+    defaults={
+        **LFM2.defaults,
+        "num_dense_layers": 2,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1792,
+        "use_expert_bias": True,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
     },
 )
 QWEN3_5 = Family(
