@@ -37,6 +37,7 @@ __all__ = [
     "Account",
     "AdapterTable",
     "Added",
+    "AnswerParser",
     "Candidates",
     "ConfigError",
     "ConstraintMasks",
@@ -60,6 +61,7 @@ __all__ = [
     "Refused",
     "SamplerStates",
     "Scheduler",
+    "StopRegex",
     "TextStream",
     "TokenTable",
     "TokensEvent",
@@ -150,6 +152,51 @@ class TokenTable:
         """
 
 @final
+class StopRegex:
+    """Patterns that end an answer, as one automaton of bounded size; any thread may build it."""
+
+    def __new__(cls, patterns: Sequence[str]) -> StopRegex:
+        """Compiles patterns.
+
+        Raises:
+            ValueError: With the position of a pattern, and what is wrong with it.
+        """
+
+@final
+class AnswerParser:
+    """Finds reasoning and function calls in the text of an answer."""
+
+    def __new__(
+        cls,
+        *,
+        calls: str | None = None,
+        reasoning: str | None = None,
+        starts_in_reasoning: bool = False,
+        functions: Sequence[tuple[str, Sequence[str]]] = ...,
+        id_key: int = 0,
+        kept_tokens: Sequence[int] = ...,
+    ) -> AnswerParser:
+        """Starts an answer; the scheduler starts one of its own for each answer of a request.
+
+        Args:
+            calls: The format of calls, a value of `ToolFormat`; None leaves them text.
+            reasoning: The same, of `ReasoningFormat`.
+            starts_in_reasoning: The prompt ends with the mark that begins reasoning.
+            functions: Names, each with the names of its parameters that are no strings.
+            id_key: Makes the ids of calls.
+            kept_tokens: Special tokens that are text for the parser: marks.
+
+        Raises:
+            ValueError: There is no such format.
+        """
+
+    def push(self, piece: str) -> list[tuple[str, str]]:
+        """Appends text; returns what it decides: `text`, `reasoning`, `call` or `arguments`."""
+
+    def finish(self) -> list[tuple[str, str]]:
+        """Ends the answer; returns what was undecided."""
+
+@final
 class TextStream:
     """The text of one token sequence while it grows, as the scheduler makes it.
 
@@ -166,6 +213,7 @@ class TextStream:
         *,
         skip_special_tokens: bool = True,
         stop: Sequence[str] = ...,
+        stop_regex: StopRegex | None = None,
         include_stop: bool = False,
     ) -> Self:
         """Starts an empty text; `include_stop` keeps the stop string that matches."""
@@ -193,6 +241,9 @@ class TokensEvent:
     index: int
     text: str
     """Complete UTF-8; lags behind `token_ids` while a character or stop string is undecided."""
+    reasoning: str
+    tool_calls: list[tuple[int, str, str, str]]
+    """Parts of function calls: position, id, name, and the next piece of the arguments."""
     token_ids: list[int]
     sample_slot: int
     """Where the step's sampled arrays hold the first of `token_ids`."""
@@ -580,6 +631,8 @@ class Scheduler:
         priority: int = 0,
         adapter: tuple[int, int] = ...,
         end_ids: Sequence[int] = ...,
+        stop_regex: StopRegex | None = None,
+        parser: AnswerParser | None = None,
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
@@ -608,6 +661,7 @@ class Scheduler:
         credit: int = 0,
         credit_is_final: bool = False,
         paused: bool | None = None,
+        stop_regex: StopRegex | None = None,
     ) -> bool:
         """Changes a live request from the next step on.
 
@@ -628,6 +682,7 @@ class Scheduler:
                 credit pays for (`length`), or at once if it has that already; one that has no token
                 because none is paid for ends as `cancelled`.
             paused: Whether it stands still; None leaves it as it is.
+            stop_regex: With `max_tokens`; matched as `stop` is.
 
         Returns:
             False if it has ended or never was.

@@ -6,7 +6,7 @@ texts that hold JSON are read later, off the event loop (`model/chat_values.py`)
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -69,6 +69,39 @@ def as_chat(value: Prompt) -> Prompt:
     if not isinstance(choice, ToolChoice):
         value = replace(value, tool_choice=_tool_choice(choice))
     return value
+
+
+def with_tools(
+    prompt: Prompt,
+    tools: Sequence[Tool | Mapping[str, Any]] | None,
+    tool_choice: ToolChoice | Mapping[str, Any] | str | None,
+    parallel_tool_calls: bool | None,
+) -> Prompt:
+    """Return a conversation with its tools; None leaves what it has.
+
+    Args:
+        prompt: A conversation, or any prompt where nothing is set.
+        tools: As `Chat` has them, or as the OpenAI API writes them.
+        tool_choice: The same.
+        parallel_tool_calls: Whether an answer may hold more than one call.
+
+    Raises:
+        RequestError: `BAD_PARAMETER`: something is set, and the prompt is no conversation.
+    """
+    given: dict[str, Any] = {
+        "tools": tools,
+        "tool_choice": tool_choice,
+        "parallel_tool_calls": parallel_tool_calls,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return prompt
+    conversation = as_chat(prompt)
+    if not isinstance(conversation, Chat):
+        field = f"chat.{next(iter(given))}"
+        message = f"{field}: expected a conversation as the prompt"
+        raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+    return as_chat(replace(conversation, **given))
 
 
 def chat(value: Chat) -> None:

@@ -69,3 +69,26 @@ class InstructionSet(StrEnum):
     AVX512 = "avx512"
     AVX2 = "avx2"
     PORTABLE = "portable"
+
+
+class ToolFormat(StrEnum):
+    """How the model writes function calls; auto is by its chat template, none leaves them text."""
+
+    AUTO = "auto"
+    NONE = "none"
+    HERMES = "hermes"
+    QWEN3_CODER = "qwen3-coder"
+    LLAMA3_JSON = "llama3-json"
+    MISTRAL = "mistral"
+    HARMONY = "harmony"
+
+
+class ReasoningFormat(StrEnum):
+    """How the model marks its reasoning; auto is by its chat template, none leaves it text."""
+
+    AUTO = "auto"
+    NONE = "none"
+    THINK = "think"
+    MISTRAL = "mistral"
+    SEED = "seed"
+    HARMONY = "harmony"

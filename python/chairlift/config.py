@@ -6,7 +6,16 @@ from typing import Annotated, Final, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
-from chairlift.choices import Batching, Device, Drafts, Dtype, KvCacheDtype, Quantize
+from chairlift.choices import (
+    Batching,
+    Device,
+    Drafts,
+    Dtype,
+    KvCacheDtype,
+    Quantize,
+    ReasoningFormat,
+    ToolFormat,
+)
 from chairlift.errors import ConfigError
 from chairlift.units import parse_size
 
@@ -20,6 +29,8 @@ __all__ = [
     "EngineSettings",
     "KvCacheDtype",
     "Quantize",
+    "ReasoningFormat",
+    "ToolFormat",
     "checked",
     "engine_config",
 ]
@@ -132,6 +143,11 @@ class EngineConfig(BaseModel):
     """The largest rank of an adapter: memory is planned for it."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the kernels; None is the cores this process may use."""
+    tool_format: Annotated[ToolFormat, _BY_NAME] = ToolFormat.AUTO
+    """How the model writes function calls. One that is named also gives tools to a model whose
+    chat template takes none."""
+    reasoning_format: Annotated[ReasoningFormat, _BY_NAME] = ReasoningFormat.AUTO
+    """How the model marks its reasoning."""
     default_max_tokens: Annotated[int, Field(ge=1)] = 512
     """Answer length where a request names none."""
     queue_timeout_s: Annotated[float, Field(gt=0)] = 30.0
@@ -180,6 +196,13 @@ class EngineSettings(TypedDict, total=False):
     max_adapters: int | None
     max_adapter_rank: int
     num_threads: int | None
+    tool_format: (
+        ToolFormat
+        | Literal["auto", "none", "hermes", "qwen3-coder", "llama3-json", "mistral", "harmony"]
+    )
+    reasoning_format: (
+        ReasoningFormat | Literal["auto", "none", "think", "mistral", "seed", "harmony"]
+    )
     default_max_tokens: int
     queue_timeout_s: float
     time_limit_s: float

@@ -155,6 +155,8 @@ class Stopping:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     include_stop: bool = False
+    stop_regex: str | Sequence[str] = ()
+    """Patterns that end the answer where they first match, as `stop` does; no anchors."""
 
 
 @dataclass(frozen=True, slots=True)

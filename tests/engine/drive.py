@@ -170,12 +170,14 @@ def bend_logits(engine, bend):
 
 
 def script(engine, answers):
-    """Make the model write: `answers` gives the tokens of each request, by its seed."""
+    """Make the model write: `answers` gives the next tokens of each seed, then it is free again."""
     left = {seed: iter(tokens) for seed, tokens in answers.items()}
+    done = iter(())
 
     def write(logits, seeds):
         for row, seed in enumerate(seeds):
-            if seed in left:
-                logits[row, next(left[seed])] = 1e6
+            token = next(left.get(seed, done), None)
+            if token is not None:
+                logits[row, token] = 1e6
 
     bend_logits(engine, write)

@@ -1,7 +1,8 @@
 """When an answer ends, with the real tokenizer and an answer that the test writes."""
 
 import pytest
-from chairlift.types import Finished, FinishReason, Output, Tokens
+from chairlift.errors import RequestError
+from chairlift.types import Change, Finished, FinishReason, Output, Stopping, Tokens
 
 from tests.engine import tiny_model
 from tests.engine.drive import end, greedy, run, script, text, token_ids
@@ -102,3 +103,65 @@ def test_deltas_of_any_tokens_join_to_the_whole_decode(engine):
     for events in run(engine, [greedy(p, 60) for p in tiny_model.prompts()]):
         assert isinstance(end(events), Finished)
         assert text(events) == engine.tokenizer.decode(token_ids(events))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "start", "end"),
+    [
+        (r"t\w", 4, 6),
+        ("o (two|one)", 6, None),
+        (r"(?i)TWO", 4, 7),
+        (r"e+ ?t", 2, 5),
+        ("E", None, None),
+    ],
+)
+@pytest.mark.parametrize("include_stop", [False, True])
+def test_a_pattern_cuts_where_its_first_match_ends(engine, pattern, start, end, include_stop):
+    answer = "one two three"
+    events = write(engine, answer, stop_regex=pattern, include_stop=include_stop)
+    if end is None:
+        assert text(events) == answer
+        return
+    assert text(events) == answer[: end if include_stop else start]
+    last = next(event for event in events if isinstance(event, Finished))
+    assert (last.reason, last.stop) == (FinishReason.STOP, pattern)
+
+
+def test_a_pattern_and_a_text_that_end_together_match_as_the_longest(engine):
+    events = write(engine, "one two three", stop=["wo"], stop_regex=[r"t.o", "zzz"])
+    assert (text(events), end(events).stop) == ("one ", "t.o")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(", "unclosed group"),
+        ("^a", "no anchor"),
+        (r"a\b", "no anchor"),
+        ("a*", "empty text"),
+        ("a{300}", "256 bytes"),
+        (r"(\w{50}x){4}", "smaller automaton"),
+        ("", "1 to 512 bytes"),
+        ("a" * 513, "1 to 512 bytes"),
+        (3, "strings"),
+    ],
+)
+def test_a_wrong_pattern_is_refused_by_its_field(engine, pattern, why):
+    with pytest.raises(RequestError, match=why) as caught:
+        write(engine, "one", stop_regex=[pattern] if isinstance(pattern, str) else pattern)
+    assert caught.value.field == "stopping.stop_regex"
+
+
+def test_a_change_replaces_patterns(engine):
+    ids = engine.tokenizer.encode("one two three", add_special_tokens=False)
+    script(engine, {1: [*ids, tiny_model.EOS]})
+    accepted = engine.add(greedy([5, 6, 7], 200, seed=1, stop_regex="one"))
+    change = Change(stopping=Stopping(max_tokens=200, stop_regex=r"w\S"))
+    assert engine.change(accepted.request_id, change)
+    events = []
+    while engine.has_work:
+        events += engine.step()
+    assert (text(events), end(events).stop) == ("one t", r"w\S")
+    with pytest.raises(RequestError) as caught:
+        engine.change(accepted.request_id, Change(stopping=Stopping(stop_regex="(")))
+    assert caught.value.field == "update.stopping.stop_regex"

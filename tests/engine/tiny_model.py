@@ -1,6 +1,8 @@
 """A Llama of a few thousand parameters with a tokenizer, written to a folder by `transformers`."""
 
+import json
 import random
+import shutil
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -65,6 +67,15 @@ def write_tokenizer(folder, vocab_size, alphabet=()):
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<eos>", chat_template=CHAT_TEMPLATE
     ).save_pretrained(folder)
+
+
+def copy_with_template(source, folder, template):
+    """Copy the checkpoint, with another chat template and room for long prompts; return where."""
+    shutil.copytree(source, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 2048}))
+    return folder
 
 
 def prompts(num=8, seed=0, vocab_size=VOCAB_SIZE):

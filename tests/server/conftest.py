@@ -30,10 +30,10 @@ def serve(tiny_folder, tmp_path):
     """Serve the tiny model in this process, on a Unix socket by default."""
 
     @asynccontextmanager
-    async def run(*, server=None, before_load=None, listen=None, **settings):
+    async def run(*, server=None, before_load=None, listen=None, model=tiny_folder, **settings):
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **settings}
         listen = listen or f"unix:{tmp_path}/lift.sock"
-        config = ServerConfig(model=str(tiny_folder), listen=listen, **(server or {}))
+        config = ServerConfig(model=str(model), listen=listen, **(server or {}))
         served = Server(engine_config(**settings), config)
         address = await served.bind()
         channel = grpc.aio.insecure_channel(address)
@@ -41,7 +41,7 @@ def serve(tiny_folder, tmp_path):
         try:
             if before_load is not None:
                 await before_load(serving)
-            engine = Engine(tiny_folder, **settings)
+            engine = Engine(model, **settings)
             pace(engine.runner.model)
             await served.serve(AsyncEngine.of(engine))
             yield serving

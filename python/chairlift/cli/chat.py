@@ -158,11 +158,12 @@ class _Conversation:
         """Print the answer as it comes; return the error, if it was one."""
 
         def on_text(_index: int, text: str, _num_tokens: int) -> None:
-            printer.text += text
+            # A paragraph after reasoning; the turn has no reasoning and begins with its text.
+            printer.text += text if printer.text else text.removeprefix("\n\n")
             printer.write(text)
 
         generation = self.client.generate(Chat(messages), **self.options)
-        following = asyncio.create_task(follow(generation, on_text))
+        following = asyncio.create_task(follow(generation, on_text, printer.write))
         try:
             return await asyncio.shield(following)
         except asyncio.CancelledError:

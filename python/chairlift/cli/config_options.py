@@ -57,6 +57,8 @@ ENGINE_HELP = {
     "--adapter-folder.",
     "max_adapter_rank": "Largest rank of an adapter; memory is planned for it.",
     "num_threads": "Threads of the kernels; default: the cores this process may use.",
+    "tool_format": "How the model writes function calls; auto: by its chat template.",
+    "reasoning_format": "How the model marks its reasoning; auto: by its chat template.",
     "default_max_tokens": "Answer length where a request names none.",
     "queue_timeout_s": "A request that has not started by then fails.",
     "time_limit_s": "A request that has not ended by then ends with the tokens so far.",
@@ -151,6 +153,9 @@ def _parameter(
     elif _is_list(field):
         metavar = "NAME=VALUE" if name.startswith("adapter") else "NAME"
         make_option = functools.partial(typer.Option, metavar=metavar)
+    elif name.endswith("_format"):
+        text = f"{text} One of {', '.join(kind)}."
+        make_option = functools.partial(typer.Option, metavar="FORMAT")
     option = make_option(
         names,
         help=text,

@@ -188,7 +188,9 @@ async def _print_answers(prompt: int, generation: "AsyncGeneration") -> str:
                     "output_tokens": usage.output_tokens,
                 }
                 end = {"finish_reason": outcome(answer), "usage": counts}
-                _print_line({**head, "answer": event.index, "text": answer.text, **end})
+                fields = {"reasoning": answer.reasoning} if answer.reasoning else {}
+                said = {"text": answer.text, **fields}
+                _print_line({**head, "answer": event.index, **said, **end})
     except RequestError as error:
         details = {"reason": error.reason, "field": error.field, "message": error.message}
         _print_line({**head, "error": details})

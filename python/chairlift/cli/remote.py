@@ -88,8 +88,17 @@ def no_connection(target: str, error: ServerError) -> str:
     return f"{target}: {str(error).removeprefix('UNAVAILABLE: ')}"
 
 
-async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int], None]) -> str:
+async def follow(
+    generation: "AsyncGeneration",
+    on_text: Callable[[int, str, int], None],
+    on_reasoning: Callable[[str], None] | None = None,
+) -> str:
     """Pass on answers as they come: the index, the text and its number of tokens.
+
+    Args:
+        generation: The request.
+        on_text: Takes what is shown; reasoning, too, without the next one.
+        on_reasoning: Takes reasoning alone.
 
     Returns:
         The error as text, or an empty text.
@@ -97,10 +106,22 @@ async def follow(generation: "AsyncGeneration", on_text: Callable[[int, str, int
     try:
         async for event in generation.events():
             if event.HasField("tokens"):
-                on_text(event.index, event.tokens.text, event.tokens.num_tokens)
+                tokens = event.tokens
+                text = _after_reasoning(generation.answers[event.index], tokens)
+                if on_reasoning is None:
+                    text = tokens.reasoning + text
+                elif tokens.reasoning:
+                    on_reasoning(tokens.reasoning)
+                on_text(event.index, text, tokens.num_tokens)
     except RequestError as error:
         return for_people(error)
     return ""
+
+
+def _after_reasoning(answer: "Answer", tokens: "generation_pb2.Tokens") -> str:
+    """Return the new text; the first text after reasoning begins a paragraph."""
+    is_first = bool(tokens.text) and answer.text == tokens.text
+    return f"\n\n{tokens.text}" if is_first and answer.reasoning else tokens.text
 
 
 def for_people(error: RequestError) -> str:

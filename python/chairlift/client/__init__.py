@@ -14,9 +14,9 @@ Needs grpcio and protobuf alone: no torch, no server.
 from pathlib import Path
 
 from chairlift.client.aio import AsyncClient, AsyncGeneration
+from chairlift.client.answer import Answer
 from chairlift.client.options import RequestOptions, UpdateOptions
 from chairlift.client.security import Security
-from chairlift.client.shared import Answer
 from chairlift.client.start import new_start
 from chairlift.client.sync import Client, Generation
 

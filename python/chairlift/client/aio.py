@@ -8,13 +8,13 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 
 from chairlift import checks
+from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Call
 from chairlift.client.failures import from_call
 from chairlift.client.options import RequestOptions
 from chairlift.client.recovery import ABORT_S, Recovery
 from chairlift.client.security import Security
 from chairlift.client.shared import (
-    Answer,
     BaseClient,
     BaseGeneration,
     BaseStream,

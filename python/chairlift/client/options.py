@@ -1,9 +1,9 @@
 """The options of one request, as both clients take them."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from chairlift.types import Constraint
+from chairlift.types import Constraint, Tool, ToolChoice
 
 
 class StoppingOptions(TypedDict, total=False):
@@ -20,7 +20,9 @@ class StoppingOptions(TypedDict, total=False):
     ignore_eos: bool | None
     """Continue after the model's own end tokens."""
     include_stop: bool | None
-    """Keep the stop string in the text."""
+    """Keep the stop string, or what matched a pattern, in the text."""
+    stop_regex: str | Sequence[str] | None
+    """Patterns that end the answer where they first match."""
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -91,6 +93,14 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """Seed of the draws."""
     n: int | None
     """Number of answers, drawn independently."""
+    tools: Sequence[Tool | Mapping[str, Any]] | None
+    """Functions that the model may call; the prompt is a conversation then."""
+    tool_choice: ToolChoice | Mapping[str, Any] | str | None
+    """auto, none, required, or a function."""
+    parallel_tool_calls: bool | None
+    """Allow more than one call."""
+    skip_special_tokens: bool | None
+    """Leave special tokens out of the text; None is True."""
     token_ids: bool | None
     """Send token ids beside text."""
     logprobs: bool | int | None

@@ -8,7 +8,6 @@ import functools
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import (
     Any,
     Concatenate,
@@ -24,6 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chairlift import checks
 from chairlift.client.address import checked_address
+from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Blocking, Call, unary
 from chairlift.client.embed import embed_request
 from chairlift.client.failures import from_event, is_end
@@ -184,19 +184,6 @@ class command(Generic[P]):
         return method
 
 
-@dataclass(slots=True)
-class Answer:
-    """One answer of a request, as far as it has come."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    """Empty unless the request asks for them."""
-    num_tokens: int = 0
-    finished: pb.Finished | None = None
-    """Set at its end: reason, usage and, if the request asks for it, the timeline."""
-
-
 class BaseGeneration:
     """One request, and its answers as far as they have come.
 
@@ -278,10 +265,7 @@ class BaseGeneration:
         if item.HasField("accepted"):
             self.accepted = item.accepted
         elif item.HasField("tokens"):
-            answer = self._answer(item.index)
-            answer.text += item.tokens.text
-            answer.token_ids += item.tokens.token_ids
-            answer.num_tokens += item.tokens.num_tokens
+            self._answer(item.index).add(item.tokens)
         elif item.HasField("finished"):
             self._answer(item.index).finished = self.finished = item.finished
         return item

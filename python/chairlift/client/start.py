@@ -67,6 +67,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         output=pb.Output(
             token_ids=given.flag("token_ids"),
             logprobs=given.logprobs("logprobs"),
+            skip_special_tokens=given.optional_flag("skip_special_tokens"),
             timeline=given.flag("timeline"),
             interval=given.count("interval"),
         ),
@@ -75,7 +76,13 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         resume_window=given.duration("resume_window_s"),
         constraint=given.constraint("constraint"),
     )
-    _set_prompt(start, prompt)
+    tools, choice, parallel = (
+        options.get("tools"),
+        options.get("tool_choice"),
+        options.get("parallel_tool_calls"),
+    )
+    checks.prompt(prompt, "prompt")
+    _set_prompt(start, chats.with_tools(prompt, tools, choice, parallel))
     return start
 
 
@@ -111,6 +118,7 @@ def _stopping(given: "_Given") -> pb.Stopping:
         stop_token_ids=given.token_ids("stop_token_ids"),
         ignore_eos=given.flag("ignore_eos"),
         include_stop=given.flag("include_stop"),
+        stop_regex=given.texts("stop_regex"),
     )
 
 
@@ -134,7 +142,7 @@ _GROUPS: Final = {
         *("logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words"),
     ),
     "stopping": STOPPING_NAMES,
-    "output": ("token_ids", "logprobs", "timeline", "interval"),
+    "output": ("skip_special_tokens", "token_ids", "logprobs", "timeline", "interval"),
     "schedule": SCHEDULE_NAMES,
 }
 _PATHS: Final = {
@@ -203,6 +211,10 @@ class _Given:
     def flag(self, name: str) -> bool:
         value, path = self._get(name)
         return False if value is None else checks.flag(value, path)
+
+    def optional_flag(self, name: str) -> Any:  # protoc's types know no unset bool
+        """Return a switch whose default is the server's."""
+        return None if self._options.get(name) is None else self.flag(name)
 
     def token_ids(self, name: str) -> list[int] | None:
         value, path = self._get(name)

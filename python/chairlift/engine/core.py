@@ -129,7 +129,7 @@ class Core:
                     stop=prepared.stop,
                     stop_token_ids=prepared.stop_token_ids,
                     include_stop=prepared.include_stop,
-                    detokenize=prepared.output.text or bool(prepared.stop),
+                    detokenize=prepared.output.text or prepared.stops_at_text,
                     skip_special_tokens=prepared.output.skip_special_tokens,
                     tenant=prepared.tenant,
                     salt=prepared.prefix_cache.salt,
@@ -142,6 +142,8 @@ class Core:
                     priority=times.priority,
                     adapter=(0, 0) if use is None else (use.slot, use.generation),
                     end_ids=prepared.end_ids,
+                    stop_regex=prepared.stop_regex,
+                    parser=prepared.parser,
                 )
         except _core.Refused as error:
             raise core_refusal(error) from None
@@ -184,6 +186,7 @@ class Core:
                 credit=change.credit,
                 credit_is_final=change.credit_is_final,
                 paused=change.paused,
+                stop_regex=None if stopping is None else stopping.stop_regex,
             )
 
     def explain(self, request_id: int) -> Waiting | None:

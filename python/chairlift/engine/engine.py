@@ -5,11 +5,11 @@ One thread owns an engine; only `prepare` and the preparer may be called from an
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from chairlift import _core, checks
+from chairlift import _core, chats, checks
 from chairlift.config import EngineSettings, engine_config
 from chairlift.engine.adapters import Adapters, OnBadAdapter
 from chairlift.engine.answer_all import answer_all
@@ -34,6 +34,8 @@ from chairlift.types import (
     Sampling,
     Schedule,
     Stopping,
+    Tool,
+    ToolChoice,
     Waiting,
 )
 
@@ -302,6 +304,10 @@ class Engine:
         output: Output | None = None,
         adapter: str = "",
         constraint: Constraint | None = None,
+        *,
+        tools: Sequence[Tool | Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice | Mapping[str, Any] | str | None = None,
+        parallel_tool_calls: bool | None = None,
     ) -> list[Answer]:
         """Answer prompts, under any batching policy; nothing times out.
 
@@ -312,6 +318,9 @@ class Engine:
             output: Of all prompts.
             adapter: Of all prompts; empty is the model alone.
             constraint: What each answer must be.
+            tools: Functions that the answers may call; each prompt is a conversation then.
+            tool_choice: `auto`, `none`, `required`, or a function.
+            parallel_tool_calls: Whether an answer may hold more than one call.
 
         Returns:
             One answer per prompt, in their order; with `sampling.n` so many per prompt.
@@ -322,7 +331,7 @@ class Engine:
         self._check_open()
         requests = [
             Request(
-                prompt,
+                chats.with_tools(prompt, tools, tool_choice, parallel_tool_calls),
                 Sampling() if sampling is None else sampling,
                 Stopping() if stopping is None else stopping,
                 Output() if output is None else output,

@@ -18,6 +18,8 @@ from chairlift.types import (
     Output,
     Timeline,
     Tokens,
+    ToolCall,
+    ToolCallDelta,
     Usage,
     WaitCause,
 )
@@ -66,7 +68,15 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         if output.logprobs:
             logprobs = sampled.of(event.sample_slot, len(event.token_ids), output.candidates)
         text = event.text if output.text else ""
-        return Tokens(event.request_id, event.index, text, event.token_ids, logprobs)
+        return Tokens(
+            request_id=event.request_id,
+            index=event.index,
+            text=text,
+            token_ids=event.token_ids,
+            logprobs=logprobs,
+            reasoning=event.reasoning,
+            tool_calls=[ToolCallDelta(*part) for part in event.tool_calls],
+        )
     account = event.account
     usage = Usage(account.prompt_tokens, account.cached_tokens, account.output_tokens)
     timeline = _timeline(account)
@@ -92,6 +102,8 @@ class AnswerBuilder:
     """Of the request among all."""
     output: Output
     texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: list[ToolCallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     candidates: list[Sequence[tuple[int, float]]] = field(default_factory=list)
@@ -99,6 +111,8 @@ class AnswerBuilder:
     def add(self, event: Tokens) -> None:
         """Append new output."""
         self.texts.append(event.text)
+        self.reasoning.append(event.reasoning)
+        self.tool_calls.extend(event.tool_calls)
         self.token_ids.extend(event.token_ids)
         if event.logprobs is not None:
             self.logprobs.extend(event.logprobs.logprobs)
@@ -115,7 +129,24 @@ class AnswerBuilder:
             logprobs=self.logprobs if self.output.logprobs else None,
             candidates=self.candidates if self.output.candidates else None,
             index=event.index,
+            reasoning="".join(self.reasoning),
+            tool_calls=whole_calls(self.tool_calls),
         )
+
+
+def whole_calls(parts: Sequence[ToolCallDelta]) -> list[ToolCall]:
+    """Return the function calls that the parts of a stream make."""
+    by_position: dict[int, list[ToolCallDelta]] = {}
+    for part in parts:
+        by_position.setdefault(part.position, []).append(part)
+    return [
+        ToolCall(
+            id="".join(part.id for part in call),
+            name="".join(part.name for part in call),
+            arguments="".join(part.arguments for part in call),
+        )
+        for call in by_position.values()
+    ]
 
 
 def failed(

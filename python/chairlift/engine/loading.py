@@ -19,7 +19,8 @@ from chairlift.engine.encoder_loading import encoder_settings, load_encoder
 from chairlift.engine.grammars import ConstraintPreparer
 from chairlift.engine.loaded import HostPool, LoadedModel, OnProgress
 from chairlift.engine.pooling import NOTHING
-from chairlift.engine.prepare import Preparer, RequestLimits
+from chairlift.engine.prepare import Preparer
+from chairlift.engine.prepare_stopping import RequestLimits
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator

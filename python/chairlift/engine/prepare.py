@@ -5,25 +5,30 @@ others, or raises `RequestError` with the path of the field and what was expecte
 state that changes, so that any thread may call it.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from chairlift import chats, checks
+from chairlift import _core, chats, checks
+from chairlift.choices import ToolFormat
 from chairlift.config import EngineConfig
 from chairlift.constraints import Source
 from chairlift.engine.adapter_types import AdapterNames, AdapterUse
 from chairlift.engine.grammars import ConstraintPreparer
-from chairlift.engine.pooling import NOTHING, PoolingAbilities, check_pooling
+from chairlift.engine.pooling import check_pooling
 from chairlift.engine.prepare_pooling import pooling_ids
 from chairlift.engine.prepare_sampling import (
     SamplingPreparer,
     unsupported_on_device,
     with_candidates,
 )
-from chairlift.engine.prepared import Prepared, PreparedChange, StopConditions, Times
-from chairlift.engine.text_queue import TextLimits
+from chairlift.engine.prepare_stopping import RequestLimits, StoppingPreparer, Stops
+from chairlift.engine.prepared import Prepared, PreparedChange, Times
 from chairlift.errors import Reason, RequestError
+from chairlift.model.answer_formats import chosen_format, new_parser
+from chairlift.model.chat_values import reads
+from chairlift.model.tool_prompt import has_tool_parts, write_tools
 from chairlift.sampler_options import SamplingParameters
 from chairlift.types import (
     Change,
@@ -34,13 +39,9 @@ from chairlift.types import (
     Request,
     Sampling,
     Schedule,
-    Stopping,
     ToolMode,
 )
 
-MAX_STOP_STRINGS = 16
-MAX_STOP_BYTES = 128
-MAX_STOP_TOKEN_IDS = 128
 MAX_SALT_BYTES = 128
 MAX_PRIORITY = 10
 
@@ -52,7 +53,7 @@ class _Checked:
     """All of a request but its prompt, and what its answer's length depends on."""
 
     sampling: SamplingParameters
-    stops: tuple[tuple[str, ...], tuple[int, ...]]
+    stops: Stops
     times: Times
     credit: int | None
     num_answers: int
@@ -79,20 +80,11 @@ class Encoder(Protocol):
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
         """Return the text of a conversation by the model's template."""
 
+    def chat_template(self, chat: Chat) -> str:
+        """Return the template of a conversation."""
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """What the model and this server can hold."""
-
-    vocab_size: int
-    """Width of the logits."""
-    text: TextLimits
-    eos_token_ids: tuple[int, ...]
-    max_answers: int
-    """Of one request."""
-    has_sampler_options: bool = True
-    """Whether the device's sampler knows `SamplerOptions` and `min_tokens`."""
-    pooling: PoolingAbilities = NOTHING
+    def special_ids(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of those texts that are special tokens."""
 
 
 class Preparer:
@@ -123,6 +115,7 @@ class Preparer:
         self._encoder = encoder
         self._limits = limits
         self.text_limits = limits.text
+        self._stopping = StoppingPreparer(config.default_max_tokens, limits)
         self._sampling = SamplingPreparer(
             defaults, limits.vocab_size, encoder.encode, has_options=limits.has_sampler_options
         )
@@ -138,8 +131,8 @@ class Preparer:
         if request.pooling is not None:
             return self._prepare_pooling(request, request.pooling, checked)
         # The prompt comes last, because tokenizing costs more than all the rest.
-        prompt = self._prompt(request, checked.num_kept)
-        stopping = self._stop_conditions(request.stopping, checked.stops, len(prompt))
+        prompt, parser = self._prompt(request, checked.num_kept)
+        stopping = self._stopping.conditions(request.stopping, checked.stops, len(prompt))
         source, constraints = checked.constraint, self._constraints
         return Prepared(
             prompt=prompt,
@@ -159,6 +152,8 @@ class Preparer:
             grammar=None if source is None else constraints.compile(source, request.tenant),
             end_ids=() if source is None else constraints.end_ids,
             ends_early=not stopping.ignore_eos,
+            stop_regex=stopping.stop_regex,
+            parser=parser,
         )
 
     def is_quick(self, request: Request) -> bool:
@@ -206,7 +201,7 @@ class Preparer:
             raise unsupported_on_device(field)
         sampling = with_candidates(self._sampling.prepare(request.sampling), output)
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
-        stops = self._stops(request.stopping)
+        stops = self._stopping.stops(request.stopping)
         times = self._times(request.schedule)
         credit = request.credit
         if credit is not None:
@@ -237,8 +232,10 @@ class Preparer:
         checks.change(change)
         stopping = times = None
         if change.stopping is not None:
-            stops = self._stops(change.stopping, "update.")
-            stopping = self._stop_conditions(change.stopping, stops, num_prompt_tokens, "update.")
+            stops = self._stopping.stops(change.stopping, "update.")
+            stopping = self._stopping.conditions(
+                change.stopping, stops, num_prompt_tokens, "update."
+            )
         if change.schedule is not None:
             times = self._times(change.schedule, "update.")
         return PreparedChange(
@@ -261,18 +258,6 @@ class Preparer:
             checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
         )
 
-    def _stops(self, asked: Stopping, path: str = "") -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Return the stop strings and the token ids that end an answer."""
-        stop = checks.strings(
-            asked.stop, f"{path}stopping.stop", most=MAX_STOP_STRINGS, most_bytes=MAX_STOP_BYTES
-        )
-        ids_path = f"{path}stopping.stop_token_ids"
-        ids = checks.token_ids(asked.stop_token_ids, ids_path, self._limits.vocab_size)
-        checks.at_most(ids, ids_path, MAX_STOP_TOKEN_IDS)
-        ignore_eos = checks.flag(asked.ignore_eos, f"{path}stopping.ignore_eos")
-        own = () if ignore_eos else self._limits.eos_token_ids
-        return stop, tuple(dict.fromkeys((*own, *ids)))
-
     def _check_size(self, prompt: Prompt, keep: int | None) -> None:
         """Check what the size alone tells; of a prompt that is cut there is no shortest length."""
         limits = self._limits.text
@@ -284,28 +269,31 @@ class Preparer:
         elif _is_sequence(prompt) and keep is None:
             limits.check_length(len(prompt))
 
-    def _prompt(self, request: Request, keep: int | None) -> list[int]:
-        ids = self._encode(request, keep)
+    def _prompt(
+        self, request: Request, keep: int | None
+    ) -> tuple[list[int], _core.AnswerParser | None]:
+        """Return the ids of the prompt, and what finds the fields of its answer."""
+        ids, parser = self._encode(request, keep)
         if keep is not None:
             ids = ids[-keep:]
         if not ids:
             message = "prompt: expected at least one token, got none"
             raise RequestError(Reason.BAD_PARAMETER, message, field="prompt")
         self._limits.text.check_length(len(ids))
-        return ids
+        return ids, parser
 
-    def _encode(self, request: Request, keep: int | None) -> list[int]:
+    def _encode(
+        self, request: Request, keep: int | None
+    ) -> tuple[list[int], _core.AnswerParser | None]:
         prompt = request.prompt
         if not isinstance(prompt, str | Chat):
             # What is cut off is not looked at.
             ids = prompt[-keep:] if keep is not None and _is_sequence(prompt) else prompt
-            return checks.token_ids(ids, "token_ids", self._limits.vocab_size)
+            return checks.token_ids(ids, "token_ids", self._limits.vocab_size), None
         try:
             if isinstance(prompt, Chat):
-                text = self._encoder.render_chat(prompt, self._limits.text.max_bytes)
-                self._check_text(text, "chat", keep)
-                return self._encoder.encode(text, False)
-            return self._encoder.encode(prompt, request.add_special_tokens)
+                return self._encode_chat(prompt, keep, wants_text=request.output.text)
+            return self._encoder.encode(prompt, request.add_special_tokens), None
         except (KeyboardInterrupt, SystemExit, RequestError):
             raise
         except BaseException as error:
@@ -313,36 +301,35 @@ class Preparer:
             message = f"prompt: the tokenizer failed with {type(error).__name__}"
             raise RequestError(Reason.INTERNAL, message, field="prompt") from None
 
+    def _encode_chat(
+        self, chat: Chat, keep: int | None, *, wants_text: bool
+    ) -> tuple[list[int], _core.AnswerParser | None]:
+        encoder, config = self._encoder, self._config
+        template = encoder.chat_template(chat)
+        shown = chat
+        # A model whose template takes no tools gets them as text, in a form that the settings name.
+        is_named = config.tool_format is ToolFormat.HERMES
+        if is_named and has_tool_parts(chat) and not reads(template, "tools"):
+            shown = write_tools(chat)
+        text = encoder.render_chat(shown, self._limits.text.max_bytes)
+        self._check_text(text, "chat", keep)
+        parser = None
+        if wants_text:
+            parser = new_parser(
+                chat,
+                text,
+                chosen_format(template, config.tool_format, config.reasoning_format),
+                token_ids=encoder.special_ids,
+                id_key=secrets.randbits(64),
+            )
+        return encoder.encode(text, False), parser
+
     def _check_text(self, text: str, field: str, keep: int | None) -> None:
         limits = self._limits.text
         if keep is None:
             limits.check_prompt(text, field)
         else:
             limits.check_text(text, field)
-
-    def _stop_conditions(
-        self,
-        asked: Stopping,
-        stops: tuple[tuple[str, ...], tuple[int, ...]],
-        num_prompt_tokens: int,
-        path: str = "",
-    ) -> StopConditions:
-        longest = _first(asked.max_tokens, self._config.default_max_tokens)
-        room = self._limits.text.max_context_len - num_prompt_tokens
-        max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
-        max_tokens = min(checks.integer(longest, max_path, 1, _MAX_UINT32), room)
-        min_tokens = checks.integer(asked.min_tokens, min_path, 0, _MAX_UINT32)
-        if min_tokens > max_tokens:
-            expected = f"at most the {max_tokens} tokens of the answer"
-            raise checks.bad(min_path, expected, min_tokens)
-        if min_tokens > 0 and not self._limits.has_sampler_options:
-            raise unsupported_on_device(min_path)
-        include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
-        # `_stops` has checked it.
-        ignore_eos = asked.ignore_eos
-        return StopConditions(
-            max_tokens, min_tokens, *stops, include_stop=include_stop, ignore_eos=ignore_eos
-        )
 
 
 def _refuse_unenforced(chat: Chat) -> None:

@@ -19,6 +19,7 @@ class StopConditions:
     stop_token_ids: tuple[int, ...] = field(repr=False)
     include_stop: bool
     ignore_eos: bool
+    stop_regex: _core.StopRegex | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +77,11 @@ class Prepared:
     where it may end."""
     ends_early: bool = True
     """An end is drawn where a constraint may end, and not only where it must."""
+    stop_regex: _core.StopRegex | None = field(default=None, repr=False)
+    parser: _core.AnswerParser | None = field(default=None, repr=False)
+    """Finds reasoning and function calls in the answer; None leaves it text."""
+
+    @property
+    def stops_at_text(self) -> bool:
+        """Whether a text may end the answer."""
+        return bool(self.stop) or self.stop_regex is not None

@@ -258,6 +258,9 @@ def is_short(request: Request) -> bool:
     prompt: object = getattr(request, "prompt", None)
     if isinstance(prompt, Chat) or isinstance(_first(prompt), Mapping):
         return False
+    if getattr(getattr(request, "stopping", None), "stop_regex", ()):
+        # Patterns are compiled.
+        return False
     most = _SHORT_TEXT if isinstance(prompt, str) else _SHORT_IDS
     return not isinstance(prompt, Sized) or len(prompt) < most
 

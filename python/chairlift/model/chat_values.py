@@ -128,11 +128,11 @@ def check_template(chat: Chat, template: str, *, takes_reasoning: bool) -> None:
     Raises:
         RequestError: `BAD_PARAMETER`: the template would leave out tools, calls or reasoning.
     """
-    if template_has_tools(chat) and not _reads(template, "tools"):
+    if template_has_tools(chat) and not reads(template, "tools"):
         _refuse("chat.tools", "takes no tools")
-    reads_reasoning = takes_reasoning or any(_reads(template, name) for name in _REASONING_NAMES)
+    reads_reasoning = takes_reasoning or any(reads(template, name) for name in _REASONING_NAMES)
     for i, message in enumerate(chat.messages):
-        if message.tool_calls and not _reads(template, "tool_calls"):
+        if message.tool_calls and not reads(template, "tool_calls"):
             _refuse(f"chat.messages[{i}].tool_calls", "takes no function calls")
         if message.reasoning and not reads_reasoning:
             _refuse(f"chat.messages[{i}].reasoning", "takes no reasoning")
@@ -143,7 +143,8 @@ def template_has_tools(chat: Chat) -> bool:
     return bool(chat.tools) and chat.tool_choice.mode is not ToolMode.NONE
 
 
-def _reads(template: str, name: str) -> bool:
+def reads(template: str, name: str) -> bool:
+    """Return whether a template has a variable or member of this name."""
     return re.search(rf"\b{name}\b", template) is not None
 
 

@@ -270,7 +270,7 @@ class Tokenizer:
             field = "chat.template_arguments"
             message = f"{field}: the name {min(taken)!r} is reserved"
             raise RequestError(Reason.BAD_PARAMETER, message, field=field)
-        template = self._template(chat)
+        template = self.chat_template(chat)
         check_template(chat, template, takes_reasoning=THINK_MARK in template)
         tools, messages = template_tools(chat), template_messages(chat, template)
         arguments: dict[str, Any] = {
@@ -291,8 +291,12 @@ class Tokenizer:
         wrap_malformed_calls(messages)
         return self._templates.render(messages=messages, **arguments)
 
-    def _template(self, chat: Chat) -> str:
-        """Return the template of a conversation: with tools it may be another one."""
+    def chat_template(self, chat: Chat) -> str:
+        """Return the template of a conversation: with tools it may be another one.
+
+        Raises:
+            RequestError: `BAD_PARAMETER` in `chat`: the model has none.
+        """
         templates = self._chat_templates
         template = templates.get("default")
         if template_has_tools(chat) or chat.template_arguments.get("tools"):
@@ -311,6 +315,12 @@ class Tokenizer:
     def num_tokens(self, text: str, add_special_tokens: bool = True) -> int:
         """Return the number of token ids of `encode`."""
         return len(self.encode(text, add_special_tokens))
+
+    def special_ids(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of those texts that are special tokens."""
+        special = _special_strings(self._backend)
+        ids = (self._backend.token_to_id(text) for text in texts if text in special)
+        return [token_id for token_id in ids if token_id is not None]
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return what a token contributes to a text; its bytes need not be text by themselves."""

@@ -14,7 +14,11 @@ from google.protobuf import duration_pb2
 from chairlift import types
 from chairlift.checks import at_most
 from chairlift.constraints import MAX_CHOICES
-from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.prepare_stopping import (
+    MAX_STOP_PATTERNS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
 from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.convert_chat import to_chat
@@ -195,6 +199,7 @@ def _constraint(constraint: pb.Constraint) -> types.Constraint:
 
 def _stopping(stopping: pb.Stopping, path: str) -> types.Stopping:
     at_most(stopping.stop, f"{path}stop", MAX_STOP_STRINGS)
+    at_most(stopping.stop_regex, f"{path}stop_regex", MAX_STOP_PATTERNS)
     at_most(stopping.stop_token_ids, f"{path}stop_token_ids", MAX_STOP_TOKEN_IDS)
     return types.Stopping(
         max_tokens=optional(stopping, "max_tokens", None),
@@ -203,6 +208,7 @@ def _stopping(stopping: pb.Stopping, path: str) -> types.Stopping:
         stop_token_ids=tuple(stopping.stop_token_ids),
         ignore_eos=stopping.ignore_eos,
         include_stop=stopping.include_stop,
+        stop_regex=tuple(stopping.stop_regex),
     )
 
 

@@ -12,7 +12,7 @@ from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype, Quantize
-from chairlift.engine.prepare import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.prepare_stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from chairlift.engine.text_queue import MAX_MESSAGES
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chairlift_core::{
     Config, KvGroup, NewRequest, Scheduler,
+    answer::{CallFormat, Fields, Options},
     events::{EndReason, Events},
     plan::{Plan, PlanView},
     policy::Policy,
@@ -43,7 +44,7 @@ fn config(num_running: usize) -> Config {
 }
 
 /// A scheduler with everyone past the prompt.
-fn decoding(num_running: usize) -> (Scheduler, Plan, Vec<i32>, Events) {
+fn decoding(num_running: usize, has_fields: bool) -> (Scheduler, Plan, Vec<i32>, Events) {
     let config = config(num_running);
     let table = TokenTable::new(&vec![b"a".to_vec(); config.vocab_size], &[], &[], false);
     let mut scheduler = Scheduler::new(config, Arc::new(table)).expect("a valid configuration");
@@ -53,6 +54,13 @@ fn decoding(num_running: usize) -> (Scheduler, Plan, Vec<i32>, Events) {
         let prompt = (0..length).map(|j| ((i * 7 + j) % 31_000) as i32).collect();
         let mut new = NewRequest::new(prompt, 1 << 19);
         new.text.detokenize = true;
+        if has_fields {
+            let options = Options {
+                calls: Some(CallFormat::Hermes),
+                ..Options::default()
+            };
+            new.fields = Some(Box::new(Fields::new(options, i as u64)));
+        }
         scheduler.add(0, new).expect("there is room");
     }
     let capacity = 64 + 10 * num_running + 8192 + 4 * num_running * 70;
@@ -83,7 +91,14 @@ fn step(
 
 #[divan::bench(args = [64, 256, 1024, 4096])]
 fn decode_step(bencher: Bencher<'_, '_>, num_running: usize) {
-    let (mut scheduler, mut plan, mut buffer, mut events) = decoding(num_running);
+    let (mut scheduler, mut plan, mut buffer, mut events) = decoding(num_running, false);
+    bencher.bench_local(|| step(&mut scheduler, &mut plan, &mut buffer, &mut events));
+}
+
+/// The same where function calls are looked for in every answer.
+#[divan::bench(args = [64, 256])]
+fn decode_step_with_fields(bencher: Bencher<'_, '_>, num_running: usize) {
+    let (mut scheduler, mut plan, mut buffer, mut events) = decoding(num_running, true);
     bencher.bench_local(|| step(&mut scheduler, &mut plan, &mut buffer, &mut events));
 }
 

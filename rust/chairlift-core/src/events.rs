@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::{
+    answer::{Field, Fields},
     ids::{Nanos, RequestId},
     queue::WaitTimes,
 };
@@ -60,6 +61,8 @@ pub enum EventKind {
     /// New output; text may lag behind tokens.
     Tokens {
         text: Range<usize>,
+        /// Reasoning and function calls, in [`Events::fields`].
+        fields: Range<usize>,
         tokens: Range<usize>,
         sample_slot: usize,
     },
@@ -81,6 +84,9 @@ pub struct End {
 pub struct Events {
     pub list: Vec<Event>,
     pub text: String,
+    pub fields: Vec<Field>,
+    /// Of all fields.
+    pub field_text: String,
     pub tokens: Vec<i32>,
     pub ends: Vec<End>,
 }
@@ -89,6 +95,8 @@ impl Events {
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.text.clear();
+        self.fields.clear();
+        self.field_text.clear();
         self.tokens.clear();
         self.ends.clear();
     }
@@ -113,16 +121,26 @@ impl Events {
         });
     }
 
-    /// Records new output whose text was appended to `self.text` from `text_start` on.
+    /// Records new output whose text was appended to `self.text` from `text_start` on; what of it is reasoning or a
+    /// call becomes a field. With `is_end` no text follows.
     pub(crate) fn tokens(
         &mut self,
         (request, index): (RequestId, u32),
         text_start: usize,
+        parser: Option<&mut Fields>,
+        is_end: bool,
         tokens: &[i32],
         sample_slot: usize,
     ) {
+        let first_field = self.fields.len();
+        if let Some(parser) = parser {
+            let piece = self.text.split_off(text_start);
+            let (fields, field_text) = (&mut self.fields, &mut self.field_text);
+            parser.push(&piece, is_end, &mut self.text, fields, field_text);
+        }
         let text = text_start..self.text.len();
-        if text.is_empty() && tokens.is_empty() {
+        let fields = first_field..self.fields.len();
+        if text.is_empty() && fields.is_empty() && tokens.is_empty() {
             return;
         }
         let start = self.tokens.len();
@@ -130,6 +148,7 @@ impl Events {
         let tokens = start..self.tokens.len();
         let kind = EventKind::Tokens {
             text,
+            fields,
             tokens,
             sample_slot,
         };

@@ -10,10 +10,12 @@
 //! | `kv_cache` | KV memory: paging, sharing and swapping |
 //! | `speculation` | drafts of the next tokens: which are likely, and how many pay |
 //! | [`text`] | tokens to text, and stop strings |
+//! | [`answer`] | text to fields: text, reasoning, function calls |
 //!
-//! Modules import one way: `ids`, `error` and `text` nothing of the core; the scheduler all others, and none of them it.
+//! Modules import one way: `ids`, `error`, `text` and `answer` nothing of the core; the scheduler all others, and none of them it.
 #![forbid(unsafe_code)]
 
+pub mod answer;
 mod config;
 pub mod cost_model;
 mod error;

@@ -1,6 +1,7 @@
 //! A request inside the scheduler: `num_computed_tokens` chasing `num_tokens`.
 
 use crate::{
+    answer::Fields,
     events::{EndReason, RequestStats},
     ids::{Nanos, RequestId, Row, Slot, Tenant},
     kv_cache::{BlockTable, Namespace},
@@ -8,6 +9,7 @@ use crate::{
     speculation::{Acceptance, Lookup},
     text::{TextOptions, TextState, TokenTable},
 };
+use std::sync::Arc;
 
 /// What `Scheduler::add` takes.
 #[derive(Clone, Debug)]
@@ -25,6 +27,10 @@ pub struct NewRequest {
     /// cannot go on behind them.
     pub end_ids: Vec<i32>,
     pub text: TextOptions,
+    /// Finds reasoning and function calls in the text; none leaves it as it is.
+    pub fields: Option<Box<Fields>>,
+    /// Special tokens that are text all the same: the marks of fields.
+    pub kept_tokens: Arc<[i32]>,
     pub namespace: Namespace,
     pub cache_read: bool,
     pub cache_write: bool,
@@ -50,12 +56,9 @@ impl NewRequest {
             min_tokens: 0,
             stop_token_ids: Vec::new(),
             end_ids: Vec::new(),
-            text: TextOptions {
-                detokenize: false,
-                skip_special_tokens: true,
-                stop: Vec::new(),
-                include_stop: false,
-            },
+            text: TextOptions::without_text(),
+            fields: None,
+            kept_tokens: Arc::new([]),
             namespace: Namespace::default(),
             cache_read: true,
             cache_write: true,
@@ -150,6 +153,7 @@ pub(crate) struct Request {
     pub(crate) stop_token_ids: Vec<i32>,
     pub(crate) end_ids: Vec<i32>,
     pub(crate) text: TextState,
+    pub(crate) fields: Option<Box<Fields>>,
     pub(crate) table: BlockTable,
     pub(crate) tenant: Tenant,
     /// Slot of its adapter; 0 is none.
@@ -225,7 +229,8 @@ impl Request {
                 .credit
                 .map_or(usize::MAX, |credit| add_credit(num_prompt, credit)),
             include_stop: new.text.include_stop,
-            text: TextState::new(new.text),
+            text: TextState::new(new.text).keeping(new.kept_tokens),
+            fields: new.fields,
             max_num_tokens,
             min_tokens: new.min_tokens,
             stop_token_ids: new.stop_token_ids,

@@ -5,7 +5,7 @@
 //! - A delta never splits a character.
 //! - What is held back is an undecided character or byte run, and the longest end of the text that can
 //!   still become a stop string: nothing more. Without stop strings decided text passes straight through.
-//! - A token costs O(bytes x stop strings); memory is the longest stop string plus a byte run.
+//! - A token costs O(bytes x stop strings); memory is the longest stop string, or match of a pattern, plus a byte run.
 //!
 //! ```text
 //!   token ids ──► Detokenizer ──► decided text ──► StopMatcher ──► delta
@@ -15,10 +15,13 @@
 //! ```
 mod detokenizer;
 mod stop;
+mod stop_regex;
 mod token_table;
 
 use detokenizer::Detokenizer;
+use std::sync::Arc;
 use stop::{Match, StopMatcher};
+pub use stop_regex::{MAX_STOP_MATCH, StopRegex};
 pub use token_table::TokenTable;
 
 /// How the text of one answer is made.
@@ -30,8 +33,23 @@ pub struct TextOptions {
     pub skip_special_tokens: bool,
     /// Strings that end the answer; an empty one never matches.
     pub stop: Vec<String>,
+    /// Patterns that end the answer as stop strings do.
+    pub stop_regex: Option<Arc<StopRegex>>,
     /// The stop string that matched stays part of the text.
     pub include_stop: bool,
+}
+
+impl TextOptions {
+    /// No text, and nothing in it that ends an answer.
+    pub fn without_text() -> Self {
+        Self {
+            detokenize: false,
+            skip_special_tokens: true,
+            stop: Vec::new(),
+            stop_regex: None,
+            include_stop: false,
+        }
+    }
 }
 
 /// The text of one answer while it grows.
@@ -65,9 +83,10 @@ struct Stops {
 
 impl TextState {
     pub fn new(options: TextOptions) -> Self {
-        let stops = (!options.stop.is_empty()).then(|| {
+        let has_stops = !options.stop.is_empty() || options.stop_regex.is_some();
+        let stops = has_stops.then(|| {
             Box::new(Stops {
-                matcher: StopMatcher::new(&options.stop),
+                matcher: StopMatcher::new(&options.stop, options.stop_regex),
                 strings: options.stop,
                 cuts: options.detokenize && !options.include_stop,
                 held: String::new(),
@@ -80,6 +99,13 @@ impl TextState {
             detokenizer: Detokenizer::new(options.skip_special_tokens),
             stops,
         }
+    }
+
+    /// Makes text of these special tokens, even where special tokens are left out.
+    #[must_use]
+    pub fn keeping(mut self, kept: Arc<[i32]>) -> Self {
+        self.detokenizer.keep(kept);
+        self
     }
 
     /// Appends one token; complete, decided text goes to `out`.
@@ -151,9 +177,10 @@ impl TextState {
         table: &TokenTable,
         so_far: &[i32],
         stop: Vec<String>,
+        stop_regex: Option<Arc<StopRegex>>,
         include_stop: bool,
     ) {
-        if self.stops.is_none() && stop.is_empty() {
+        if self.stops.is_none() && stop.is_empty() && stop_regex.is_none() {
             return;
         }
         if self.stops.is_none() && !self.detokenize {
@@ -164,7 +191,7 @@ impl TextState {
             }
         }
         let held = self.stops.take().map_or(String::new(), |old| old.held);
-        let mut matcher = StopMatcher::new(&stop);
+        let mut matcher = StopMatcher::new(&stop, stop_regex);
         matcher.feed(&held, false);
         self.stops = Some(Box::new(Stops {
             matcher,
@@ -176,26 +203,27 @@ impl TextState {
         }));
     }
 
-    /// Stop string `i`, counted as in [`TextOptions::stop`].
+    /// Stop string `i`, counted as in [`TextOptions::stop`]; patterns follow the strings.
     ///
     /// # Panics
     /// If there is none.
     pub fn stop(&self, i: usize) -> &str {
         let stops = self.stops.as_ref();
-        &stops.expect("invariant: a stop string matched").strings[i]
+        let stops = stops.expect("invariant: a stop string matched");
+        let string = stops.strings.get(i);
+        string.map_or_else(
+            || stops.matcher.pattern(i - stops.strings.len()),
+            String::as_str,
+        )
     }
 }
 
 impl Stops {
     /// Looks for stop strings in `held[decided..]`; where one ends, the text before it goes to `out`.
     fn release(&mut self, decided: usize, detokenize: bool, out: &mut String) -> Option<usize> {
-        let Match { stop, end } = self.matcher.feed(&self.held[decided..], self.accept)?;
+        let Match { stop, end, len } = self.matcher.feed(&self.held[decided..], self.accept)?;
         let end = decided + end;
-        let start = if self.cuts {
-            end - self.strings[stop].len()
-        } else {
-            end
-        };
+        let start = if self.cuts { end - len } else { end };
         self.emit(start, detokenize, out);
         self.held = String::new();
         self.stopped = true;

@@ -27,6 +27,7 @@ fn options(stop: &[&str]) -> TextOptions {
         detokenize: true,
         skip_special_tokens: true,
         stop: stop.iter().map(ToString::to_string).collect(),
+        stop_regex: None,
         include_stop: false,
     }
 }

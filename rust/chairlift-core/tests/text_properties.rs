@@ -103,6 +103,7 @@ fn options(stop: &[String]) -> TextOptions {
         detokenize: true,
         skip_special_tokens: true,
         stop: stop.to_vec(),
+        stop_regex: None,
         include_stop: false,
     }
 }

@@ -2,13 +2,14 @@
 
 use chairlift_core::{
     Nanos,
+    answer::{Content, Field},
     events::{Event, EventKind, Events},
 };
 
 use crate::{
     log::LogId,
     stream::StreamId,
-    wire::{Tokens, put_varint},
+    wire::{CallPart, Tokens, put_varint},
 };
 
 /// What a client asked to be sent, and how it is counted.
@@ -46,6 +47,9 @@ pub struct Scores<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output<'a> {
     pub(crate) text: &'a str,
+    /// Of which `field_text` has the text.
+    pub(crate) fields: &'a [Field],
+    pub(crate) field_text: &'a str,
     pub(crate) token_ids: &'a [i32],
     pub(crate) logprobs: &'a [f32],
     pub(crate) ranks: &'a [i32],
@@ -60,6 +64,7 @@ impl<'a> Output<'a> {
     pub(crate) fn of(event: &Event, events: &'a Events, scores: Scores<'a>) -> Option<Self> {
         let EventKind::Tokens {
             text,
+            fields,
             tokens,
             sample_slot,
         } = &event.kind
@@ -71,6 +76,8 @@ impl<'a> Output<'a> {
         let lines = samples.start * stride..samples.end * stride;
         Some(Self {
             text: &events.text[text.clone()],
+            fields: &events.fields[fields.clone()],
+            field_text: &events.field_text,
             token_ids: &events.tokens[tokens.clone()],
             logprobs: scores.logprobs.get(samples.clone()).unwrap_or_default(),
             ranks: scores.ranks.get(samples).unwrap_or_default(),
@@ -158,6 +165,9 @@ impl Track {
         tokens.num_tokens += output.token_ids.len() as u32;
         if self.options.text {
             tokens.text.extend_from_slice(output.text.as_bytes());
+            for field in output.fields {
+                tokens.keep_field(field.content, &output.field_text[field.text.clone()]);
+            }
         }
         if self.options.token_ids {
             for &id in output.token_ids {
@@ -178,6 +188,31 @@ impl Track {
 }
 
 impl Tokens {
+    fn keep_field(&mut self, content: Content, text: &str) {
+        match content {
+            Content::Reasoning => self.reasoning.extend_from_slice(text.as_bytes()),
+            Content::Call { position, id } => self.calls.push(CallPart {
+                position,
+                id: Some(id),
+                name: text.to_owned(),
+                arguments: Vec::new(),
+            }),
+            Content::Arguments { position } => {
+                let last = self.calls.last_mut();
+                if let Some(part) = last.filter(|part| part.position == position) {
+                    part.arguments.extend_from_slice(text.as_bytes());
+                } else {
+                    self.calls.push(CallPart {
+                        position,
+                        id: None,
+                        name: String::new(),
+                        arguments: text.as_bytes().to_vec(),
+                    });
+                }
+            }
+        }
+    }
+
     /// Keeps the first `count` candidates of each token.
     fn keep_candidates(&mut self, count: usize, output: Output<'_>) {
         if count == 0 {

@@ -2,6 +2,8 @@
 //!
 //! Everything else is encoded by the generated code of the server.
 
+use chairlift_core::answer::CallId;
+
 const VARINT: u8 = 0;
 const LENGTH_DELIMITED: u8 = 2;
 
@@ -17,6 +19,13 @@ const TOKENS_TEXT: u8 = tag(1, LENGTH_DELIMITED);
 const TOKENS_TOKEN_IDS: u8 = tag(2, LENGTH_DELIMITED);
 const TOKENS_NUM_TOKENS: u8 = tag(3, VARINT);
 const TOKENS_LOGPROBS: u8 = tag(4, LENGTH_DELIMITED);
+const TOKENS_REASONING: u8 = tag(5, LENGTH_DELIMITED);
+const TOKENS_TOOL_CALLS: u8 = tag(6, LENGTH_DELIMITED);
+
+const CALL_POSITION: u8 = tag(1, VARINT);
+const CALL_ID: u8 = tag(2, LENGTH_DELIMITED);
+const CALL_NAME: u8 = tag(3, LENGTH_DELIMITED);
+const CALL_ARGUMENTS: u8 = tag(4, LENGTH_DELIMITED);
 
 const LOGPROBS_LOGPROBS: u8 = tag(1, LENGTH_DELIMITED);
 const LOGPROBS_RANKS: u8 = tag(2, LENGTH_DELIMITED);
@@ -34,6 +43,8 @@ const fn tag(field: u8, wire_type: u8) -> u8 {
 pub(crate) struct Tokens {
     pub(crate) num_tokens: u32,
     pub(crate) text: Vec<u8>,
+    pub(crate) reasoning: Vec<u8>,
+    pub(crate) calls: Vec<CallPart>,
     /// Varints.
     pub(crate) token_ids: Vec<u8>,
     /// Little-endian floats.
@@ -48,20 +59,59 @@ pub(crate) struct Tokens {
     pub(crate) candidate_logprobs: Vec<u8>,
 }
 
+/// A part of a function call.
+#[derive(Debug)]
+pub(crate) struct CallPart {
+    pub(crate) position: u32,
+    /// Of the first part.
+    pub(crate) id: Option<CallId>,
+    pub(crate) name: String,
+    pub(crate) arguments: Vec<u8>,
+}
+
+impl CallPart {
+    fn id(&self) -> &[u8] {
+        self.id.as_ref().map_or(&[], |id| id.as_str().as_bytes())
+    }
+
+    fn encoded_len(&self) -> usize {
+        number_len(self.position)
+            + bytes_len(self.id())
+            + bytes_len(self.name.as_bytes())
+            + bytes_len(&self.arguments)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_number(out, CALL_POSITION, self.position);
+        put_bytes(out, CALL_ID, self.id());
+        put_bytes(out, CALL_NAME, self.name.as_bytes());
+        put_bytes(out, CALL_ARGUMENTS, &self.arguments);
+    }
+}
+
 impl Tokens {
     pub(crate) fn is_empty(&self) -> bool {
-        self.num_tokens == 0 && self.text.is_empty()
+        let has_fields = !self.reasoning.is_empty() || !self.calls.is_empty();
+        self.num_tokens == 0 && self.text.is_empty() && !has_fields
     }
 
     /// Bytes of memory that wait.
     pub(crate) fn len(&self) -> usize {
         let candidates = self.candidate_ids.len() + self.candidate_logprobs.len();
-        self.text.len() + self.token_ids.len() + self.logprobs.len() + self.ranks.len() + candidates
+        let calls = self
+            .calls
+            .iter()
+            .map(|part| part.name.len() + part.arguments.len());
+        let fields = self.reasoning.len() + calls.sum::<usize>();
+        let scores = self.logprobs.len() + self.ranks.len() + candidates;
+        self.text.len() + fields + self.token_ids.len() + scores
     }
 
     pub(crate) fn clear(&mut self) {
         self.num_tokens = 0;
         self.text.clear();
+        self.reasoning.clear();
+        self.calls.clear();
         self.token_ids.clear();
         self.logprobs.clear();
         self.ranks.clear();
@@ -86,6 +136,12 @@ impl Tokens {
             } else {
                 message_len(self.logprobs_len())
             }
+            + bytes_len(&self.reasoning)
+            + self
+                .calls
+                .iter()
+                .map(|part| message_len(part.encoded_len()))
+                .sum::<usize>()
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -100,6 +156,12 @@ impl Tokens {
             put_number(out, LOGPROBS_NUM_CANDIDATES, self.num_candidates);
             put_bytes(out, LOGPROBS_CANDIDATE_IDS, &self.candidate_ids);
             put_bytes(out, LOGPROBS_CANDIDATE_LOGPROBS, &self.candidate_logprobs);
+        }
+        put_bytes(out, TOKENS_REASONING, &self.reasoning);
+        for part in &self.calls {
+            out.push(TOKENS_TOOL_CALLS);
+            put_varint(out, part.encoded_len() as u64);
+            part.encode(out);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use chairlift_core::{
     RequestId,
+    answer::{CallId, Content, Field as Part},
     events::{Event, EventKind, Events},
 };
 use chairlift_delivery::{Histogram, LogId, Options, Outboxes, Scores, StreamId};
@@ -66,12 +67,31 @@ fn step(text: &str, tokens: &[i32]) -> Events {
             request: RequestId(5),
             index: 0,
             kind: EventKind::Tokens {
+                fields: 0..3,
                 text: 0..text.len(),
                 tokens: 0..tokens.len(),
                 sample_slot: 0,
             },
         }],
         text: text.to_owned(),
+        fields: vec![
+            Part {
+                content: Content::Reasoning,
+                text: 0..text.len(),
+            },
+            Part {
+                content: Content::Call {
+                    position: 3,
+                    id: CallId::new(1, 3),
+                },
+                text: text.len()..text.len() + 1,
+            },
+            Part {
+                content: Content::Arguments { position: 3 },
+                text: 0..text.len(),
+            },
+        ],
+        field_text: format!("{text}f"),
         tokens: tokens.to_vec(),
     }
 }
@@ -119,6 +139,14 @@ proptest! {
         let output = fields(&bytes(&event, 7));
         prop_assert_eq!(bytes(&output, 1), text.as_bytes());
         prop_assert_eq!(number(&output, 3), tokens.len() as u64);
+        prop_assert_eq!(bytes(&output, 5), text.as_bytes());
+        let call = bytes(&output, 6);
+        let call = fields(&call);
+        prop_assert_eq!(number(&call, 1), 3);
+        let id = CallId::new(1, 3);
+        prop_assert_eq!(bytes(&call, 2), id.as_str().as_bytes());
+        prop_assert_eq!(bytes(&call, 3), b"f");
+        prop_assert_eq!(bytes(&call, 4), text.as_bytes());
         let packed = |field: Vec<u8>| {
             let mut rest = &field[..];
             let mut values = Vec::new();

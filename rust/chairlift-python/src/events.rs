@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use chairlift_core::answer::{Content, Field};
 use chairlift_core::events::{self, EndReason, EventKind, Failure};
 use pyo3::{
     prelude::*,
@@ -19,6 +20,9 @@ pub(crate) struct TokensEvent {
     request_id: u64,
     index: u32,
     text: String,
+    reasoning: String,
+    /// Position, id, name and arguments of parts.
+    tool_calls: Vec<(u32, String, String, String)>,
     token_ids: Vec<i32>,
     sample_slot: usize,
 }
@@ -127,18 +131,40 @@ impl Events {
         Ok(list)
     }
 
+    /// The reasoning, and the parts of function calls.
+    fn fields(&self, fields: &[Field]) -> (String, Vec<(u32, String, String, String)>) {
+        let (mut reasoning, mut calls) = (String::new(), Vec::new());
+        for field in fields {
+            let text = self.inner.field_text[field.text.clone()].to_owned();
+            match field.content {
+                Content::Reasoning => reasoning.push_str(&text),
+                Content::Call { position, id } => {
+                    calls.push((position, id.as_str().to_owned(), text, String::new()));
+                }
+                Content::Arguments { position } => {
+                    calls.push((position, String::new(), String::new(), text));
+                }
+            }
+        }
+        (reasoning, calls)
+    }
+
     fn object(&self, py: Python<'_>, event: &events::Event) -> PyResult<Py<PyAny>> {
         let (request_id, index) = (event.request.0, event.index);
         match &event.kind {
             EventKind::Tokens {
                 text,
+                fields,
                 tokens,
                 sample_slot,
             } => {
+                let (reasoning, tool_calls) = self.fields(&self.inner.fields[fields.clone()]);
                 let event = TokensEvent {
                     request_id,
                     index,
                     text: self.inner.text[text.clone()].to_owned(),
+                    reasoning,
+                    tool_calls,
                     token_ids: self.inner.tokens[tokens.clone()].to_vec(),
                     sample_slot: *sample_slot,
                 };

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 mod activations;
 mod adapters;
+mod answer;
 mod attention;
 mod attention_work;
 mod constraints;
@@ -38,6 +39,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::{
+        answer::AnswerParser,
         attention_work::attention_work,
         events::{Account, Events, FailedEvent, FinishedEvent, TokensEvent},
         outboxes::{Outboxes, Posted},
@@ -45,7 +47,7 @@ mod _core {
         process_guard::ProcessGuard,
         recording::Recording,
         scheduler::{Added, Load, Scheduler},
-        text::{TextStream, TokenTable},
+        text::{StopRegex, TextStream, TokenTable},
         waits::Waiting,
     };
 

@@ -14,10 +14,11 @@ use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
+    answer::AnswerParser,
     constraints::Drafts,
     error,
     events::{Buffers, Events, end_reason},
-    text::TokenTable,
+    text::{StopRegex, TokenTable},
     waits::Waiting,
 };
 
@@ -158,7 +159,8 @@ impl Scheduler {
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
-        deadline = None, credit = None, priority = 0, adapter = (0, 0), end_ids = vec![]))]
+        deadline = None, credit = None, priority = 0, adapter = (0, 0), end_ids = vec![],
+        stop_regex = None, parser = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -191,11 +193,14 @@ impl Scheduler {
         priority: i32,
         adapter: (u32, u64),
         end_ids: Vec<i32>,
+        stop_regex: Option<PyRef<'_, StopRegex>>,
+        parser: Option<PyRef<'_, AnswerParser>>,
     ) -> PyResult<Added> {
         let text = TextOptions {
             detokenize,
             skip_special_tokens,
             stop,
+            stop_regex: stop_regex.map(|regex| Arc::clone(&regex.inner)),
             include_stop,
         };
         let new = NewRequest {
@@ -206,6 +211,9 @@ impl Scheduler {
             stop_token_ids,
             end_ids,
             text,
+            fields: parser.as_ref().map(|parser| parser.fields()),
+            kept_tokens: parser
+                .map_or_else(|| Arc::new([]) as Arc<[i32]>, |parser| parser.kept_tokens()),
             namespace: Namespace {
                 tenant,
                 salt,
@@ -241,7 +249,7 @@ impl Scheduler {
     #[pyo3(signature = (now, request_id, *, max_tokens = None, min_tokens = 0, stop = vec![],
         stop_token_ids = vec![], include_stop = false, priority = None, queue_timeout = None,
         time_to_first_token = None, time_limit = None, credit = 0,
-        credit_is_final = false, paused = None))]
+        credit_is_final = false, paused = None, stop_regex = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -262,6 +270,7 @@ impl Scheduler {
         credit: u64,
         credit_is_final: bool,
         paused: Option<bool>,
+        stop_regex: Option<PyRef<'_, StopRegex>>,
     ) -> bool {
         let change = Change {
             stopping: max_tokens.map(|max_tokens| Stopping {
@@ -269,6 +278,7 @@ impl Scheduler {
                 min_tokens,
                 stop_token_ids,
                 stop,
+                stop_regex: stop_regex.map(|regex| Arc::clone(&regex.inner)),
                 include_stop,
             }),
             schedule: priority.map(|priority| Schedule {

@@ -75,13 +75,16 @@ pub(crate) struct TextStream {
 impl TextStream {
     #[new]
     #[pyo3(
-        signature = (table, *, skip_special_tokens = true, stop = vec![], include_stop = false),
-        text_signature = "(table, *, skip_special_tokens=True, stop=(), include_stop=False)"
+        signature = (table, *, skip_special_tokens = true, stop = vec![], stop_regex = None,
+            include_stop = false),
+        text_signature = "(table, *, skip_special_tokens=True, stop=(), stop_regex=None, \
+            include_stop=False)"
     )]
     fn new(
         table: &TokenTable,
         skip_special_tokens: bool,
         stop: Vec<String>,
+        stop_regex: Option<PyRef<'_, StopRegex>>,
         include_stop: bool,
     ) -> Self {
         Self {
@@ -90,6 +93,7 @@ impl TextStream {
                 detokenize: true,
                 skip_special_tokens,
                 stop,
+                stop_regex: stop_regex.map(|regex| Arc::clone(&regex.inner)),
                 include_stop,
             }),
             stopped: None,
@@ -113,5 +117,25 @@ impl TextStream {
     #[getter]
     fn stopped(&self) -> Option<&str> {
         self.stopped.map(|i| self.state.stop(i))
+    }
+}
+
+/// Patterns that end an answer, compiled.
+#[pyclass(module = "chairlift._core", frozen)]
+pub(crate) struct StopRegex {
+    pub(crate) inner: Arc<text::StopRegex>,
+}
+
+#[pymethods]
+impl StopRegex {
+    #[new]
+    fn new(py: Python<'_>, patterns: Vec<String>) -> PyResult<Self> {
+        let built = py.detach(|| text::StopRegex::new(patterns));
+        match built {
+            Ok(regex) => Ok(Self {
+                inner: Arc::new(regex),
+            }),
+            Err((position, message)) => Err(PyValueError::new_err((position, message))),
+        }
     }
 }

@@ -145,6 +145,7 @@ impl World {
             min_tokens: *min_tokens,
             stop_token_ids,
             stop,
+            stop_regex: None,
             include_stop: *include_stop,
         };
         self.tally.saw(Sight::Restopped);

@@ -203,7 +203,7 @@ impl World {
             load.num_waiting_tokens,
             waiting
                 .map(|client| client.answer.num_prompt + client.num_output)
-                .sum(),
+                .sum::<usize>(),
         );
         ensure!(
             tokens == expected,

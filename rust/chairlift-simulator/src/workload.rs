@@ -178,6 +178,7 @@ impl Arrival {
             detokenize: self.detokenize,
             skip_special_tokens: true,
             stop: Vec::new(),
+            stop_regex: None,
             include_stop: self.include_stop,
         };
         (new.stop_token_ids, new.text.stop) = find_stops(&self.stops, &answers[0]);

@@ -90,8 +90,11 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
             detokenize,
             skip_special_tokens,
             stop: stops.1,
+            stop_regex: None,
             include_stop,
         },
+        fields: None,
+        kept_tokens: Arc::new([]),
         namespace: Namespace {
             tenant,
             salt,

@@ -1,6 +1,7 @@
 """Chat completions with the real client: the same tokens as over gRPC, whole and as a stream."""
 
 import math
+import re
 
 import openai
 import pytest
@@ -114,7 +115,7 @@ async def test_candidates_are_the_likeliest_tokens(api):
             # The answer is greedy.
             assert entry.top_logprobs[0].logprob == entry.logprob
             assert entry.top_logprobs[0].token == entry.token
-        body = {"prompt": "one", "logprobs": 2, "max_tokens": 3, "ignore_eos": True}
+        body = {"prompt": "one", "logprobs": 2, "max_tokens": 3, "ignore_eos": True, "seed": 1}
         choice = (await served.post("/v1/completions", body)).json()["choices"][0]
         assert [len(top) for top in choice["logprobs"]["top_logprobs"]] == [2, 2, 2]
         body = {"input": "one", "top_logprobs": 2, "include": ["message.output_text.logprobs"]}
@@ -232,3 +233,32 @@ async def test_a_negative_seed_draws_as_its_bits(api):
     async with api() as served:
         drawn = [await served.chat(seed=seed, temperature=1) for seed in (-1, -1, 2**64 - 1)]
         assert len({answer.choices[0].message.content for answer in drawn}) == 1
+
+
+@pytest.mark.parametrize("skips", [True, False, None])
+async def test_special_tokens_are_text_where_a_request_wants_them(api, skips):
+    text = "<eos>" * 8 if skips is False else ""
+    fields = {} if skips is None else {"skip_special_tokens": skips}
+    async with api() as served:
+        answer = await served.chat(extra_body={"allowed_token_ids": [0], **fields})
+        assert answer.choices[0].message.content == text
+        sampling = pb.Sampling(temperature=0, allowed_token_ids=[0])
+        command = start("a", prompt=CHAT, sampling=sampling, output=pb.Output(**fields))
+        assert (await served.server.say(command)).text("a") == text
+
+
+async def test_a_pattern_ends_an_answer_as_over_grpc(api):
+    async with api() as served:
+        whole = (await served.chat(max_tokens=30)).choices[0].message.content
+        pattern = "(?s)" + re.escape(whole[3]) + "[^z]?"
+        answer = await served.chat(max_tokens=30, extra_body={"stop_regex": pattern})
+        assert answer.choices[0].message.content == whole[: whole.index(whole[3])]
+        assert answer.choices[0].finish_reason == "stop"
+        stopping = pb.Stopping(max_tokens=30, ignore_eos=True, stop_regex=[pattern])
+        received = await served.server.say(start("a", prompt=CHAT, stopping=stopping))
+        assert received.text("a") == answer.choices[0].message.content
+        assert received.end("a").finished.stop == pattern
+        response = await served.post(
+            "/v1/chat/completions", {"messages": HELLO, "stop_regex": ["a", "("]}
+        )
+        assert (response.status, response.error["param"]) == (400, "stop_regex")

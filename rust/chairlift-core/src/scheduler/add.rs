@@ -52,6 +52,9 @@ impl Scheduler {
             let mut sibling = parent.clone();
             (sibling.id, sibling.index) = (ids[index], index as u32);
             (sibling.parent, sibling.num_siblings) = (Some(slot), 0);
+            if let Some(fields) = &mut sibling.fields {
+                fields.set_answer(index as u32);
+            }
             (sibling.stats.prompt_tokens, sibling.credit_end) = (0, share(index));
             sibling.state = State::WithParent;
             self.queue.shares.enter_again(tenant);

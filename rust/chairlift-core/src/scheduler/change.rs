@@ -4,7 +4,9 @@ use super::{Scheduler, live};
 use crate::{
     error::UnknownRequest,
     ids::{Nanos, RequestId, Slot},
+    text::StopRegex,
 };
+use std::sync::Arc;
 
 /// What `Scheduler::change` does to a request; what is not set stays as it is.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,8 @@ pub struct Stopping {
     pub stop_token_ids: Vec<i32>,
     /// Looked for in text that was not given out before the change.
     pub stop: Vec<String>,
+    /// The same.
+    pub stop_regex: Option<Arc<StopRegex>>,
     pub include_stop: bool,
 }
 
@@ -103,9 +107,13 @@ impl Scheduler {
         request.stop_token_ids = new.stop_token_ids;
         request.include_stop = new.include_stop;
         let output = &request.tokens[request.num_prompt..];
-        request
-            .text
-            .set_stops(&self.token_table, output, new.stop, new.include_stop);
+        request.text.set_stops(
+            &self.token_table,
+            output,
+            new.stop,
+            new.stop_regex,
+            new.include_stop,
+        );
     }
 
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {

@@ -44,7 +44,8 @@ impl Scheduler {
             request
                 .text
                 .finish(&self.token_table, &mut self.events.text);
-            self.events.tokens(request.event_key(), start, &[], 0);
+            let (key, fields) = (request.event_key(), request.fields.as_deref_mut());
+            self.events.tokens(key, start, fields, true, &[], 0);
         }
         self.end(now, slot, reason);
     }

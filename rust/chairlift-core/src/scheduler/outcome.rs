@@ -138,6 +138,8 @@ impl Scheduler {
         self.events.tokens(
             request.event_key(),
             text_start,
+            request.fields.as_deref_mut(),
+            end.is_some(),
             &tokens[..num_taken],
             first_slot,
         );

@@ -8,11 +8,14 @@
 //!   byte. A run is undecided until another token ends it or a byte breaks it; after that its bytes are decided.
 use super::token_table::{Piece, TokenTable};
 use std::str::from_utf8;
+use std::sync::Arc;
 
 /// The decoder of one answer.
 #[derive(Clone, Debug)]
 pub(super) struct Detokenizer {
     skip_special_tokens: bool,
+    /// Special tokens that are not left out.
+    kept: Arc<[i32]>,
     run: Run,
     /// The start of a character; of the run inside a run.
     open: Vec<u8>,
@@ -33,6 +36,7 @@ impl Detokenizer {
     pub(super) fn new(skip_special_tokens: bool) -> Self {
         Self {
             skip_special_tokens,
+            kept: Arc::new([]),
             run: Run::None,
             open: Vec::new(),
             any_token: false,
@@ -40,12 +44,18 @@ impl Detokenizer {
         }
     }
 
+    /// Leaves these special tokens in the text.
+    pub(super) fn keep(&mut self, kept: Arc<[i32]>) {
+        self.kept = kept;
+    }
+
     /// Appends to `out` what `token` decides.
     pub(super) fn push(&mut self, table: &TokenTable, token: i32, out: &mut String) {
-        let Some(token) = table.get(token) else {
+        let id = token;
+        let Some(token) = table.get(id) else {
             return;
         };
-        if self.skip_special_tokens && token.is_special() {
+        if self.skip_special_tokens && token.is_special() && !self.kept.contains(&id) {
             return;
         }
         let piece = if self.any_token {

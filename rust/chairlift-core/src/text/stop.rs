@@ -3,25 +3,32 @@
 //! One Knuth-Morris-Pratt automaton per stop string: its state is the length of the longest end of the text that begins
 //! the stop string, which is also what must be held back. No text is kept and none is looked at twice.
 
+use super::stop_regex::{Starts, StopRegex};
+use std::sync::Arc;
+
 /// Where a stop string ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Match {
-    /// Index in the list of stop strings.
+    /// Index in the list of stop strings, then of patterns.
     pub(super) stop: usize,
     /// Offset in the piece of text.
     pub(super) end: usize,
+    /// Bytes that matched; their start may be in an earlier piece.
+    pub(super) len: usize,
 }
 
 /// The stop strings of one answer.
 #[derive(Clone, Debug)]
 pub(super) struct StopMatcher {
     automata: Vec<Automaton>,
+    regex: Option<(Arc<StopRegex>, Starts)>,
 }
 
 impl StopMatcher {
-    pub(super) fn new(stop: &[String]) -> Self {
+    pub(super) fn new(stop: &[String], regex: Option<Arc<StopRegex>>) -> Self {
         Self {
             automata: stop.iter().map(|stop| Automaton::new(stop)).collect(),
+            regex: regex.map(|regex| (regex, Starts::default())),
         }
     }
 
@@ -30,15 +37,22 @@ impl StopMatcher {
     /// With `accept` false matches are passed over, and only a later one can count.
     pub(super) fn feed(&mut self, text: &str, accept: bool) -> Option<Match> {
         for (at, byte) in text.bytes().enumerate() {
-            let mut longest: Option<usize> = None;
-            for i in 0..self.automata.len() {
-                let matched = self.automata[i].step(byte);
-                if matched && longest.is_none_or(|best| self.len(i) > self.len(best)) {
-                    longest = Some(i);
+            let mut longest: Option<(usize, usize)> = None;
+            for (i, automaton) in self.automata.iter_mut().enumerate() {
+                let len = automaton.pattern.len();
+                if automaton.step(byte) && longest.is_none_or(|(_, best)| len > best) {
+                    longest = Some((i, len));
                 }
             }
-            if let (Some(stop), true) = (longest, accept) {
-                return Some(Match { stop, end: at + 1 });
+            if let Some((regex, starts)) = &mut self.regex
+                && let Some((i, len)) = starts.step(regex, byte)
+                && longest.is_none_or(|(_, best)| len > best)
+            {
+                longest = Some((self.automata.len() + i, len));
+            }
+            if let (Some((stop, len)), true) = (longest, accept) {
+                let end = at + 1;
+                return Some(Match { stop, end, len });
             }
         }
         None
@@ -47,11 +61,14 @@ impl StopMatcher {
     /// Bytes at the end of the text that can still become a stop string.
     pub(super) fn partial_len(&self) -> usize {
         let lengths = self.automata.iter().map(|automaton| automaton.matched);
-        lengths.max().unwrap_or(0)
+        let of_regex = self.regex.as_ref().map(|(_, starts)| starts.partial_len());
+        lengths.chain(of_regex).max().unwrap_or(0)
     }
 
-    fn len(&self, i: usize) -> usize {
-        self.automata[i].pattern.len()
+    /// Pattern `i`.
+    pub(super) fn pattern(&self, i: usize) -> &str {
+        let regex = self.regex.as_ref();
+        regex.expect("invariant: a pattern matched").0.pattern(i)
     }
 }
 

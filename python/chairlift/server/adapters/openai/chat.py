@@ -7,7 +7,7 @@ from typing import Any, Final
 from chairlift import types
 from chairlift.checks import bad
 from chairlift.server.adapters.names import Names
-from chairlift.server.adapters.openai import parts
+from chairlift.server.adapters.openai import parts, tools
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.formats import chat_format
@@ -15,12 +15,16 @@ from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.messages import chat_messages
 
-_NAMES: Final = parts.NAMES | {
-    "chat.messages": "messages",
-    "chat.template_arguments": "chat_template_kwargs",
-    "chat": "messages",
-    "prompt": "messages",
-}
+_NAMES: Final = (
+    parts.NAMES
+    | tools.NAMES
+    | {
+        "chat.messages": "messages",
+        "chat.template_arguments": "chat_template_kwargs",
+        "chat": "messages",
+        "prompt": "messages",
+    }
+)
 
 
 def chat_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) -> Job:
@@ -34,7 +38,7 @@ def chat_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) 
     stream = body.flag("stream")
     include_usage = parts.stream_options(body, stream=stream)
     logprobs, num_top = _logprobs(body)
-    _tools(body)
+    body.refuse("functions", "function_call")
     _formats(body)
     constraint, constraint_names = chat_format(body)
     parts.without_effect(body)
@@ -46,6 +50,7 @@ def chat_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) 
         messages=chat_messages(body),
         add_generation_prompt=body.flag("add_generation_prompt", default=True),
         template_arguments=body.take("chat_template_kwargs", {}),
+        **tools.chat_tools(body),
     )
     request = types.Request(
         prompt=chat,
@@ -89,16 +94,6 @@ def _logprobs(body: Fields) -> tuple[bool, int]:
     if top and not wanted:
         raise bad("top_logprobs", "logprobs to be true", top)
     return wanted, top
-
-
-def _tools(body: Fields) -> None:
-    if body.items("tools"):
-        raise unsupported("tools")
-    choice = body.take("tool_choice", "none")
-    if choice not in ("none", "auto"):
-        raise unsupported("tool_choice")
-    body.flag("parallel_tool_calls", default=True)
-    body.refuse("functions", "function_call")
 
 
 def _formats(body: Fields) -> None:

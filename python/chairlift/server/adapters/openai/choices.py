@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from chairlift.server.adapters.openai.job import Origin
 from chairlift.server.adapters.openai.logprobs import LegacyLogprobs, TokenTexts
+from chairlift.server.adapters.openai.tools import Calls, call_delta
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.exchange import to_json
 from chairlift.v1 import generation_pb2 as pb
@@ -86,6 +87,8 @@ class ChoicesAnswer:
         self._origin = origin
         self._form = form
         self._texts: list[list[str]] = [[] for _ in range(num_choices)]
+        self._reasoning: list[list[str]] = [[] for _ in range(num_choices)]
+        self._calls = [Calls() for _ in range(num_choices)]
         self._logprobs: list[dict[str, Any] | None] = [None] * num_choices
         self._reasons = [""] * num_choices
         self._usage = UsageSum()
@@ -93,6 +96,9 @@ class ChoicesAnswer:
     def tokens(self, number: int, tokens: pb.Tokens) -> None:
         """Add tokens of an answer."""
         self._texts[number].append(tokens.text)
+        self._reasoning[number].append(tokens.reasoning)
+        for part in tokens.tool_calls:
+            self._calls[number].add(part)
         more = self._form.logprobs(number, tokens)
         before = self._logprobs[number]
         if before is None or more is None:
@@ -104,7 +110,7 @@ class ChoicesAnswer:
 
     def finished(self, number: int, finished: pb.Finished) -> None:
         """End an answer."""
-        self._reasons[number] = _FINISH_REASONS[finished.reason]
+        self._reasons[number] = _finish_reason(finished, has_calls=len(self._calls[number]) > 0)
         self._usage.add(finished.usage)
 
     def result(self) -> dict[str, Any]:
@@ -123,9 +129,28 @@ class ChoicesAnswer:
         text = "".join(self._texts[number])
         said: dict[str, Any] = {"text": text}
         if self._form.is_chat:
-            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
+            said = {"message": self._message(number, text)}
         logprobs, reason = self._logprobs[number], self._reasons[number]
         return {"index": number, **said, "logprobs": logprobs, "finish_reason": reason}
+
+    def _message(self, number: int, text: str) -> dict[str, Any]:
+        """Return the turn that an answer is; what it does not have is left out."""
+        calls = self._calls[number].objects()
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if calls and not text else text,
+            "refusal": None,
+        }
+        if reasoning := "".join(self._reasoning[number]):
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = calls
+        return message
+
+
+def _finish_reason(finished: pb.Finished, *, has_calls: bool) -> str:
+    reason = _FINISH_REASONS[finished.reason]
+    return "tool_calls" if reason == "stop" and has_calls else reason
 
 
 class ChoicesStream:
@@ -155,6 +180,7 @@ class ChoicesStream:
         self._end = b',"finish_reason":null}' + self._tail
         self._after_plain = self._after_text + b"null" + self._end
         self._has_begun = [not form.is_chat] * num_choices
+        self._has_calls = [False] * num_choices
 
     def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
         """Encode tokens of an answer; a part of a character alone is no chunk."""
@@ -162,14 +188,25 @@ class ChoicesStream:
         if not self._has_begun[number]:
             self._has_begun[number] = True
             before = self._role(number)
+        after_text = b""
+        if tokens.reasoning:
+            before += self._delta(number, {"reasoning_content": tokens.reasoning})
+        if tokens.tool_calls:
+            self._has_calls[number] = True
+            calls = [call_delta(part) for part in tokens.tool_calls]
+            after_text = self._delta(number, {"tool_calls": calls})
         if self._form.texts is not None:
             logprobs = to_json(self._form.logprobs(number, tokens))
             after = self._after_text + logprobs + self._end
         elif tokens.text:
             after = self._after_plain
         else:
-            return before
-        return before + self._before_text[number] + quoted(tokens.text) + after
+            return before + after_text
+        return before + self._before_text[number] + quoted(tokens.text) + after + after_text
+
+    def _delta(self, number: int, delta: dict[str, Any]) -> bytes:
+        choice = b'{"index":%d,"delta":%s,"logprobs":null' % (number, to_json(delta))
+        return self._head + choice + self._end
 
     def _role(self, number: int) -> bytes:
         delta = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null' % number
@@ -183,7 +220,7 @@ class ChoicesStream:
             self._has_begun[number] = True
             before = self._role(number)
         said = b'"delta":{}' if self._form.is_chat else b'"text":""'
-        reason = _FINISH_REASONS[finished.reason].encode()
+        reason = _finish_reason(finished, has_calls=self._has_calls[number]).encode()
         choice = b'{"index":%d,%s,"logprobs":null,"finish_reason":"%s"}' % (number, said, reason)
         return before + self._head + choice + self._tail
 

@@ -46,6 +46,10 @@ class Fields:
         """Return a value as it is."""
         return self._values.pop(name, default)
 
+    def peek(self, name: str, default: object) -> object:
+        """Return a value and leave it to be taken."""
+        return self._values.get(name, default)
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return a boolean."""
         return flag(self.take(name, default), self.path_of(name))

@@ -6,6 +6,7 @@ from chairlift import types
 from chairlift.checks import bad
 from chairlift.errors import Reason, RequestError
 from chairlift.server.adapters.openai.fields import Fields, unsupported
+from chairlift.server.adapters.openai.tools import message_calls
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
@@ -23,12 +24,23 @@ def chat_messages(body: Fields) -> list[types.ChatMessage]:
 
 def _message(fields: Fields) -> types.ChatMessage:
     role = role_of(fields)
-    fields.refuse("tool_calls", "tool_call_id", "function_call", "audio", "reasoning_content")
+    fields.refuse("function_call", "audio")
     content = text_of(fields, "content")
     refusal = fields.text("refusal")
     name = fields.text("name")
+    reasoning = fields.text("reasoning_content") or fields.text("reasoning")
+    fields.drop("reasoning")
+    calls = message_calls(fields)
+    call_id = fields.text("tool_call_id")
     fields.end()
-    return types.ChatMessage(role=role, content=content or refusal, name=name)
+    return types.ChatMessage(
+        role=role,
+        content=content or refusal,
+        name=name,
+        reasoning=reasoning,
+        tool_calls=calls,
+        tool_call_id=call_id,
+    )
 
 
 def role_of(fields: Fields) -> str:

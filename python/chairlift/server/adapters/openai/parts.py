@@ -80,6 +80,7 @@ def stopping(body: Fields, max_tokens: Any) -> types.Stopping:
         stop_token_ids=body.take("stop_token_ids", ()),
         ignore_eos=body.take("ignore_eos", False),
         include_stop=body.take("include_stop_str_in_output", False),
+        stop_regex=body.take("stop_regex", ()),
     )
 
 

@@ -1,7 +1,10 @@
-"""Responses of `/v1/responses`: one message, whole or as events.
+"""Responses of `/v1/responses`, whole or as events.
 
-    created, in_progress, output_item.added, content_part.added, output_text.delta ...,
-    output_text.done, content_part.done, output_item.done, completed | incomplete | failed
+    created, in_progress,
+    of each item: output_item.added, content_part.added, output_text.delta ..., output_text.done,
+        content_part.done, output_item.done; reasoning has reasoning_text.delta and .done, and a
+        function call function_call_arguments.delta and .done without a part around them,
+    completed | incomplete | failed
 
 Every event has its `type` and a `sequence_number`; the last one has the whole response.
 """
@@ -13,6 +16,7 @@ from typing import Any
 from chairlift.server.adapters.openai.choices import UsageSum, quoted
 from chairlift.server.adapters.openai.job import Origin
 from chairlift.server.adapters.openai.logprobs import TokenTexts
+from chairlift.server.adapters.openai.response_items import Growth, Item, Items
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.exchange import to_json
 from chairlift.v1 import generation_pb2 as pb
@@ -23,23 +27,13 @@ class _Response:
 
     def __init__(self, origin: Origin, repeated: dict[str, Any], texts: TokenTexts | None) -> None:
         self.origin = origin
-        self.item_id = f"msg_{origin.handle}"
-        self.texts: list[str] = []
-        self.logprobs: list[dict[str, Any]] = []
-        self.token_texts = texts
+        self.items = Items(origin.handle, texts)
         self._repeated = repeated
         self._usage: dict[str, Any] | None = None
         self.is_incomplete = False
 
-    def add(self, tokens: pb.Tokens) -> list[dict[str, Any]]:
-        """Add tokens; return the entries of their log probabilities."""
-        self.texts.append(tokens.text)
-        entries = [] if self.token_texts is None else self.token_texts.content(tokens)
-        self.logprobs += entries
-        return entries
-
-    def finish(self, finished: pb.Finished) -> None:
-        """Note how the answer ended."""
+    def finish(self, finished: pb.Finished) -> Growth | None:
+        """Note how the answer ended; return the item that an answer without any gets."""
         self.is_incomplete = finished.reason != pb.FINISH_REASON_STOP
         usage = UsageSum()
         usage.add(finished.usage)
@@ -50,26 +44,7 @@ class _Response:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.prompt + usage.output,
         }
-
-    def part(self, text: str) -> dict[str, Any]:
-        """Return the content of the message."""
-        part = {"type": "output_text", "text": text, "annotations": []}
-        return {**part, "logprobs": self.logprobs if text else []}
-
-    def item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the message."""
-        return {
-            "id": self.item_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": content,
-        }
-
-    def whole_item(self) -> dict[str, Any]:
-        """Return the message at its end."""
-        status = "incomplete" if self.is_incomplete else "completed"
-        return self.item(status, [self.part("".join(self.texts))])
+        return self.items.finish()
 
     def object(
         self, status: str, output: list[dict[str, Any]], error: dict[str, Any] | None = None
@@ -88,8 +63,6 @@ class _Response:
             "output": output,
             "previous_response_id": None,
             "store": False,
-            "tool_choice": "auto",
-            "tools": [],
             "truncation": "disabled",
             "usage": self._usage,
             **self._repeated,
@@ -98,7 +71,7 @@ class _Response:
     def end(self) -> dict[str, Any]:
         """Return the response at its end."""
         status = "incomplete" if self.is_incomplete else "completed"
-        return self.object(status, [self.whole_item()])
+        return self.object(status, self.items.objects(is_incomplete=self.is_incomplete))
 
 
 class ResponseAnswer:
@@ -110,7 +83,7 @@ class ResponseAnswer:
 
     def tokens(self, _number: int, tokens: pb.Tokens) -> None:
         """Add tokens."""
-        self._response.add(tokens)
+        self._response.items.add(tokens)
 
     def finished(self, _number: int, finished: pb.Finished) -> None:
         """End the answer."""
@@ -125,14 +98,12 @@ class ResponseStream:
     """A response as server-sent events."""
 
     def __init__(self, origin: Origin, repeated: dict[str, Any], texts: TokenTexts | None) -> None:
-        """Prepare what all deltas have in common."""
+        """Start without events."""
         self._response = _Response(origin, repeated, texts)
         self._number = 0
         self._has_begun = False
-        self._place = {"item_id": self._response.item_id, "output_index": 0, "content_index": 0}
-        place = to_json(self._place)[1:-1]
-        delta = b'"type":"response.output_text.delta",' + place
-        self._before = b"event: response.output_text.delta\ndata: {" + delta + b',"delta":'
+        self._before = b""
+        """Of a delta of the message, the same for every token."""
 
     def _event(self, kind: str, **values: Any) -> bytes:
         event = {"type": f"response.{kind}", "sequence_number": self._number, **values}
@@ -140,47 +111,75 @@ class ResponseStream:
         return b"event: response." + kind.encode() + b"\ndata: " + to_json(event) + b"\n\n"
 
     def _begin(self) -> bytes:
+        if self._has_begun:
+            return b""
         self._has_begun = True
         response = self._response.object("in_progress", [])
-        return b"".join(
-            (
-                self._event("created", response=response),
-                self._event("in_progress", response=response),
-                self._event(
-                    "output_item.added",
-                    output_index=0,
-                    item=self._response.item("in_progress", []),
-                ),
-                self._event("content_part.added", **self._place, part=self._response.part("")),
-            )
-        )
+        created = self._event("created", response=response)
+        return created + self._event("in_progress", response=response)
 
     def tokens(self, _number: int, tokens: pb.Tokens) -> bytes:
-        """Encode a delta; a part of a character alone is none."""
-        before = b"" if self._has_begun else self._begin()
-        entries = self._response.add(tokens)
-        if not tokens.text and not entries:
+        """Encode what items have got; a part of a character alone is nothing."""
+        before = self._begin()
+        return before + b"".join([self._grow(part) for part in self._response.items.add(tokens)])
+
+    def _grow(self, growth: Growth) -> bytes:
+        before = b""
+        if growth.ended is not None:
+            before += self._end_item(growth.ended, "completed")
+        if growth.is_new:
+            before += self._begin_item(growth.item)
+        if not growth.text and not growth.logprobs:
             return before
-        logprobs = to_json(entries) if entries else b"[]"
+        item = growth.item
+        if item.kind == "function_call":
+            place = {"item_id": item.item_id, "output_index": item.position}
+            return before + self._event("function_call_arguments.delta", **place, delta=growth.text)
+        if item.kind == "reasoning":
+            return before + self._event("reasoning_text.delta", **_place(item), delta=growth.text)
+        logprobs = to_json(growth.logprobs) if growth.logprobs else b"[]"
         after = b',"logprobs":%s,"sequence_number":%d}\n\n' % (logprobs, self._number)
         self._number += 1
-        return before + self._before + quoted(tokens.text) + after
+        return before + self._before + quoted(growth.text) + after
+
+    def _begin_item(self, item: Item) -> bytes:
+        added = self._event(
+            "output_item.added", output_index=item.position, item=item.object("in_progress")
+        )
+        if item.kind == "function_call":
+            return added
+        place = _place(item)
+        delta = b'"type":"response.output_text.delta",' + to_json(place)[1:-1]
+        self._before = b"event: response.output_text.delta\ndata: {" + delta + b',"delta":'
+        part = item.part(is_empty=True)
+        return added + self._event("content_part.added", **place, part=part)
+
+    def _end_item(self, item: Item, status: str) -> bytes:
+        done: bytes
+        if item.kind == "function_call":
+            place = {"item_id": item.item_id, "output_index": item.position}
+            kind = "function_call_arguments.done"
+            done = self._event(kind, **place, name=item.name, arguments=item.text)
+        else:
+            if item.kind == "reasoning":
+                done = self._event("reasoning_text.done", **_place(item), text=item.text)
+            else:
+                values = {"text": item.text, "logprobs": item.logprobs}
+                done = self._event("output_text.done", **_place(item), **values)
+            done += self._event("content_part.done", **_place(item), part=item.part())
+        ended = item.object(status)
+        return done + self._event("output_item.done", output_index=item.position, item=ended)
 
     def finished(self, _number: int, finished: pb.Finished) -> bytes:
-        """Encode the end of the text, its part and its item."""
-        before = b"" if self._has_begun else self._begin()
-        response = self._response
-        response.finish(finished)
-        text = "".join(response.texts)
-        logprobs = response.logprobs
-        return b"".join(
-            (
-                before,
-                self._event("output_text.done", **self._place, text=text, logprobs=logprobs),
-                self._event("content_part.done", **self._place, part=response.part(text)),
-                self._event("output_item.done", output_index=0, item=response.whole_item()),
-            )
-        )
+        """Encode the end of the item that was open."""
+        before = self._begin()
+        growth = self._response.finish(finished)
+        if growth is not None:
+            before += self._grow(growth)
+        last = self._response.items.last
+        assert last is not None
+        status = "incomplete" if self._response.is_incomplete else "completed"
+        return before + self._end_item(last, status)
 
     def failed(self, error: HttpError) -> bytes:
         """Encode the failure of a response that has begun."""
@@ -194,3 +193,7 @@ class ResponseStream:
         """Encode the whole response."""
         response = self._response.end()
         return self._event(response["status"], response=response)
+
+
+def _place(item: Item) -> dict[str, Any]:
+    return {"item_id": item.item_id, "output_index": item.position, "content_index": 0}

@@ -5,23 +5,27 @@ from typing import Any, Final
 
 from chairlift import types
 from chairlift.checks import bad
-from chairlift.errors import Reason, RequestError, echo
+from chairlift.errors import Reason, RequestError
 from chairlift.server.adapters.names import Names
-from chairlift.server.adapters.openai import parts
+from chairlift.server.adapters.openai import parts, tools
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.formats import response_format
+from chairlift.server.adapters.openai.input_items import input_messages
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
-from chairlift.server.adapters.openai.messages import role_of, text_of
 from chairlift.server.adapters.openai.response_events import ResponseAnswer, ResponseStream
 
-_NAMES: Final = parts.NAMES | {
-    "stopping.max_tokens": "max_output_tokens",
-    "chat.messages": "input",
-    "chat.template_arguments": "chat_template_kwargs",
-    "chat": "input",
-    "prompt": "input",
-}
+_NAMES: Final = (
+    parts.NAMES
+    | tools.NAMES
+    | {
+        "stopping.max_tokens": "max_output_tokens",
+        "chat.messages": "input",
+        "chat.template_arguments": "chat_template_kwargs",
+        "chat": "input",
+        "prompt": "input",
+    }
+)
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -38,12 +42,15 @@ def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: 
     _refuse_memory(body)
     logprobs, num_top = _include(body)
     constraint, constraint_names = _formats(body)
-    _tools(body)
-    repeated = _repeated(body)
+    shown_tools = tools.shown(body)
+    taken = tools.response_tools(body)
+    repeated = {**_repeated(body), **shown_tools}
     parts.without_effect(body)
     messages = _messages(body, repeated["instructions"])
     request = types.Request(
-        prompt=types.Chat(messages, template_arguments=body.take("chat_template_kwargs", {})),
+        prompt=types.Chat(
+            messages, template_arguments=body.take("chat_template_kwargs", {}), **taken
+        ),
         sampling=parts.sampling(body),
         stopping=parts.stopping(body, body.take("max_output_tokens")),
         output=types.Output(
@@ -116,16 +123,6 @@ def _formats(body: Fields) -> tuple[types.Constraint | None, dict[str, str]]:
     return found
 
 
-def _tools(body: Fields) -> None:
-    """Take tools: functions are not supported yet, other types are the API's own and skipped."""
-    for tool in body.objects("tools"):
-        if tool.take("type") == "function":
-            raise unsupported("tools")
-    if body.take("tool_choice", "auto") not in ("none", "auto"):
-        raise unsupported("tool_choice")
-    body.drop("max_tool_calls")
-
-
 def _repeated(body: Fields) -> dict[str, Any]:
     """Return the fields of a response that repeat those of its request."""
     instructions = body.take("instructions")
@@ -137,22 +134,18 @@ def _repeated(body: Fields) -> dict[str, Any]:
     return {
         "instructions": instructions,
         "metadata": metadata,
-        "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
     }
 
 
 def _messages(body: Fields, instructions: str | None) -> list[types.ChatMessage]:
     """Take the input; the instructions come first."""
     given = body.take("input", "")
-    messages = []
+    messages: list[types.ChatMessage] = []
     if isinstance(given, str):
         if given:
             messages.append(types.ChatMessage("user", given))
     elif isinstance(given, list):
-        for i, item in enumerate(given):
-            message = _item(Fields(item, f"input[{i}]"))
-            if message is not None:
-                messages.append(message)
+        messages = input_messages(given)
     else:
         raise bad("input", "text or a list of items", given)
     if not messages:
@@ -161,19 +154,3 @@ def _messages(body: Fields, instructions: str | None) -> list[types.ChatMessage]
     if instructions:
         messages.insert(0, types.ChatMessage("system", instructions))
     return messages
-
-
-def _item(item: Fields) -> types.ChatMessage | None:
-    """Return the message of an item; None for one that holds nothing for the model."""
-    kind = item.take("type", "message")
-    if kind == "reasoning":
-        # Replayed from another server; it has no text of the conversation.
-        return None
-    if kind != "message":
-        shown = echo(kind) if isinstance(kind, str) else "a value of another type"
-        raise unsupported(item.path_of("type"), f"only messages are supported, got {shown}")
-    item.drop("id", "status", "phase")
-    role = role_of(item)
-    message = types.ChatMessage(role, text_of(item, "content"))
-    item.end()
-    return message

@@ -1,0 +1,153 @@
+"""How the answers of a model mark reasoning and function calls: read from its chat template.
+
+The template writes earlier turns in the form in which the model writes its own, so that its marks
+tell the format; a setting goes before it.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from chairlift import _core
+from chairlift.choices import ReasoningFormat, ToolFormat
+from chairlift.model.chat_values import template_has_tools, tool_parameters
+from chairlift.types import Chat, Tool
+
+_F = TypeVar("_F", ToolFormat, ReasoningFormat)
+
+OPENING_MARKS: Final[dict[ReasoningFormat, str]] = {
+    ReasoningFormat.THINK: "<think>",
+    ReasoningFormat.MISTRAL: "[THINK]",
+    ReasoningFormat.SEED: "<seed:think>",
+}
+"""Of reasoning at the start of an answer; a template may end the prompt with it."""
+
+_REASONING_MARKS: Final = {
+    ReasoningFormat.HARMONY: ("<|channel|>", "analysis"),
+    ReasoningFormat.THINK: ("</think>",),
+    ReasoningFormat.MISTRAL: ("[/THINK]",),
+    ReasoningFormat.SEED: ("</seed:think>",),
+}
+_TOOL_MARKS: Final = {
+    ToolFormat.HARMONY: ("<|channel|>", "functions."),
+    ToolFormat.MISTRAL: ("[TOOL_CALLS]",),
+    ToolFormat.QWEN3_CODER: ("<tool_call>", "<function="),
+    ToolFormat.HERMES: ("<tool_call>", "arguments"),
+    ToolFormat.LLAMA3_JSON: ("<|start_header_id|>", '"parameters"'),
+}
+"""Texts of a template, all of which a format has; the first format whose texts are there counts."""
+
+_FOREIGN_MARKS: Final = ("<arg_key>", "<longcat_tool_call>")
+"""Of formats that share a mark with a known one and are another."""
+
+_SPECIAL_TEXTS: Final[dict[ToolFormat | ReasoningFormat, tuple[str, ...]]] = {
+    ToolFormat.HARMONY: (
+        *("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>"),
+        *("<|return|>", "<|call|>"),
+    ),
+    ToolFormat.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    ToolFormat.QWEN3_CODER: ("<tool_call>", "</tool_call>"),
+    ToolFormat.HERMES: ("<tool_call>", "</tool_call>"),
+    ToolFormat.LLAMA3_JSON: ("<|python_tag|>",),
+    ReasoningFormat.THINK: ("<think>", "</think>"),
+    ReasoningFormat.MISTRAL: ("[THINK]", "[/THINK]"),
+    ReasoningFormat.SEED: ("<seed:think>", "</seed:think>"),
+}
+"""Marks that may be special tokens: an answer has them as text all the same."""
+
+
+class AnswerFormat(NamedTuple):
+    """The formats of a model's answers; None where there is none."""
+
+    tools: ToolFormat | None
+    reasoning: ReasoningFormat | None
+
+
+@functools.lru_cache(maxsize=16)
+def detect(template: str) -> AnswerFormat:
+    """Return the formats that a chat template writes earlier turns in."""
+    is_foreign = any(mark in template for mark in _FOREIGN_MARKS)
+    tools = None if is_foreign else _first(_TOOL_MARKS, template)
+    return AnswerFormat(tools, _first(_REASONING_MARKS, template))
+
+
+def chosen_format(template: str, tools: ToolFormat, reasoning: ReasoningFormat) -> AnswerFormat:
+    """Return the formats by the settings, where these are `AUTO` by the template."""
+    found = detect(template)
+    by_setting = (
+        None if tools is ToolFormat.NONE else tools,
+        None if reasoning is ReasoningFormat.NONE else reasoning,
+    )
+    return AnswerFormat(
+        found.tools if tools is ToolFormat.AUTO else by_setting[0],
+        found.reasoning if reasoning is ReasoningFormat.AUTO else by_setting[1],
+    )
+
+
+def new_parser(
+    chat: Chat,
+    prompt: str,
+    chosen: AnswerFormat,
+    *,
+    token_ids: Callable[[Sequence[str]], list[int]],
+    id_key: int,
+) -> _core.AnswerParser | None:
+    """Return what finds the fields of the answer to a conversation; None where it has only text.
+
+    Args:
+        chat: The conversation.
+        prompt: Its text, as the template wrote it.
+        chosen: The formats.
+        token_ids: Returns the ids of those texts that are special tokens.
+        id_key: 64 random bits, which make the ids of calls.
+    """
+    tools = chosen.tools if template_has_tools(chat) else None
+    reasoning = chosen.reasoning
+    if tools is None and reasoning is None:
+        return None
+    texts = [text for part in (tools, reasoning) for text in _special_texts(part)]
+    opening = OPENING_MARKS.get(reasoning) if reasoning is not None else None
+    return _core.AnswerParser(
+        calls=None if tools is None else tools.value,
+        reasoning=None if reasoning is None else reasoning.value,
+        starts_in_reasoning=opening is not None and prompt.rstrip().endswith(opening),
+        functions=[
+            (tool.name, _json_parameters(tool, f"chat.tools[{i}]"))
+            for i, tool in enumerate(chat.tools)
+        ],
+        id_key=id_key,
+        kept_tokens=token_ids(texts),
+    )
+
+
+def _special_texts(part: ToolFormat | ReasoningFormat | None) -> tuple[str, ...]:
+    if part is ReasoningFormat.HARMONY:
+        part = ToolFormat.HARMONY
+    return () if part is None else _SPECIAL_TEXTS[part]
+
+
+def _json_parameters(tool: Tool, path: str) -> list[str]:
+    """Return the parameters that are no strings, for formats that write both alike."""
+    properties = tool_parameters(tool.parameters, path).get("properties")
+    if not isinstance(properties, Mapping):
+        return []
+    return [str(name) for name, schema in properties.items() if not _may_be_text(schema)]
+
+
+def _may_be_text(schema: object) -> bool:
+    """Return whether a value of a schema may be a string; what the schema does not say may be."""
+    if not isinstance(schema, Mapping):
+        return True
+    kind = schema.get("type")
+    if kind is None:
+        values = schema.get("enum")
+        options = schema.get("anyOf") or schema.get("oneOf")
+        if isinstance(values, list):
+            return any(isinstance(value, str) for value in values)
+        return not isinstance(options, list) or any(map(_may_be_text, options))
+    return "string" in kind if isinstance(kind, list) else kind == "string"
+
+
+def _first(marks: Mapping[_F, tuple[str, ...]], template: str) -> _F | None:
+    has_all = (name for name, texts in marks.items() if all(text in template for text in texts))
+    return next(has_all, None)

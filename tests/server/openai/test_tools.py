@@ -1,0 +1,213 @@
+"""Function calls and reasoning with the real client, of answers that the test writes."""
+
+import json
+
+import pytest
+from chairlift.engine.engine import Engine
+from chairlift.v1 import generation_pb2 as pb
+
+from tests import tool_templates
+from tests.engine import tiny_model
+from tests.engine.drive import script
+from tests.server.connection import start
+
+USER = {"role": "user", "content": "one"}
+FUNCTION = {"name": "ride", "description": "Ride.", "parameters": {"type": "object"}}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+CALL = '<tool_call>\n{"name": "ride", "arguments": {"up": [1, 2]}}\n</tool_call>'
+ANSWER = f"<think>\nUp.\n</think>\n\nI ride.\n{CALL}\n{CALL}"
+ARGUMENTS = '{"up": [1, 2]}'
+
+
+@pytest.fixture
+def written(api, tiny_folder, tmp_path, monkeypatch):
+    """Serve a model with tools that answers seed 1 with this text."""
+    template = tool_templates.QWEN_THINK
+    folder = tiny_model.copy_with_template(tiny_folder, tmp_path / "tools", template)
+
+    def run(answer=ANSWER, **settings):
+        begin = Engine.__init__
+
+        def scripted(engine, *args, **options):
+            begin(engine, *args, **options)
+            ids = engine.tokenizer.encode(answer, add_special_tokens=False)
+            script(engine, {1: [*ids, tiny_model.EOS]})
+
+        monkeypatch.setattr(Engine, "__init__", scripted)
+        return api(model=folder, drafts="off", **settings)
+
+    return run
+
+
+def chat(served, **fields):
+    fields = {"model": "tiny", "messages": [USER], "tools": TOOLS, "seed": 1} | fields
+    fields = {"max_tokens": 400, "temperature": 0} | fields
+    return served.client.chat.completions.create(**fields)
+
+
+async def test_a_message_has_reasoning_text_and_calls(written):
+    async with written() as served:
+        whole = await chat(served)
+        [choice] = whole.choices
+        message = choice.message
+        assert (message.content, message.reasoning_content) == ("I ride.", "Up.")
+        assert choice.finish_reason == "tool_calls"
+        assert [call.type for call in message.tool_calls] == ["function", "function"]
+        assert [call.function.name for call in message.tool_calls] == ["ride", "ride"]
+        assert {call.function.arguments for call in message.tool_calls} == {ARGUMENTS}
+        assert len({call.id for call in message.tool_calls}) == 2
+
+
+async def test_a_stream_has_the_same_as_deltas(written):
+    async with written() as served:
+        chunks = [chunk async for chunk in await chat(served, stream=True)]
+        deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+        assert "".join(delta.content or "" for delta in deltas) == "I ride."
+        assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "Up."
+        parts = [part for delta in deltas for part in delta.tool_calls or ()]
+        heads = [part for part in parts if part.id]
+        assert [(part.index, part.type, part.function.name) for part in heads] == [
+            (0, "function", "ride"),
+            (1, "function", "ride"),
+        ]
+        for index in range(2):
+            own = [part.function.arguments for part in parts if part.index == index]
+            assert len(own) > 3
+            assert "".join(own) == ARGUMENTS
+        assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+async def test_the_helper_of_the_client_reads_a_stream(written):
+    async with written() as served:
+        fields = {"model": "tiny", "messages": [USER], "tools": TOOLS, "seed": 1, "temperature": 0}
+        async with served.client.chat.completions.stream(**fields, max_tokens=400) as stream:
+            kinds = {event.type async for event in stream}
+            final = await stream.get_final_completion()
+        assert "tool_calls.function.arguments.delta" in kinds
+        assert [c.function.arguments for c in final.choices[0].message.tool_calls] == [
+            ARGUMENTS
+        ] * 2
+
+
+async def test_a_response_has_an_item_for_each_field(written):
+    tools = [{"type": "function", **FUNCTION, "strict": None}, {"type": "web_search"}]
+    fields = {"model": "tiny", "input": "one", "tools": tools, "temperature": 0}
+    fields = {**fields, "max_output_tokens": 400, "extra_body": {"seed": 1}}
+    async with written() as served:
+        events = [e async for e in await served.client.responses.create(**fields, stream=True)]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        last = events[-1].response
+        assert last.status == "completed"
+        assert [item.type for item in last.output] == [
+            *("reasoning", "message", "function_call", "function_call"),
+        ]
+        reasoning, message, first, second = last.output
+        assert reasoning.content[0].text == "Up."
+        assert message.content[0].text == "I ride."
+        assert (first.name, first.arguments, first.status) == ("ride", ARGUMENTS, "completed")
+        assert first.call_id != second.call_id
+        of_call = [event for event in events if getattr(event, "output_index", None) == 2]
+        kinds = list(dict.fromkeys(event.type for event in of_call))
+        assert kinds == [
+            "response.output_item.added",
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+            "response.output_item.done",
+        ]
+        deltas = [event.delta for event in of_call if event.type.endswith(".delta")]
+        assert "".join(deltas) == ARGUMENTS
+        of_reasoning = {e.type for e in events if getattr(e, "output_index", None) == 0}
+        assert {"response.reasoning_text.delta", "response.reasoning_text.done"} <= of_reasoning
+
+
+async def test_a_whole_response_has_the_items_of_its_stream(written):
+    fields = {"model": "tiny", "input": "one", "tools": [{"type": "function", **FUNCTION}]}
+    async with written() as served:
+        whole = await served.client.responses.create(
+            **fields, temperature=0, max_output_tokens=400, extra_body={"seed": 1}
+        )
+        kinds = [item.type for item in whole.output]
+        assert kinds == ["reasoning", "message", "function_call", "function_call"]
+        assert whole.output_text == "I ride."
+
+
+@pytest.mark.parametrize("arguments", [ARGUMENTS, '{"up": ', "", "[", "null", "\u0000"])
+async def test_replayed_calls_are_never_refused(written, arguments):
+    call = {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "unknown", "arguments": arguments},
+    }
+    turns = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "Hm."},
+        {"role": "tool", "tool_call_id": "a", "content": "5"},
+    ]
+    items = [
+        {"role": "user", "content": "one"},
+        {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
+        {"type": "reasoning", "id": "s", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "content": "I ride.", "status": "completed"},
+        {"type": "function_call", "call_id": "a", "name": "unknown", "arguments": arguments},
+        {"type": "function_call", "call_id": "b", "name": "ride", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "5"},
+        {
+            "type": "function_call_output",
+            "call_id": "b",
+            "output": [{"type": "input_text", "text": "6"}],
+        },
+    ]
+    async with written() as served:
+        assert (await chat(served, messages=turns, max_tokens=4)).usage.completion_tokens == 4
+        body = {"input": items, "tools": [{"type": "function", **FUNCTION}], "max_output_tokens": 4}
+        response = await served.post("/v1/responses", body)
+        assert response.status == 200, response.body
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].name"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice.name"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        (
+            {"messages": [{"role": "user", "content": "a", "tool_call_id": "b"}]},
+            "messages[0].tool_call_id",
+        ),
+    ],
+)
+async def test_what_is_wrong_is_named_as_the_client_wrote_it(written, fields, param):
+    async with written() as served:
+        body = {"messages": [USER], "tools": TOOLS, **fields}
+        response = await served.post("/v1/chat/completions", body)
+        assert (response.status, response.error["param"]) == (400, param)
+
+
+async def test_grpc_sends_the_same_fields(written):
+    message = pb.Chat(
+        messages=[pb.ChatMessage(role="user", text="one")],
+        tools=[pb.Tool(name="ride", parameters_json=json.dumps(FUNCTION["parameters"]))],
+    )
+    fields = {"sampling": pb.Sampling(temperature=0, seed=1)}
+    for interval in (1, 0):
+        async with written() as served:
+            received = await served.server.say(
+                start(
+                    prompt=message,
+                    stopping=pb.Stopping(max_tokens=400),
+                    output=pb.Output(interval=interval),
+                    **fields,
+                )
+            )
+            tokens = [event.tokens for event in received.of("a") if event.HasField("tokens")]
+            assert "".join(part.reasoning for part in tokens) == "Up."
+            assert received.text("a") == "I ride."
+            parts = [part for event in tokens for part in event.tool_calls]
+            assert [part.name for part in parts if part.name] == ["ride", "ride"]
+            for position in range(2):
+                own = (p.arguments_json for p in parts if p.position == position)
+                assert "".join(own) == ARGUMENTS
+            assert received.end("a").finished.reason == pb.FINISH_REASON_STOP
