@@ -162,6 +162,7 @@ def _check_tools(value: Chat) -> None:
             raise RequestError(Reason.BAD_PARAMETER, text, field=f"{path}.name")
         names.add(tool.name)
         utf8_len(tool.description, f"{path}.description")
+        flag(tool.strict, f"{path}.strict")
         if not isinstance(tool.parameters, Mapping):
             utf8_len(tool.parameters, f"{path}.parameters_json")
     choice = value.tool_choice
@@ -228,7 +229,7 @@ def _tool(tool: object, number: int) -> Tool:
     if isinstance(tool, Tool):
         return tool
     _, function = _function(tool, path)
-    given = _fields(function, f"{path}.function", "name", "description", "parameters")
+    given = _fields(function, f"{path}.function", "name", "description", "parameters", "strict")
     parameters = given.get("parameters", {})
     if not isinstance(parameters, str | Mapping):
         raise _bad(path, "function.parameters", "a mapping or JSON text", parameters)
@@ -236,6 +237,7 @@ def _tool(tool: object, number: int) -> Tool:
         name=_text(given, "name", f"{path}.function"),
         description=_text(given, "description", f"{path}.function"),
         parameters=parameters,
+        strict=given.get("strict", False),
     )
 
 

@@ -25,11 +25,13 @@ class Source(NamedTuple):
     kind: str
     text: str = ""
     choices: tuple[str, ...] = ()
+    path: str = ""
+    """Of the field that it comes from, if that is no constraint."""
 
     @property
     def field(self) -> str:
         """The path of the field that it comes from."""
-        return f"constraint.{self.kind}"
+        return self.path or f"constraint.{self.kind}"
 
     @property
     def size(self) -> int:
@@ -59,19 +61,33 @@ def source(constraint: Constraint) -> Source:
         found = Source(kind, choices=choices)
         size = sum(checks.utf8_len(choice, path) for choice in choices)
     else:
-        found = Source(kind, _json(value, path) if kind == "json_schema" else value)
+        found = Source(kind, schema_text(value, path) if kind == "json_schema" else value)
         size = checks.utf8_len(found.text, path)
+    check_size(size, path)
+    return found
+
+
+def check_size(size: int, path: str) -> None:
+    """Refuse a constraint of more bytes than there may be.
+
+    Raises:
+        RequestError: With this path.
+    """
     if size > MAX_SOURCE_BYTES:
         message = f"{path}: expected at most {MAX_SOURCE_BYTES} bytes, got {size}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=path)
-    return found
 
 
 def _is_set(value: object) -> bool:
     return value is not None and value is not False and value not in ((), [])
 
 
-def _json(value: object, path: str) -> str:
+def schema_text(value: object, path: str) -> str:
+    """Return a JSON schema as text; one that is a text stays as it is.
+
+    Raises:
+        RequestError: With this path: it is none.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, Mapping | bool):

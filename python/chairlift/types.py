@@ -25,6 +25,8 @@ class Tool:
     description: str = ""
     parameters: Mapping[str, Any] | str = field(default_factory=dict)
     """JSON schema of its arguments, perhaps as a text; empty takes an object without properties."""
+    strict: bool = False
+    """Whether calls are held to their schemas, those of other tools included."""
 
 
 class ToolMode(StrEnum):

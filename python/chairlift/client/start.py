@@ -248,7 +248,7 @@ class _Given:
         value = self._options.get(name)
         if value is None:
             return None
-        kind, text, choices = constraints.source(value)
+        kind, text, choices, _ = constraints.source(value)
         if kind == "json_object":
             return pb.Constraint(json_object=pb.JsonObject())
         if kind == "choices":
@@ -305,6 +305,7 @@ def _chat(chat: Chat) -> pb.Chat:
                 name=tool.name,
                 description=tool.description,
                 parameters_json=_json(tool.parameters, f"chat.tools[{i}].parameters_json"),
+                strict=tool.strict,
             )
             for i, tool in enumerate(chat.tools)
         ],

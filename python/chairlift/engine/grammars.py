@@ -118,13 +118,21 @@ class ConstraintPreparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        if not self._is_supported:
-            message = "constraint: not supported on a GPU by this version"
-            raise RequestError(Reason.UNSUPPORTED, message, field="constraint")
-        if not self.end_ids:
-            message = "constraint: the model has no token that ends a text"
-            raise RequestError(Reason.UNSUPPORTED, message, field="constraint")
+        self.check_support("constraint")
         return source(constraint)
+
+    def check_support(self, field: str) -> None:
+        """Refuse what needs a constraint, where the model or the device has none.
+
+        Raises:
+            RequestError: `UNSUPPORTED` in this field.
+        """
+        if not self._is_supported:
+            message = f"{field}: not supported on a GPU by this version"
+            raise RequestError(Reason.UNSUPPORTED, message, field=field)
+        if not self.end_ids:
+            message = f"{field}: the model has no token that ends a text"
+            raise RequestError(Reason.UNSUPPORTED, message, field=field)
 
     def is_known(self, constraint: Constraint, tenant: str) -> bool:
         """Return whether a constraint needs no compiling: it is kept, or is refused at once."""

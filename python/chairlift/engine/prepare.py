@@ -5,18 +5,17 @@ others, or raises `RequestError` with the path of the field and what was expecte
 state that changes, so that any thread may call it.
 """
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from chairlift import _core, chats, checks
-from chairlift.choices import ToolFormat
 from chairlift.config import EngineConfig
 from chairlift.constraints import Source
 from chairlift.engine.adapter_types import AdapterNames, AdapterUse
 from chairlift.engine.grammars import ConstraintPreparer
 from chairlift.engine.pooling import check_pooling
+from chairlift.engine.prepare_chat import ChatEncoder, ChatPreparer
 from chairlift.engine.prepare_pooling import pooling_ids
 from chairlift.engine.prepare_sampling import (
     SamplingPreparer,
@@ -26,9 +25,6 @@ from chairlift.engine.prepare_sampling import (
 from chairlift.engine.prepare_stopping import RequestLimits, StoppingPreparer, Stops
 from chairlift.engine.prepared import Prepared, PreparedChange, Times
 from chairlift.errors import Reason, RequestError
-from chairlift.model.answer_formats import chosen_format, new_parser
-from chairlift.model.chat_values import reads
-from chairlift.model.tool_prompt import has_tool_parts, write_tools
 from chairlift.sampler_options import SamplingParameters
 from chairlift.types import (
     Change,
@@ -39,7 +35,6 @@ from chairlift.types import (
     Request,
     Sampling,
     Schedule,
-    ToolMode,
 )
 
 MAX_SALT_BYTES = 128
@@ -63,10 +58,18 @@ class _Checked:
     constraint: Source | None
 
 
+class _Encoded(NamedTuple):
+    """A prompt, and what reads and holds its answer."""
+
+    ids: list[int]
+    parser: _core.AnswerParser | None
+    source: Source | None
+
+
 _T = TypeVar("_T")
 
 
-class Encoder(Protocol):
+class Encoder(ChatEncoder, Protocol):
     """What preparation needs of a tokenizer."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -76,15 +79,6 @@ class Encoder(Protocol):
         self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
     ) -> tuple[list[int], int]:
         """Return the token ids of a text or a pair, and how many of them are the first's."""
-
-    def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
-        """Return the text of a conversation by the model's template."""
-
-    def chat_template(self, chat: Chat) -> str:
-        """Return the template of a conversation."""
-
-    def special_ids(self, texts: Sequence[str]) -> list[int]:
-        """Return the ids of those texts that are special tokens."""
 
 
 class Preparer:
@@ -111,6 +105,7 @@ class Preparer:
         """
         self._adapters = adapters
         self._constraints = constraints
+        self._chats = ChatPreparer(config, encoder, constraints)
         self._config = config
         self._encoder = encoder
         self._limits = limits
@@ -131,9 +126,9 @@ class Preparer:
         if request.pooling is not None:
             return self._prepare_pooling(request, request.pooling, checked)
         # The prompt comes last, because tokenizing costs more than all the rest.
-        prompt, parser = self._prompt(request, checked.num_kept)
+        encoded = self._prompt(request, checked)
+        prompt, source = encoded.ids, encoded.source
         stopping = self._stopping.conditions(request.stopping, checked.stops, len(prompt))
-        source, constraints = checked.constraint, self._constraints
         return Prepared(
             prompt=prompt,
             sampling=self._sampling.with_bad_words(checked.sampling, request.sampling),
@@ -149,11 +144,11 @@ class Preparer:
             credit=checked.credit,
             num_answers=checked.num_answers,
             adapter=checked.adapter,
-            grammar=None if source is None else constraints.compile(source, request.tenant),
-            end_ids=() if source is None else constraints.end_ids,
+            grammar=self._compiled(request, source),
+            end_ids=() if source is None else self._constraints.end_ids,
             ends_early=not stopping.ignore_eos,
             stop_regex=stopping.stop_regex,
-            parser=parser,
+            parser=encoded.parser,
         )
 
     def is_quick(self, request: Request) -> bool:
@@ -262,38 +257,38 @@ class Preparer:
         """Check what the size alone tells; of a prompt that is cut there is no shortest length."""
         limits = self._limits.text
         if isinstance(prompt, Chat):
-            _refuse_unenforced(prompt)
             limits.check_chat(prompt)
         elif isinstance(prompt, str):
             self._check_text(prompt, "prompt", keep)
         elif _is_sequence(prompt) and keep is None:
             limits.check_length(len(prompt))
 
-    def _prompt(
-        self, request: Request, keep: int | None
-    ) -> tuple[list[int], _core.AnswerParser | None]:
-        """Return the ids of the prompt, and what finds the fields of its answer."""
-        ids, parser = self._encode(request, keep)
-        if keep is not None:
-            ids = ids[-keep:]
+    def _prompt(self, request: Request, checked: _Checked) -> _Encoded:
+        """Return the ids of the prompt, and what reads and holds its answer."""
+        keep = checked.num_kept
+        encoded = self._encode(request, checked)
+        ids = encoded.ids if keep is None else encoded.ids[-keep:]
         if not ids:
             message = "prompt: expected at least one token, got none"
             raise RequestError(Reason.BAD_PARAMETER, message, field="prompt")
         self._limits.text.check_length(len(ids))
-        return ids, parser
+        return encoded._replace(ids=ids)
 
-    def _encode(
-        self, request: Request, keep: int | None
-    ) -> tuple[list[int], _core.AnswerParser | None]:
-        prompt = request.prompt
+    def _encode(self, request: Request, checked: _Checked) -> _Encoded:
+        prompt, keep, source = request.prompt, checked.num_kept, checked.constraint
         if not isinstance(prompt, str | Chat):
             # What is cut off is not looked at.
             ids = prompt[-keep:] if keep is not None and _is_sequence(prompt) else prompt
-            return checks.token_ids(ids, "token_ids", self._limits.vocab_size), None
+            ids = checks.token_ids(ids, "token_ids", self._limits.vocab_size)
+            return _Encoded(ids, None, source)
         try:
-            if isinstance(prompt, Chat):
-                return self._encode_chat(prompt, keep, wants_text=request.output.text)
-            return self._encoder.encode(prompt, request.add_special_tokens), None
+            if isinstance(prompt, str):
+                ids = self._encoder.encode(prompt, request.add_special_tokens)
+                return _Encoded(ids, None, source)
+            most = self._limits.text.max_bytes
+            chat = self._chats.prepare(prompt, source, most, wants_text=request.output.text)
+            self._check_text(chat.text, "chat", keep)
+            return _Encoded(self._encoder.encode(chat.text, False), chat.parser, chat.source)
         except (KeyboardInterrupt, SystemExit, RequestError):
             raise
         except BaseException as error:
@@ -301,28 +296,12 @@ class Preparer:
             message = f"prompt: the tokenizer failed with {type(error).__name__}"
             raise RequestError(Reason.INTERNAL, message, field="prompt") from None
 
-    def _encode_chat(
-        self, chat: Chat, keep: int | None, *, wants_text: bool
-    ) -> tuple[list[int], _core.AnswerParser | None]:
-        encoder, config = self._encoder, self._config
-        template = encoder.chat_template(chat)
-        shown = chat
-        # A model whose template takes no tools gets them as text, in a form that the settings name.
-        is_named = config.tool_format is ToolFormat.HERMES
-        if is_named and has_tool_parts(chat) and not reads(template, "tools"):
-            shown = write_tools(chat)
-        text = encoder.render_chat(shown, self._limits.text.max_bytes)
-        self._check_text(text, "chat", keep)
-        parser = None
-        if wants_text:
-            parser = new_parser(
-                chat,
-                text,
-                chosen_format(template, config.tool_format, config.reasoning_format),
-                token_ids=encoder.special_ids,
-                id_key=secrets.randbits(64),
-            )
-        return encoder.encode(text, False), parser
+    def _compiled(self, request: Request, source: Source | None) -> _core.Grammar | None:
+        if source is None:
+            return None
+        if isinstance(request.prompt, Chat):
+            return self._chats.compile(request.prompt, source, request.tenant)
+        return self._constraints.compile(source, request.tenant)
 
     def _check_text(self, text: str, field: str, keep: int | None) -> None:
         limits = self._limits.text
@@ -330,16 +309,6 @@ class Preparer:
             limits.check_prompt(text, field)
         else:
             limits.check_text(text, field)
-
-
-def _refuse_unenforced(chat: Chat) -> None:
-    """Refuse what only a constraint can make sure of."""
-    if chat.tool_choice.mode is ToolMode.REQUIRED:
-        message = "chat.tool_choice: expected auto or none: this version cannot enforce a call"
-        raise RequestError(Reason.UNSUPPORTED, message, field="chat.tool_choice")
-    if chat.tools and not chat.parallel_tool_calls:
-        message = "chat.parallel_tool_calls: expected true: this version cannot enforce one call"
-        raise RequestError(Reason.UNSUPPORTED, message, field="chat.parallel_tool_calls")
 
 
 def _is_sequence(prompt: object) -> bool:

@@ -6,7 +6,7 @@ tell the format; a setting goes before it.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from chairlift import _core
 from chairlift.choices import ReasoningFormat, ToolFormat
@@ -106,11 +106,10 @@ def new_parser(
     if tools is None and reasoning is None:
         return None
     texts = [text for part in (tools, reasoning) for text in _special_texts(part)]
-    opening = OPENING_MARKS.get(reasoning) if reasoning is not None else None
     return _core.AnswerParser(
         calls=None if tools is None else tools.value,
         reasoning=None if reasoning is None else reasoning.value,
-        starts_in_reasoning=opening is not None and prompt.rstrip().endswith(opening),
+        starts_in_reasoning=starts_in_reasoning(chosen, prompt),
         functions=[
             (tool.name, _json_parameters(tool, f"chat.tools[{i}]"))
             for i, tool in enumerate(chat.tools)
@@ -118,6 +117,12 @@ def new_parser(
         id_key=id_key,
         kept_tokens=token_ids(texts),
     )
+
+
+def starts_in_reasoning(chosen: AnswerFormat, prompt: str) -> bool:
+    """Return whether a prompt ends with the mark that begins reasoning."""
+    opening = None if chosen.reasoning is None else OPENING_MARKS.get(chosen.reasoning)
+    return opening is not None and prompt.rstrip().endswith(opening)
 
 
 def _special_texts(part: ToolFormat | ReasoningFormat | None) -> tuple[str, ...]:
@@ -128,24 +133,45 @@ def _special_texts(part: ToolFormat | ReasoningFormat | None) -> tuple[str, ...]
 
 def _json_parameters(tool: Tool, path: str) -> list[str]:
     """Return the parameters that are no strings, for formats that write both alike."""
-    properties = tool_parameters(tool.parameters, path).get("properties")
+    root = tool_parameters(tool.parameters, path)
+    properties = root.get("properties")
     if not isinstance(properties, Mapping):
         return []
-    return [str(name) for name, schema in properties.items() if not _may_be_text(schema)]
+    return [str(name) for name, own in properties.items() if not may_be_text(own, root)]
 
 
-def _may_be_text(schema: object) -> bool:
-    """Return whether a value of a schema may be a string; what the schema does not say may be."""
-    if not isinstance(schema, Mapping):
+def may_be_text(schema: object, root: Mapping[str, Any], depth: int = 8) -> bool:
+    """Return whether a value of a schema may be a string; what the schema does not say may be.
+
+    Args:
+        schema: The schema.
+        root: The whole, for references within it.
+        depth: So many more schemas within each other are looked at.
+    """
+    if not isinstance(schema, Mapping) or depth == 0:
         return True
     kind = schema.get("type")
-    if kind is None:
-        values = schema.get("enum")
-        options = schema.get("anyOf") or schema.get("oneOf")
-        if isinstance(values, list):
-            return any(isinstance(value, str) for value in values)
-        return not isinstance(options, list) or any(map(_may_be_text, options))
-    return "string" in kind if isinstance(kind, list) else kind == "string"
+    if kind is not None:
+        return "string" in kind if isinstance(kind, list) else bool(kind == "string")
+    values, reference = schema.get("enum"), schema.get("$ref")
+    if isinstance(values, list):
+        return any(isinstance(value, str) for value in values)
+    if "const" in schema:
+        return isinstance(schema["const"], str)
+    if isinstance(reference, str):
+        return may_be_text(_referred(reference, root), root, depth - 1)
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if not isinstance(options, list):
+        return True
+    return any(may_be_text(option, root, depth - 1) for option in options)
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> object:
+    """Return the schema of a reference within the whole; None where there is none."""
+    found: object = root
+    for key in reference.removeprefix("#/").split("/"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def _first(marks: Mapping[_F, tuple[str, ...]], template: str) -> _F | None:

@@ -36,7 +36,8 @@ def to_chat(chat: pb.Chat) -> types.Chat:
         add_generation_prompt=optional(chat, "add_generation_prompt", True),
         template_arguments=arguments,
         tools=[
-            types.Tool(tool.name, tool.description, tool.parameters_json) for tool in chat.tools
+            types.Tool(tool.name, tool.description, tool.parameters_json, strict=tool.strict)
+            for tool in chat.tools
         ],
         tool_choice=_tool_choice(chat),
         parallel_tool_calls=optional(chat, "parallel_tool_calls", True),

@@ -211,3 +211,45 @@ async def test_grpc_sends_the_same_fields(written):
                 own = (p.arguments_json for p in parts if p.position == position)
                 assert "".join(own) == ARGUMENTS
             assert received.end("a").finished.reason == pb.FINISH_REASON_STOP
+
+
+SKI = {
+    "type": "object",
+    "properties": {"fast": {"type": "boolean"}},
+    "required": ["fast"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_call_that_must_be_made_is_made_by_any_model(written):
+    tools = [{"type": "function", "function": {"name": "ski", "parameters": SKI}}]
+    fields = {"tools": tools, "seed": 7, "temperature": 1, "parallel_tool_calls": False}
+    async with written(reasoning_format="none") as served:
+        for choice in ("required", {"type": "function", "function": {"name": "ski"}}):
+            [whole] = (await chat(served, tool_choice=choice, **fields)).choices
+            [call] = whole.message.tool_calls
+            assert list(json.loads(call.function.arguments)) == ["fast"]
+            assert whole.finish_reason == "tool_calls"
+            stream = await chat(served, tool_choice=choice, stream=True, **fields)
+            deltas = [part.choices[0].delta async for part in stream]
+            parts = [part for delta in deltas for part in delta.tool_calls or ()]
+            assert "".join(p.function.arguments for p in parts) == call.function.arguments
+        wrong = {"name": "ski", "parameters": {"type": "object", "properties": {"a": {"type": 3}}}}
+        body = {"messages": [USER], "tools": [{"type": "function", "function": wrong}]}
+        response = await served.post("/v1/chat/completions", {**body, "tool_choice": "required"})
+        assert (response.status, response.error["param"]) == (400, "tools[0].parameters_json")
+
+
+async def test_strict_tools_hold_over_grpc(written):
+    message = pb.Chat(
+        messages=[pb.ChatMessage(role="user", text="one")],
+        tools=[pb.Tool(name="ski", parameters_json=json.dumps(SKI), strict=True)],
+    )
+    constraint = pb.Constraint(choices=pb.Choices(choices=["yes"]))
+    async with written(reasoning_format="none") as served:
+        received = await served.server.say(
+            start(prompt=message, constraint=constraint, stopping=pb.Stopping(max_tokens=200))
+        )
+        tokens = [event.tokens for event in received.of("a") if event.HasField("tokens")]
+        arguments = "".join(p.arguments_json for event in tokens for p in event.tool_calls)
+        assert (received.text("a") == "yes") != bool(arguments)

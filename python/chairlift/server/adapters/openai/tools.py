@@ -84,12 +84,11 @@ def _arguments(body: Fields, tools: list[types.Tool], choice: object) -> dict[st
 def _tool(function: Fields) -> types.Tool:
     name, description = function.text("name"), function.text("description")
     parameters = function.take("parameters", {})
-    # Whether arguments follow the schema is the choice's business, not the tool's.
-    function.flag("strict")
+    strict = function.flag("strict")
     if not isinstance(parameters, dict):
         raise bad(function.path_of("parameters"), "an object", parameters)
     function.end()
-    return types.Tool(name, description, parameters)
+    return types.Tool(name, description, parameters, strict=strict)
 
 
 def message_calls(message: Fields) -> list[types.ToolCall]:
