@@ -6,10 +6,21 @@ import re
 from pathlib import Path
 
 import pytest
-from chairlift.cli.batch.entries import task_of
-from chairlift.cli.batch.local import LocalRunner
+from chairlift.cli.batch.entries import answer_line, task_of
+from chairlift.cli.batch.local import LocalRunner, as_tokens
 from chairlift.engine.engine import Engine
-from chairlift.types import Chat, ChatMessage, Sampling, Stopping
+from chairlift.server.convert import from_finished
+from chairlift.types import (
+    Answer,
+    Chat,
+    ChatMessage,
+    Finished,
+    FinishReason,
+    Sampling,
+    Stopping,
+    ToolCall,
+    Usage,
+)
 
 from tests.cli.batch_files import openai, prompts, read, write
 from tests.engine import tiny_encoder
@@ -175,6 +186,23 @@ def test_log_probabilities_come_with_the_texts_of_their_tokens(run):
     _, found = run([{"id": "a", "prompt": "go", "max_tokens": 3, "temperature": 0, "logprobs": 2}])
     assert "".join(found[0]["logprobs"]["tokens"]).startswith(found[0]["text"][:1])
     assert all(len(top) <= 2 for top in found[0]["logprobs"]["top_logprobs"])
+
+
+def test_function_calls_and_reasoning_are_in_both_formats():
+    calls = [ToolCall("c1", "ride", '{"up": true}')]
+    usage = Usage(3, 0, 5)
+    answer = Answer("", [1, 2], FinishReason.STOP, usage, None, reasoning="so", tool_calls=calls)
+    turn = {"messages": [{"role": "user", "content": "go"}]}
+    for line in ({"id": "a", **turn}, openai("a", "/v1/chat/completions", **turn)):
+        task = task_of(1, json.dumps(line).encode(), ("m",), None)
+        whole = task.job.answer(task.origin)
+        whole.tokens(0, as_tokens(answer))
+        finished = Finished(1, 0, FinishReason.STOP, None, None, usage, None)
+        whole.finished(0, from_finished(finished, task.job.output))
+        found = json.loads(answer_line(task.head, whole.result()))
+        said = found if "text" in found else found["response"]["body"]["choices"][0]["message"]
+        assert said["reasoning_content"] == "so"
+        assert said["tool_calls"][0]["function"] == {"name": "ride", "arguments": '{"up": true}'}
 
 
 def test_an_empty_file_has_an_empty_answer(run):

@@ -242,6 +242,10 @@ def _plain_answer(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    text = choice["message"]["content"] if "message" in choice else choice["text"]
-    found = {"text": text, "finish_reason": choice["finish_reason"]}
+    message = choice.get("message", {})
+    found = {"text": choice.get("text") or message.get("content") or ""}
+    for name in ("reasoning_content", "tool_calls"):
+        if name in message:
+            found[name] = message[name]
+    found["finish_reason"] = choice["finish_reason"]
     return found if choice["logprobs"] is None else {**found, "logprobs": choice["logprobs"]}

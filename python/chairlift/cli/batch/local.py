@@ -206,7 +206,7 @@ class LocalRunner:
         assert not isinstance(job, EmbeddingsJob), job
         number = part.place * job.num_answers + event.index
         answer = part.builders[event.index].finish(event)
-        live.answer.tokens(number, _tokens(answer))
+        live.answer.tokens(number, as_tokens(answer))
         live.answer.finished(number, from_finished(event, job.output))
 
     def _end(self, live: _Live, result: Result) -> None:
@@ -232,9 +232,17 @@ def _body(live: _Live) -> dict[str, Any]:
     return dict(live.answer.result())
 
 
-def _tokens(answer: types.Answer) -> pb.Tokens:
+def as_tokens(answer: types.Answer) -> pb.Tokens:
     """Return an answer as one message, as a server sends it at its end."""
-    tokens = pb.Tokens(text=answer.text, num_tokens=len(answer.token_ids))
+    tokens = pb.Tokens(
+        text=answer.text,
+        num_tokens=len(answer.token_ids),
+        reasoning=answer.reasoning,
+        tool_calls=[
+            pb.ToolCall(position=n, id=call.id, name=call.name, arguments_json=str(call.arguments))
+            for n, call in enumerate(answer.tool_calls)
+        ],
+    )
     if answer.logprobs is not None:
         candidates = answer.candidates or []
         tokens.token_ids.extend(answer.token_ids)
