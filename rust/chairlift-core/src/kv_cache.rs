@@ -49,6 +49,9 @@ pub(crate) struct KvCache {
     promised: usize,
     /// Source and target of blocks that `grow` has copied.
     copies: Vec<(BlockId, BlockId)>,
+    /// Sources of the copies of the plan at hand. Each copy owns its source until the plan is complete: a block that another
+    /// owner gives back meanwhile would be written, by a swap or another copy, before this one has read it.
+    copied: Vec<BlockId>,
     host: HostPool,
 }
 
@@ -67,6 +70,7 @@ impl KvCache {
             has_windows: config.kv_groups.iter().any(|kv| kv.window.is_some()),
             promised: 0,
             copies: Vec::new(),
+            copied: Vec::new(),
             host: HostPool::new(config.num_host_blocks),
         }
     }
@@ -188,7 +192,7 @@ impl KvCache {
     #[cold]
     fn allocate_columns(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
         let columns = num_tokens.div_ceil(self.block_size);
-        let is_shared = |block: &BlockId| self.pool.num_references(*block) > 1;
+        let is_shared = |block: &BlockId| self.num_owners(*block) > 1;
         let num_copies = table.shared_tail().filter(is_shared).count();
         let num_new = (columns - table.num_columns()) * self.groups.len() + num_copies;
         let from_promise = num_new.min(table.promised);

@@ -25,6 +25,12 @@ impl KvCache {
         table.shares_tail = num_columns > num_full;
     }
 
+    /// Tables that own a block.
+    pub(super) fn num_owners(&self, block: BlockId) -> u32 {
+        let copies = self.copied.iter().filter(|&&source| source == block);
+        self.pool.num_references(block) - copies.count() as u32
+    }
+
     /// Others own the last column, too.
     pub(crate) fn is_tail_shared(&self, table: &BlockTable) -> bool {
         let mut tail = table.shared_tail();
@@ -36,14 +42,21 @@ impl KvCache {
         for columns in &mut table.groups {
             let tail = columns.blocks.last_mut();
             let tail = tail.expect("invariant: a shared column is there");
-            if self.pool.num_references(*tail) > 1 {
+            if self.num_owners(*tail) > 1 {
                 let source = std::mem::replace(tail, NULL_BLOCK);
                 *tail = self.allocate();
                 self.copies.push((source, *tail));
-                self.pool.release(source, false);
+                self.copied.push(source);
             } else {
                 self.prefix_cache.evict(*tail);
             }
+        }
+    }
+
+    /// The plan has all of its copies: their sources have no owners but tables.
+    pub(crate) fn release_copied(&mut self) {
+        for source in self.copied.drain(..) {
+            self.pool.release(source, false);
         }
     }
 

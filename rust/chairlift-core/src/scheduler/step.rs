@@ -240,6 +240,7 @@ impl<'a> StepBuilder<'a> {
                 .min();
             return Next::Idle { wake_at };
         }
+        scheduler.kv.release_copied();
         let swaps = scheduler.kv.take_swaps();
         for (source, target) in swaps.outs {
             self.plan.swap_out(source, target);

@@ -174,13 +174,11 @@ mod tests {
 
     #[test]
     fn every_bug_still_applies() {
-        for mutant in MUTANTS {
+        let applied = MUTANTS.iter().map(|mutant| {
             let text = fs::read_to_string(mutant.path()).expect("a file of the core");
-            assert!(
-                mutant.apply(&text).is_ok_and(|changed| changed != text),
-                "{:?}",
-                mutant.apply(&text).err()
-            );
-        }
+            mutant.apply(&text)
+        });
+        let stale: Vec<_> = applied.filter_map(Result::err).collect();
+        assert!(stale.is_empty(), "{stale:#?}");
     }
 }

@@ -157,9 +157,11 @@ mutants! {
 
     // Several answers to a prompt.
     shared_tail_is_not_copied, "-", "answers write to a block that they share", "kv_cache/fork.rs":
-        "            if self.pool.num_references(*tail) > 1 {" => "            if self.pool.num_references(*tail) > 9999 {";
+        "            if self.num_owners(*tail) > 1 {" => "            if self.pool.num_references(*tail) > 9999 {";
     copy_is_not_told, "-", "the runner does not hear of a copy", "scheduler/step.rs":
         "            plan.copy(source, target);" => "            let _ = (source, target);";
+    copied_block_is_given_out, "-", "a block is written in the plan that copies it to another answer", "kv_cache/fork.rs":
+        "self.copied.push(source);" => "self.pool.release(source, false);";
     cache_knows_a_block_that_is_written, "-", "an answer writes to a block that the prefix cache knows, and the step fails", "kv_cache/fork.rs":
         "                self.prefix_cache.evict(*tail);" => "                let _ = tail;";
     forks_too_early, "-", "answers go on from a prompt that is not computed", "scheduler/outcome.rs":

@@ -1,15 +1,13 @@
 //! How requests share memory, fail, end and are refused; `A5*` in a trace is five tokens of request A, `*` where its
 //! next token is sampled.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     NewRequest, RefusalReason,
     events::{EndReason, Failure},
     policy::Policy,
     scheduler::Next,
 };
-use driver::{Driver, config, expected_tokens};
 
 const CONTINUOUS: Policy = Policy::Continuous;
 
@@ -307,7 +305,7 @@ fn requests_that_can_never_run_are_refused_with_the_field_named() {
     assert_eq!(refusal(NewRequest::new(vec![], 1)), (bad, "prompt"));
     assert_eq!(refusal(NewRequest::new(vec![1, -1], 1)), (bad, "token_ids"));
     assert_eq!(
-        refusal(NewRequest::new(vec![driver::VOCAB as i32], 1)),
+        refusal(NewRequest::new(vec![crate::driver::VOCAB as i32], 1)),
         (bad, "token_ids")
     );
     assert_eq!(

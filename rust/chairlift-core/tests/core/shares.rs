@@ -1,9 +1,7 @@
 //! Fair shares between tenants, as step traces.
 
-mod driver;
-
+use crate::driver::{Driver, config};
 use chairlift_core::{NewRequest, policy::Policy};
-use driver::{Driver, config};
 
 /// A driver with one row, and requests of two tenants that wait for it.
 fn one_row() -> Driver {

@@ -1,14 +1,12 @@
 //! What changes while a request lives: priority, deadlines, limits and stops.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     NewRequest, PRIORITY_LEVEL, RequestId, UnknownRequest,
     events::EndReason,
     policy::Policy,
     scheduler::{Change, Schedule, Stopping},
 };
-use driver::{Driver, config, expected_tokens};
 
 const CONTINUOUS: Policy = Policy::Continuous;
 

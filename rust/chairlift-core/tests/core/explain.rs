@@ -1,14 +1,12 @@
 //! Why a request waits: what it is told while it waits, and where its stats says the time went.
 
-mod driver;
-
+use crate::driver::{Driver, config};
 use chairlift_core::{
     Config, NewRequest, RequestId, RequestStats, WaitCause,
     events::{EndReason, EventKind, Events, Failure},
     policy::Policy,
     scheduler::{Change, RequestState},
 };
-use driver::{Driver, config};
 
 fn one_row() -> Config {
     Config {

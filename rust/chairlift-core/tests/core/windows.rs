@@ -1,9 +1,7 @@
 //! KV groups with a window: what no later token sees is given back while the request runs.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{Config, KvGroup, NewRequest, RefusalReason, policy::Policy};
-use driver::{Driver, config, expected_tokens};
 
 /// Blocks of 4 tokens and a budget of 8: a request holds at most 4 blocks of a window of 6.
 fn windowed(windows: &[Option<u32>], num_blocks: usize) -> Config {

@@ -1,7 +1,6 @@
 //! Requests that may not go on, for want of credit or paused: they stand still, and give way.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     NewRequest,
     events::{EndReason, Failure},
@@ -9,7 +8,6 @@ use chairlift_core::{
     policy::Policy,
     scheduler::{Change, Next},
 };
-use driver::{Driver, config, expected_tokens};
 use proptest::prelude::*;
 
 const CONTINUOUS: Policy = Policy::Continuous;

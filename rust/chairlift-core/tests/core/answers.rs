@@ -1,7 +1,6 @@
 //! Requests with several answers: rows for all of them, the prompt computed once, blocks shared and copied.
 
-mod driver;
-
+use crate::driver::{config, token_table};
 use chairlift_core::{
     Config, NewRequest, RefusalReason, RequestId, Scheduler,
     events::{EndReason, EventKind, Events, Failure},
@@ -9,7 +8,6 @@ use chairlift_core::{
     policy::Policy,
     scheduler::{Change, NO_TOKEN_LEFT, Next, StepId, TOO_COMPLEX},
 };
-use driver::{config, token_table};
 
 /// The scheduler alone: every row that samples gets its answer's index as the token.
 struct World {

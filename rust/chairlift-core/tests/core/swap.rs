@@ -1,12 +1,10 @@
 //! The preempted keep what they have computed in host memory; `A5*` in a trace is five tokens of request A, `*` where its
 //! next token is sampled.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     Config, KvGroup, events::EndReason, plan::PlanView, policy::Policy, scheduler::Next,
 };
-use driver::{Driver, config, expected_tokens};
 
 /// Five blocks of four tokens, too few for two requests of 16 tokens.
 fn small(num_host_blocks: usize) -> Config {

@@ -1,9 +1,7 @@
 //! Who joins when, as step traces: `A5*` is five tokens of request A, `*` where its next token is sampled.
 
-mod driver;
-
+use crate::driver::{Driver, config};
 use chairlift_core::{policy::Policy, scheduler::Next};
-use driver::{Driver, config};
 
 const CONTINUOUS: Policy = Policy::Continuous;
 

@@ -1,7 +1,6 @@
 //! Two steps in flight: the next step is planned, and run, before the outcome of the one before is known.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     Config, NewRequest, StepError,
     events::EndReason,
@@ -9,7 +8,6 @@ use chairlift_core::{
     policy::Policy,
     scheduler::{Next, StepId},
 };
-use driver::{Driver, config, expected_tokens};
 
 fn pipelined(policy: Policy) -> Config {
     Config {

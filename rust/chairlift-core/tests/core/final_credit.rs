@@ -1,7 +1,6 @@
 //! The last credit: a request that gets no more ends when it is spent, in whatever state it is.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens, token_table};
 use chairlift_core::{
     NewRequest, RequestId, Scheduler,
     events::{EndReason, EventKind, Events},
@@ -9,7 +8,6 @@ use chairlift_core::{
     policy::Policy,
     scheduler::{Change, Next, Stopping},
 };
-use driver::{Driver, config, expected_tokens, token_table};
 use proptest::prelude::*;
 
 fn with_credit(name: char, credit: u64) -> NewRequest {

@@ -1,16 +1,14 @@
 //! Random operations on the scheduler; after each one everything must add up.
 
-mod driver;
-
 use std::collections::BTreeMap;
 
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     KvGroup, NewRequest, RequestId,
     events::{EndReason, Failure},
     policy::Policy,
     scheduler::Next,
 };
-use driver::{Driver, config, expected_tokens};
 use proptest::prelude::*;
 
 /// What a user does to a scheduler.

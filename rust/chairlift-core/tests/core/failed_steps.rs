@@ -1,13 +1,11 @@
 //! A step that fails takes what was computed, and nothing else: no row, no place in any order.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     Config,
     events::{EndReason, EventKind, Events, Failure},
     policy::Policy,
 };
-use driver::{Driver, config, expected_tokens};
 
 fn small(num_blocks: usize) -> Config {
     Config {

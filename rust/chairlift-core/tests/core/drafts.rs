@@ -1,7 +1,6 @@
 //! Drafts: right ones save steps, wrong ones cost nothing but their step, and no other request notices either.
 
-mod driver;
-
+use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
     Config, KvGroup, NewRequest, RequestId, StepError,
     events::{EndReason, Failure},
@@ -9,7 +8,6 @@ use chairlift_core::{
     policy::Policy,
     scheduler::{MAX_DRAFTS, Next},
 };
-use driver::{Driver, config, expected_tokens};
 
 const WRONG: i32 = 999;
 

@@ -1,0 +1,21 @@
+//! All tests of the public core in one binary: the fake model is compiled once, not once per file.
+
+mod answer;
+mod answers;
+mod changes;
+mod drafts;
+mod driver;
+mod explain;
+mod failed_steps;
+mod final_credit;
+mod invariants;
+mod pipelining;
+mod policies;
+mod scenarios;
+mod shared_blocks;
+mod shares;
+mod suspended;
+mod swap;
+mod text;
+mod text_properties;
+mod windows;
