@@ -115,7 +115,13 @@ serve: model ## Serve MODEL (default: demo) on 127.0.0.1:50051
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
-test: setup lint rust-test proto pytest ## Every check there is; pytest last
+test: compile-tests setup lint rust-test proto pytest ## Every check there is; pytest last
+
+# The tests of the crates compile beside the release module, whose largest crate occupies one core for minutes; what is
+# wrong with them is said by `rust-test`.
+.PHONY: compile-tests
+compile-tests: prerequisites
+	@cargo test --quiet --locked --no-run > /dev/null 2>&1 &
 
 .PHONY: lint
 lint: setup ## Format, lints and types of Rust, Python and CUDA

@@ -1,13 +1,11 @@
 //! Attention of packed sequences against float64.
 
-mod oracle;
-
+use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut,
     attention::full::{Full, full_attention},
     bf16,
 };
-use oracle::{assert_close, bits, numbers, rounding, wide};
 
 const LENGTHS: [usize; 8] = [1, 2, 31, 32, 33, 0, 70, 5];
 const LONGEST: usize = 80;

@@ -1,13 +1,11 @@
 //! Updates of adapters against float64, and bit for bit against themselves.
 
-mod oracle;
-
+use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
     gemm::low_rank::{LowRank, RowAdapters, add},
     memory::pool,
 };
-use oracle::{assert_close, bits, numbers, rounding, wide};
 
 const IN: usize = 150;
 const OUT: usize = 83;

@@ -1,13 +1,11 @@
 //! Sampling: filters against a sorted oracle, distribution, determinism and refusals.
 
-mod oracle;
-
+use crate::oracle::numbers;
 use chairlift_kernels::{
     ArgumentError, Rows,
     memory::pool,
     ops::sampling::{Draws, NOT_FINITE, Parameters, sample},
 };
-use oracle::numbers;
 use proptest::prelude::*;
 
 /// Parameters of one row.

@@ -1,12 +1,10 @@
 //! Sums and scores with a factor, against float64.
 
-mod oracle;
-
+use crate::oracle::{assert_close, numbers, rounding, wide};
 use chairlift_kernels::{
     Rows, RowsMut,
     ops::scale::{add_scaled, scale_scores},
 };
-use oracle::{assert_close, numbers, rounding, wide};
 
 #[test]
 fn sums_and_scores_have_their_factors() {

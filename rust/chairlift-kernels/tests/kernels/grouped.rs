@@ -1,13 +1,11 @@
 //! Linear layers of groups against float64, and bit for bit against themselves.
 
-mod oracle;
-
+use crate::oracle::{bits, numbers, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
     gemm::{grouped::GroupedLinear, quantize::Quantization},
     memory::pool,
 };
-use oracle::{bits, numbers, wide};
 use proptest::prelude::*;
 
 const BOTH: [Quantization; 2] = [Quantization::Int8, Quantization::Int4];

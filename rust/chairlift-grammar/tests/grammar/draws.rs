@@ -1,12 +1,10 @@
 //! Steps of many sequences with drafts, wrong drafts, failed steps, ends and new sequences, drawn from a seed: each draw's mask is
 //! that of a matcher that has seen nothing but the tokens before it. The check is proved by masks that are wrong on purpose.
 
-mod world;
-
 use std::sync::Arc;
 
+use crate::world::{END, Random, allowed, compile, mask_behind, num_words, schema};
 use chairlift_grammar::{Constraints, Draw, Grammar, Masks, Matcher, Source, constraints};
-use world::{END, Random, allowed, compile, mask_behind, num_words, schema};
 
 const NUM_SLOTS: usize = 6;
 const NUM_PROMPT: usize = 3;
@@ -297,7 +295,7 @@ fn an_error_of_one_sequence_is_not_another_ones() {
     let draws = [(0, b'x'), (1, b'a')].map(|(slot, byte)| Draw {
         slot,
         position: 2,
-        last_token: world::FIRST_BYTE + i32::from(byte),
+        last_token: crate::world::FIRST_BYTE + i32::from(byte),
     });
     let masks = constraints
         .start(&draws)
@@ -307,7 +305,7 @@ fn an_error_of_one_sequence_is_not_another_ones() {
     assert_eq!(masks.of_draw[0], constraints::TOO_COMPLEX);
     assert_eq!(
         masks.allowed(masks.of_draw[1] as usize),
-        [world::FIRST_BYTE + i32::from(b'b')]
+        [crate::world::FIRST_BYTE + i32::from(b'b')]
     );
 }
 

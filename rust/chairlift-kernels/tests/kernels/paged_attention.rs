@@ -1,7 +1,6 @@
 //! Attention and KV write against a float64 oracle, and bit for bit against themselves.
 
-mod oracle;
-
+use crate::oracle::{assert_close, bits, numbers, permutation, rounding, wide};
 use chairlift_kernels::{
     ArgumentError, Rows, RowsMut,
     attention::{
@@ -15,7 +14,6 @@ use chairlift_kernels::{
     isa::dispatch::{InstructionSet, instruction_set},
     memory::pool,
 };
-use oracle::{assert_close, bits, numbers, permutation, rounding, wide};
 use proptest::prelude::*;
 
 /// A model's attention and the sequences that it has seen; every block starts as NaN.

@@ -1,13 +1,11 @@
 //! Linear layers against float64, and bit for bit against themselves.
 
-mod oracle;
-
+use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
     gemm::linear::{Linear, LinearElement},
     memory::pool,
 };
-use oracle::{assert_close, bits, numbers, rounding, wide};
 use proptest::prelude::*;
 
 fn forward<T: LinearElement, O: Element>(layer: &Linear<T>, x: &[T]) -> Vec<O> {

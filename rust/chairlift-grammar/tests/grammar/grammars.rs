@@ -1,14 +1,12 @@
 //! What constraints allow, and what is no constraint.
 
-mod world;
-
 use std::sync::Arc;
 
-use chairlift_grammar::{CompileError, Matcher, Source, Vocabulary, source, vocabulary::NoEnd};
-use serde_json::Value;
-use world::{
+use crate::world::{
     END, Random, allowed, compile, compiler, mask, mask_behind, schema, text, tokens, walk,
 };
+use chairlift_grammar::{CompileError, Matcher, Source, Vocabulary, source, vocabulary::NoEnd};
+use serde_json::Value;
 
 const PERSON: &str = r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 8},
     "age": {"type": "integer", "minimum": 0, "maximum": 150}, "tags": {"type": "array", "maxItems": 3, "items": {"enum": ["a", "b"]}}},
@@ -43,7 +41,7 @@ fn an_end_is_allowed_where_the_grammar_may_end_and_nowhere_else() {
     let grammar = compile(&Source::Regex("ab*".into()));
     let ids = |text: &str| {
         text.bytes()
-            .map(|byte| world::FIRST_BYTE + i32::from(byte))
+            .map(|byte| crate::world::FIRST_BYTE + i32::from(byte))
             .collect::<Vec<_>>()
     };
     assert!(!allowed(&mask_behind(&grammar, &[])).contains(&END));
@@ -57,9 +55,12 @@ fn an_end_is_allowed_where_the_grammar_may_end_and_nowhere_else() {
 fn an_end_that_is_not_wanted_is_allowed_only_where_nothing_else_is() {
     let grammar = compile(&Source::Regex("ab?".into()));
     let mut matcher = Matcher::new(grammar, 0, false);
-    matcher.follow(&[world::FIRST_BYTE + 97]);
-    assert_eq!(allowed(&mask(&mut matcher)), [world::FIRST_BYTE + 98]);
-    matcher.follow(&[world::FIRST_BYTE + 98]);
+    matcher.follow(&[crate::world::FIRST_BYTE + 97]);
+    assert_eq!(
+        allowed(&mask(&mut matcher)),
+        [crate::world::FIRST_BYTE + 98]
+    );
+    matcher.follow(&[crate::world::FIRST_BYTE + 98]);
     assert_eq!(allowed(&mask(&mut matcher)), [END]);
 }
 
@@ -118,8 +119,8 @@ fn a_lark_grammar_may_hold_json_and_special_tokens() {
 #[test]
 fn white_space_in_json_is_bounded() {
     let grammar = schema(r#"{"type": "array", "maxItems": 2, "items": {"type": "null"}}"#);
-    let space = world::FIRST_BYTE + 32;
-    let open = world::FIRST_BYTE + i32::from(b'[');
+    let space = crate::world::FIRST_BYTE + 32;
+    let open = crate::world::FIRST_BYTE + i32::from(b'[');
     assert!(allowed(&mask_behind(&grammar, &[open])).contains(&space));
     assert!(!allowed(&mask_behind(&grammar, &[open, space])).contains(&space));
 }
@@ -213,7 +214,7 @@ fn large_and_deep_sources_are_refused_or_compiled_and_end() {
         ),
     ] {
         let mask = compiler().compile(&source).map(|grammar| {
-            let mut mask = vec![0; world::num_words()];
+            let mut mask = vec![0; crate::world::num_words()];
             let mut matcher = Matcher::new(Arc::new(grammar), 0, true);
             matcher.mask(&mut mask)
         });

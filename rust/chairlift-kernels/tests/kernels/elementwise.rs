@@ -1,7 +1,6 @@
 //! Norms, rotary embedding and the softmax algebra against float64.
 
-mod oracle;
-
+use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut,
     attention::{
@@ -19,7 +18,6 @@ use chairlift_kernels::{
         rope::{HeadNorm, Rotation, rope},
     },
 };
-use oracle::{assert_close, bits, numbers, rounding, wide};
 use std::ops::Range;
 
 const WIDTHS: [usize; 9] = [1, 7, 8, 15, 16, 17, 33, 64, 1000];

@@ -1,12 +1,10 @@
 //! Activations against float64.
 
-mod oracle;
-
+use crate::oracle::{assert_close, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
     ops::activation::{Activation, activate, activate_mul},
 };
-use oracle::{assert_close, numbers, rounding, wide};
 
 const WIDTHS: [usize; 9] = [1, 7, 8, 15, 16, 17, 33, 64, 1000];
 

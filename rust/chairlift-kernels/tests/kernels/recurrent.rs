@@ -1,7 +1,6 @@
 //! Recurrent layers against float64, whatever the chunks and the batch.
 
-mod oracle;
-
+use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
     ops::scale::gate_by_sigmoid,
@@ -11,7 +10,6 @@ use chairlift_kernels::{
         delta::{Delta, Heads, gated_delta},
     },
 };
-use oracle::{assert_close, bits, numbers, rounding, wide};
 
 const TOKENS: usize = 37;
 const STATES: usize = 5;
