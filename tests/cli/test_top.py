@@ -279,9 +279,11 @@ def test_it_outlives_a_restart_of_the_server(tiny_folder: Path, tmp_path: Path) 
             first.wait()
             assert any(frame["state"] == "reconnecting" for frame in printed)
             with server() as second:
-                assert any(frame["state"] == "serving" for frame in printed)
-                top.terminate()
-                second.terminate()
+                try:
+                    assert any(frame["state"] == "serving" for frame in printed)
+                finally:
+                    top.terminate()
+                    second.terminate()
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"])

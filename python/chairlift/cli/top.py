@@ -16,7 +16,7 @@ from rich.live import Live
 from chairlift.cli.config_sources import check_environment
 from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey, no_connection
 from chairlift.cli.top_state import TopState
-from chairlift.cli.top_view import TopView, as_json
+from chairlift.cli.top_view import TopView, as_json, state_name
 from chairlift.cli.values import duration
 from chairlift.errors import ChairliftError, ConfigError, Reason, RequestError, ServerError
 
@@ -187,6 +187,9 @@ async def _watch(client: "AsyncClient", state: TopState, interval_s: float) -> A
     try:
         number = 0
         async for load in client.watch_load(interval_s):
+            # A server listens before its model is loaded.
+            if state_name(state) == "starting":
+                state.info = await client.server_info()
             state.take(load)
             yield number
             number += 1
