@@ -12,7 +12,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from tokenizers import Tokenizer
@@ -122,7 +122,8 @@ def held_out_loss(model: LlamaForCausalLM, tokenizer: Tokenizer, seed: int) -> f
 def sample(model: LlamaForCausalLM, tokenizer: Tokenizer, prompt: str) -> str:
     """Return the greedy continuation of a prompt."""
     ids = torch.tensor([tokenizer.encode(prompt).ids])
-    output = model.generate(  # type: ignore[misc]
+    # Whether its decorators leave it a type depends on the version of `transformers`.
+    output = cast("Any", model).generate(
         ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=60,
