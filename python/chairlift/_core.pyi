@@ -57,6 +57,7 @@ __all__ = [
     "Outboxes",
     "Posted",
     "ProcessGuard",
+    "PromptEvent",
     "Recording",
     "Refused",
     "SamplerStates",
@@ -92,6 +93,7 @@ __all__ = [
     "rope",
     "sample",
     "scale_scores",
+    "score_tokens",
     "select_rows",
     "set_num_threads",
 ]
@@ -247,6 +249,24 @@ class TokensEvent:
     token_ids: list[int]
     sample_slot: int
     """Where the step's sampled arrays hold the first of `token_ids`."""
+    kept: tuple[list[float], list[int], int, list[int], list[float]] | None
+    """Of output that best-of kept: log probabilities, ranks, candidates per token, their ids and
+    their log probabilities, which no array of the step has."""
+
+@final
+class PromptEvent:
+    """A piece of the prompt of a request, in order."""
+
+    request_id: int
+    offset: int
+    """Position of the first of `token_ids`."""
+    text: str
+    """Complete UTF-8; lags behind `token_ids` while a character is undecided."""
+    token_ids: list[int]
+    score_slot: int
+    """Where the step's arrays hold the log probabilities of these tokens."""
+    num_scores: int
+    """How many: all of `token_ids` but the first of a prompt, or none."""
 
 @final
 class Account:
@@ -256,6 +276,8 @@ class Account:
     cached_tokens: int
     """Of the prompt, found in the prefix cache at the first admission."""
     output_tokens: int
+    unsent_tokens: int
+    """Of answers that best-of did not send."""
     arrival: int
     first_scheduled: int | None
     first_token: int | None
@@ -296,7 +318,7 @@ class Events:
     """What one step produced, in order; becomes Python objects only when iterated."""
 
     def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[TokensEvent | FinishedEvent | FailedEvent]: ...
+    def __iter__(self) -> Iterator[TokensEvent | PromptEvent | FinishedEvent | FailedEvent]: ...
 
 @final
 class Posted:
@@ -308,7 +330,7 @@ class Posted:
     """Streams whose unsent tokens now exceed the limit."""
     started: list[int]
     """Requests that got their first tokens."""
-    rest: list[TokensEvent | FinishedEvent | FailedEvent]
+    rest: list[TokensEvent | PromptEvent | FinishedEvent | FailedEvent]
     """Events that are not tokens of a tracked request."""
 
 @final
@@ -394,6 +416,9 @@ class Outboxes:
         interval: int,
         num_answers: int = 1,
         num_candidates: int = 0,
+        echo: bool = False,
+        prompt_logprobs: bool = False,
+        num_prompt_candidates: int = 0,
         log: int | None = None,
     ) -> None:
         """Sends a request's first event to a stream, and its tokens from now on.
@@ -411,6 +436,9 @@ class Outboxes:
             interval: Tokens per event after the first; 0 is one event at the end.
             num_answers: Each has events of its own.
             num_candidates: The likeliest tokens that are sent with each token.
+            echo: Whether the text of the prompt is sent, if `text` is.
+            prompt_logprobs: Whether log probabilities and ranks of the prompt are.
+            num_prompt_candidates: The same of the prompt.
             log: From `open_log`: keeps what is sent.
 
         Raises:
@@ -464,6 +492,7 @@ class Outboxes:
         logprobs: Tensor,
         ranks: Tensor,
         candidates: Candidates | None = None,
+        prompt: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
     ) -> Posted:
         """Takes the tokens of tracked requests out of a step's events.
 
@@ -473,6 +502,7 @@ class Outboxes:
             logprobs: float32 `[S]`, of the step's sample slots, or empty.
             ranks: int32 `[S]`, likewise.
             candidates: Of the same slots.
+            prompt: As `score_tokens` writes them, of the step's prompts.
         """
 
     def take(self, stream: int) -> list[bytes]:
@@ -630,6 +660,9 @@ class Scheduler:
         credit: int | None = None,
         priority: int = 0,
         adapter: tuple[int, int] = ...,
+        echo: bool = False,
+        prompt_logprobs: bool = False,
+        best: tuple[int, int] | None = None,
         end_ids: Sequence[int] = ...,
         stop_regex: StopRegex | None = None,
         parser: AnswerParser | None = None,
@@ -726,7 +759,15 @@ class Scheduler:
             The step id, or None when there is nothing to run (see `wake_at`).
         """
 
-    def update(self, now: int, step: int, tokens: _Buffer) -> Events:
+    def update(
+        self,
+        now: int,
+        step: int,
+        tokens: _Buffer,
+        logprobs: Tensor | None = None,
+        ranks: Tensor | None = None,
+        candidates: Candidates | None = None,
+    ) -> Events:
         """Takes the sampled tokens of a step and gives what happened since the last call.
 
         Args:
@@ -734,6 +775,9 @@ class Scheduler:
             step: From `schedule`.
             tokens: int32 `[num_samples]`, the token of each sample slot; one outside of the
                 vocabulary, as `sample` gives, says that the logits were not finite.
+            logprobs: float32 `[num_samples]`: they decide which answers are the best.
+            ranks: int32 `[num_samples]`, for answers that are kept.
+            candidates: Of the same slots, likewise.
 
         Raises:
             UnknownStep: The step is not in flight.
@@ -781,8 +825,10 @@ def apply_plan(
     query_start_loc: Tensor,
     seq_lens: Tensor,
     sample_rows: Tensor,
+    score_rows: Tensor,
+    score_targets: Tensor,
     adapters: Tensor,
-) -> tuple[int, int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """Applies a plan's differences to the runner's tables and derives the inputs of its step.
 
     All tensors are int32. R rows, T tokens and S sample slots are the plan's; the outputs must hold
@@ -805,10 +851,13 @@ def apply_plan(
         query_start_loc: Out `[R + 1]`.
         seq_lens: Out `[R]`: tokens of the row after this step.
         sample_rows: Out `[S]`: index into T.
+        score_rows: Out `[N]`: the tokens of prompts behind which the next gets a log probability,
+            as indices into T.
+        score_targets: Out `[N]`: the tokens that get it.
         adapters: Out `[T]`: slot of each token's adapter.
 
     Returns:
-        R, T, S, and how many of the rows have an adapter.
+        R, T, S, N, and how many of the rows have an adapter.
     """
 
 def attention_work(
@@ -1448,6 +1497,28 @@ def sample(
 
     Returns:
         The candidates, where a sequence asks for some.
+    """
+
+def score_tokens(
+    logits: Tensor,
+    tokens: Tensor,
+    logprobs: Tensor,
+    ranks: Tensor,
+    candidate_ids: Tensor,
+    candidate_logprobs: Tensor,
+) -> None:
+    """Scores tokens that are given; the bits of a row depend on its logits alone.
+
+    Args:
+        logits: float32 `[N, vocab_size]`.
+        tokens: int32 `[N]`.
+        logprobs: Out float32 `[N]`: log softmax at the token.
+        ranks: Out int32 `[N]`: 1 is the likeliest.
+        candidate_ids: Out int32 `[N, C]`: the likeliest tokens.
+        candidate_logprobs: Out float32 `[N, C]`.
+
+    Raises:
+        ArithmeticError: A row holds NaN, +inf or only -inf.
     """
 
 def cpu_features() -> str:

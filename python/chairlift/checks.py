@@ -199,7 +199,7 @@ def request(value: Request) -> None:
     for name, part in _PARTS.items():
         kind(getattr(value, name), part, name)
     for field in fields(Output):
-        if field.name == "candidates":  # a number, checked where its limit is known
+        if field.name.endswith("candidates"):  # numbers, checked where their limit is known
             continue
         flag(getattr(value.output, field.name), f"output.{field.name}")
     flag(value.prefix_cache.read, "prefix_cache.read")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 HEADER_LEN = 16
 _ASSIGNED_WIDTH = 6
+_RANGE_WIDTH = 3
 _UPDATE_WIDTH = 4
 _NUM_UPDATES, _NUM_COPIES, _NUM_SWAPS_IN, _NUM_SWAPS_OUT = 5, 6, 7, 8
 """Places in the header."""
@@ -45,7 +46,7 @@ class PlanView(NamedTuple):
         ids_end = input_ids + num_tokens
         sample_rows = ids_end + num_rows
         ranges = sample_rows + num_samples
-        assigned = ranges + 2 * num_ranges
+        assigned = ranges + _RANGE_WIDTH * num_ranges
         assigned_end = assigned + _ASSIGNED_WIDTH * num_assigned
         return cls(
             rows=plan[HEADER_LEN:rows_end],
@@ -100,7 +101,7 @@ def _start_of_copies(plan: Int32Array) -> int:
 def plan_len(plan: Int32Array) -> int:
     """Integers of a plan up to the rows that it assigns, which is as far as `PlanView` reads."""
     num_rows, num_tokens, num_samples, num_ranges, num_assigned = map(int, plan[:5])
-    fixed = HEADER_LEN + 3 * num_rows + num_tokens + num_samples + 2 * num_ranges
+    fixed = HEADER_LEN + 3 * num_rows + num_tokens + num_samples + _RANGE_WIDTH * num_ranges
     return fixed + _ASSIGNED_WIDTH * num_assigned
 
 

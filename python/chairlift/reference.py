@@ -343,6 +343,26 @@ def dry(logits: Tensor, tokens: list[int], text: list[bytes], options: SamplerOp
     return logits
 
 
+def score_tokens(
+    logits: Tensor, tokens: Tensor, num_candidates: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Score given tokens: log probabilities, ranks, and the likeliest ids with theirs.
+
+    Equal logits share the best rank, and go by id among the candidates.
+
+    Args:
+        logits: float32 `[N, vocab_size]`.
+        tokens: int32 `[N]`.
+        num_candidates: C; a smaller vocabulary gives fewer.
+    """
+    logprobs = torch.log_softmax(logits.double(), dim=-1).float()
+    chosen = logits.gather(1, tokens.long().view(-1, 1))
+    ranks = 1 + (logits > chosen).sum(dim=1, dtype=torch.int32)
+    ids = logits.sort(dim=1, descending=True, stable=True).indices[:, :num_candidates]
+    own = logprobs.gather(1, tokens.long().view(-1, 1)).flatten()
+    return own, ranks, ids.int(), logprobs.gather(1, ids)
+
+
 def probabilities(
     logits: Tensor,
     temperature: float,

@@ -119,6 +119,8 @@ class Sampling:
     seed: int | None = None
     n: int = 1
     """Answers to one prompt, which is computed once. Answer i draws as one of any other number."""
+    best_of: int | None = None
+    """So many are drawn; the `n` with the highest total log probability come back at the end."""
     repetition_penalty: float | None = None
     """Makes tokens of prompt and output less likely; 1 is off."""
     presence_penalty: float | None = None
@@ -170,6 +172,16 @@ class Output:
     candidates: int = 0
     """The likeliest tokens that come with each log probability, at most 20."""
     skip_special_tokens: bool = True
+    prompt_logprobs: bool = False
+    """The same as `logprobs` for the prompt; such a request does not read the prefix cache."""
+    prompt_candidates: int = 0
+    echo: bool = False
+    """Whether the text of the prompt comes back."""
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether the prompt comes back."""
+        return self.echo or self.prompt_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +297,8 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    unsent_tokens: int = 0
+    """Of answers that `best_of` did not send; counted for the first answer alone."""
 
 
 class RequestState(StrEnum):
@@ -363,6 +377,19 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptPiece:
+    """A piece of the prompt of a request, disjoint from all before; it precedes all output."""
+
+    request_id: int
+    offset: int
+    """Position of its first token."""
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Logprobs | None = None
+    """Of these tokens, but for the first of a prompt, which has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """New output, disjoint from all before."""
 
@@ -403,7 +430,19 @@ class Failed:
     retry_after_s: float | None = None
 
 
-Event = Accepted | Tokens | Finished | Failed
+Event = Accepted | PromptPiece | Tokens | Finished | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAnswer:
+    """The prompt of a complete answer, as far as the output asks for it."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[float | None]
+    """Of each token; None for the first, and no list without them."""
+    candidates: list[Sequence[tuple[int, float]]]
+    """Of each token, an empty list for the first; no list unless asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,3 +461,5 @@ class Answer:
     """Which of the answers to its prompt."""
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
+    prompt: PromptAnswer | None = None
+    """Where the output asks for it; the same for all answers to a prompt."""

@@ -43,6 +43,36 @@ def test_offline(chairlift: Run, tiny_folder: Path, tmp_path: Path) -> None:
         assert row["tokens_per_s"] == pytest.approx(row["output_tokens"] / row["seconds"])
 
 
+SPECULATION_KEYS = [
+    *("requests", "drafts", "acceptance", "tokens per step"),
+    *("without_tokens_per_s", "tokens_per_s", "gain"),
+]
+
+
+def test_speculation(chairlift: Run, tiny_folder: Path) -> None:
+    run = chairlift(
+        *("bench", "speculation", tiny_folder, "--json", "--pairs", 1, "--max-tokens", 6),
+    )
+    rows = results(run)
+    for row in rows:
+        assert list(row) == ["workload", "batch", *SPECULATION_KEYS]
+        assert row["tokens per step"] >= 1
+        assert row["gain"] > 0
+    assert {row["batch"] for row in rows} == {1, 8}
+
+
+def test_speculation_with_drafts_that_are_right_or_wrong(chairlift: Run, tiny_folder: Path) -> None:
+    run = chairlift(
+        *("bench", "speculation", tiny_folder, "--proposer", "--json", "--pairs", 1),
+        *("--max-tokens", 6),
+    )
+    rows = results(run)
+    assert list(rows[0]) == ["right", "batch", "proposed", *SPECULATION_KEYS]
+    for row in rows:
+        if row["drafts"]:
+            assert row["acceptance"] == {"0%": 0, "100%": 1}.get(row["right"], row["acceptance"])
+
+
 @pytest.mark.parametrize("line", ["nonsense", "{}", '{"prompt_token_ids": 3, "max_tokens": 1}'])
 def test_offline_names_the_bad_line(chairlift: Run, tmp_path: Path, line: str) -> None:
     work = tmp_path / "work.jsonl"

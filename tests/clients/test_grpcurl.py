@@ -106,9 +106,9 @@ BAD = {
     "unknown adapter": ({"token_ids": IDS, "adapter": "x"}, "NotFound"),
     "unknown model": ({"token_ids": IDS, "model": "x"}, "NotFound"),
     "more answers than rows": ({"token_ids": IDS, "sampling": {"n": 999}}, "InvalidArgument"),
-    "a feature of later": (
-        {"token_ids": IDS, "output": {"prompt_logprobs": 1}},
-        "Unimplemented",
+    "21 candidates of the prompt": (
+        {"token_ids": IDS, "output": {"prompt_logprobs": 21}},
+        "InvalidArgument",
     ),
 }
 

@@ -265,7 +265,7 @@ def test_a_step_that_cannot_be_cut_is_a_value_error_and_takes_no_memory(starts, 
 @pytest.mark.parametrize("block_size", [0, 2**31, 2**63])
 def test_a_plan_is_applied_to_blocks_of_some_size(block_size):
     names = ["rows", "input_ids", "positions", "query_start_loc", "seq_lens", "sample_rows"]
-    names.append("adapters")
+    names += ["score_rows", "score_targets", "adapters"]
     buffers = {name: torch.zeros(4, dtype=torch.int32) for name in names}
     tables = {
         name: torch.zeros(0, dtype=torch.int32)
@@ -274,7 +274,7 @@ def test_a_plan_is_applied_to_blocks_of_some_size(block_size):
     tables["block_tables"] = torch.zeros(1, 0, 4, dtype=torch.int32)
     buffers["slot_mapping"] = torch.zeros(1, 4, dtype=torch.int32)
     plan = torch.zeros(64, dtype=torch.int32)
-    assert _core.apply_plan(plan, 16, **tables, **buffers) == (0, 0, 0, 0)
+    assert _core.apply_plan(plan, 16, **tables, **buffers) == (0, 0, 0, 0, 0)
     with pytest.raises(
         ValueError, match=rf"^block_size: expected 1 to 2147483647, got {block_size}"
     ):

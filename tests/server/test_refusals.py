@@ -152,11 +152,6 @@ WRONG = {
     ),
 }
 
-LATER = {
-    "output.prompt_logprobs": output(prompt_logprobs=0),
-    "output.echo": output(echo=True),
-}
-
 OTHERS = {
     "prompt longer than the model": (
         start("bad", prompt=[1] * 256),
@@ -181,10 +176,6 @@ CASES = {
     **{
         name: (command, (Code.INVALID_ARGUMENT, "BAD_PARAMETER", field))
         for name, (command, field) in WRONG.items()
-    },
-    **{
-        name: (command, (Code.UNIMPLEMENTED, "UNSUPPORTED", name))
-        for name, command in LATER.items()
     },
     **OTHERS,
 }

@@ -17,8 +17,9 @@ from chairlift.config import EngineConfig, EngineSettings
 from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
 from chairlift.engine.loaded import LoadedModel, OnProgress
-from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
+from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.sampler import Sampled
+from chairlift.engine.step_inputs import StepInputs
 from chairlift.model.config import ModelConfig
 from chairlift.model.folder import resolve_model
 from chairlift.model.tokenizer import Tokenizer

@@ -101,10 +101,16 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """Allow more than one call."""
     skip_special_tokens: bool | None
     """Leave special tokens out of the text; None is True."""
+    best_of: int | None
+    """So many are drawn, and the `n` best come at the end."""
     token_ids: bool | None
     """Send token ids beside text."""
     logprobs: bool | int | None
     """Send the log probability and rank of each token; a number: with so many candidates."""
+    prompt_logprobs: bool | int | None
+    """The same for the prompt."""
+    echo: bool | None
+    """Send the prompt back."""
     timeline: bool | None
     """Send the timeline with the last event."""
     interval: int | None

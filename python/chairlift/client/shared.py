@@ -190,6 +190,7 @@ class BaseGeneration:
     Attributes:
         request_id: Label of the request on its stream.
         accepted: Set once the request is queued.
+        prompt: The prompt as far as it has come, if the request asks for it.
         answers: As many as the request asks for.
         finished: End of the answer that ended last.
         rejected: Why the last `update` or `credit` that was refused changed nothing.
@@ -201,6 +202,7 @@ class BaseGeneration:
         num_answers = min(max(1, start.sampling.n), MAX_ANSWERS)
         self.answers = [Answer(index) for index in range(num_answers)]
         self.accepted: pb.Accepted | None = None
+        self.prompt = pb.Prompt()
         self.finished: pb.Finished | None = None
         self.rejected: RequestError | None = None
         self.last_number = 0
@@ -264,6 +266,11 @@ class BaseGeneration:
         self.last_number = max(self.last_number, item.number)
         if item.HasField("accepted"):
             self.accepted = item.accepted
+        elif item.HasField("prompt"):
+            piece = item.prompt
+            self.prompt.text += piece.text
+            self.prompt.token_ids.extend(piece.token_ids)
+            self.prompt.logprobs.MergeFrom(piece.logprobs)
         elif item.HasField("tokens"):
             self._answer(item.index).add(item.tokens)
         elif item.HasField("finished"):

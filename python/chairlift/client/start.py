@@ -54,6 +54,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
             min_p=given.number("min_p"),
             seed=given.integer("seed", 0, 2**64 - 1),
             n=given.count("n"),
+            best_of=given.count("best_of"),
             **{name: given.number(name) for name in _NUMBERS},
             dry_allowed_length=given.count("dry_allowed_length"),
             dry_sequence_breakers=given.text_list("dry_sequence_breakers"),
@@ -68,6 +69,8 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
             token_ids=given.flag("token_ids"),
             logprobs=given.logprobs("logprobs"),
             skip_special_tokens=given.optional_flag("skip_special_tokens"),
+            prompt_logprobs=given.logprobs("prompt_logprobs"),
+            echo=given.flag("echo"),
             timeline=given.flag("timeline"),
             interval=given.count("interval"),
         ),
@@ -137,12 +140,15 @@ _NUMBERS: Final = (
 )
 _GROUPS: Final = {
     "sampling": (
-        *("temperature", "top_k", "top_p", "min_p", "seed", "n", *_NUMBERS),
+        *("temperature", "top_k", "top_p", "min_p", "seed", "n", "best_of", *_NUMBERS),
         *("dry_allowed_length", "dry_sequence_breakers", "dry_penalty_last_n"),
         *("logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words"),
     ),
     "stopping": STOPPING_NAMES,
-    "output": ("skip_special_tokens", "token_ids", "logprobs", "timeline", "interval"),
+    "output": (
+        *("skip_special_tokens", "token_ids", "logprobs", "prompt_logprobs", "echo"),
+        *("timeline", "interval"),
+    ),
     "schedule": SCHEDULE_NAMES,
 }
 _PATHS: Final = {

@@ -10,7 +10,7 @@ from chairlift.engine.events import AnswerBuilder
 from chairlift.engine.prepared import Prepared
 from chairlift.engine.step import StepOutput
 from chairlift.errors import RequestError
-from chairlift.types import Accepted, Answer, Event, Failed, Finished, Request, Tokens
+from chairlift.types import Accepted, Answer, Event, Failed, Finished, PromptPiece, Request, Tokens
 
 
 class Steps(Protocol):
@@ -104,11 +104,11 @@ def _fill_queue(
         place, request = incoming.popleft()
         prepared = request if isinstance(request, Prepared) else engine.prepare(request)
         # A request that asks for more answers than there can be is refused, not kept waiting.
-        if room < prepared.num_answers and drafts:
+        if room < prepared.num_sequences and drafts:
             incoming.appendleft((place, prepared))
             break
         accepted = engine.add(prepared)
-        room -= prepared.num_answers
+        room -= prepared.num_sequences
         for index in range(prepared.num_answers):
             drafts[accepted.request_id, index] = AnswerBuilder(place, prepared.output)
     return bool(drafts)
@@ -120,6 +120,11 @@ def _take(
     answers: dict[tuple[int, int], Answer],
 ) -> None:
     match event:
+        case PromptPiece():
+            # Every answer of a request has its prompt.
+            for (request_id, _), draft in drafts.items():
+                if request_id == event.request_id:
+                    draft.pieces.append(event)
         case Tokens():
             drafts[event.request_id, event.index].add(event)
         case Finished():

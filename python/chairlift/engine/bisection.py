@@ -17,8 +17,9 @@ from typing import NamedTuple
 import torch
 
 from chairlift import _core
-from chairlift.engine.model_runner import StepInputs
+from chairlift.engine.events import PromptScores
 from chairlift.engine.sampler import Sampled
+from chairlift.engine.step_inputs import StepInputs
 from chairlift.errors import EngineDownError
 
 logger = logging.getLogger(__name__)
@@ -94,4 +95,13 @@ def _joined(parts: list[Sampled]) -> Sampled:
         logprobs=torch.cat([part.logprobs for part in parts]),
         ranks=torch.cat([part.ranks for part in parts]),
         candidates=_core.Candidates.joined([(p.candidates, len(p.tokens)) for p in parts]),
+        prompt=_joined_prompts([part.prompt for part in parts if part.prompt is not None]),
     )
+
+
+def _joined_prompts(parts: list[PromptScores]) -> PromptScores | None:
+    """Join the prompts' scores of parts of a step, which all have the step's width."""
+    if not parts:
+        return None
+    columns = zip(*(part.tensors() for part in parts), strict=True)
+    return PromptScores(*(torch.cat(column) for column in columns))

@@ -21,9 +21,10 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
-from chairlift.engine.model_runner import Draws, ModelRunner, RunnerShape, StepInputs
+from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.staging import Inputs, Staging
+from chairlift.engine.step_inputs import Draws, StepInputs
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator, Event
 from chairlift.kernels.cuda.sources import HEAD_DIMS

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chairlift.engine.model_runner import ModelRunner, RunnerShape, StepInputs
+from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.pooling import Pooled, Vector
 from chairlift.engine.sampler import Sampled
+from chairlift.engine.step_inputs import StepInputs
 from chairlift.kernels import Linear
 from chairlift.model.encoders.encoder import Encoder, Packed
 from chairlift.types import PoolingTask

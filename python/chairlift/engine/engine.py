@@ -195,7 +195,12 @@ class Engine:
         sampler = self.runner.sampler
         for index, slot in enumerate(added.slots):
             sampler.set(
-                slot, prepared.sampling, prepared.prompt, no_end, self.stepper.core.token_table
+                slot,
+                prepared.sampling,
+                prepared.prompt,
+                no_end,
+                self.stepper.core.token_table,
+                prepared.output.prompt_candidates,
             )
             self.runner.set_pooled(slot, prepared.pooled)
             if prepared.grammar is not None:

@@ -16,6 +16,8 @@ from chairlift.types import (
     FinishReason,
     Logprobs,
     Output,
+    PromptAnswer,
+    PromptPiece,
     Timeline,
     Tokens,
     ToolCall,
@@ -29,7 +31,36 @@ NEVER_QUEUED = -1
 
 _NS = 1e-9
 
-CoreEvent = _core.TokensEvent | _core.FinishedEvent | _core.FailedEvent
+CoreEvent = _core.TokensEvent | _core.PromptEvent | _core.FinishedEvent | _core.FailedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """The log probabilities of prompts of one step, N tokens."""
+
+    logprobs: Tensor
+    """float32 `[N]`"""
+    ranks: Tensor
+    """int32 `[N]`"""
+    candidate_ids: Tensor
+    """int32 `[N, C]`: the likeliest tokens, as many as one of the requests asks for."""
+    candidate_logprobs: Tensor
+    """float32 `[N, C]`"""
+
+    def of(self, start: int, count: int, num_candidates: int) -> Logprobs:
+        """Cut the part of one event."""
+        part = slice(start, start + count)
+        logprobs, ranks = self.logprobs[part].tolist(), self.ranks[part].tolist()
+        if num_candidates == 0:
+            return Logprobs(logprobs, ranks)
+        ids = self.candidate_ids[part, :num_candidates].tolist()
+        values = self.candidate_logprobs[part, :num_candidates].tolist()
+        pairs = zip(ids, values, strict=True)
+        return Logprobs(logprobs, ranks, [list(zip(*pair, strict=True)) for pair in pairs])
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return all, in their order."""
+        return self.logprobs, self.ranks, self.candidate_ids, self.candidate_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +72,7 @@ class SampledLogprobs:
     ranks: Tensor
     """int32 `[S]`"""
     candidates: _core.Candidates | None = None
+    prompt: PromptScores | None = None
 
     def of(self, start: int, count: int, num_candidates: int = 0) -> Logprobs:
         """Cut the part of one event."""
@@ -65,7 +97,9 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
     """
     if isinstance(event, _core.TokensEvent):
         logprobs = None
-        if output.logprobs:
+        if output.logprobs and event.kept is not None:
+            logprobs = _kept_logprobs(event.kept, output.candidates)
+        elif output.logprobs:
             logprobs = sampled.of(event.sample_slot, len(event.token_ids), output.candidates)
         text = event.text if output.text else ""
         return Tokens(
@@ -77,8 +111,15 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
             reasoning=event.reasoning,
             tool_calls=[ToolCallDelta(*part) for part in event.tool_calls],
         )
+    if isinstance(event, _core.PromptEvent):
+        return _prompt_piece(event, output, sampled.prompt)
     account = event.account
-    usage = Usage(account.prompt_tokens, account.cached_tokens, account.output_tokens)
+    usage = Usage(
+        account.prompt_tokens,
+        account.cached_tokens,
+        account.output_tokens,
+        account.unsent_tokens,
+    )
     timeline = _timeline(account)
     if isinstance(event, _core.FailedEvent):
         return failed(event.request_id, Reason(event.reason), usage, timeline)
@@ -94,6 +135,30 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
     )
 
 
+def _kept_logprobs(
+    kept: tuple[list[float], list[int], int, list[int], list[float]], num_candidates: int
+) -> Logprobs:
+    logprobs, ranks, stride, ids, values = kept
+    if num_candidates == 0:
+        return Logprobs(logprobs, ranks)
+    pairs = list(zip(ids, values, strict=True))
+    lines = (pairs[i * stride : i * stride + num_candidates] for i in range(len(logprobs)))
+    return Logprobs(logprobs, ranks, list(lines))
+
+
+def _prompt_piece(
+    event: _core.PromptEvent, output: Output, scores: PromptScores | None
+) -> PromptPiece:
+    logprobs = None
+    if output.prompt_logprobs:
+        logprobs = Logprobs([], [])
+        if scores is not None:
+            count, num_candidates = event.num_scores, output.prompt_candidates
+            logprobs = scores.of(event.score_slot, count, num_candidates)
+    text = event.text if output.text else ""
+    return PromptPiece(event.request_id, event.offset, text, event.token_ids, logprobs)
+
+
 @dataclass(slots=True)
 class AnswerBuilder:
     """Collects the output of one sequence into an `Answer`."""
@@ -107,6 +172,7 @@ class AnswerBuilder:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     candidates: list[Sequence[tuple[int, float]]] = field(default_factory=list)
+    pieces: list[PromptPiece] = field(default_factory=list)
 
     def add(self, event: Tokens) -> None:
         """Append new output."""
@@ -131,6 +197,19 @@ class AnswerBuilder:
             index=event.index,
             reasoning="".join(self.reasoning),
             tool_calls=whole_calls(self.tool_calls),
+            prompt=self._prompt() if self.output.has_prompt else None,
+        )
+
+    def _prompt(self) -> PromptAnswer:
+        parts = [piece.logprobs for piece in self.pieces if piece.logprobs is not None]
+        logprobs = [value for part in parts for value in part.logprobs]
+        candidates = [entries for part in parts for entries in part.candidates]
+        return PromptAnswer(
+            text="".join(piece.text for piece in self.pieces),
+            token_ids=[token for piece in self.pieces for token in piece.token_ids],
+            # The first token has none.
+            logprobs=[None, *logprobs] if self.output.prompt_logprobs else [],
+            candidates=[(), *candidates] if self.output.prompt_candidates else [],
         )
 
 

@@ -1,7 +1,7 @@
 """Runs one plan: tables in, forward pass, one draw per row that samples."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -9,68 +9,17 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.engine.events import PromptScores
 from chairlift.engine.pooling import Pooled
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.engine.staging import InputBuffers
+from chairlift.engine.step_inputs import NO_BLOCKS, Draws, ScoreInputs, StepInputs
 from chairlift.model.recurrent import States
 from chairlift.model.transformer import Transformer
 from chairlift.plan import Int32Array, PlanView, block_copies, block_swaps
 
-
-class StepInputs(NamedTuple):
-    """The inputs of one forward pass: views of the runner's buffers, valid until the step ends."""
-
-    input_ids: Tensor
-    """int32 `[T]`"""
-    metadata: AttentionMetadata
-    sample_rows: Tensor
-    """int32 `[S]`: the tokens that sample, as indices into T."""
-    copies: Tensor
-    """int32 `[., 2]`: blocks that are copied before anything is written, from and to."""
-    swap_in: Tensor
-    """int32 `[., 2]`: blocks that are swapped in before that: host, device."""
-    swap_out: Tensor
-    """int32 `[., 2]`: blocks that are swapped out first of all: device, host."""
-    buffer: int | None = None
-    """The number of the runner's buffer that holds them; None for a part of a step."""
-    adapters: Tensor | None = None
-    """int32 `[T]`: the slot of each token's adapter, 0 for none; None where no token has one."""
-
-    def part(self, start: int, end: int) -> "StepInputs":
-        """Return the rows from `start` to before `end` as a step of their own, with no moves."""
-        whole = self.metadata
-        bounds = whole.query_start_loc[start : end + 1]
-        first, last = int(bounds[0]), int(bounds[-1])
-        metadata = AttentionMetadata(
-            rows=whole.rows[start:end],
-            query_start_loc=bounds - first,
-            seq_lens=whole.seq_lens[start:end],
-            positions=whole.positions[first:last],
-            slot_mapping=whole.slot_mapping[:, first:last],
-            block_tables=whole.block_tables,
-            block_size=whole.block_size,
-        )
-        is_inside = (self.sample_rows >= first) & (self.sample_rows < last)
-        samples = self.sample_rows[is_inside] - first
-        ids, none = self.input_ids[first:last], _NO_BLOCKS
-        adapters = None if self.adapters is None else self.adapters[first:last]
-        return StepInputs(ids, metadata, samples, none, none, none, adapters=adapters)
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The inputs of each of the S draws of a step, int32 `[S]` each."""
-
-    rows: Tensor
-    """Of the batch; -1 is none."""
-    slots: Tensor
-    """Of the requests."""
-    index: Tensor
-    """Which of the request's answers."""
-    position: Tensor
-    """Of the token that is drawn."""
-    last_tokens: Tensor
-    """The token before it: the last of the row, or a draft."""
+SCORED_ROWS = 64
+"""Rows of logits of a prompt that exist at a time."""
 
 
 class Launched(Protocol):
@@ -158,6 +107,7 @@ class ModelRunner:
             for _ in range(shape.steps_in_flight)
         ]
         self._adapters = [_int32(shape.max_num_batched_tokens) for _ in self._buffers]
+        self._scores = [_int32(2, shape.max_num_batched_tokens) for _ in self._buffers]
         self._num_applied = 0
         self.pooled: dict[int, Pooled] = {}
         """Where the vectors go of requests that end with their prompt, by slot."""
@@ -184,7 +134,8 @@ class ModelRunner:
         turn = self._num_applied % len(self._buffers)
         buffers = self._buffers[turn]
         self._num_applied += 1
-        num_rows, num_tokens, num_samples, num_adapted = _core.apply_plan(
+        score_rows, score_targets = self._scores[turn]
+        num_rows, num_tokens, num_samples, num_scores, num_adapted = _core.apply_plan(
             plan,
             self._block_size,
             computed=self._computed,
@@ -200,6 +151,8 @@ class ModelRunner:
             query_start_loc=buffers.query_start_loc,
             seq_lens=buffers.seq_lens,
             sample_rows=buffers.sample_rows,
+            score_rows=score_rows,
+            score_targets=score_targets,
             adapters=self._adapters[turn],
         )
         metadata = AttentionMetadata(
@@ -227,8 +180,19 @@ class ModelRunner:
             swap_in=_pairs(swap_in),
             swap_out=_pairs(swap_out),
             buffer=turn,
+            scores=self._score_inputs(metadata, score_rows[:num_scores], score_targets),
             adapters=self._adapters[turn][:num_tokens] if num_adapted else None,
         )
+
+    def _score_inputs(
+        self, metadata: AttentionMetadata, rows: Tensor, targets: Tensor
+    ) -> ScoreInputs | None:
+        if len(rows) == 0:
+            return None
+        of_token = torch.searchsorted(metadata.query_start_loc[1:], rows, right=True)
+        slots = self._row_slot.index_select(0, metadata.rows.index_select(0, of_token))
+        num_candidates = self.sampler.most_prompt_candidates(slots)
+        return ScoreInputs(rows, targets[: len(rows)], num_candidates)
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Launched:
@@ -247,16 +211,20 @@ class ModelRunner:
             )
         # Where every token samples, they do so in order.
         selected = sample_rows if len(sample_rows) < len(input_ids) else None
+        scores, num_samples = inputs.scores, len(sample_rows)
+        if scores is not None:
+            selected = torch.cat((sample_rows, scores.rows))
         batch = (input_ids, metadata, self.kv_cache, selected, inputs.adapters)
         hidden = self.model.forward(*batch, self._states)
+        prompt = None if scores is None else self._score(hidden[num_samples:], scores)
         if draws is None:
-            return Sampled.empty(0)
-        logits = self.model.logits(hidden)
+            return replace(Sampled.empty(0), prompt=prompt)
+        logits = self.model.logits(hidden[:num_samples])
         began = self._clock()
         try:
-            sampled = self._sample(logits, draws, constraints)
+            sampled = replace(self._sample(logits, draws, constraints), prompt=prompt)
             if self.pooled:
-                self._keep_vectors(hidden, draws.slots)
+                self._keep_vectors(hidden[:num_samples], draws.slots)
             self._last_token.index_copy_(0, draws.rows.long(), sampled.tokens)
             return sampled
         finally:
@@ -267,6 +235,31 @@ class ModelRunner:
         for place, slot in enumerate(slots.tolist()):
             if (pooled := self.pooled.get(slot)) is not None:
                 pooled.raw = hidden[place].float().numpy().copy()
+
+    def _score(self, hidden: Tensor, scores: ScoreInputs) -> PromptScores:
+        """Score tokens of prompts, some rows of logits at a time: all would take gigabytes.
+
+        Raises:
+            ArithmeticError: Logits are not finite.
+        """
+        count, width = len(hidden), scores.num_candidates
+        found = PromptScores(
+            torch.empty(count, dtype=torch.float32),
+            torch.empty(count, dtype=torch.int32),
+            torch.empty(count, width, dtype=torch.int32),
+            torch.empty(count, width, dtype=torch.float32),
+        )
+        vocab_size = self.model.config.spec.vocab_size
+        logits = torch.empty(min(count, SCORED_ROWS), vocab_size, dtype=torch.float32)
+        for start in range(0, count, SCORED_ROWS):
+            rows = hidden[start : start + SCORED_ROWS]
+            part = slice(start, start + len(rows))
+            _core.score_tokens(
+                self.model.logits(rows, out=logits[: len(rows)]),
+                scores.targets[part],
+                *(tensor[part] for tensor in found.tensors()),
+            )
+        return found
 
     @torch.inference_mode()
     def move_blocks(self, inputs: StepInputs) -> None:
@@ -348,7 +341,7 @@ class ModelRunner:
             block_tables=_int32(len(self._block_tables), row + 1, 1),
             block_size=self._block_size,
         )
-        none = _NO_BLOCKS
+        none = NO_BLOCKS
         inputs = StepInputs(zero, metadata, zero, copies=none, swap_in=none, swap_out=none)
         return inputs, Draws(-one, self._probe_slot, zero, one, zero)
 
@@ -361,12 +354,11 @@ class ModelRunner:
 
 _START = 3
 """Of an assignment: the tokens that are computed."""
-_NO_BLOCKS = torch.zeros(0, 2, dtype=torch.int32)
 
 
 def _pairs(blocks: Int32Array) -> Tensor:
     """Copy pairs of blocks: the plan's buffer may be written again before they are used."""
-    return torch.from_numpy(blocks.copy()) if len(blocks) > 0 else _NO_BLOCKS
+    return torch.from_numpy(blocks.copy()) if len(blocks) > 0 else NO_BLOCKS
 
 
 def _check_starts(plan: PlanView) -> None:

@@ -7,7 +7,7 @@ state that changes, so that any thread may call it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from chairlift import _core, chats, checks
 from chairlift.config import EngineConfig
@@ -19,6 +19,7 @@ from chairlift.engine.prepare_chat import ChatEncoder, ChatPreparer
 from chairlift.engine.prepare_pooling import pooling_ids
 from chairlift.engine.prepare_sampling import (
     SamplingPreparer,
+    check_prompt_output,
     unsupported_on_device,
     with_candidates,
 )
@@ -52,6 +53,7 @@ class _Checked:
     times: Times
     credit: int | None
     num_answers: int
+    num_sequences: int
     num_kept: int | None
     """Tokens of the prompt that are kept; None is all."""
     adapter: AdapterUse | None
@@ -128,6 +130,8 @@ class Preparer:
         # The prompt comes last, because tokenizing costs more than all the rest.
         encoded = self._prompt(request, checked)
         prompt, source = encoded.ids, encoded.source
+        if encoded.parser is not None and checked.num_sequences > checked.num_answers:
+            _refuse_best_of("reasoning or function calls as fields")
         stopping = self._stopping.conditions(request.stopping, checked.stops, len(prompt))
         return Prepared(
             prompt=prompt,
@@ -143,6 +147,7 @@ class Preparer:
             tenant=request.tenant,
             credit=checked.credit,
             num_answers=checked.num_answers,
+            num_sequences=checked.num_sequences,
             adapter=checked.adapter,
             grammar=self._compiled(request, source),
             end_ids=() if source is None else self._constraints.end_ids,
@@ -194,8 +199,13 @@ class Preparer:
         if output.candidates and not self._limits.has_sampler_options:
             field = "output.logprobs"
             raise unsupported_on_device(field)
+        check_prompt_output(output, has_scores=self._limits.has_sampler_options)
         sampling = with_candidates(self._sampling.prepare(request.sampling), output)
-        num_answers = checks.integer(request.sampling.n, "sampling.n", 1, self._limits.max_answers)
+        most = self._limits.max_answers
+        num_answers = checks.integer(request.sampling.n, "sampling.n", 1, most)
+        num_sequences, best_of = num_answers, request.sampling.best_of
+        if best_of is not None:
+            num_sequences = checks.integer(best_of, "sampling.best_of", num_answers, most)
         stops = self._stopping.stops(request.stopping)
         times = self._times(request.schedule)
         credit = request.credit
@@ -211,8 +221,13 @@ class Preparer:
         if request.pooling is None or not request.pooling.truncate:
             self._check_size(request.prompt, keep)
         asked = request.constraint
+        if asked is not None and num_sequences > num_answers:
+            _refuse_best_of("a constraint")
         constraint = None if asked is None else self._constraints.check(asked)
-        return _Checked(sampling, stops, times, credit, num_answers, keep, adapter, constraint)
+        return _Checked(
+            *(sampling, stops, times, credit, num_answers, num_sequences, keep, adapter),
+            constraint,
+        )
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
         """Return the change that the scheduler can take.
@@ -319,3 +334,8 @@ def _is_sequence(prompt: object) -> bool:
 def _first(*values: _T | None) -> _T:
     """Return the first value that is set."""
     return next(value for value in values if value is not None)
+
+
+def _refuse_best_of(what: str) -> NoReturn:
+    message = f"sampling.best_of: not supported with {what}"
+    raise RequestError(Reason.UNSUPPORTED, message, field="sampling.best_of")

@@ -186,6 +186,26 @@ class SamplingPreparer:
         return next(value for value in values if value is not None)
 
 
+def check_prompt_output(output: Output, *, has_scores: bool) -> None:
+    """Check what the output asks for of the prompt.
+
+    Args:
+        output: Of the request.
+        has_scores: Whether the device scores prompts.
+
+    Raises:
+        RequestError: With the path of the first field that is wrong.
+    """
+    field = "output.prompt_logprobs"
+    checks.flag(output.echo, "output.echo")
+    has_logprobs = checks.flag(output.prompt_logprobs, field)
+    num = checks.integer(output.prompt_candidates, field, 0, MAX_CANDIDATES)
+    if num > 0 and not has_logprobs:
+        raise checks.bad(field, "log probabilities, since candidates are asked for", False)
+    if has_logprobs and not has_scores:
+        raise unsupported_on_device(field)
+
+
 def with_candidates(sampling: SamplingParameters, output: Output) -> SamplingParameters:
     """Let the draws report the likeliest tokens that the output asks for.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.engine.events import PromptScores
 from chairlift.sampler_options import SamplerOptions, SamplingParameters
 
 _SEED_MODULUS = 1 << 64
@@ -51,6 +52,8 @@ class Sampled:
     """float32 `[S]`: log softmax of the raw logits at the token."""
     ranks: Tensor
     """int32 `[S]`: 1 is the likeliest."""
+    prompt: PromptScores | None = None
+    """Of prompts."""
     candidates: _core.Candidates | None = None
     """Of the draws whose requests ask for some."""
 
@@ -82,6 +85,7 @@ class Sampler:
         self.constraints = _core.Constraints(num_slots)
         """Of the sequences that have one."""
         self._prompt_lens = np.zeros(num_slots, dtype=np.int64)
+        self._prompt_candidates = np.zeros(num_slots, dtype=np.int64)
 
     def set(
         self,
@@ -90,6 +94,7 @@ class Sampler:
         prompt: Sequence[int] = (),
         no_end: NoEnd = _ALWAYS,
         token_table: _core.TokenTable | None = None,
+        num_prompt_candidates: int = 0,
     ) -> None:
         """Begin a sequence in a slot.
 
@@ -99,9 +104,11 @@ class Sampler:
             prompt: Its tokens.
             no_end: Ids that are not drawn at first.
             token_table: Of the model; needed for DRY alone.
+            num_prompt_candidates: The likeliest tokens that come with a prompt's log probabilities.
         """
         self.constraints.clear(slot)
         self._prompt_lens[slot] = len(prompt)
+        self._prompt_candidates[slot] = num_prompt_candidates
         self._temperature[slot] = sampling.temperature
         self._top_k[slot] = sampling.top_k
         self._top_p[slot] = sampling.top_p
@@ -198,6 +205,10 @@ class Sampler:
             constraints=constraints,
         )
         return sampled if candidates is None else replace(sampled, candidates=candidates)
+
+    def most_prompt_candidates(self, slots: Tensor) -> int:
+        """Return the most candidates that the prompts of these slots ask for."""
+        return int(self._prompt_candidates[slots.numpy()].max(initial=0))
 
     def gather(self, slots: Tensor, *out: Tensor) -> None:
         """Write temperature, top_k, top_p, min_p and seed of some slots to the front of `out`."""

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from chairlift import _core
 from chairlift.engine.events import SampledLogprobs
-from chairlift.engine.model_runner import Launched, StepInputs
+from chairlift.engine.model_runner import Launched
+from chairlift.engine.step_inputs import StepInputs
 from chairlift.plan import PlanView
 
 _NS_PER_S = 1_000_000_000

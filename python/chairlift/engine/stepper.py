@@ -21,14 +21,10 @@ from chairlift.engine.bisection import bisect
 from chairlift.engine.core import Core, max_step_drafts, steps_in_flight
 from chairlift.engine.events import NO_LOGPROBS, SampledLogprobs
 from chairlift.engine.loaded import LoadedModel
-from chairlift.engine.model_runner import (
-    Launched,
-    ModelRunner,
-    RunnerShape,
-    StepInputs,
-)
+from chairlift.engine.model_runner import Launched, ModelRunner, RunnerShape
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
+from chairlift.engine.step_inputs import StepInputs
 from chairlift.errors import EngineDownError
 from chairlift.plan import PlanView
 
@@ -204,8 +200,11 @@ class Stepper:
                 events = scheduler.fail(computed, step.number, outcome)
                 self._drop_in_flight()
             else:
-                events = scheduler.update(computed, step.number, outcome.tokens)
-                logprobs = SampledLogprobs(outcome.logprobs, outcome.ranks, outcome.candidates)
+                sampled = (outcome.tokens, outcome.logprobs, outcome.ranks, outcome.candidates)
+                events = scheduler.update(computed, step.number, *sampled)
+                logprobs = SampledLogprobs(
+                    outcome.logprobs, outcome.ranks, outcome.candidates, outcome.prompt
+                )
                 self._in_flight.popleft()
                 self._num_in_vain = 0 if len(outcome.tokens) else self._num_in_vain
             self._follow(events)

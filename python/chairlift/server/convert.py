@@ -23,7 +23,7 @@ from chairlift.engine.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.convert_chat import to_chat
 from chairlift.server.convert_sampling import to_sampling
-from chairlift.server.fields import bad, optional, unsupported
+from chairlift.server.fields import bad, optional
 from chairlift.server.status import duration
 from chairlift.v1 import generation_pb2 as pb
 
@@ -63,6 +63,10 @@ class OutputOptions:
     """Tokens per event after the first; 0 is one event at the end."""
     num_candidates: int = 0
     """The likeliest tokens that come with each log probability."""
+    echo: bool = False
+    """Whether the text of the prompt is sent."""
+    prompt_logprobs: bool = False
+    num_prompt_candidates: int = 0
 
 
 # --- commands in ------------------------------------------------------------------------------
@@ -112,7 +116,6 @@ def to_request(
     """
     check_request_id(start.request_id)
     check_model(start.model, served)
-    _refuse_later_fields(start)
     request = types.Request(
         prompt=_prompt(start, limits),
         sampling=to_sampling(start.sampling),
@@ -121,6 +124,9 @@ def to_request(
             text=optional(start.output, "text", True),
             logprobs=start.output.HasField("logprobs"),
             candidates=start.output.logprobs,
+            prompt_logprobs=start.output.HasField("prompt_logprobs"),
+            prompt_candidates=start.output.prompt_logprobs,
+            echo=start.output.echo,
             skip_special_tokens=optional(start.output, "skip_special_tokens", True),
         ),
         schedule=_schedule(start.schedule),
@@ -152,18 +158,6 @@ def to_change(update: pb.Update) -> types.Change:
         stopping=_stopping(update.stopping, "update.stopping.") if has_stopping else None,
         schedule=_schedule(update.schedule, "update.") if has_schedule else None,
     )
-
-
-def _refuse_later_fields(start: pb.Start) -> None:
-    """Raise RequestError for the first field that this version does not implement."""
-    output = start.output
-    asked = {
-        "output.prompt_logprobs": output.HasField("prompt_logprobs"),
-        "output.echo": output.echo,
-    }
-    for field, is_asked in asked.items():
-        if is_asked:
-            raise unsupported(field)
 
 
 def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
@@ -229,6 +223,9 @@ def _delivery(output: pb.Output) -> OutputOptions:
         token_ids=output.token_ids,
         logprobs=output.HasField("logprobs"),
         num_candidates=output.logprobs,
+        echo=output.echo,
+        prompt_logprobs=output.HasField("prompt_logprobs"),
+        num_prompt_candidates=output.prompt_logprobs,
         timeline=output.timeline,
         interval=optional(output, "interval", 1),
     )
@@ -314,6 +311,7 @@ def _usage(usage: types.Usage) -> pb.Usage:
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         output_tokens=usage.output_tokens,
+        unsent_tokens=usage.unsent_tokens,
     )
 
 

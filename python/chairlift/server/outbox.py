@@ -85,7 +85,12 @@ class Outboxes:
         sampled = output.sampled
         now = time.monotonic_ns()
         posted = self.core.post(
-            now, output.events, sampled.logprobs, sampled.ranks, sampled.candidates
+            now,
+            output.events,
+            sampled.logprobs,
+            sampled.ranks,
+            sampled.candidates,
+            None if sampled.prompt is None else sampled.prompt.tensors(),
         )
         for stream in posted.woken:
             self._open[stream].wake()
@@ -172,6 +177,9 @@ class Outbox:
             interval=output.interval,
             num_answers=num_answers,
             num_candidates=output.num_candidates,
+            echo=output.echo,
+            prompt_logprobs=output.prompt_logprobs,
+            num_prompt_candidates=output.num_prompt_candidates,
             log=log,
         )
         if log is not None:

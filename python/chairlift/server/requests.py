@@ -128,7 +128,7 @@ class Requests:
             lease = self._server.quotas.acquire(self._tenant, self._connection)
             undo.callback(lease.release)
             prepared = await engine.prepare(request)
-            lease.reserve(len(prepared.prompt), prepared.num_answers)
+            lease.reserve(len(prepared.prompt), prepared.num_sequences)
             slot = self._server.backlog.admit(
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0
             )
@@ -304,7 +304,7 @@ class Requests:
     def on_event(self, live: LiveRequest, event: types.Event) -> None:
         """Handle an event of a request; tokens go to the outbox by another way."""
         match event:
-            case types.Tokens():
+            case types.Tokens() | types.PromptPiece():
                 raise AssertionError(event)  # The outboxes take them.
             case types.Accepted():
                 self._on_accepted(live, event)

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::{
     answer::{Field, Fields},
     ids::{Nanos, RequestId},
+    kept::Kept,
     queue::WaitTimes,
 };
 
@@ -66,6 +67,16 @@ pub enum EventKind {
         tokens: Range<usize>,
         sample_slot: usize,
     },
+    /// A piece of the prompt, whose first token has this position.
+    Prompt {
+        offset: usize,
+        text: Range<usize>,
+        tokens: Range<usize>,
+        /// Where the step has the log probabilities of its tokens, but for the first of a prompt; empty without.
+        scores: Range<usize>,
+    },
+    /// All output of an answer that was kept to its end; which of [`Events::kept`].
+    Kept(usize),
     /// Nothing follows for the answer; which of [`Events::ends`] says why.
     Ended(usize),
 }
@@ -80,7 +91,7 @@ pub struct End {
 }
 
 /// Events since the last time they were taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Events {
     pub list: Vec<Event>,
     pub text: String,
@@ -89,6 +100,7 @@ pub struct Events {
     pub field_text: String,
     pub tokens: Vec<i32>,
     pub ends: Vec<End>,
+    pub kept: Vec<Kept>,
 }
 
 impl Events {
@@ -99,6 +111,7 @@ impl Events {
         self.field_text.clear();
         self.tokens.clear();
         self.ends.clear();
+        self.kept.clear();
     }
 
     pub(crate) fn end(
@@ -114,6 +127,45 @@ impl Events {
             stats,
             last,
         });
+        self.list.push(Event {
+            request,
+            index,
+            kind,
+        });
+    }
+
+    /// Records output that was kept, if there is any.
+    pub(crate) fn kept(&mut self, (request, index): (RequestId, u32), kept: Kept) {
+        if kept.tokens.is_empty() && kept.text.is_empty() {
+            return;
+        }
+        let kind = EventKind::Kept(self.kept.len());
+        self.kept.push(kept);
+        self.list.push(Event {
+            request,
+            index,
+            kind,
+        });
+    }
+
+    /// Records a piece of a prompt whose text was appended to `self.text` from `text_start` on.
+    pub(crate) fn prompt(
+        &mut self,
+        request: RequestId,
+        offset: usize,
+        text_start: usize,
+        tokens: &[i32],
+        scores: Range<usize>,
+    ) {
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        let kind = EventKind::Prompt {
+            offset,
+            text: text_start..self.text.len(),
+            tokens: start..self.tokens.len(),
+            scores,
+        };
+        let index = 0;
         self.list.push(Event {
             request,
             index,
@@ -169,6 +221,8 @@ pub struct RequestStats {
     /// Of the prompt, found in the prefix cache at the first admission.
     pub cached_tokens: usize,
     pub output_tokens: usize,
+    /// Of answers that best-of did not send.
+    pub unsent_tokens: usize,
     pub arrival: Nanos,
     pub first_scheduled: Option<Nanos>,
     pub first_token: Option<Nanos>,

@@ -3,7 +3,7 @@
 //! ```text
 //! header[16]   lengths: R rows, T tokens, S sample slots, score ranges, assigned, block updates, copies, swaps in,
 //!              swaps out; the rest is 0
-//! rows[R]  num_tokens[R]  input_ids[T]  draft_counts[R]  sample_rows[S]  score_ranges[., 2]
+//! rows[R]  num_tokens[R]  input_ids[T]  draft_counts[R]  sample_rows[S]  score_ranges[., 3]
 //! assigned[., 6]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]
 //! ```
 //!
@@ -11,6 +11,9 @@
 //! drafts, and 1 + k sample slots in a row, one after each. Other rows have one sample slot, or none. `assigned` says
 //! of which answer a row is from now on and how many tokens of it are computed: for a sequence that is admitted, and
 //! again after drafts, of which some may have been wrong, and after a step that failed.
+//!
+//! `score_ranges` are tokens of prompts behind which the next token, which is known, gets a log probability: the first of
+//! them as an index into T, their number, and the token behind the last; of the others the next is in `input_ids`.
 //!
 //! Blocks are copied before anything is written: all of `swap_out` (device block, host block), then all of `swap_in` (host
 //! block, device block), then `copies`. One direction at a time no block is both read and written, or written twice.
@@ -31,11 +34,11 @@ pub const LAST_SAMPLED: i32 = -1;
 const HEADER: usize = 16;
 const NUM_SECTIONS: usize = 11;
 /// How many integers one entry of each section has.
-const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 2, 6, 4, 2, 2, 2];
+const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 3, 6, 4, 2, 2, 2];
 /// Which length of the header counts each section's entries.
 const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8];
 
-/// A plan under construction. The section that a later feature fills (scores) is empty.
+/// A plan under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     rows: Vec<i32>,
@@ -43,6 +46,7 @@ pub struct Plan {
     input_ids: Vec<i32>,
     draft_counts: Vec<i32>,
     sample_rows: Vec<i32>,
+    score_ranges: Vec<i32>,
     assigned: Vec<i32>,
     block_updates: Vec<i32>,
     copies: Vec<i32>,
@@ -59,7 +63,7 @@ impl Plan {
         // A sequence that resumes is in a plan before it can be preempted again.
         let swaps = config.num_host_blocks.min(block_updates);
         HEADER
-            + rows * (1 + 1 + 1 + 6)
+            + rows * (1 + 1 + 1 + 3 + 6)
             + 2 * config.max_num_batched_tokens
             + 4 * block_updates
             + 2 * copies
@@ -72,6 +76,7 @@ impl Plan {
         self.input_ids.clear();
         self.draft_counts.clear();
         self.sample_rows.clear();
+        self.score_ranges.clear();
         self.assigned.clear();
         self.block_updates.clear();
         self.copies.clear();
@@ -95,25 +100,44 @@ impl Plan {
         self.sample_rows.push(self.input_ids.len() as i32 - 1);
     }
 
+    /// Of the row that was scheduled last, `count` tokens from its token `first` on give the next token a log probability;
+    /// `next` is the one behind the last.
+    pub(crate) fn score(&mut self, first: usize, count: usize, next: i32) {
+        let num_tokens = *self.num_tokens.last().expect("a row was scheduled") as usize;
+        let start = self.input_ids.len() - num_tokens;
+        self.score_ranges
+            .extend_from_slice(&[(start + first) as i32, count as i32, next]);
+    }
+
     /// Puts drafts behind the last token of each row that samples, `drafts(i)` behind that of the i-th, and a sample behind
     /// each; none where the row does not sample.
     pub(crate) fn insert_drafts<'a>(&mut self, drafts: impl Fn(usize) -> &'a [i32]) {
         let input_ids = std::mem::take(&mut self.input_ids);
         let sample_rows = std::mem::take(&mut self.sample_rows);
         let (mut rest, mut samples) = (input_ids.as_slice(), sample_rows.iter().peekable());
+        let mut ranges = self
+            .score_ranges
+            .as_chunks_mut::<3>()
+            .0
+            .iter_mut()
+            .peekable();
         for row in 0..self.rows.len() {
             let (tokens, behind) = rest.split_at(self.num_tokens[row] as usize);
             rest = behind;
             self.input_ids.extend_from_slice(tokens);
             let last = (input_ids.len() - rest.len()) as i32 - 1;
+            let moved = self.input_ids.len() as i32 - 1 - last;
+            if let Some(range) = ranges.next_if(|range| range[0] <= last) {
+                range[0] += moved;
+            }
             if samples.next_if_eq(&&last).is_none() {
                 continue;
             }
-            self.sample();
+            self.sample_rows.push(self.input_ids.len() as i32 - 1);
             let drafts = drafts(row);
             for &draft in drafts {
                 self.input_ids.push(draft);
-                self.sample();
+                self.sample_rows.push(self.input_ids.len() as i32 - 1);
             }
             self.num_tokens[row] += drafts.len() as i32;
             self.draft_counts[row] = drafts.len() as i32;
@@ -167,7 +191,7 @@ impl Plan {
             &self.input_ids,
             &self.draft_counts,
             &self.sample_rows,
-            &[],
+            &self.score_ranges,
             &self.assigned,
             &self.block_updates,
             &self.copies,
@@ -198,6 +222,8 @@ pub struct PlanView<'a> {
     pub input_ids: &'a [i32],
     pub draft_counts: &'a [i32],
     pub sample_rows: &'a [i32],
+    /// `[., 3]`: first token, number, the token behind the last.
+    pub score_ranges: &'a [[i32; 3]],
     /// `[., 6]`: row, request slot, index, start, adapter slot, grammar slot.
     pub assigned: &'a [[i32; 6]],
     /// `[., 4]`: KV group, row, column, block.
@@ -229,7 +255,7 @@ impl<'a> PlanView<'a> {
             input_ids,
             draft_counts,
             sample_rows,
-            _,
+            score_ranges,
             assigned,
             block_updates,
             copies,
@@ -242,6 +268,7 @@ impl<'a> PlanView<'a> {
             input_ids,
             draft_counts,
             sample_rows,
+            score_ranges: score_ranges.as_chunks().0,
             assigned: assigned.as_chunks().0,
             block_updates: block_updates.as_chunks().0,
             copies: copies.as_chunks().0,
@@ -264,6 +291,7 @@ mod tests {
         plan.swap_out(8, 2);
         plan.set_block(0, 3, 2, 77);
         plan.schedule(3, &[5, 6, 7]);
+        plan.score(1, 2, 8);
         plan.schedule(1, &[LAST_SAMPLED]);
         plan.sample();
         let mut buffer = vec![99; 64];
@@ -275,6 +303,7 @@ mod tests {
             (view.draft_counts, view.sample_rows),
             (&[0, 0][..], &[3][..])
         );
+        assert_eq!(view.score_ranges, [[1, 2, 8]]);
         assert_eq!(view.assigned, [[3, 9, 2, 32, 4, 0]]);
         assert_eq!(view.copies, [[5, 6]]);
         assert_eq!(
@@ -282,6 +311,22 @@ mod tests {
             (&[[1, 7]][..], &[[8, 2]][..])
         );
         assert_eq!(view.block_updates, [[0, 3, 2, 77]]);
+    }
+
+    #[test]
+    fn ranges_move_with_their_tokens_where_drafts_come_before_them() {
+        let mut plan = Plan::default();
+        plan.schedule(0, &[LAST_SAMPLED]);
+        plan.sample();
+        plan.schedule(1, &[5, 6, 7]);
+        plan.score(0, 3, 8);
+        plan.insert_drafts(|row| if row == 0 { &[1, 2] } else { &[] });
+        let mut buffer = vec![0; 64];
+        let length = plan.encode(&mut buffer);
+        let view = PlanView::parse(&buffer[..length]).expect("a plan");
+        assert_eq!(view.input_ids, [LAST_SAMPLED, 1, 2, 5, 6, 7]);
+        assert_eq!(view.sample_rows, [0, 1, 2]);
+        assert_eq!(view.score_ranges, [[3, 3, 8]]);
     }
 
     #[test]

@@ -4,72 +4,14 @@ use crate::{
     answer::Fields,
     events::{EndReason, RequestStats},
     ids::{Nanos, RequestId, Row, Slot, Tenant},
-    kv_cache::{BlockTable, Namespace},
+    kept::Kept,
+    kv_cache::BlockTable,
+    new_request::NewRequest,
+    prompt_output::PromptOutput,
     queue::{Place, WaitTimes},
     speculation::{Acceptance, Lookup},
-    text::{TextOptions, TextState, TokenTable},
+    text::{TextState, TokenTable},
 };
-use std::sync::Arc;
-
-/// What `Scheduler::add` takes.
-#[derive(Clone, Debug)]
-pub struct NewRequest {
-    pub prompt: Vec<i32>,
-    /// Sequences, each with a row of its own and numbered from 0.
-    pub num_answers: usize,
-    /// Output tokens of a sequence, at most what the context leaves.
-    pub max_tokens: usize,
-    /// No stop is looked for before this many output tokens.
-    pub min_tokens: usize,
-    /// End the answer; their text is left out unless `include_stop`.
-    pub stop_token_ids: Vec<i32>,
-    /// End the answer too, whatever `min_tokens` says and [`crate::scheduler::Change`] does: for a sequence that
-    /// cannot go on behind them.
-    pub end_ids: Vec<i32>,
-    pub text: TextOptions,
-    /// Finds reasoning and function calls in the text; none leaves it as it is.
-    pub fields: Option<Box<Fields>>,
-    /// Special tokens that are text all the same: the marks of fields.
-    pub kept_tokens: Arc<[i32]>,
-    pub namespace: Namespace,
-    pub cache_read: bool,
-    pub cache_write: bool,
-    /// Fails when it has not started by then.
-    pub queue_deadline: Option<Nanos>,
-    /// Should have its first token by then; it only orders.
-    pub first_token_by: Option<Nanos>,
-    /// Ends with what there is by then.
-    pub deadline: Option<Nanos>,
-    /// Output tokens, over all sequences, that it may produce before more is given; None is no limit.
-    pub credit: Option<u64>,
-    /// Higher is admitted first; see [`crate::PRIORITY_LEVEL`].
-    pub priority: i32,
-}
-
-impl NewRequest {
-    /// A request with every option at its default.
-    pub fn new(prompt: Vec<i32>, max_tokens: usize) -> Self {
-        Self {
-            prompt,
-            num_answers: 1,
-            max_tokens,
-            min_tokens: 0,
-            stop_token_ids: Vec::new(),
-            end_ids: Vec::new(),
-            text: TextOptions::without_text(),
-            fields: None,
-            kept_tokens: Arc::new([]),
-            namespace: Namespace::default(),
-            cache_read: true,
-            cache_write: true,
-            queue_deadline: None,
-            first_token_by: None,
-            deadline: None,
-            credit: None,
-            priority: 0,
-        }
-    }
-}
 
 /// How often a proposed draft is right before any was checked.
 const PROPOSAL_PRIOR: f32 = 0.8;
@@ -167,6 +109,11 @@ pub(crate) struct Request {
     /// The drafts were proposed from outside and not looked up, and how often such drafts are right.
     pub(crate) is_proposed: bool,
     pub(crate) acceptance: Acceptance,
+    /// Its output, if that is not sent before all sequences of its request have ended, and its candidates.
+    pub(crate) kept: Option<Box<Kept>>,
+    pub(crate) num_kept_candidates: usize,
+    /// What is left to send of its prompt; none once all is sent, or if it is not asked for.
+    pub(crate) prompt: Option<Box<PromptOutput>>,
     /// The index of its tokens, from its first output token on.
     pub(crate) lookup: Option<Box<Lookup>>,
     /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
@@ -225,6 +172,9 @@ impl Request {
             num_siblings: 0,
             is_paused: false,
             credit_is_final: false,
+            kept: new.best.map(|_| Box::default()),
+            num_kept_candidates: new.best.map_or(0, |best| best.num_candidates),
+            prompt: PromptOutput::new(new.prompt_output, &new.text),
             credit_end: new
                 .credit
                 .map_or(usize::MAX, |credit| add_credit(num_prompt, credit)),
@@ -235,7 +185,8 @@ impl Request {
             min_tokens: new.min_tokens,
             stop_token_ids: new.stop_token_ids,
             end_ids: new.end_ids,
-            cache_read: new.cache_read,
+            // Keys and values that are known give no log probabilities.
+            cache_read: new.cache_read && !new.prompt_output.scores,
             cache_write: new.cache_write,
             queue_deadline: new.queue_deadline,
             start_by: None,
@@ -333,6 +284,9 @@ impl Request {
         self.last_token_is_sampled = false;
         (self.is_moved, self.comes_back, self.restarts) = (false, false, false);
         self.drafts.clear();
+        if let Some(prompt) = &mut self.prompt {
+            prompt.roll_back();
+        }
     }
 
     /// It goes on at `start`: of what it had lost, the tokens behind are computed again. Returns how many these are.

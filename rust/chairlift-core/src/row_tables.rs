@@ -39,16 +39,20 @@ pub struct StepInputs<'a> {
     pub query_start_loc: &'a mut [i32],
     pub seq_lens: &'a mut [i32],
     pub sample_rows: &'a mut [i32],
+    /// Tokens of prompts behind which the next token gets a log probability, as indices into T, and these next tokens.
+    pub score_rows: &'a mut [i32],
+    pub score_targets: &'a mut [i32],
     /// Of each token.
     pub adapters: &'a mut [i32],
 }
 
-/// R rows, T tokens, S sample slots, and the rows that have an adapter.
+/// R rows, T tokens, S sample slots, the log probabilities of prompts, and the rows that have an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepShape {
     pub num_rows: usize,
     pub num_tokens: usize,
     pub num_samples: usize,
+    pub num_scores: usize,
     pub num_adapted: usize,
 }
 
@@ -67,6 +71,7 @@ pub fn apply_plan(
         num_rows: view.rows.len(),
         num_tokens: view.input_ids.len(),
         num_samples: view.sample_rows.len(),
+        num_scores: 0,
         num_adapted: 0,
     };
     if !(1..=i32::MAX as usize).contains(&block_size) {
@@ -79,6 +84,7 @@ pub fn apply_plan(
     tables.apply(&view)?;
     inputs.rows[..shape.num_rows].copy_from_slice(view.rows);
     inputs.sample_rows[..shape.num_samples].copy_from_slice(view.sample_rows);
+    shape.num_scores = score(&view, inputs)?;
     shape.num_adapted = derive(&view, block_size, tables, inputs)?;
     Ok(shape)
 }
@@ -92,6 +98,7 @@ fn check_shape(
         num_rows,
         num_tokens,
         num_samples,
+        num_scores: _,
         num_adapted: _,
     } = shape;
     let slots = inputs.slot_mapping.len() / tables.num_kv_groups;
@@ -143,6 +150,35 @@ impl RowTables<'_> {
         }
         Ok(())
     }
+}
+
+/// Lists the tokens that give a log probability, and those that get it; gives how many.
+fn score(view: &PlanView<'_>, inputs: &mut StepInputs<'_>) -> Result<usize, PlanError> {
+    let mut at = 0;
+    let room = inputs.score_rows.len().min(inputs.score_targets.len());
+    for &[first, count, next] in view.score_ranges {
+        let num_tokens = view.input_ids.len();
+        let first = below("scored token", first, num_tokens)?;
+        let count = below("scored tokens", count, num_tokens - first + 1)?;
+        if count > room - at {
+            let needed = at + count;
+            return Err(PlanError(format!(
+                "score_rows: expected at least {needed} entries, got {room}"
+            )));
+        }
+        for token in first..first + count {
+            inputs.score_rows[at] = token as i32;
+            let is_last = token + 1 == first + count;
+            let target = if is_last {
+                next
+            } else {
+                view.input_ids[token + 1]
+            };
+            inputs.score_targets[at] = target;
+            at += 1;
+        }
+    }
+    Ok(at)
 }
 
 /// Fills the inputs; gives how many rows have an adapter.
@@ -220,6 +256,7 @@ mod tests {
             plan.set_block(0, 1, column, block);
         }
         plan.schedule(1, &[50, 51]);
+        plan.score(0, 2, 52);
         plan.schedule(0, &[LAST_SAMPLED]);
         plan.sample();
         let mut buffer = vec![0; 64];
@@ -237,7 +274,7 @@ mod tests {
             block_tables: &mut block_tables,
             num_kv_groups: 1,
         };
-        let mut out = [[0; 4]; 8];
+        let mut out = [[0; 4]; 10];
         let [
             rows,
             input_ids,
@@ -246,6 +283,8 @@ mod tests {
             query_start_loc,
             seq_lens,
             sample_rows,
+            score_rows,
+            score_targets,
             adapters,
         ] = &mut out;
         let mut inputs = StepInputs {
@@ -256,6 +295,8 @@ mod tests {
             query_start_loc,
             seq_lens,
             sample_rows,
+            score_rows,
+            score_targets,
             adapters,
         };
         let shape = apply_plan(&buffer[..length], 4, &mut tables, &mut inputs).expect("applies");
@@ -265,12 +306,15 @@ mod tests {
                 num_rows: 2,
                 num_tokens: 3,
                 num_samples: 1,
+                num_scores: 2,
                 num_adapted: 1
             }
         );
         assert_eq!(inputs.input_ids[..3], [50, 51, 42]);
         assert_eq!(inputs.positions[..3], [3, 4, 5]);
         assert_eq!(inputs.adapters[..3], [2, 2, 0]);
+        assert_eq!(inputs.score_rows[..2], [0, 1]);
+        assert_eq!(inputs.score_targets[..2], [51, 52]);
         assert_eq!(inputs.slot_mapping[..3], [7 * 4 + 3, 2 * 4, 4 * 4 + 1]);
         assert_eq!(inputs.query_start_loc[..3], [0, 2, 3]);
         assert_eq!(
@@ -310,6 +354,8 @@ mod tests {
             query_start_loc: &mut [0; 2],
             seq_lens: &mut [0],
             sample_rows: &mut [],
+            score_rows: &mut [],
+            score_targets: &mut [],
             adapters,
         };
         apply_plan(&buffer[..length], 4, &mut tables, &mut inputs)

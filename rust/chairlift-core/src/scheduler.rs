@@ -54,6 +54,7 @@ pub use self::{
 };
 pub use crate::ids::StepId;
 use crate::{
+    best_of::BestOf,
     config::Config,
     cost_model::{CostModel, Work},
     error::ConfigError,
@@ -72,6 +73,8 @@ struct Item {
     slot: Slot,
     /// Sample slots: none, one, or one more than drafts.
     num_samples: u32,
+    /// Log probabilities of its prompt.
+    num_scores: u32,
     /// `num_computed` of the request after the step, without its drafts.
     end: usize,
 }
@@ -99,6 +102,8 @@ pub struct Scheduler {
     num_with_parent: usize,
     /// The sequences that have not ended of each request with several, in order.
     groups: HashMap<RequestId, Vec<Slot>>,
+    /// What has ended of requests whose best answers alone are sent.
+    best_of: HashMap<RequestId, BestOf>,
     num_waiting_tokens: usize,
     wait_clock: WaitClock,
     /// In order of admission: the youngest last.
@@ -150,6 +155,7 @@ impl Scheduler {
             num_suspended: 0,
             num_with_parent: 0,
             groups: HashMap::new(),
+            best_of: HashMap::new(),
             num_waiting_tokens: 0,
             wait_clock: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),

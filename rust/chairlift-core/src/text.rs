@@ -18,7 +18,7 @@ mod stop;
 mod stop_regex;
 mod token_table;
 
-use detokenizer::Detokenizer;
+pub(crate) use detokenizer::Detokenizer;
 use std::sync::Arc;
 use stop::{Match, StopMatcher};
 pub use stop_regex::{MAX_STOP_MATCH, StopRegex};

@@ -1,5 +1,7 @@
 //! All streams of a server, and the requests that send to them.
 
+mod prompts;
+
 use std::collections::HashMap;
 
 use chairlift_core::{Nanos, RequestId, events::Events};
@@ -233,9 +235,18 @@ impl Outboxes {
     }
 
     /// Takes the tokens of tracked requests out of a step's events.
-    pub fn post(&mut self, now: Nanos, events: &Events, scores: Scores<'_>) -> Posted {
+    pub fn post(
+        &mut self,
+        now: Nanos,
+        events: &Events,
+        scores: Scores<'_>,
+        prompt_scores: Scores<'_>,
+    ) -> Posted {
         let mut posted = Posted::default();
         for (position, event) in events.list.iter().enumerate() {
+            if self.post_prompt(event, events, prompt_scores, &mut posted) {
+                continue;
+            }
             let Some(output) = Output::of(event, events, scores) else {
                 posted.rest.push(position);
                 continue;

@@ -1,5 +1,7 @@
 //! Where one request's events stand: the last event number, and of each answer the tokens that were not sent yet.
 
+use std::ops::Range;
+
 use chairlift_core::{
     Nanos,
     answer::{Content, Field},
@@ -9,7 +11,7 @@ use chairlift_core::{
 use crate::{
     log::LogId,
     stream::StreamId,
-    wire::{CallPart, Tokens, put_varint},
+    wire::{CallPart, Tokens, prompt_event, put_varint},
 };
 
 /// What a client asked to be sent, and how it is counted.
@@ -20,6 +22,7 @@ pub struct Options {
     pub logprobs: bool,
     /// The likeliest tokens that are sent with each log probability, as many as the step reports or fewer.
     pub num_candidates: usize,
+    pub prompt: PromptOptions,
     /// Tokens per event after the first; 0 is one event at the end.
     pub interval: u32,
     /// Tokens are counted by this small number.
@@ -43,7 +46,16 @@ pub struct Scores<'a> {
     pub candidate_logprobs: &'a [f32],
 }
 
-/// Output of one answer in one step.
+/// What is sent of the prompt.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PromptOptions {
+    /// Its text and tokens, as far as those of the output are sent.
+    pub echo: bool,
+    pub logprobs: bool,
+    pub num_candidates: usize,
+}
+
+/// Output of one answer in one step, or a piece of a prompt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output<'a> {
     pub(crate) text: &'a str,
@@ -62,29 +74,57 @@ pub(crate) struct Output<'a> {
 impl<'a> Output<'a> {
     /// What an event says, if it is about tokens.
     pub(crate) fn of(event: &Event, events: &'a Events, scores: Scores<'a>) -> Option<Self> {
-        let EventKind::Tokens {
-            text,
-            fields,
-            tokens,
-            sample_slot,
-        } = &event.kind
-        else {
-            return None;
+        let (text, fields, tokens, sample_slot) = match &event.kind {
+            EventKind::Tokens {
+                text,
+                fields,
+                tokens,
+                sample_slot,
+            } => (text, fields, tokens, sample_slot),
+            EventKind::Kept(kept) => {
+                let kept = &events.kept[*kept];
+                let scores = Scores {
+                    logprobs: &kept.logprobs,
+                    ranks: &kept.ranks,
+                    stride: kept.stride,
+                    candidate_ids: &kept.candidate_ids,
+                    candidate_logprobs: &kept.candidate_logprobs,
+                };
+                return Some(scores.output(&kept.text, &kept.tokens, 0..kept.tokens.len()));
+            }
+            _ => return None,
         };
         let samples = *sample_slot..sample_slot + tokens.len();
-        let stride = scores.stride;
-        let lines = samples.start * stride..samples.end * stride;
+        let (text, tokens) = (&events.text[text.clone()], &events.tokens[tokens.clone()]);
         Some(Self {
-            text: &events.text[text.clone()],
             fields: &events.fields[fields.clone()],
             field_text: &events.field_text,
-            token_ids: &events.tokens[tokens.clone()],
-            logprobs: scores.logprobs.get(samples.clone()).unwrap_or_default(),
-            ranks: scores.ranks.get(samples).unwrap_or_default(),
-            stride,
-            candidate_ids: scores.candidate_ids.get(lines.clone()).unwrap_or_default(),
-            candidate_logprobs: scores.candidate_logprobs.get(lines).unwrap_or_default(),
+            ..scores.output(text, tokens, samples)
         })
+    }
+}
+
+impl<'a> Scores<'a> {
+    /// Text and tokens with the scores in a range.
+    pub(crate) fn output(
+        self,
+        text: &'a str,
+        token_ids: &'a [i32],
+        range: Range<usize>,
+    ) -> Output<'a> {
+        let stride = self.stride;
+        let lines = range.start * stride..range.end * stride;
+        Output {
+            text,
+            fields: &[],
+            field_text: "",
+            token_ids,
+            logprobs: self.logprobs.get(range.clone()).unwrap_or_default(),
+            ranks: self.ranks.get(range).unwrap_or_default(),
+            stride,
+            candidate_ids: self.candidate_ids.get(lines.clone()).unwrap_or_default(),
+            candidate_logprobs: self.candidate_logprobs.get(lines).unwrap_or_default(),
+        }
     }
 }
 
@@ -170,20 +210,35 @@ impl Track {
             }
         }
         if self.options.token_ids {
-            for &id in output.token_ids {
-                put_varint(&mut tokens.token_ids, id as u64);
-            }
+            tokens.keep_ids(output.token_ids);
         }
         if self.options.logprobs {
-            for (logprob, &rank) in output.logprobs.iter().zip(output.ranks) {
-                tokens.logprobs.extend_from_slice(&logprob.to_le_bytes());
-                put_varint(&mut tokens.ranks, rank as u64);
-            }
-            let count = self.options.num_candidates.min(output.stride);
-            tokens.keep_candidates(count, output);
+            tokens.keep_logprobs(self.options.num_candidates, output);
         }
         let interval = self.options.interval;
         interval != 0 && (!answer.has_sent_tokens || tokens.num_tokens >= interval)
+    }
+}
+
+impl Track {
+    /// The event of a piece of the prompt, without its number.
+    pub(crate) fn prompt_event(&self, offset: usize, piece: Output<'_>) -> Vec<u8> {
+        let mut tokens = Tokens::default();
+        let PromptOptions {
+            echo,
+            logprobs,
+            num_candidates,
+        } = self.options.prompt;
+        if echo && self.options.text {
+            tokens.text.extend_from_slice(piece.text.as_bytes());
+        }
+        if self.options.token_ids {
+            tokens.keep_ids(piece.token_ids);
+        }
+        if logprobs {
+            tokens.keep_logprobs(num_candidates, piece);
+        }
+        prompt_event(&self.request_id, offset, &tokens)
     }
 }
 
@@ -211,6 +266,20 @@ impl Tokens {
                 }
             }
         }
+    }
+
+    fn keep_ids(&mut self, ids: &[i32]) {
+        for &id in ids {
+            put_varint(&mut self.token_ids, id as u64);
+        }
+    }
+
+    fn keep_logprobs(&mut self, num_candidates: usize, output: Output<'_>) {
+        for (logprob, &rank) in output.logprobs.iter().zip(output.ranks) {
+            self.logprobs.extend_from_slice(&logprob.to_le_bytes());
+            put_varint(&mut self.ranks, rank as u64);
+        }
+        self.keep_candidates(num_candidates.min(output.stride), output);
     }
 
     /// Keeps the first `count` candidates of each token.

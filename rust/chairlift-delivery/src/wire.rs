@@ -13,6 +13,7 @@ const EVENTS: u8 = tag(1, LENGTH_DELIMITED);
 const EVENT_REQUEST_ID: u8 = tag(1, LENGTH_DELIMITED);
 const EVENT_INDEX: u8 = tag(2, VARINT);
 const EVENT_NUMBER: u8 = tag(3, VARINT);
+const EVENT_PROMPT: u8 = tag(6, LENGTH_DELIMITED);
 const EVENT_TOKENS: u8 = tag(7, LENGTH_DELIMITED);
 
 const TOKENS_TEXT: u8 = tag(1, LENGTH_DELIMITED);
@@ -26,6 +27,11 @@ const CALL_POSITION: u8 = tag(1, VARINT);
 const CALL_ID: u8 = tag(2, LENGTH_DELIMITED);
 const CALL_NAME: u8 = tag(3, LENGTH_DELIMITED);
 const CALL_ARGUMENTS: u8 = tag(4, LENGTH_DELIMITED);
+
+const PROMPT_OFFSET: u8 = tag(1, VARINT);
+const PROMPT_TEXT: u8 = tag(2, LENGTH_DELIMITED);
+const PROMPT_TOKEN_IDS: u8 = tag(3, LENGTH_DELIMITED);
+const PROMPT_LOGPROBS: u8 = tag(4, LENGTH_DELIMITED);
 
 const LOGPROBS_LOGPROBS: u8 = tag(1, LENGTH_DELIMITED);
 const LOGPROBS_RANKS: u8 = tag(2, LENGTH_DELIMITED);
@@ -148,8 +154,12 @@ impl Tokens {
         put_bytes(out, TOKENS_TEXT, &self.text);
         put_bytes(out, TOKENS_TOKEN_IDS, &self.token_ids);
         put_number(out, TOKENS_NUM_TOKENS, self.num_tokens);
+        self.put_logprobs(out, TOKENS_LOGPROBS);
+    }
+
+    fn put_logprobs(&self, out: &mut Vec<u8>, tag: u8) {
         if !self.logprobs.is_empty() {
-            out.push(TOKENS_LOGPROBS);
+            out.push(tag);
             put_varint(out, self.logprobs_len() as u64);
             put_bytes(out, LOGPROBS_LOGPROBS, &self.logprobs);
             put_bytes(out, LOGPROBS_RANKS, &self.ranks);
@@ -164,6 +174,20 @@ impl Tokens {
             part.encode(out);
         }
     }
+}
+
+/// An event with a piece of a prompt, without its number.
+pub(crate) fn prompt_event(request_id: &[u8], offset: usize, tokens: &Tokens) -> Vec<u8> {
+    let (mut prompt, mut event) = (Vec::new(), Vec::new());
+    put_number(&mut prompt, PROMPT_OFFSET, offset as u32);
+    put_bytes(&mut prompt, PROMPT_TEXT, &tokens.text);
+    put_bytes(&mut prompt, PROMPT_TOKEN_IDS, &tokens.token_ids);
+    tokens.put_logprobs(&mut prompt, PROMPT_LOGPROBS);
+    put_bytes(&mut event, EVENT_REQUEST_ID, request_id);
+    event.push(EVENT_PROMPT);
+    put_varint(&mut event, prompt.len() as u64);
+    event.extend_from_slice(&prompt);
+    event
 }
 
 /// Whose tokens an event has, and its place among the events of the request.

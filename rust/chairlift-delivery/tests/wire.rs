@@ -5,7 +5,7 @@ use chairlift_core::{
     answer::{CallId, Content, Field as Part},
     events::{Event, EventKind, Events},
 };
-use chairlift_delivery::{Histogram, LogId, Options, Outboxes, Scores, StreamId};
+use chairlift_delivery::{Histogram, LogId, Options, Outboxes, PromptOptions, Scores, StreamId};
 use proptest::prelude::*;
 
 const VARINT: u64 = 0;
@@ -63,6 +63,7 @@ fn outboxes() -> Outboxes {
 fn step(text: &str, tokens: &[i32]) -> Events {
     Events {
         ends: Vec::new(),
+        kept: Vec::new(),
         list: vec![Event {
             request: RequestId(5),
             index: 0,
@@ -101,6 +102,11 @@ const OPTIONS: Options = Options {
     token_ids: true,
     logprobs: true,
     num_candidates: 2,
+    prompt: PromptOptions {
+        echo: true,
+        logprobs: true,
+        num_candidates: 1,
+    },
     interval: 1,
     group: 0,
     num_answers: 1,
@@ -128,7 +134,7 @@ proptest! {
             candidate_ids: &ids,
             candidate_logprobs: &candidates,
         };
-        outboxes.post(0, &step(&text, &tokens), scores);
+        outboxes.post(0, &step(&text, &tokens), scores, Scores::default());
         let messages = outboxes.take(stream);
         let [message] = &messages[..] else { panic!("one message") };
         let events = fields(message);
@@ -175,11 +181,17 @@ fn times_are_counted_by_token() {
     let stream = outboxes.open();
     let second = 1_000_000_000;
     outboxes.track(RequestId(5), stream, "a", b"", OPTIONS, 0);
-    let first = outboxes.post(3 * second / 2, &step("x", &[1]), Scores::default());
+    let first = outboxes.post(
+        3 * second / 2,
+        &step("x", &[1]),
+        Scores::default(),
+        Scores::default(),
+    );
     assert_eq!(first.started, [RequestId(5)]);
     let later = outboxes.post(
         4 * second,
         &step("xyz", &[1, 2, 3, 4, 5]),
+        Scores::default(),
         Scores::default(),
     );
     assert_eq!(later.started, []);
@@ -198,7 +210,9 @@ fn a_closed_stream_is_given_out_again_empty() {
     outboxes.close(stream);
     assert_eq!(outboxes.num_tracks(), 0);
     assert_eq!(
-        outboxes.post(0, &step("x", &[1]), Scores::default()).rest,
+        outboxes
+            .post(0, &step("x", &[1]), Scores::default(), Scores::default())
+            .rest,
         [0]
     );
     assert!(!outboxes.track(RequestId(6), stream, "b", b"", OPTIONS, 0));
@@ -242,12 +256,12 @@ fn a_request_that_moves_sends_what_its_client_has_not_got_and_then_what_waits() 
     let mut outboxes = outboxes();
     let (old, log) = logged(&mut outboxes, 1 << 16);
     for text in ["a", "b", "c"] {
-        outboxes.post(0, &step(text, &[1]), Scores::default());
+        outboxes.post(0, &step(text, &[1]), Scores::default(), Scores::default());
         outboxes.take(old);
     }
     // Two tokens that no stream has taken.
-    outboxes.post(0, &step("d", &[1]), Scores::default());
-    outboxes.post(0, &step("e", &[1]), Scores::default());
+    outboxes.post(0, &step("d", &[1]), Scores::default(), Scores::default());
+    outboxes.post(0, &step("e", &[1]), Scores::default(), Scores::default());
     let new = outboxes.open();
     assert!(!outboxes.replay(log, new, "new", 2));
     assert!(!outboxes.reroute(RequestId(5), new, "new"));
@@ -278,7 +292,12 @@ fn a_log_keeps_the_last_events_within_its_bound() {
     let mut outboxes = outboxes();
     let (stream, log) = logged(&mut outboxes, 1000);
     for _ in 0..500 {
-        outboxes.post(0, &step("ten bytes.", &[1]), Scores::default());
+        outboxes.post(
+            0,
+            &step("ten bytes.", &[1]),
+            Scores::default(),
+            Scores::default(),
+        );
         outboxes.take(stream);
     }
     let (dropped, last) = outboxes.log_range(log);
@@ -306,9 +325,10 @@ fn an_end_that_is_only_logged_is_sent_to_the_next_stream_alone() {
 fn events_that_are_sent_again_fill_a_stream() {
     let mut outboxes = outboxes();
     let (old, log) = logged(&mut outboxes, 1 << 20);
-    let long = "x".repeat(1 << 15);
+    // Its events have the text three times: as it is, as reasoning and as arguments.
+    let long = "x".repeat(1 << 13);
     for _ in 0..3 {
-        outboxes.post(0, &step(&long, &[1]), Scores::default());
+        outboxes.post(0, &step(&long, &[1]), Scores::default(), Scores::default());
         outboxes.take(old);
     }
     let new = outboxes.open();

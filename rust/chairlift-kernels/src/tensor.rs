@@ -322,7 +322,7 @@ impl Borrows {
 
 fn contiguous_len(name: &str, tensor: &Tensor) -> PyResult<usize> {
     let (len, width, stride) = rows_of(name, tensor)?;
-    if len > 1 && stride != width {
+    if len > 1 && width > 0 && stride != width {
         let strides = &tensor.description.strides;
         let message = format!("{name}: expected a contiguous tensor, got strides {strides:?}");
         return Err(PyValueError::new_err(message));

@@ -19,6 +19,7 @@ mod experts;
 mod full_attention;
 mod kernels;
 mod linear;
+mod load;
 mod norms;
 mod outboxes;
 mod plan;
@@ -28,6 +29,7 @@ mod recurrent;
 mod sampling;
 mod scale;
 mod scheduler;
+mod scoring;
 mod text;
 mod waits;
 
@@ -41,12 +43,13 @@ mod _core {
     use crate::{
         answer::AnswerParser,
         attention_work::attention_work,
-        events::{Account, Events, FailedEvent, FinishedEvent, TokensEvent},
+        events::{Account, Events, FailedEvent, FinishedEvent, PromptEvent, TokensEvent},
+        load::Load,
         outboxes::{Outboxes, Posted},
         plan::apply_plan,
         process_guard::ProcessGuard,
         recording::Recording,
-        scheduler::{Added, Load, Scheduler},
+        scheduler::{Added, Scheduler},
         text::{StopRegex, TextStream, TokenTable},
         waits::Waiting,
     };
@@ -62,6 +65,7 @@ mod _core {
         crate::attention::register(module)?;
         crate::full_attention::register(module)?;
         crate::sampling::register(module)?;
+        crate::scoring::register(module)?;
         crate::constraints::register(module)?;
         crate::scale::register(module)?;
         crate::recurrent::register(module)?;

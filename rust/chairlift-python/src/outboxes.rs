@@ -3,7 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use chairlift_core::RequestId;
-use chairlift_delivery::{self as delivery, Histogram, LogId, Options, Scores, StreamId};
+use chairlift_delivery::{
+    self as delivery, Histogram, LogId, Options, PromptOptions, Scores, StreamId,
+};
 use chairlift_kernels::tensor::{Borrows, Tensor};
 use pyo3::{
     exceptions::PyValueError,
@@ -64,9 +66,14 @@ impl Outboxes {
         self.inner().close(StreamId(stream));
     }
 
-    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval, num_answers = 1, num_candidates = 0, log = None))]
+    #[pyo3(signature = (request, stream, request_id, event, *, group, arrived_at, text, token_ids, logprobs, interval, num_answers = 1,
+        num_candidates = 0, echo = false, prompt_logprobs = false, num_prompt_candidates = 0, log = None))]
     #[expect(
         clippy::too_many_arguments,
+        reason = "keyword arguments of the Python method"
+    )]
+    #[expect(
+        clippy::fn_params_excessive_bools,
         reason = "keyword arguments of the Python method"
     )]
     fn track(
@@ -83,6 +90,9 @@ impl Outboxes {
         interval: u32,
         num_answers: usize,
         num_candidates: usize,
+        echo: bool,
+        prompt_logprobs: bool,
+        num_prompt_candidates: usize,
         log: Option<u64>,
     ) -> PyResult<()> {
         let options = Options {
@@ -90,6 +100,11 @@ impl Outboxes {
             token_ids,
             logprobs,
             num_candidates,
+            prompt: PromptOptions {
+                echo,
+                logprobs: prompt_logprobs,
+                num_candidates: num_prompt_candidates,
+            },
             interval,
             group,
             num_answers,
@@ -148,7 +163,11 @@ impl Outboxes {
     }
 
     // The interpreter lock stays: this takes microseconds, and to get it back may take milliseconds.
-    #[pyo3(signature = (now, events, logprobs, ranks, candidates = None))]
+    #[pyo3(signature = (now, events, logprobs, ranks, candidates = None, prompt = None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "flat by contract: one crossing per step"
+    )]
     fn post(
         &self,
         py: Python<'_>,
@@ -157,6 +176,7 @@ impl Outboxes {
         logprobs: Tensor,
         ranks: Tensor,
         candidates: Option<&Candidates>,
+        prompt: Option<(Tensor, Tensor, Tensor, Tensor)>,
     ) -> PyResult<Posted> {
         let mut borrows = Borrows::default();
         let logprobs = borrows.slice::<f32>("logprobs", &logprobs)?;
@@ -171,7 +191,20 @@ impl Outboxes {
             scores.candidate_ids = &candidates.inner.ids;
             scores.candidate_logprobs = &candidates.inner.logprobs;
         }
-        let posted = self.inner().post(now, events.inner(), scores);
+        let mut prompt_scores = Scores::default();
+        if let Some((logprobs, ranks, ids, candidate_logprobs)) = &prompt {
+            let [_, stride] = ids.dims("candidate_ids")?;
+            prompt_scores = Scores {
+                logprobs: borrows.slice("prompt logprobs", logprobs)?,
+                ranks: borrows.slice("prompt ranks", ranks)?,
+                stride,
+                candidate_ids: borrows.slice("candidate_ids", ids)?,
+                candidate_logprobs: borrows.slice("candidate_logprobs", candidate_logprobs)?,
+            };
+        }
+        let posted = self
+            .inner()
+            .post(now, events.inner(), scores, prompt_scores);
         let streams = |ids: Vec<StreamId>| ids.into_iter().map(|id| id.0).collect();
         Ok(Posted {
             woken: streams(posted.woken),

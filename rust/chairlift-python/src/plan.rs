@@ -7,7 +7,8 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 /// Applies a plan to the runner's tables and derives the inputs of the forward pass.
 #[pyfunction]
 #[pyo3(signature = (plan, block_size, *, computed, last_token, row_slot, row_index, row_adapter,
-    block_tables, rows, input_ids, positions, slot_mapping, query_start_loc, seq_lens, sample_rows, adapters))]
+    block_tables, rows, input_ids, positions, slot_mapping, query_start_loc, seq_lens, sample_rows, score_rows,
+    score_targets, adapters))]
 #[expect(
     clippy::too_many_arguments,
     reason = "keyword arguments of the Python function"
@@ -28,8 +29,10 @@ pub(crate) fn apply_plan(
     query_start_loc: TensorMut,
     seq_lens: TensorMut,
     sample_rows: TensorMut,
+    score_rows: TensorMut,
+    score_targets: TensorMut,
     adapters: TensorMut,
-) -> PyResult<(usize, usize, usize, usize)> {
+) -> PyResult<(usize, usize, usize, usize, usize)> {
     let [num_kv_groups, num_rows, _] = block_tables.dims("block_tables")?;
     for (name, table) in [
         ("computed", &*computed),
@@ -69,6 +72,8 @@ pub(crate) fn apply_plan(
         query_start_loc: borrows.slice_mut("query_start_loc", &query_start_loc)?,
         seq_lens: borrows.slice_mut("seq_lens", &seq_lens)?,
         sample_rows: borrows.slice_mut("sample_rows", &sample_rows)?,
+        score_rows: borrows.slice_mut("score_rows", &score_rows)?,
+        score_targets: borrows.slice_mut("score_targets", &score_targets)?,
         adapters: borrows.slice_mut("adapters", &adapters)?,
     };
     let shape = row_tables::apply_plan(plan, block_size, &mut tables, &mut inputs);
@@ -77,6 +82,7 @@ pub(crate) fn apply_plan(
         shape.num_rows,
         shape.num_tokens,
         shape.num_samples,
+        shape.num_scores,
         shape.num_adapted,
     ))
 }

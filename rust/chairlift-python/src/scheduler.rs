@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use chairlift_core::{
-    Adapter, Config, KvGroup, Namespace, NewRequest, RequestId,
+    Adapter, BestOptions, Config, KvGroup, Namespace, NewRequest, PromptOptions, RequestId,
     plan::Plan,
     policy::Policy,
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
     text::TextOptions,
-    with_load_counts,
 };
 use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
@@ -18,6 +17,9 @@ use crate::{
     constraints::Drafts,
     error,
     events::{Buffers, Events, end_reason},
+    load::Load,
+    sampling::Candidates,
+    scoring::sample_scores,
     text::{StopRegex, TokenTable},
     waits::Waiting,
 };
@@ -29,24 +31,6 @@ pub(crate) struct Added {
     slots: Vec<u32>,
     queue_position: usize,
 }
-
-macro_rules! declare_load {
-    ($($(#[$doc:meta])* $name:ident: $type:ty,)+) => {
-        /// A snapshot of the scheduler: the counts of the core's.
-        #[pyclass(module = "chairlift._core", frozen, get_all)]
-        pub(crate) struct Load {
-            $($name: $type,)+
-        }
-
-        impl From<scheduler::Load> for Load {
-            fn from(load: scheduler::Load) -> Self {
-                Self { $($name: load.$name,)+ }
-            }
-        }
-    };
-}
-
-with_load_counts!(declare_load);
 
 /// Owns requests and KV blocks; decides which tokens each step computes.
 #[pyclass(module = "chairlift._core")]
@@ -159,8 +143,9 @@ impl Scheduler {
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
-        deadline = None, credit = None, priority = 0, adapter = (0, 0), end_ids = vec![],
-        stop_regex = None, parser = None))]
+        deadline = None, credit = None, priority = 0, adapter = (0, 0), echo = false,
+        prompt_logprobs = false, best = None, end_ids = vec![], stop_regex = None,
+        parser = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python method"
@@ -192,6 +177,9 @@ impl Scheduler {
         credit: Option<u64>,
         priority: i32,
         adapter: (u32, u64),
+        echo: bool,
+        prompt_logprobs: bool,
+        best: Option<(usize, usize)>,
         end_ids: Vec<i32>,
         stop_regex: Option<PyRef<'_, StopRegex>>,
         parser: Option<PyRef<'_, AnswerParser>>,
@@ -206,6 +194,10 @@ impl Scheduler {
         let new = NewRequest {
             prompt,
             num_answers,
+            best: best.map(|(num_sent, num_candidates)| BestOptions {
+                num_sent,
+                num_candidates,
+            }),
             max_tokens,
             min_tokens,
             stop_token_ids,
@@ -224,6 +216,10 @@ impl Scheduler {
             },
             cache_read,
             cache_write,
+            prompt_output: PromptOptions {
+                echo,
+                scores: prompt_logprobs,
+            },
             queue_deadline,
             first_token_by,
             deadline,
@@ -331,12 +327,26 @@ impl Scheduler {
         }
     }
 
-    fn update(&mut self, now: u64, step: u64, tokens: Tensor) -> PyResult<Events> {
+    #[pyo3(signature = (now, step, tokens, logprobs = None, ranks = None, candidates = None))]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "arguments of the Python method"
+    )]
+    fn update(
+        &mut self,
+        now: u64,
+        step: u64,
+        tokens: Tensor,
+        logprobs: Option<Tensor>,
+        ranks: Option<Tensor>,
+        candidates: Option<&Candidates>,
+    ) -> PyResult<Events> {
+        let (logprobs, ranks) = (logprobs.as_ref(), ranks.as_ref());
         let mut borrows = Borrows::default();
         let tokens = borrows.slice::<i32>("tokens", &tokens)?;
-        self.inner
-            .update(now, StepId(step), tokens)
-            .map_err(error::step)?;
+        let scores = sample_scores(&mut borrows, logprobs, ranks, candidates)?;
+        let updated = self.inner.update_scored(now, StepId(step), tokens, scores);
+        updated.map_err(error::step)?;
         Ok(self.take_events())
     }
 

@@ -1,7 +1,7 @@
 //! What the world knows of one request, from outside the scheduler.
 
 use chairlift_core::{
-    PATIENCE, RequestId,
+    PATIENCE, PromptOptions, RequestId,
     cost_model::{CostModel, Work},
     events::EndReason,
 };
@@ -77,6 +77,9 @@ pub(crate) struct Client {
     pub(crate) tenant: u8,
     pub(crate) root: u64,
     pub(crate) reads_cache: bool,
+    pub(crate) prompt_output: PromptOptions,
+    /// Tokens of its prompt that were sent back.
+    pub(crate) num_prompt_sent: usize,
     pub(crate) priority: i32,
     /// Output tokens that it may have; `None` is no limit.
     pub(crate) credit: Option<u64>,
@@ -151,7 +154,9 @@ impl Client {
             deadline: after(arrival.patience),
             tenant: arrival.tenant,
             root: root(arrival.tenant, arrival.salt, arrival.adapter().generation),
-            reads_cache: arrival.cache_read,
+            reads_cache: arrival.cache_read && !arrival.prompt_output.scores,
+            prompt_output: arrival.prompt_output,
+            num_prompt_sent: 0,
             priority: arrival.priority,
             credit: None,
             credit_is_final: false,
@@ -335,6 +340,10 @@ impl Client {
     /// Takes tokens and text as a reader of the answer does.
     pub(crate) fn take(&mut self, tokens: &[i32], text: &str) -> Result<(), String> {
         let label = self.label;
+        let PromptOptions { echo, scores } = self.prompt_output;
+        if self.index == 0 && (echo || scores) && self.num_prompt_sent < self.answer.num_prompt {
+            return Err(format!("#{label} gets tokens before all of its prompt"));
+        }
         let due = self
             .due
             .as_mut()

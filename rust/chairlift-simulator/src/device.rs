@@ -8,10 +8,11 @@ use std::{collections::HashSet, ops::Range};
 use chairlift_core::{
     Config, KvGroup,
     plan::PlanView,
-    row_tables::{RowTables, StepInputs, StepShape, apply_plan},
+    row_tables::{RowTables, StepShape, apply_plan},
 };
 
 use crate::{
+    inputs::Inputs,
     oracle::{absorb, first_visible, sampled, with_adapter},
     random::mix,
 };
@@ -38,6 +39,8 @@ pub(crate) struct RowRun {
     pub(crate) writes: Range<usize>,
     /// A token for each of its sample slots.
     pub(crate) sampled: Vec<i32>,
+    /// The log probabilities of its prompt: of each its position, and its token.
+    pub(crate) scored: Vec<(usize, i32)>,
 }
 
 impl RowRun {
@@ -78,22 +81,9 @@ pub(crate) struct Device {
     inputs: Inputs,
 }
 
-/// Inputs of a step, as large as any step needs.
-struct Inputs {
-    rows: Vec<i32>,
-    input_ids: Vec<i32>,
-    positions: Vec<i32>,
-    slot_mapping: Vec<i32>,
-    query_start_loc: Vec<i32>,
-    seq_lens: Vec<i32>,
-    sample_rows: Vec<i32>,
-    adapters: Vec<i32>,
-}
-
 impl Device {
     pub(crate) fn new(config: &Config) -> Self {
         let (rows, groups) = (config.max_num_seqs, config.kv_groups.len());
-        let tokens = config.max_num_batched_tokens;
         Self {
             block_size: config.block_size,
             groups: config.kv_groups.clone(),
@@ -107,16 +97,7 @@ impl Device {
             block_tables: vec![0; groups * rows * config.max_blocks_per_row()],
             kv: vec![0; config.num_blocks * config.block_size],
             host: vec![0; config.num_host_blocks * config.block_size],
-            inputs: Inputs {
-                rows: vec![0; rows],
-                input_ids: vec![0; tokens],
-                positions: vec![0; tokens],
-                slot_mapping: vec![0; groups * tokens],
-                query_start_loc: vec![0; rows + 1],
-                seq_lens: vec![0; rows],
-                sample_rows: vec![0; tokens],
-                adapters: vec![0; tokens],
-            },
+            inputs: Inputs::new(config),
         }
     }
 
@@ -173,6 +154,7 @@ impl Device {
                 first_input,
                 writes,
                 sampled: Vec::with_capacity(num_samples),
+                scored: self.inputs.scored(shape.num_scores, first..last, start),
             };
             if ![0, 1 + num_drafts].contains(&num_samples) || (num_samples == 0 && num_drafts > 0) {
                 return Err(format!(
@@ -260,16 +242,7 @@ impl Device {
             block_tables: &mut self.block_tables,
             num_kv_groups: self.groups.len(),
         };
-        let mut inputs = StepInputs {
-            rows: &mut inputs.rows,
-            input_ids: &mut inputs.input_ids,
-            positions: &mut inputs.positions,
-            slot_mapping: &mut inputs.slot_mapping,
-            query_start_loc: &mut inputs.query_start_loc,
-            seq_lens: &mut inputs.seq_lens,
-            sample_rows: &mut inputs.sample_rows,
-            adapters: &mut inputs.adapters,
-        };
+        let mut inputs = inputs.view();
         apply_plan(plan, self.block_size, &mut tables, &mut inputs).map_err(|error| error.0)
     }
 

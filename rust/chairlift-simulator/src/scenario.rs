@@ -38,6 +38,7 @@ pub(crate) struct Traffic {
     pub(crate) stops: Rate,
     pub(crate) deadlines: Rate,
     pub(crate) uncached: Rate,
+    pub(crate) prompts: Rate,
     /// Requests with a credit limit, and with a priority.
     pub(crate) credits: Rate,
     pub(crate) priorities: Rate,
@@ -111,6 +112,7 @@ impl Scenario {
             stops: sometimes(random, 512),
             deadlines: sometimes(random, 256),
             uncached: sometimes(random, 256),
+            prompts: sometimes(random, 512),
             credits: 0,
             priorities: 0,
             answers: 0,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use chairlift_core::{Config, policy::Policy, text::TokenTable};
+use chairlift_core::{Config, PromptOptions, policy::Policy, text::TokenTable};
 
 use crate::{
     event::Event,
@@ -172,6 +172,7 @@ const CHANGES: &[fn(&mut Arrival)] = &[
     |arrival| arrival.detokenize = false,
     |arrival| arrival.include_stop = false,
     |arrival| (arrival.cache_read, arrival.cache_write) = (true, true),
+    |arrival| arrival.prompt_output = PromptOptions::default(),
     |arrival| (arrival.tenant, arrival.salt) = (0, 0),
     |arrival| arrival.adapter = (0, 0),
     |arrival| arrival.shared = 0,

@@ -185,7 +185,11 @@ impl World {
             );
         }
         let mut sampled = Vec::new();
+        self.scored.clear();
         for (run, &index) in flight.runs.iter().zip(&flight.clients) {
+            let scored = run.scored.iter();
+            let scored = scored.map(|&(position, token)| (index, position, token));
+            self.scored.extend(scored);
             if run.sampled.is_empty() {
                 let client = &mut self.clients[index];
                 client.in_flight = client.in_flight.saturating_sub(1);

@@ -90,6 +90,8 @@ sights! {
     ForSuspended "told to wait since they are suspended",
     Groups "requests with several answers",
     Forks "answers that took over a prompt",
+    PromptPieces "pieces of prompts",
+    PromptScores "log probabilities of prompts",
     Copies "blocks copied",
     GroupsPreempted "requests preempted before their answers forked",
     Dealt "credit left to other answers",

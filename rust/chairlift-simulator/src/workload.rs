@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use chairlift_core::{Adapter, Config, Namespace, NewRequest, text::TextOptions};
+use chairlift_core::{Adapter, Config, Namespace, NewRequest, PromptOptions, text::TextOptions};
 
 use crate::{
     oracle::{Answer, root, with_adapter},
@@ -58,6 +58,7 @@ pub(crate) struct Arrival {
     pub(crate) adapter: (u8, u8),
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
+    pub(crate) prompt_output: PromptOptions,
     pub(crate) credit: Option<u64>,
     pub(crate) priority: i32,
     /// From the arrival on.
@@ -146,6 +147,10 @@ impl Arrival {
             salt: random.below(traffic.num_tenants) as u8,
             cache_read: !random.chance(traffic.uncached),
             cache_write: !random.chance(traffic.uncached),
+            prompt_output: PromptOptions {
+                echo: random.chance(traffic.prompts),
+                scores: random.chance(traffic.prompts),
+            },
             queue_patience: patience(random),
             first_token_patience: patience(random),
             patience: patience(random),
@@ -190,6 +195,7 @@ impl Arrival {
         };
         new.cache_read = self.cache_read;
         new.cache_write = self.cache_write;
+        new.prompt_output = self.prompt_output;
         new.queue_deadline = self.queue_patience.map(|time| now.saturating_add(time));
         new.first_token_by = self.first_token_by(now);
         new.deadline = self.patience.map(|time| now.saturating_add(time));
@@ -286,6 +292,8 @@ impl fmt::Display for Arrival {
             (self.include_stop, "include_stop"),
             (!self.cache_read, "no cache read"),
             (!self.cache_write, "no cache write"),
+            (self.prompt_output.echo, "echo"),
+            (self.prompt_output.scores, "prompt scores"),
         ] {
             if on {
                 write!(f, ", {what}")?;

@@ -100,6 +100,8 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) buffer: Vec<i32>,
     events: Events,
+    /// Log probabilities of the step that has just ended: client, position and token of each.
+    pub(crate) scored: Vec<(usize, usize, i32)>,
     pub(crate) tally: Tally,
     pub(crate) trace_hash: u64,
     /// What the last event did, where that is more than the event says.
@@ -144,6 +146,7 @@ impl World {
             plan: Plan::default(),
             buffer: vec![0; Plan::capacity(&config)],
             events: Events::default(),
+            scored: Vec::new(),
             tally: Tally::default(),
             trace_hash: 0,
             note: None,
@@ -342,6 +345,19 @@ impl World {
                     self.service
                         .output(self.clients[index].tenant, tokens.len());
                 }
+                EventKind::Prompt {
+                    offset,
+                    tokens,
+                    scores,
+                    ..
+                } => {
+                    let tokens = &events.tokens[tokens.clone()];
+                    let scored = self.scored.get(scores.clone()).unwrap_or_default();
+                    self.tally.saw(Sight::PromptPieces);
+                    self.tally.add(Sight::PromptScores, scored.len() as u64);
+                    self.clients[index].take_prompt(*offset, tokens, scored, index)?;
+                }
+                EventKind::Kept(_) => return Err("output is kept that nothing asks for".into()),
                 EventKind::Ended(end) => self.end(index, &events.ends[*end])?,
             }
         }
@@ -349,15 +365,9 @@ impl World {
             let client = &mut self.clients[index];
             let due = client.due.take().unwrap_or_default();
             let (label, tokens) = (client.label, due.num_tokens);
-            ensure!(
-                tokens == 0,
-                "#{label} did not get {tokens} tokens that are due"
-            );
-            ensure!(
-                due.end.is_none(),
-                "#{label} did not end, due is {:?}",
-                due.end
-            );
+            ensure!(tokens == 0, "#{label} lacks {tokens} tokens that are due");
+            let end = &due.end;
+            ensure!(end.is_none(), "#{label} did not end, due is {end:?}");
         }
         self.events = events;
         Ok(())

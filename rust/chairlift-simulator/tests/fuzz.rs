@@ -9,7 +9,8 @@ use std::sync::{
 
 use bolero::{check, generator::*};
 use chairlift_core::{
-    Adapter, Config, KvGroup, Namespace, NewRequest, RefusalReason, Scheduler,
+    Adapter, BestOptions, Config, KvGroup, Namespace, NewRequest, PromptOptions, RefusalReason,
+    Scheduler,
     events::Events,
     plan::Plan,
     policy::Policy,
@@ -82,6 +83,10 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
             3 => 3,
             _ => 1,
         },
+        best: (priority % 16 == 3).then_some(BestOptions {
+            num_sent: 2,
+            num_candidates: 1,
+        }),
         max_tokens,
         min_tokens,
         stop_token_ids: stops.0,
@@ -102,6 +107,10 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
         },
         cache_read,
         cache_write,
+        prompt_output: PromptOptions {
+            echo: detokenize,
+            scores: !cache_read,
+        },
         queue_deadline: deadlines[0],
         first_token_by: deadlines[1],
         deadline: deadlines[1],

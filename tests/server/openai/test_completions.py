@@ -56,6 +56,59 @@ async def test_log_probabilities_are_parallel_lists(api):
         assert [o for part in streamed for o in part.text_offset] == logprobs.text_offset
 
 
+async def test_an_echo_begins_with_the_prompt(api):
+    async with api() as served:
+        plain = (await complete(served, ["one two", "three"], logprobs=2)).choices
+        echoed = (await complete(served, ["one two", "three"], logprobs=2, echo=True)).choices
+        for before, after in zip(plain, echoed, strict=True):
+            assert after.text.endswith(before.text)
+            assert after.text.removesuffix(before.text) in ("one two", "three")
+            whole, output = after.logprobs, before.logprobs
+            assert whole.token_logprobs[0] is None
+            assert whole.top_logprobs[0] is None
+            assert all(value < 0 for value in whole.token_logprobs[1:])
+            assert whole.token_logprobs[-8:] == output.token_logprobs
+            assert "".join(whole.tokens) == after.text
+            assert whole.text_offset[0] == 0
+        streamed, tokens = ["", ""], [[], []]
+        async for chunk in await complete(
+            served, ["one two", "three"], logprobs=2, echo=True, stream=True
+        ):
+            for choice in chunk.choices:
+                streamed[choice.index] += choice.text
+                tokens[choice.index] += choice.logprobs.token_logprobs if choice.logprobs else []
+        assert streamed == [choice.text for choice in echoed]
+        assert tokens == [choice.logprobs.token_logprobs for choice in echoed]
+
+
+async def test_the_best_of_several_comes_back(api):
+    async with api() as served:
+        fields = {"temperature": 1.0, "seed": 7, "logprobs": 0}
+        every = await complete(served, "one", n=4, **fields)
+        totals = [sum(choice.logprobs.token_logprobs) for choice in every.choices]
+        best = max(range(4), key=totals.__getitem__)
+        (found,) = (await complete(served, "one", best_of=4, **fields)).choices
+        assert found.text == every.choices[best].text
+        assert found.logprobs == every.choices[best].logprobs
+        usage = (await complete(served, "one", best_of=4, **fields)).usage
+        assert usage.completion_tokens == every.usage.completion_tokens
+
+
+async def test_an_echo_may_be_all_that_is_shown(api):
+    async with api() as served:
+        fields = {"echo": True, "max_tokens": 0, "logprobs": 1, "n": 2}
+        whole = await complete(served, "one two", **fields)
+        for choice in whole.choices:
+            assert choice.text == "one two"
+            assert len(choice.logprobs.tokens) == len(choice.logprobs.token_logprobs)
+            assert choice.finish_reason == "length"
+        assert whole.usage.completion_tokens == 0
+        text = ""
+        async for chunk in await complete(served, "one two", **fields | {"n": 1}, stream=True):
+            text += "".join(choice.text for choice in chunk.choices)
+        assert text == "one two"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -65,8 +118,8 @@ async def test_log_probabilities_are_parallel_lists(api):
         ({"prompt": ["a", 3]}, "prompt"),
         ({"prompt": [5, "a"]}, "prompt"),
         ({"prompt": [100_000]}, "prompt"),
-        ({"prompt": "a", "best_of": 2}, "best_of"),
-        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "best_of": 2, "n": 3}, "best_of"),
+        ({"prompt": "a", "best_of": 2, "stream": True}, "best_of"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": "a", "logprobs": 9}, "logprobs"),
         ({"prompt": ["a"] * 1025}, "prompt"),

@@ -1,6 +1,15 @@
 """`chairlift bench`: reproducible measurements."""
 
-from chairlift.cli.bench import embeddings, kernels, offline, policies, quality, scheduler, serve
+from chairlift.cli.bench import (
+    embeddings,
+    kernels,
+    offline,
+    policies,
+    quality,
+    scheduler,
+    serve,
+    speculation,
+)
 from chairlift.cli.command import add_command, new_app
 
 app = new_app("Measure; --json prints one JSON object per line.")
@@ -11,3 +20,4 @@ add_command(app, "kernels", kernels.kernels)
 add_command(app, "quality", quality.quality)
 add_command(app, "scheduler", scheduler.scheduler)
 add_command(app, "serve", serve.serve)
+add_command(app, "speculation", speculation.speculation)

@@ -80,7 +80,7 @@ def format_value(key: str, value: str | float | None) -> str:
         for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
             if value * factor >= 1 or unit == "µs":
                 return f"{value * factor:#.3g}".rstrip(".") + f" {unit}"
-    if key.endswith(("utilization", "waste", "agreement")):
+    if key.endswith(("utilization", "waste", "agreement", "acceptance")):
         return f"{value:.1%}"
     if key == "perplexity":
         return f"{value:.5g}"

@@ -5,6 +5,7 @@ use crate::{
     error::StepError,
     events::{EndReason, Failure},
     ids::{Nanos, RequestId, Slot, StepId},
+    kept::SampleScores,
     queue::OUTPUT_COST,
     request::Request,
 };
@@ -23,6 +24,16 @@ fn failure(sampled: i32) -> Failure {
     }
 }
 
+/// What a step sampled for one sequence.
+#[derive(Clone, Copy)]
+struct Samples<'a> {
+    tokens: &'a [i32],
+    /// Where the step has the first of them.
+    first_slot: usize,
+    /// Of the step.
+    scores: SampleScores<'a>,
+}
+
 impl Scheduler {
     /// Ends a step that succeeded: `sampled` has a token for each of its sample slots; one outside of the vocabulary
     /// fails the request, [`NO_TOKEN_LEFT`] and [`TOO_COMPLEX`] by what they say, others because the logits were not finite. What is sampled after a draft counts if all drafts up to it are what was
@@ -31,6 +42,20 @@ impl Scheduler {
     /// # Errors
     /// If the step is not the oldest in flight, or `sampled` does not fit it; then nothing has changed.
     pub fn update(&mut self, now: Nanos, step: StepId, sampled: &[i32]) -> Result<(), StepError> {
+        self.update_scored(now, step, sampled, SampleScores::default())
+    }
+
+    /// The same, with what the step says about its sample slots: it decides which answers are the best.
+    ///
+    /// # Errors
+    /// As `update`.
+    pub fn update_scored(
+        &mut self,
+        now: Nanos,
+        step: StepId,
+        sampled: &[i32],
+        scores: SampleScores<'_>,
+    ) -> Result<(), StepError> {
         let items = &self.check_oldest(step)?.items;
         let expected: usize = items.iter().map(|item| item.num_samples as usize).sum();
         if sampled.len() != expected {
@@ -42,11 +67,17 @@ impl Scheduler {
         let began = step.planned_at.max(self.last_update);
         self.costs.observe(step.work, now.saturating_sub(began));
         self.last_update = now;
-        let mut first_slot = 0;
+        let (mut first_slot, mut first_score) = (0, 0);
         for &item in &step.items {
             let end = first_slot + item.num_samples as usize;
-            self.complete(now, item, &sampled[first_slot..end], first_slot);
+            let samples = Samples {
+                tokens: &sampled[first_slot..end],
+                first_slot,
+                scores,
+            };
+            self.complete(now, item, samples, first_score);
             first_slot = end;
+            first_score += item.num_scores as usize;
         }
         self.recycle(step.items);
         self.sweep();
@@ -55,7 +86,7 @@ impl Scheduler {
 
     /// One request's part of a step that succeeded. Its full columns become known only now, when they are written;
     /// those of a row that was not finite never do.
-    fn complete(&mut self, now: Nanos, item: Item, sampled: &[i32], first_slot: usize) {
+    fn complete(&mut self, now: Nanos, item: Item, samples: Samples<'_>, first_score: usize) {
         let vocab_size = self.config.vocab_size;
         if !self.leave_step(item) {
             return;
@@ -63,6 +94,7 @@ impl Scheduler {
         let request = live(&mut self.requests, item.slot);
         let is_token =
             |&&token: &&i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
+        let sampled = samples.tokens;
         let tokens = &sampled[..sampled.iter().take_while(is_token).count()];
         let has_drafts = item.num_samples > 1;
         let tokens = if has_drafts {
@@ -70,13 +102,15 @@ impl Scheduler {
         } else {
             tokens
         };
-        let samples = item.num_samples > 0;
-        if samples && tokens.is_empty() {
+        let has_samples = item.num_samples > 0;
+        if has_samples && tokens.is_empty() {
             let failure = failure(sampled[0]);
             self.end(now, item.slot, EndReason::Failed(failure));
             return;
         }
         request.comes_back = false;
+        self.send_prompt(item, first_score);
+        let request = live(&mut self.requests, item.slot);
         if self.config.prefix_cache && request.cache_write {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
@@ -88,8 +122,21 @@ impl Scheduler {
         let request = live(&mut self.requests, item.slot);
         self.kv
             .trim(&mut request.table, request.tokens.len(), item.end);
-        if samples {
-            self.accept(now, item.slot, tokens, first_slot, has_drafts);
+        if has_samples {
+            self.accept(now, item.slot, Samples { tokens, ..samples }, has_drafts);
+        }
+    }
+
+    /// Sends what a step adds to a prompt that is asked for.
+    fn send_prompt(&mut self, item: Item, first_score: usize) {
+        let request = live(&mut self.requests, item.slot);
+        let Some(prompt) = &mut request.prompt else {
+            return;
+        };
+        let tokens = &request.tokens[..request.num_prompt];
+        let (table, events) = (&self.token_table, &mut self.events);
+        if prompt.send(request.owner, tokens, item.end, first_score, table, events) {
+            request.prompt = None;
         }
     }
 
@@ -108,17 +155,19 @@ impl Scheduler {
     }
 
     /// Appends sampled tokens to a request, up to the one that ends it.
-    fn accept(
-        &mut self,
-        now: Nanos,
-        slot: Slot,
-        tokens: &[i32],
-        first_slot: usize,
-        has_drafts: bool,
-    ) {
+    fn accept(&mut self, now: Nanos, slot: Slot, samples: Samples<'_>, has_drafts: bool) {
+        let Samples {
+            tokens,
+            first_slot,
+            scores,
+        } = samples;
         let request = live(&mut self.requests, slot);
         let text_start = self.events.text.len();
-        let out = &mut self.events.text;
+        let mut kept = request.kept.take();
+        let out = match &mut kept {
+            Some(kept) => &mut kept.text,
+            None => &mut self.events.text,
+        };
         let mut end = None;
         let mut num_taken = 0;
         while end.is_none() && num_taken < tokens.len() {
@@ -135,14 +184,16 @@ impl Scheduler {
         {
             end = Some(EndReason::StopString(request.text.stop(stop).to_owned()));
         }
-        self.events.tokens(
-            request.event_key(),
-            text_start,
-            request.fields.as_deref_mut(),
-            end.is_some(),
-            &tokens[..num_taken],
-            first_slot,
-        );
+        let taken = &tokens[..num_taken];
+        if let Some(kept) = &mut kept {
+            kept.add(taken, scores, first_slot, request.num_kept_candidates);
+        } else {
+            let (key, fields) = (request.event_key(), request.fields.as_deref_mut());
+            let is_end = end.is_some();
+            self.events
+                .tokens(key, text_start, fields, is_end, taken, first_slot);
+        }
+        request.kept = kept;
         if self.config.prompt_lookup && end.is_none() {
             request.index_tokens();
         }

@@ -215,8 +215,17 @@ impl<'a> StepBuilder<'a> {
             plan.sample();
             request.num_unknown += 1;
         }
+        let scored = match &mut request.prompt {
+            Some(prompt) => prompt.score(start, end, request.num_prompt),
+            None => 0..0,
+        };
+        let num_scores = scored.len();
+        if num_scores > 0 {
+            let next = request.tokens[scored.end - 1];
+            plan.score(scored.start - 1 - start, num_scores, next);
+        }
         self.work = self.work.and(Work {
-            samples: u64::from(samples),
+            samples: u64::from(samples) + num_scores as u64,
             ..Work::of(start, count)
         });
         request.num_computed = end;
@@ -224,6 +233,7 @@ impl<'a> StepBuilder<'a> {
         self.items.push(Item {
             slot,
             num_samples: u32::from(samples),
+            num_scores: num_scores as u32,
             end,
         });
         true

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The decoder of one answer.
 #[derive(Clone, Debug)]
-pub(super) struct Detokenizer {
+pub(crate) struct Detokenizer {
     skip_special_tokens: bool,
     /// Special tokens that are not left out.
     kept: Arc<[i32]>,
@@ -33,7 +33,7 @@ enum Run {
 }
 
 impl Detokenizer {
-    pub(super) fn new(skip_special_tokens: bool) -> Self {
+    pub(crate) fn new(skip_special_tokens: bool) -> Self {
         Self {
             skip_special_tokens,
             kept: Arc::new([]),
@@ -50,7 +50,7 @@ impl Detokenizer {
     }
 
     /// Appends to `out` what `token` decides.
-    pub(super) fn push(&mut self, table: &TokenTable, token: i32, out: &mut String) {
+    pub(crate) fn push(&mut self, table: &TokenTable, token: i32, out: &mut String) {
         let id = token;
         let Some(token) = table.get(id) else {
             return;
@@ -77,7 +77,7 @@ impl Detokenizer {
     }
 
     /// Appends to `out` what the end of the answer decides.
-    pub(super) fn finish(&mut self, table: &TokenTable, out: &mut String) {
+    pub(crate) fn finish(&mut self, table: &TokenTable, out: &mut String) {
         let start = out.len();
         self.end_run(out);
         self.end_character(out);

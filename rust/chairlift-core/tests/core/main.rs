@@ -2,6 +2,7 @@
 
 mod answer;
 mod answers;
+mod best_of;
 mod changes;
 mod drafts;
 mod driver;
@@ -11,6 +12,7 @@ mod final_credit;
 mod invariants;
 mod pipelining;
 mod policies;
+mod prompts;
 mod scenarios;
 mod shared_blocks;
 mod shares;

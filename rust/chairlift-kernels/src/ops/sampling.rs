@@ -32,6 +32,7 @@ pub mod dry;
 pub mod filters;
 pub mod history;
 pub mod penalties;
+pub mod score;
 pub mod states;
 
 use self::{

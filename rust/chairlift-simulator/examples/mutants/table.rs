@@ -132,8 +132,8 @@ mutants! {
         "        request.num_computed = end;\n        request.in_flight" =>
         "        scheduler.kv.publish(&mut request.table, &request.tokens, end.min(request.tokens.len()));\n        request.num_computed = end;\n        request.in_flight";
     nan_is_cached, "sglang#33206", "blocks of a row that was not finite are cached", "scheduler/outcome.rs":
-        "        if samples && tokens.is_empty()" =>
-        "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if samples && tokens.is_empty()";
+        "        if has_samples && tokens.is_empty()" =>
+        "        self.kv.publish(&mut request.table, &request.tokens, item.end);\n        if has_samples && tokens.is_empty()";
     nan_becomes_a_token, "vllm#53029", "a row that was not finite goes on", "scheduler/outcome.rs":
         "let tokens = &sampled[..sampled.iter().take_while(is_token).count()];" => "let _ = sampled.iter().filter(is_token);\n        let tokens = sampled;";
 

@@ -35,11 +35,11 @@ class UsageSum:
     def __init__(self) -> None:
         self.prompt = self.cached = self.output = 0
 
-    def add(self, usage: pb.Usage) -> None:
+    def add(self, usage: pb.Usage, *, has_output: bool = True) -> None:
         """Add an answer's; the prompt counts for the first of a request alone."""
         self.prompt += usage.prompt_tokens
         self.cached += usage.cached_tokens
-        self.output += usage.output_tokens
+        self.output += usage.output_tokens + usage.unsent_tokens if has_output else 0
 
     def object(self) -> dict[str, Any]:
         """Return the object of the API."""
@@ -54,14 +54,16 @@ class UsageSum:
 class Form:
     """What differs between chat completions and completions."""
 
-    def __init__(self, *, is_chat: bool, texts: TokenTexts | None) -> None:
+    def __init__(self, *, is_chat: bool, texts: TokenTexts | None, has_output: bool = True) -> None:
         """Set the form.
 
         Args:
             is_chat: Chat completions.
             texts: Of the tokens; None leaves log probabilities out.
+            has_output: Whether more than the prompt is shown.
         """
         self.is_chat = is_chat
+        self.has_output = has_output
         self.texts = texts
         self._legacy: dict[int, LegacyLogprobs] = {}
 
@@ -69,11 +71,11 @@ class Form:
         """Return the id of a response."""
         return f"{'chatcmpl' if self.is_chat else 'cmpl'}-{origin.handle}"
 
-    def logprobs(self, number: int, tokens: pb.Tokens) -> dict[str, Any] | None:
-        """Return the object of an answer's tokens."""
+    def logprobs(self, number: int, tokens: pb.Tokens | pb.Prompt) -> dict[str, Any] | None:
+        """Return the object of an answer's tokens, or of its prompt's."""
         if self.texts is None:
             return None
-        if self.is_chat:
+        if self.is_chat and isinstance(tokens, pb.Tokens):
             return {"content": self.texts.content(tokens), "refusal": None}
         legacy = self._legacy.setdefault(number, LegacyLogprobs(self.texts))
         return legacy.add(tokens)
@@ -93,12 +95,21 @@ class ChoicesAnswer:
         self._reasons = [""] * num_choices
         self._usage = UsageSum()
 
+    def prompt(self, number: int, prompt: pb.Prompt) -> None:
+        """Add a piece of the prompt of an answer."""
+        self._add(number, prompt)
+
     def tokens(self, number: int, tokens: pb.Tokens) -> None:
         """Add tokens of an answer."""
-        self._texts[number].append(tokens.text)
+        if not self._form.has_output:
+            return
         self._reasoning[number].append(tokens.reasoning)
         for part in tokens.tool_calls:
             self._calls[number].add(part)
+        self._add(number, tokens)
+
+    def _add(self, number: int, tokens: pb.Tokens | pb.Prompt) -> None:
+        self._texts[number].append(tokens.text)
         more = self._form.logprobs(number, tokens)
         before = self._logprobs[number]
         if before is None or more is None:
@@ -111,7 +122,7 @@ class ChoicesAnswer:
     def finished(self, number: int, finished: pb.Finished) -> None:
         """End an answer."""
         self._reasons[number] = _finish_reason(finished, has_calls=len(self._calls[number]) > 0)
-        self._usage.add(finished.usage)
+        self._usage.add(finished.usage, has_output=self._form.has_output)
 
     def result(self) -> dict[str, Any]:
         """Return the body."""
@@ -182,19 +193,23 @@ class ChoicesStream:
         self._has_begun = [not form.is_chat] * num_choices
         self._has_calls = [False] * num_choices
 
+    def prompt(self, number: int, prompt: pb.Prompt) -> bytes:
+        """Encode a piece of the prompt of an answer, as if it were output."""
+        return self._chunk(number, prompt)
+
     def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
         """Encode tokens of an answer; a part of a character alone is no chunk."""
+        return self._chunk(number, tokens) if self._form.has_output else b""
+
+    def _chunk(self, number: int, tokens: pb.Tokens | pb.Prompt) -> bytes:
         before = b""
         if not self._has_begun[number]:
             self._has_begun[number] = True
             before = self._role(number)
         after_text = b""
-        if tokens.reasoning:
-            before += self._delta(number, {"reasoning_content": tokens.reasoning})
-        if tokens.tool_calls:
-            self._has_calls[number] = True
-            calls = [call_delta(part) for part in tokens.tool_calls]
-            after_text = self._delta(number, {"tool_calls": calls})
+        if isinstance(tokens, pb.Tokens):
+            reasoning, after_text = self._fields(number, tokens)
+            before += reasoning
         if self._form.texts is not None:
             logprobs = to_json(self._form.logprobs(number, tokens))
             after = self._after_text + logprobs + self._end
@@ -203,6 +218,17 @@ class ChoicesStream:
         else:
             return before + after_text
         return before + self._before_text[number] + quoted(tokens.text) + after + after_text
+
+    def _fields(self, number: int, tokens: pb.Tokens) -> tuple[bytes, bytes]:
+        """Encode what stands before and after the text: reasoning, and parts of function calls."""
+        reasoning = calls = b""
+        if tokens.reasoning:
+            reasoning = self._delta(number, {"reasoning_content": tokens.reasoning})
+        if tokens.tool_calls:
+            self._has_calls[number] = True
+            deltas = [call_delta(part) for part in tokens.tool_calls]
+            calls = self._delta(number, {"tool_calls": deltas})
+        return reasoning, calls
 
     def _delta(self, number: int, delta: dict[str, Any]) -> bytes:
         choice = b'{"index":%d,"delta":%s,"logprobs":null' % (number, to_json(delta))
@@ -214,7 +240,7 @@ class ChoicesStream:
 
     def finished(self, number: int, finished: pb.Finished) -> bytes:
         """Encode the end of an answer."""
-        self._usage.add(finished.usage)
+        self._usage.add(finished.usage, has_output=self._form.has_output)
         before = b""
         if not self._has_begun[number]:
             self._has_begun[number] = True

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from chairlift import types
@@ -9,7 +10,7 @@ from chairlift.checks import at_most, bad
 from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
-from chairlift.server.adapters.openai.fields import Fields
+from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.formats import chat_format
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
@@ -31,19 +32,26 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     include_usage = parts.stream_options(body, stream=stream)
     num_top = _logprobs(body)
     logprobs = num_top is not None
-    body.refuse_unless("echo", False)
+    echo = body.flag("echo")
     body.refuse_unless("suffix", "")
     parts.without_effect(body)
     constraint, constraint_names = chat_format(body)
-    sampling = parts.sampling(body)
+    sampling = replace(parts.sampling(body), best_of=body.take("best_of"))
     num = parts.num_answers(sampling)
-    body.refuse_unless("best_of", num)
+    if stream and sampling.best_of not in (None, num):
+        raise unsupported("best_of", "only without stream")
+    max_tokens = body.take("max_tokens")
+    # The engine has no request without output: one token is drawn, and not shown.
+    is_prompt_alone = echo and max_tokens == 0 and not isinstance(max_tokens, bool)
     common: dict[str, Any] = {
         "sampling": sampling,
-        "stopping": parts.stopping(body, body.take("max_tokens")),
+        "stopping": parts.stopping(body, 1 if is_prompt_alone else max_tokens),
         "output": types.Output(
             logprobs=logprobs,
             candidates=num_top or 0,
+            prompt_logprobs=echo and logprobs,
+            prompt_candidates=num_top or 0 if echo else 0,
+            echo=echo,
             skip_special_tokens=body.flag("skip_special_tokens", default=True),
         ),
         "prefix_cache": types.PrefixCache(salt=body.text("cache_salt")),
@@ -54,11 +62,18 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     }
     requests = [types.Request(prompt=prompt, **common) for prompt in _prompts(body.take("prompt"))]
     body.end()
-    form = functools.partial(Form, is_chat=False, texts=texts if logprobs else None)
+    form = functools.partial(
+        Form,
+        is_chat=False,
+        texts=texts if logprobs else None,
+        has_output=not is_prompt_alone,
+    )
     num_choices = num * len(requests)
     return Job(
         requests=requests,
-        output=parts.output(stream=stream, logprobs=logprobs, num_candidates=num_top or 0),
+        output=parts.output(
+            stream=stream, logprobs=logprobs, num_candidates=num_top or 0, echo=echo
+        ),
         num_answers=num,
         model=model,
         is_stream=stream,

@@ -167,6 +167,11 @@ class Generation:
         """Return the number of the answer that an event is of."""
         return int(event.request_id) * self._job.num_answers + event.index
 
+    def numbers(self, event: pb.Event) -> range:
+        """Return the numbers of the answers to the prompt that an event is of."""
+        first = int(event.request_id) * self._job.num_answers
+        return range(first, first + self._job.num_answers)
+
 
 def _nothing() -> None:
     """Do nothing."""
@@ -221,7 +226,10 @@ async def serve(server: ServerContext, exchange: Exchange, job: Job) -> None:
                 events = await generation.events()
                 _check(events)
                 for event in events:
-                    if event.HasField("tokens"):
+                    if event.HasField("prompt"):
+                        for number in generation.numbers(event):
+                            answer.prompt(number, event.prompt)
+                    elif event.HasField("tokens"):
                         answer.tokens(generation.number(event), event.tokens)
                     elif event.HasField("finished"):
                         answer.finished(generation.number(event), event.finished)
@@ -287,7 +295,9 @@ async def _write_stream(
 
 def _encode(stream: Stream, generation: Generation, event: pb.Event, after: EventId) -> bytes:
     kind, data = event.WhichOneof("event"), b""
-    if kind == "tokens":
+    if kind == "prompt":
+        data = b"".join([stream.prompt(n, event.prompt) for n in generation.numbers(event)])
+    elif kind == "tokens":
         data = stream.tokens(generation.number(event), event.tokens)
     elif kind == "finished":
         data = stream.finished(generation.number(event), event.finished)

@@ -14,6 +14,9 @@ from chairlift.v1 import generation_pb2 as pb
 class Answer(Protocol):
     """A response that is sent whole."""
 
+    def prompt(self, number: int, prompt: pb.Prompt) -> None:
+        """Add a piece of the prompt of an answer; only where it is asked for."""
+
     def tokens(self, number: int, tokens: pb.Tokens) -> None:
         """Add tokens of an answer."""
 
@@ -26,6 +29,9 @@ class Answer(Protocol):
 
 class Stream(Protocol):
     """A response that is sent as events; each method returns encoded ones, or nothing."""
+
+    def prompt(self, number: int, prompt: pb.Prompt) -> bytes:
+        """Encode a piece of the prompt of an answer; only where it is asked for."""
 
     def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
         """Encode tokens of an answer; called once per step and answer."""

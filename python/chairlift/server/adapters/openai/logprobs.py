@@ -28,12 +28,13 @@ class TokenTexts:
     def content(self, tokens: pb.Tokens) -> list[dict[str, Any]]:
         """Return the entries of chat completions and responses."""
         chosen = zip(tokens.token_ids, tokens.logprobs.logprobs, strict=True)
+        likeliest = candidates_of(tokens.logprobs)
         return [
             {
                 **self._entry(token_id, logprob),
                 "top_logprobs": [self._entry(*candidate) for candidate in candidates],
             }
-            for (token_id, logprob), candidates in zip(chosen, candidates_of(tokens), strict=True)
+            for (token_id, logprob), candidates in zip(chosen, likeliest, strict=True)
         ]
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
@@ -45,12 +46,11 @@ class TokenTexts:
         }
 
 
-def candidates_of(tokens: pb.Tokens) -> list[list[tuple[int, float]]]:
+def candidates_of(given: pb.Logprobs) -> list[list[tuple[int, float]]]:
     """Return the likeliest ids of each token, and their log probabilities."""
-    given = tokens.logprobs
     num = given.num_candidates
     pairs = list(zip(given.candidate_ids, given.candidate_logprobs, strict=True))
-    return [pairs[i * num : (i + 1) * num] for i in range(len(tokens.token_ids))]
+    return [pairs[i * num : (i + 1) * num] for i in range(len(given.logprobs))]
 
 
 class LegacyLogprobs:
@@ -61,20 +61,22 @@ class LegacyLogprobs:
         self._texts = texts
         self._offset = 0
 
-    def add(self, tokens: pb.Tokens) -> dict[str, list[Any]]:
-        """Return the lists of the next tokens."""
+    def add(self, tokens: pb.Tokens | pb.Prompt) -> dict[str, list[Any]]:
+        """Return the lists of the next tokens; the first one of a prompt has no probability."""
         texts = [self._texts.text_of(token_id) for token_id in tokens.token_ids]
         offsets = []
         for text in texts:
             offsets.append(self._offset)
             self._offset += len(text)
         logprobs = [max(logprob, _LEAST) for logprob in tokens.logprobs.logprobs]
+        candidates = [
+            {self._texts.text_of(i): max(logprob, _LEAST) for i, logprob in likeliest}
+            for likeliest in candidates_of(tokens.logprobs)
+        ]
+        without: list[Any] = [None] * (len(texts) - len(logprobs))
         return {
             "tokens": texts,
-            "token_logprobs": logprobs,
-            "top_logprobs": [
-                {self._texts.text_of(i): max(logprob, _LEAST) for i, logprob in candidates}
-                for candidates in candidates_of(tokens)
-            ],
+            "token_logprobs": without + logprobs,
+            "top_logprobs": without + candidates,
             "text_offset": offsets,
         }

@@ -94,7 +94,9 @@ def without_effect(body: Fields) -> None:
         raise unsupported("store", "this server keeps no responses")
 
 
-def output(*, stream: bool, logprobs: bool, num_candidates: int = 0) -> OutputOptions:
+def output(
+    *, stream: bool, logprobs: bool, num_candidates: int = 0, echo: bool = False
+) -> OutputOptions:
     """Return what the outbox delivers: each step of a stream, else all at the end."""
     return OutputOptions(
         text=True,
@@ -103,6 +105,9 @@ def output(*, stream: bool, logprobs: bool, num_candidates: int = 0) -> OutputOp
         timeline=False,
         interval=1 if stream else 0,
         num_candidates=num_candidates,
+        echo=echo,
+        prompt_logprobs=echo and logprobs,
+        num_prompt_candidates=num_candidates if echo else 0,
     )
 
 

@@ -81,6 +81,9 @@ class ResponseAnswer:
         """Start without text."""
         self._response = _Response(origin, repeated, texts)
 
+    def prompt(self, _number: int, _prompt: pb.Prompt) -> None:
+        """Ignore a prompt: no response asks for it."""
+
     def tokens(self, _number: int, tokens: pb.Tokens) -> None:
         """Add tokens."""
         self._response.items.add(tokens)
@@ -117,6 +120,10 @@ class ResponseStream:
         response = self._response.object("in_progress", [])
         created = self._event("created", response=response)
         return created + self._event("in_progress", response=response)
+
+    def prompt(self, _number: int, _prompt: pb.Prompt) -> bytes:
+        """Return nothing: no response asks for its prompt."""
+        return b""
 
     def tokens(self, _number: int, tokens: pb.Tokens) -> bytes:
         """Encode what items have got; a part of a character alone is nothing."""

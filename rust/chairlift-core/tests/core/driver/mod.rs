@@ -82,6 +82,11 @@ pub(crate) struct Outcome {
     pub(crate) tokens: Vec<i32>,
     pub(crate) text: String,
     pub(crate) end: Option<EndReason>,
+    /// What was sent of its prompt.
+    pub(crate) prompt: Vec<i32>,
+    pub(crate) prompt_text: String,
+    pub(crate) num_scores: usize,
+    pub(crate) num_pieces: usize,
 }
 
 /// The scheduler, the fake runner, and what has come out.
@@ -249,6 +254,22 @@ impl Driver {
                     outcome
                         .tokens
                         .extend_from_slice(&events.tokens[tokens.clone()]);
+                }
+                EventKind::Prompt {
+                    offset,
+                    text,
+                    tokens,
+                    scores,
+                } => {
+                    outcome.num_pieces += 1;
+                    assert_eq!(*offset, outcome.prompt.len(), "each position is sent once");
+                    let tokens = &events.tokens[tokens.clone()];
+                    outcome.prompt.extend_from_slice(tokens);
+                    outcome.prompt_text.push_str(&events.text[text.clone()]);
+                    outcome.num_scores += scores.len();
+                }
+                EventKind::Kept(kept) => {
+                    outcome.tokens.extend_from_slice(&events.kept[*kept].tokens);
                 }
                 EventKind::Ended(end) => outcome.end = Some(events.ends[*end].reason.clone()),
             }

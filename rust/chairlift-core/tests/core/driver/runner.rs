@@ -41,7 +41,7 @@ impl FakeRunner {
             view.input_ids.len(),
             view.sample_rows.len(),
         );
-        let mut out: Vec<Vec<i32>> = [r, t, t, t * self.num_groups, r + 1, r, s, t]
+        let mut out: Vec<Vec<i32>> = [r, t, t, t * self.num_groups, r + 1, r, s, t, t, t]
             .iter()
             .map(|&n| vec![0; n])
             .collect();
@@ -53,10 +53,12 @@ impl FakeRunner {
             query_start_loc,
             seq_lens,
             sample_rows,
+            score_rows,
+            score_targets,
             adapters,
         ] = &mut out[..]
         else {
-            unreachable!("eight outputs")
+            unreachable!("ten outputs")
         };
         let num_rows = self.computed.len();
         let mut ignored = [(); 3].map(|()| vec![0; num_rows]);
@@ -78,6 +80,8 @@ impl FakeRunner {
             query_start_loc,
             seq_lens,
             sample_rows,
+            score_rows,
+            score_targets,
             adapters,
         };
         apply_plan(plan, self.block_size, &mut tables, &mut inputs).expect("the plan applies");

@@ -50,24 +50,52 @@ impl Kernel for Sampler<'_> {
             }
             None => self.token::<I>(raw, most, self.common()),
         };
-        let chosen = raw[token];
-        let better = if chosen < most {
-            num_above(raw, chosen)
-        } else {
-            0
-        };
-        let log_total = total::<I>(raw, most).ln();
-        let logprob = |logit: f32| (f64::from(logit - most) - log_total) as f32;
-        let candidates = top(raw, self.num_candidates);
-        Some(Drawn {
-            token,
-            logprob: logprob(chosen),
-            rank: 1 + better,
-            candidates: candidates
-                .into_iter()
-                .map(|key| (key as u32 as usize, logprob(logit_of(key))))
-                .collect(),
-        })
+        Some(score::<I>(raw, most, token, self.num_candidates))
+    }
+}
+
+/// What the model says of a token whose logit is one of `raw`, of which `most` is the largest.
+#[inline(always)]
+fn score<I: Isa>(raw: &[f32], most: f32, token: usize, num_candidates: usize) -> Drawn {
+    let chosen = raw[token];
+    let better = if chosen < most {
+        num_above(raw, chosen)
+    } else {
+        0
+    };
+    let log_total = total::<I>(raw, most).ln();
+    let logprob = |logit: f32| (f64::from(logit - most) - log_total) as f32;
+    let candidates = top(raw, num_candidates);
+    Drawn {
+        token,
+        logprob: logprob(chosen),
+        rank: 1 + better,
+        candidates: candidates
+            .into_iter()
+            .map(|key| (key as u32 as usize, logprob(logit_of(key))))
+            .collect(),
+    }
+}
+
+/// Scores a token that is given; None where the row has no distribution.
+pub(super) struct Scorer<'a> {
+    pub(super) logits: &'a [f32],
+    pub(super) token: usize,
+    pub(super) num_candidates: usize,
+}
+
+impl Kernel for Scorer<'_> {
+    type Output = Option<Drawn>;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) -> Option<Drawn> {
+        let most = largest(self.logits)?;
+        Some(score::<I>(
+            self.logits,
+            most,
+            self.token,
+            self.num_candidates,
+        ))
     }
 }
 

@@ -1,0 +1,109 @@
+//! Log probabilities: of tokens that are known, as those of a prompt, and of what a step samples.
+
+use chairlift_core::SampleScores;
+use chairlift_kernels::{
+    ops::sampling::score::{self, Scores},
+    tensor::{Borrows, Tensor, TensorMut},
+};
+use pyo3::{exceptions::PyArithmeticError, prelude::*};
+
+use crate::{
+    kernels::numel,
+    recording::{Argument, Call, call},
+    sampling::Candidates,
+};
+
+struct Score {
+    logits: Tensor,
+    tokens: Tensor,
+    logprobs: TensorMut,
+    ranks: TensorMut,
+    candidate_ids: TensorMut,
+    candidate_logprobs: TensorMut,
+}
+
+impl Call for Score {
+    fn work(&self) -> usize {
+        numel(&self.logits)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("logits", &self.logits),
+            ("tokens", &self.tokens),
+            ("logprobs", &*self.logprobs),
+            ("ranks", &*self.ranks),
+            ("candidate_ids", &*self.candidate_ids),
+            ("candidate_logprobs", &*self.candidate_logprobs),
+        ]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.logits.dims::<2>("logits")?;
+        let [_, stride] = self.candidate_ids.dims("candidate_ids")?;
+        let mut borrows = Borrows::default();
+        let logits = borrows.rows::<f32>("logits", &self.logits)?;
+        let tokens = borrows.slice("tokens", &self.tokens)?;
+        let scores = Scores {
+            logprobs: borrows.slice_mut("logprobs", &self.logprobs)?,
+            ranks: borrows.slice_mut("ranks", &self.ranks)?,
+            candidate_ids: borrows.slice_mut("candidate_ids", &self.candidate_ids)?,
+            candidate_logprobs: borrows
+                .slice_mut("candidate_logprobs", &self.candidate_logprobs)?,
+            stride,
+        };
+        if score::score(logits, tokens, scores)? {
+            return Ok(());
+        }
+        Err(PyArithmeticError::new_err("the logits are not finite"))
+    }
+}
+
+/// Scores given tokens.
+#[pyfunction]
+pub(crate) fn score_tokens(
+    py: Python<'_>,
+    logits: Tensor,
+    tokens: Tensor,
+    logprobs: TensorMut,
+    ranks: TensorMut,
+    candidate_ids: TensorMut,
+    candidate_logprobs: TensorMut,
+) -> PyResult<()> {
+    let score = Score {
+        logits,
+        tokens,
+        logprobs,
+        ranks,
+        candidate_ids,
+        candidate_logprobs,
+    };
+    call(py, score)
+}
+
+/// What a step says about its sample slots, as far as it does.
+pub(crate) fn sample_scores<'a>(
+    borrows: &mut Borrows,
+    logprobs: Option<&'a Tensor>,
+    ranks: Option<&'a Tensor>,
+    candidates: Option<&'a Candidates>,
+) -> PyResult<SampleScores<'a>> {
+    let mut scores = SampleScores::default();
+    if let Some(logprobs) = logprobs {
+        scores.logprobs = borrows.slice("logprobs", logprobs)?;
+    }
+    if let Some(ranks) = ranks {
+        scores.ranks = borrows.slice("ranks", ranks)?;
+    }
+    if let Some(candidates) = candidates {
+        scores.stride = candidates.inner.stride;
+        scores.candidate_ids = &candidates.inner.ids;
+        scores.candidate_logprobs = &candidates.inner.logprobs;
+    }
+    Ok(scores)
+}
+
+/// Registers the function of this file with the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(score_tokens, module)?)
+}
