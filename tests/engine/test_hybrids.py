@@ -71,9 +71,9 @@ def test_answers_do_not_depend_on_chunks_rows_and_preemption(
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_quantized_layers_do_not_depend_on_the_batch(hybrid, make_engine, quantize):
-    lone = make_engine(hybrid, quantize=quantize, max_num_seqs=1)
-    crowd = make_engine(hybrid, quantize=quantize, max_num_batched_tokens=24)
-    answers = [[token_ids(e) for e in run(engine, wanted(PROMPTS))] for engine in (lone, crowd)]
+    single = make_engine(hybrid, quantize=quantize, max_num_seqs=1)
+    batched = make_engine(hybrid, quantize=quantize, max_num_batched_tokens=24)
+    answers = [[token_ids(e) for e in run(engine, wanted(PROMPTS))] for engine in (single, batched)]
     assert answers[0] == answers[1]
 
 
