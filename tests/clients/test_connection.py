@@ -52,6 +52,15 @@ async def test_nothing_there_is_an_error_of_its_own(tmp_path):
             await client.generate([1]).text()
 
 
+async def test_a_new_connection_does_not_wait_for_the_retries_of_an_old_one(serve, tmp_path):
+    address = f"unix:{tmp_path}/later.sock"
+    async with connect_async(address) as early:
+        with pytest.raises(NoServerError):
+            await early.is_serving()
+        async with serve(listen=address), connect_async(address) as late:
+            assert await late.is_serving()
+
+
 async def test_tls_to_a_server_without_it_is_said(serve, tmp_path):
     ca_file = Certificates(tmp_path / "tls").ca_file
     async with (

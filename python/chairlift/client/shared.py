@@ -68,7 +68,11 @@ class BaseClient:
         security = security or Security()
         self._metadata: Metadata = security.metadata(address)
         credentials = security.credentials()
-        options = (("grpc.service_config", SERVICE_CONFIG),)
+        options = (
+            ("grpc.service_config", SERVICE_CONFIG),
+            # Otherwise a new channel waits for the reconnection of an older one to the same address.
+            ("grpc.use_local_subchannel_pool", 1),
+        )
         self._channel: Any = (
             channels.insecure_channel(address, options=options)
             if credentials is None
