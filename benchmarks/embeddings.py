@@ -20,8 +20,8 @@ from typing import Any, Unpack
 
 import numpy as np
 from chairlift.config import EngineSettings
-from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
+from chairlift.engine.pooling.embed_all import pool_all
 from chairlift.machine import available_cores
 from chairlift.model.folder import resolve_model
 from chairlift.model.tokenizer import Tokenizer

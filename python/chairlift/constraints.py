@@ -1,7 +1,7 @@
 """Constraints as clients write them: their form, checked.
 
 The engine and the clients share this module, so that a constraint means the same with and without a
-server. What a constraint says is compiled later, off the event loop (`engine/grammars.py`).
+server. What a constraint says is compiled later, off the event loop (`engine/prepare/grammars.py`).
 """
 
 import json

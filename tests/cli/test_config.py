@@ -15,7 +15,7 @@ from chairlift.cli import app
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.config_sources import known_variables, option_name
 from chairlift.config import EngineConfig, engine_config
-from chairlift.engine.devices import hybrid_settings
+from chairlift.engine.loading.devices import hybrid_settings
 from chairlift.errors import ConfigError
 from chairlift.logs import LogConfig
 from chairlift.server.config import ServerConfig

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from chairlift.engine.engine import Engine
-from chairlift.engine.loading import load_model
+from chairlift.engine.loading.load import load_model
 from chairlift.kernels.cuda.launch import Argument, Grid, install
 
 from tests.cuda import emulation

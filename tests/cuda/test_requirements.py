@@ -5,7 +5,7 @@ import logging
 import pytest
 from chairlift.choices import Device
 from chairlift.config import EngineConfig
-from chairlift.engine.devices import choose_place
+from chairlift.engine.loading.devices import choose_place
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.build import unknown_architecture
 from chairlift.kernels.cuda.requirements import Gpu, machine_obstacle

@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
+from chairlift.engine.pooling.embed_all import pool_all
 from chairlift.errors import ConfigError, Reason, RequestError
 from chairlift.types import (
     Failed,

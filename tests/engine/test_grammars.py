@@ -7,9 +7,9 @@ import threading
 import pytest
 from chairlift import _core
 from chairlift.constraints import Source
-from chairlift.engine import grammars
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.grammars import GrammarCache
+from chairlift.engine.prepare import grammars
+from chairlift.engine.prepare.grammars import GrammarCache
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Constraint, Finished, Request, Stopping
 

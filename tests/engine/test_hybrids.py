@@ -2,8 +2,8 @@
 
 import pytest
 from chairlift import Engine
-from chairlift.engine.devices import layer_obstacle
-from chairlift.engine.loading import replan_memory
+from chairlift.engine.loading.devices import layer_obstacle
+from chairlift.engine.loading.load import replan_memory
 from chairlift.errors import ConfigError, Reason, RequestError
 from chairlift.model.config import ModelConfig
 from chairlift.model.recurrent import num_states, state_bytes

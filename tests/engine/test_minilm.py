@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
+from chairlift.engine.pooling.embed_all import pool_all
 from chairlift.model.folder import resolve_model
 from chairlift.types import Pooling, Request
 

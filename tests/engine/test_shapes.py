@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from chairlift.config import EngineConfig
-from chairlift.engine.devices import gpu_obstacle
+from chairlift.engine.loading.devices import gpu_obstacle
 from chairlift.errors import ConfigError, ModelError
 from chairlift.kernels import cpu
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS

@@ -5,8 +5,8 @@ import threading
 from contextlib import suppress
 
 import pytest
-from chairlift.engine import text_queue
-from chairlift.engine.text_queue import TextQueue
+from chairlift.engine.prepare import text_queue
+from chairlift.engine.prepare.text_queue import TextQueue
 from chairlift.errors import Reason, RequestError
 
 LONG_S = 300.0

@@ -5,14 +5,14 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from chairlift.engine.torch_import import TRIED_VERSIONS
+from chairlift.engine.loading.torch_import import TRIED_VERSIONS
 
 pytestmark = pytest.mark.skipif(
     not version("torch").startswith(TRIED_VERSIONS), reason="this version is imported whole"
 )
 
 SERVE = """
-from chairlift.engine.torch_import import PARTS, import_torch, parts_put_off
+from chairlift.engine.loading.torch_import import PARTS, import_torch, parts_put_off
 import_torch()
 from chairlift import Chat, ChatMessage, Engine, Sampling
 engine = Engine("demo", quantize="int8")
@@ -23,7 +23,7 @@ print(len(PARTS) - len(parts_put_off()))
 """
 
 USE = """
-from chairlift.engine.torch_import import import_torch, parts_put_off
+from chairlift.engine.loading.torch_import import import_torch, parts_put_off
 import_torch()
 import torch
 assert parts_put_off()
@@ -39,7 +39,7 @@ assert torch._subclasses.fake_tensor.FakeTensor
 """
 
 PRINT = """
-from chairlift.engine.torch_import import import_torch, parts_put_off
+from chairlift.engine.loading.torch_import import import_torch, parts_put_off
 import_torch()
 import torch
 assert str(torch.ones(1)) == "tensor([1.])"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chairlift.engine.devices import layer_obstacle
+from chairlift.engine.loading.devices import layer_obstacle
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES as OURS
 from chairlift.model.gguf.config import ARCHITECTURES

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
+from chairlift.engine.pooling.embed_all import pool_all
 from chairlift.server.server import Server, ServerConfig
 from chairlift.types import Pooling, Request
 from chairlift.v1 import embedding_pb2 as pb

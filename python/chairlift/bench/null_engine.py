@@ -14,9 +14,9 @@ import torch
 
 from chairlift.attention.cpu import CpuBackend
 from chairlift.config import EngineConfig, EngineSettings
-from chairlift.engine.devices import Place
 from chairlift.engine.engine import Engine
-from chairlift.engine.loaded import LoadedModel, OnProgress
+from chairlift.engine.loading.devices import Place
+from chairlift.engine.loading.loaded import LoadedModel, OnProgress
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_inputs import StepInputs

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.config import Device, Dtype, KvCacheDtype, Quantize, engine_config
-from chairlift.engine.devices import Place, choose_place
-from chairlift.engine.loading import set_threads
+from chairlift.engine.loading.devices import Place, choose_place
+from chairlift.engine.loading.load import set_threads
 from chairlift.errors import ConfigError, ModelError
 from chairlift.machine import memory_limit
 from chairlift.model.config import ModelConfig

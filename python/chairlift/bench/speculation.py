@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from chairlift.bench.speculation_texts import Workload
 from chairlift.engine.engine import Engine
-from chairlift.engine.prepared import Prepared
+from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.step import StepRecord
 from chairlift.errors import ChairliftError
 from chairlift.types import Failed, Finished, Request, Sampling, Schedule, Stopping, Tokens

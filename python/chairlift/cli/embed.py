@@ -94,7 +94,7 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def _print(engine: "Engine", texts: Iterator[str], pooling: "Pooling", *, as_json: bool) -> None:
-    from chairlift.engine.embed_all import pool_all
+    from chairlift.engine.pooling.embed_all import pool_all
     from chairlift.types import Request
 
     results = pool_all(engine, (Request(text, pooling=pooling) for text in texts))
@@ -115,7 +115,7 @@ def _write(
     """Write a row per text; the file appears when it is whole."""
     import numpy as np
 
-    from chairlift.engine.embed_all import pool_all
+    from chairlift.engine.pooling.embed_all import pool_all
     from chairlift.types import Request
 
     num_texts = len(texts) if texts else sum(1 for _ in lines_of(path)) if path else 0

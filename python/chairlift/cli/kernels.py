@@ -63,7 +63,7 @@ def _names(model: str | None) -> list[str]:
         return all_kernels()
 
     from chairlift.config import EngineConfig
-    from chairlift.engine.devices import compute_dtype, gpu_obstacle
+    from chairlift.engine.loading.devices import compute_dtype, gpu_obstacle
     from chairlift.errors import ConfigError
     from chairlift.model.config import ModelConfig
     from chairlift.model.folder import resolve_model

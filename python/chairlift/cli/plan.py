@@ -82,7 +82,7 @@ def _print(model: str, figures: Result, limit: str) -> None:
 def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     """Return the figures, and why the model does not fit; empty if it does."""
     from chairlift.config import engine_config
-    from chairlift.engine.loading import load_config, replan_memory
+    from chairlift.engine.loading.load import load_config, replan_memory
     from chairlift.machine import memory_limit
     from chairlift.model.folder import resolve_model
 

@@ -32,8 +32,8 @@ def rerank(
         raise ChairliftError(message)
     texts = documents or (list(lines_of(input_file)) if input_file else [])
     with opened(model, dtype, quantize) as engine:
-        from chairlift.engine.embed_all import pool_all
-        from chairlift.engine.ranking import ranking, rerank_requests
+        from chairlift.engine.pooling.embed_all import pool_all
+        from chairlift.engine.pooling.ranking import ranking, rerank_requests
 
         requests = rerank_requests(query, texts, engine.pooling, truncate=truncate)
         results = dict(pool_all(engine, requests))

@@ -70,7 +70,7 @@ class BaseClient:
         credentials = security.credentials()
         options = (
             ("grpc.service_config", SERVICE_CONFIG),
-            # Otherwise a new channel waits for the reconnection of an older one to the same address.
+            # Otherwise a new channel waits for the retries of an older one to the same address.
             ("grpc.use_local_subchannel_pool", 1),
         )
         self._channel: Any = (

@@ -7,7 +7,7 @@ from typing import Protocol
 from chairlift import _core
 from chairlift.config import EngineConfig
 from chairlift.engine.events import AnswerBuilder
-from chairlift.engine.prepared import Prepared
+from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.step import StepOutput
 from chairlift.errors import RequestError
 from chairlift.types import Accepted, Answer, Event, Failed, Finished, PromptPiece, Request, Tokens

@@ -14,16 +14,16 @@ from typing import Unpack
 
 from chairlift import _core
 from chairlift.config import EngineSettings, engine_config
-from chairlift.engine.adapter_changes import AdapterChanges
+from chairlift.engine.adapters.changes import AdapterChanges
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox
-from chairlift.engine.loaded import OnProgress
-from chairlift.engine.loading import load_model
+from chairlift.engine.loading.load import load_model
+from chairlift.engine.loading.loaded import OnProgress
 from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
 from chairlift.engine.open_requests import OpenRequests, Router
-from chairlift.engine.prepared import Prepared
+from chairlift.engine.prepare.prepared import Prepared
+from chairlift.engine.prepare.text_queue import TextQueue, is_short, size_of
 from chairlift.engine.step import StepRecord
-from chairlift.engine.text_queue import TextQueue, is_short, size_of
 from chairlift.errors import EngineDownError, EngineState, Reason, refusal
 from chairlift.types import Change, Event, Request, Waiting
 

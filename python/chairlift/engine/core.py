@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from chairlift import _core
 from chairlift.config import Drafts, EngineConfig
 from chairlift.engine.events import core_refusal
-from chairlift.engine.loaded import LoadedModel
-from chairlift.engine.prepared import Prepared, PreparedChange
+from chairlift.engine.loading.loaded import LoadedModel
+from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.errors import EngineDownError, Reason, refusal
 from chairlift.plan import PlanView
 from chairlift.scheduler import nanoseconds, new_scheduler

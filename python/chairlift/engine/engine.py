@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from chairlift import _core, chats, checks
 from chairlift.config import EngineSettings, engine_config
-from chairlift.engine.adapters import Adapters, OnBadAdapter
+from chairlift.engine.adapters.registry import Adapters, OnBadAdapter
 from chairlift.engine.answer_all import answer_all
 from chairlift.engine.events import CoreEvent, SampledLogprobs, to_event
-from chairlift.engine.loaded import Loader, OnProgress
-from chairlift.engine.loading import load_model, new_preparer, set_threads
+from chairlift.engine.loading.load import load_model, new_preparer, set_threads
+from chairlift.engine.loading.loaded import Loader, OnProgress
 from chairlift.engine.model_runner import ModelRunner
-from chairlift.engine.prepared import Prepared, PreparedChange
+from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.engine.sampler import NoEnd
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 
-from chairlift.engine.prepared import Prepared
+from chairlift.engine.prepare.prepared import Prepared
 from chairlift.types import Event, Failed, Finished
 
 

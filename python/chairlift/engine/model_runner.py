@@ -10,7 +10,7 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.engine.events import PromptScores
-from chairlift.engine.pooling import Pooled
+from chairlift.engine.pooling.pooled import Pooled
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.engine.staging import InputBuffers
 from chairlift.engine.step_inputs import NO_BLOCKS, Draws, ScoreInputs, StepInputs

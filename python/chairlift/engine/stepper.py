@@ -20,7 +20,7 @@ from chairlift.config import EngineConfig
 from chairlift.engine.bisection import bisect
 from chairlift.engine.core import Core, max_step_drafts, steps_in_flight
 from chairlift.engine.events import NO_LOGPROBS, SampledLogprobs
-from chairlift.engine.loaded import LoadedModel
+from chairlift.engine.loading.loaded import LoadedModel
 from chairlift.engine.model_runner import Launched, ModelRunner, RunnerShape
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step import InFlightStep, StepOutput, StepRecord

@@ -5,7 +5,7 @@ import logging
 from typing import Final
 
 from chairlift.checks import at_most
-from chairlift.engine.adapter_types import MAX_TENANTS, AdapterInfo, AdapterState
+from chairlift.engine.adapters.types import MAX_TENANTS, AdapterInfo, AdapterState
 from chairlift.errors import ModelError, Reason, RequestError
 from chairlift.logs import fields
 from chairlift.server.context import ServerContext

@@ -14,12 +14,12 @@ from google.protobuf import duration_pb2
 from chairlift import types
 from chairlift.checks import at_most
 from chairlift.constraints import MAX_CHOICES
-from chairlift.engine.prepare_stopping import (
+from chairlift.engine.prepare.stopping import (
     MAX_STOP_PATTERNS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from chairlift.engine.text_queue import TextLimits
+from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.convert_chat import to_chat
 from chairlift.server.convert_sampling import to_sampling

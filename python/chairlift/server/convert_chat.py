@@ -5,7 +5,7 @@ from typing import Final
 from chairlift import types
 from chairlift.chats import MAX_CALLS, MAX_TOOLS
 from chairlift.checks import at_most
-from chairlift.engine.text_queue import MAX_MESSAGES
+from chairlift.engine.prepare.text_queue import MAX_MESSAGES
 from chairlift.server.fields import bad, optional
 from chairlift.server.template_arguments import template_arguments
 from chairlift.v1 import generation_pb2 as pb

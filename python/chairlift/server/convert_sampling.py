@@ -2,7 +2,7 @@
 
 from chairlift import types
 from chairlift.checks import at_most
-from chairlift.engine.prepare_sampling import (
+from chairlift.engine.prepare.sampling import (
     MAX_BAD_WORDS,
     MAX_BANNED_IDS,
     MAX_BREAKERS,

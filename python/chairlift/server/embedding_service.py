@@ -8,8 +8,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from chairlift.engine.pooling import Pooled, PoolingAbilities
-from chairlift.engine.ranking import ranking, rerank_requests
+from chairlift.engine.pooling.pooled import Pooled, PoolingAbilities
+from chairlift.engine.pooling.ranking import ranking, rerank_requests
 from chairlift.errors import RequestError
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import check_model, check_request_id

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from chairlift import types
-from chairlift.engine.pooling import Pooled
+from chairlift.engine.pooling.pooled import Pooled
 from chairlift.errors import Reason, RequestError, refusal
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import OutputOptions

@@ -12,8 +12,8 @@ from google.protobuf import timestamp_pb2
 
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype, Quantize
-from chairlift.engine.prepare_stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from chairlift.engine.text_queue import MAX_MESSAGES
+from chairlift.engine.prepare.stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.prepare.text_queue import MAX_MESSAGES
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
@@ -233,7 +233,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self, request: pb.PlanMemoryRequest, context: ServicerContext
     ) -> pb.PlanMemoryResponse:
         """Return the memory plan of the served model, under its own or other settings."""
-        from chairlift.engine.loading import replan_memory
+        from chairlift.engine.loading.load import replan_memory
 
         engine = self._server.gate.engine().engine
         check_model(request.model, self._server.model_names)

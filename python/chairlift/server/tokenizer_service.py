@@ -1,7 +1,7 @@
 """`TokenizerService`: the served model's tokenizer and chat template.
 
-The work runs in the queue of long prompts (`engine/text_queue.py`), counts in the quotas of its
-tenant, and has the same bounds (`engine/text_limits.py`).
+The work runs in the queue of long prompts, counts in the quotas of its tenant, and has the same
+bounds (`engine/prepare/text_queue.py`).
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from chairlift.choices import Batching
 from chairlift.cli.batch.entries import Task
 from chairlift.engine.engine import Engine
 from chairlift.engine.events import AnswerBuilder
-from chairlift.engine.prepared import Prepared
+from chairlift.engine.prepare.prepared import Prepared
 from chairlift.errors import RequestError
 from chairlift.server.adapters.openai.embeddings import EmbeddingsJob
 from chairlift.server.adapters.openai.job import Answer

@@ -26,7 +26,7 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
     )
     from chairlift.choices import Device, Dtype
     from chairlift.config import EngineConfig
-    from chairlift.engine.devices import choose_place
+    from chairlift.engine.loading.devices import choose_place
     from chairlift.kernels.cuda.sources import ModelKernels
     from chairlift.model.config import ModelConfig
     from chairlift.model.folder import resolve_model

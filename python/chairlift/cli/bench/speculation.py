@@ -13,7 +13,7 @@ from chairlift.model.folder import MODEL_HELP, check_model
 if TYPE_CHECKING:
     from chairlift.bench.speculation import Comparison
     from chairlift.engine.engine import Engine
-    from chairlift.engine.prepared import Prepared
+    from chairlift.engine.prepare.prepared import Prepared
 
 BATCHES: Final = (1, 8)
 SHARES: Final = (0.0, 0.5, 1.0)

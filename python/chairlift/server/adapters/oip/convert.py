@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chairlift import types
-from chairlift.engine.text_queue import TextLimits
+from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.oip.tensors import OUTPUTS, add_output, read_inputs

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chairlift.checks import bad
-from chairlift.engine.pooling import Pooled, Vector
-from chairlift.engine.ranking import ranking, rerank_requests
+from chairlift.engine.pooling.pooled import Pooled, Vector
+from chairlift.engine.pooling.ranking import ranking, rerank_requests
 from chairlift.errors import RequestError
 from chairlift.server.adapters.openai.fields import Fields
 from chairlift.server.adapters.openai.generation import deadline_of

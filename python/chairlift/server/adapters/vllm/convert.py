@@ -8,9 +8,9 @@ from typing import Final
 
 from chairlift import types
 from chairlift.checks import at_most
-from chairlift.engine.prepare_sampling import MAX_LOGIT_BIASES
-from chairlift.engine.prepare_stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from chairlift.engine.text_queue import TextLimits
+from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
+from chairlift.engine.prepare.stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.stubs import vllm_engine_pb2 as vllm
 from chairlift.server.convert import OutputOptions, check_request_id

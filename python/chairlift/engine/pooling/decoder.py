@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chairlift.engine.pooling import PoolingAbilities
+from chairlift.engine.pooling.pooled import PoolingAbilities
 from chairlift.errors import ModelError
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.sentence import load_sentence_config

@@ -12,19 +12,19 @@ from typing import NamedTuple, NoReturn, Protocol, TypeVar
 from chairlift import _core, chats, checks
 from chairlift.config import EngineConfig
 from chairlift.constraints import Source
-from chairlift.engine.adapter_types import AdapterNames, AdapterUse
-from chairlift.engine.grammars import ConstraintPreparer
-from chairlift.engine.pooling import check_pooling
-from chairlift.engine.prepare_chat import ChatEncoder, ChatPreparer
-from chairlift.engine.prepare_pooling import pooling_ids
-from chairlift.engine.prepare_sampling import (
+from chairlift.engine.adapters.types import AdapterNames, AdapterUse
+from chairlift.engine.pooling.pooled import check_pooling
+from chairlift.engine.prepare.chat import ChatEncoder, ChatPreparer
+from chairlift.engine.prepare.grammars import ConstraintPreparer
+from chairlift.engine.prepare.pooling import pooling_ids
+from chairlift.engine.prepare.prepared import Prepared, PreparedChange, Times
+from chairlift.engine.prepare.sampling import (
     SamplingPreparer,
     check_prompt_output,
     unsupported_on_device,
     with_candidates,
 )
-from chairlift.engine.prepare_stopping import RequestLimits, StoppingPreparer, Stops
-from chairlift.engine.prepared import Prepared, PreparedChange, Times
+from chairlift.engine.prepare.stopping import RequestLimits, StoppingPreparer, Stops
 from chairlift.errors import Reason, RequestError
 from chairlift.sampler_options import SamplingParameters
 from chairlift.types import (

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from chairlift import checks
-from chairlift.engine.pooling import PoolingAbilities
+from chairlift.engine.pooling.pooled import PoolingAbilities
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Chat, Pooling, Request
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from chairlift.attention.cuda import CudaBackend
 from chairlift.config import EngineConfig
 from chairlift.engine.device_runner import DeviceRunner
-from chairlift.engine.devices import Place
+from chairlift.engine.loading.devices import Place
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
-from chairlift.engine.pooling import NOTHING, PoolingAbilities
+from chairlift.engine.pooling.pooled import NOTHING, PoolingAbilities
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.encoder import Encoder
 from chairlift.model.encoders.spec import EncoderConfig

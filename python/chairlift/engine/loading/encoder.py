@@ -14,11 +14,11 @@ import torch
 from chairlift.attention.cpu import CpuBackend
 from chairlift.choices import Device, Dtype, KvCacheDtype
 from chairlift.config import Batching, Drafts, EngineConfig
-from chairlift.engine.devices import Place
-from chairlift.engine.encoder_runner import EncoderRunner
-from chairlift.engine.loaded import LoadedModel, OnProgress
+from chairlift.engine.loading.devices import Place
+from chairlift.engine.loading.loaded import LoadedModel, OnProgress
 from chairlift.engine.model_runner import RunnerShape
-from chairlift.engine.pooling import PoolingAbilities
+from chairlift.engine.pooling.encoder_runner import EncoderRunner
+from chairlift.engine.pooling.pooled import PoolingAbilities
 from chairlift.errors import ConfigError, ModelError
 from chairlift.kernels import Linear
 from chairlift.model.checkpoint import Checkpoint

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from chairlift.engine.answer_all import Steps
-from chairlift.engine.pooling import Pooled
+from chairlift.engine.pooling.pooled import Pooled
 from chairlift.errors import RequestError
 from chairlift.types import Failed, Finished, Request
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
-from chairlift.engine.pooling import Pooled, Vector
+from chairlift.engine.pooling.pooled import Pooled, Vector
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_inputs import StepInputs
 from chairlift.kernels import Linear

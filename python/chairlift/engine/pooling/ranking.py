@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from chairlift.engine.pooling import Pooled, PoolingAbilities
+from chairlift.engine.pooling.pooled import Pooled, PoolingAbilities
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Pooling, PoolingTask, Request
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from chairlift.engine.adapter_types import AdapterInfo
+from chairlift.engine.adapters.types import AdapterInfo
 from chairlift.engine.engine import Engine
 from chairlift.errors import Reason, refusal
 

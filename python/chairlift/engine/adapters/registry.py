@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from chairlift.config import ADAPTER_NAME, EngineConfig
-from chairlift.engine.adapter_types import MAX_TENANTS, AdapterInfo, AdapterState, AdapterUse
+from chairlift.engine.adapters.types import MAX_TENANTS, AdapterInfo, AdapterState, AdapterUse
 from chairlift.errors import ModelError, Reason, RequestError
 from chairlift.model.adapters.config import FILE as CONFIG_FILE
 from chairlift.model.adapters.load import FILE as TENSOR_FILE

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.config import Dtype, EngineConfig, engine_config
-from chairlift.engine.adapters import Adapters
-from chairlift.engine.decoder_pooling import decoder_abilities
-from chairlift.engine.devices import Place, choose_place, compute_dtype
-from chairlift.engine.encoder_loading import encoder_settings, load_encoder
-from chairlift.engine.grammars import ConstraintPreparer
-from chairlift.engine.loaded import HostPool, LoadedModel, OnProgress
-from chairlift.engine.pooling import NOTHING
-from chairlift.engine.prepare import Preparer
-from chairlift.engine.prepare_stopping import RequestLimits
-from chairlift.engine.text_queue import TextLimits
+from chairlift.engine.adapters.registry import Adapters
+from chairlift.engine.loading.devices import Place, choose_place, compute_dtype
+from chairlift.engine.loading.encoder import encoder_settings, load_encoder
+from chairlift.engine.loading.loaded import HostPool, LoadedModel, OnProgress
+from chairlift.engine.pooling.decoder import decoder_abilities
+from chairlift.engine.pooling.pooled import NOTHING
+from chairlift.engine.prepare.grammars import ConstraintPreparer
+from chairlift.engine.prepare.preparer import Preparer
+from chairlift.engine.prepare.stopping import RequestLimits
+from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels

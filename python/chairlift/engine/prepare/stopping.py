@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from chairlift import _core, checks
-from chairlift.engine.pooling import NOTHING, PoolingAbilities
-from chairlift.engine.prepare_sampling import unsupported_on_device
-from chairlift.engine.prepared import StopConditions
-from chairlift.engine.text_queue import TextLimits
+from chairlift.engine.pooling.pooled import NOTHING, PoolingAbilities
+from chairlift.engine.prepare.prepared import StopConditions
+from chairlift.engine.prepare.sampling import unsupported_on_device
+from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Stopping
 

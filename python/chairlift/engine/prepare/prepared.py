@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from chairlift import _core
-from chairlift.engine.adapter_types import AdapterUse
-from chairlift.engine.pooling import Pooled
+from chairlift.engine.adapters.types import AdapterUse
+from chairlift.engine.pooling.pooled import Pooled
 from chairlift.sampler_options import SamplingParameters
 from chairlift.types import Output, PrefixCache
 

@@ -8,7 +8,7 @@ from chairlift import _core, checks, constraints
 from chairlift.choices import ToolFormat
 from chairlift.config import EngineConfig
 from chairlift.constraints import Source
-from chairlift.engine.grammars import ConstraintPreparer
+from chairlift.engine.prepare.grammars import ConstraintPreparer
 from chairlift.errors import Reason, RequestError
 from chairlift.model.answer_formats import (
     AnswerFormat,

@@ -1,0 +1,1 @@
+"""Brings a model into memory, on its device."""

@@ -1,0 +1,1 @@
+"""Vectors and scores: requests that end with their prompt."""

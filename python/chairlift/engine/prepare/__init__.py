@@ -1,0 +1,1 @@
+"""From a request as a client writes it to one that the scheduler can take."""
