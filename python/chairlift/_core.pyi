@@ -643,7 +643,7 @@ class Scheduler:
         prompt: Sequence[int],
         *,
         max_tokens: int,
-        num_answers: int = 1,
+        num_sequences: int = 1,
         min_tokens: int = 0,
         stop: Sequence[str] = ...,
         stop_token_ids: Sequence[int] = ...,

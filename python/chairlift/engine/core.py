@@ -124,7 +124,7 @@ class Core:
                     now,
                     prepared.prompt,
                     max_tokens=prepared.max_tokens,
-                    num_answers=prepared.num_sequences,
+                    num_sequences=prepared.num_sequences,
                     best=_best(prepared),
                     min_tokens=prepared.min_tokens,
                     stop=prepared.stop,

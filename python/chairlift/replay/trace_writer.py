@@ -135,7 +135,7 @@ class TraceWriter:
         """Yield the lines of one entry, in the order of the events."""
         match entry:
             case Added():
-                for index in range(entry.options.get("num_answers", 1)):
+                for index in range(entry.options.get("num_sequences", 1)):
                     yield self._arrival(entry, index)
             case Cancelled(now, request_id):
                 t = now - self._start

@@ -14,8 +14,8 @@ pub struct KvGroup {
 }
 
 impl KvGroup {
-    /// Columns of the block table before this one hold nothing that the token at `position` sees, or a later one.
-    pub fn first_column(self, position: usize, block_size: usize) -> usize {
+    /// Blocks of the block table before this one hold nothing that the token at `position` sees, or a later one.
+    pub fn first_index(self, position: usize, block_size: usize) -> usize {
         self.window.map_or(0, |window| {
             (position + 1).saturating_sub(window as usize) / block_size
         })
@@ -67,26 +67,26 @@ impl Config {
         let mut most: Vec<_> = self
             .kv_groups
             .iter()
-            .map(|&kv| self.most_columns(kv))
+            .map(|&kv| self.most_indices(kv))
             .collect();
         most.sort_unstable();
         // Groups that hold few blocks leave theirs to the others.
-        let (mut blocks, mut columns) = (self.num_blocks - 1, usize::MAX);
+        let (mut blocks, mut num_indices) = (self.num_blocks - 1, usize::MAX);
         for (i, &most) in most.iter().enumerate() {
             let share = blocks / (self.kv_groups.len() - i);
             if share < most {
-                columns = share;
+                num_indices = share;
                 break;
             }
             blocks -= most;
         }
         self.max_model_len
-            .min(columns.saturating_mul(self.block_size))
+            .min(num_indices.saturating_mul(self.block_size))
     }
 
     /// Blocks of a group that a request holds at a time, however long it is: what the first token of the steps in flight
     /// sees, and what they write.
-    pub fn most_columns(&self, group: KvGroup) -> usize {
+    pub fn most_indices(&self, group: KvGroup) -> usize {
         let Some(window) = group.window else {
             return usize::MAX;
         };
@@ -109,7 +109,7 @@ impl Config {
         self.max_queued_requests + self.max_num_seqs
     }
 
-    /// Columns of a row's block table.
+    /// Blocks of a row's block table.
     pub fn max_blocks_per_row(&self) -> usize {
         self.max_context_len().div_ceil(self.block_size)
     }

@@ -4,14 +4,14 @@
 //! by chunk, so that a prefill does not run out of blocks half-way and memory is in use only when it is about to be written:
 //!
 //! ```text
-//! columns   0      1      2      3      4      5
+//! block index 0       1      2      3      4      5
 //!         [ hit  | hit  | own  | own  |......|......]
 //!          shared,        written       promised
 //!          full           or being
 //! ```
 //!
 //! A KV group with a window gives back blocks that no later token sees, so that a request never holds more than
-//! [`Config::most_columns`] of it, however long it grows: no more is promised, and a hit needs no more.
+//! [`Config::most_indices`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 mod admit;
 mod block_pool;
@@ -59,7 +59,7 @@ impl KvCache {
     pub(crate) fn new(config: &Config) -> Self {
         let groups = config.kv_groups.iter().map(|&kv| Group {
             kv,
-            most: config.most_columns(kv),
+            most: config.most_indices(kv),
         });
         let num_groups = config.kv_groups.len();
         Self {
@@ -75,7 +75,7 @@ impl KvCache {
         }
     }
 
-    /// An empty table with memory for the columns of `num_tokens`.
+    /// An empty table with memory for the blocks of `num_tokens`.
     pub(crate) fn new_table(&self, namespace: &Namespace, num_tokens: usize) -> BlockTable {
         let root = self.prefix_cache.root(namespace);
         BlockTable::new(
@@ -105,19 +105,19 @@ impl KvCache {
         self.pool.num_free() - self.promised
     }
 
-    /// Leading columns of `tokens` that need not be computed: the cache knows all that later tokens see of them. The last
+    /// Leading blocks of `tokens` that need not be computed: the cache knows all that later tokens see of them. The last
     /// token is always computed: its logits are needed.
     pub(crate) fn lookup(&self, table: &mut BlockTable, tokens: &[i32]) -> usize {
         let most = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, most);
-        // Of each group: how many columns up to the one at hand are known without a gap.
+        // Of each group: how many blocks up to the one at hand are known without a gap.
         let mut known = vec![0; self.groups.len()];
         let mut num_hits = 0;
-        for column in 0..most {
-            let end = column + 1;
+        for block_index in 0..most {
+            let end = block_index + 1;
             let (mut suffices, mut may_follow) = (true, true);
             for (group, known) in known.iter_mut().enumerate() {
-                let is_hit = self.hit(table, tokens, group, column).is_some();
+                let is_hit = self.hit(table, tokens, group, block_index).is_some();
                 *known = if is_hit { *known + 1 } else { 0 };
                 suffices &= *known >= end - self.first_seen(group, end);
                 may_follow &= is_hit || self.groups[group].kv.window.is_some();
@@ -132,10 +132,10 @@ impl KvCache {
         num_hits
     }
 
-    /// The first column of a group that tokens after `num_columns` columns see.
-    fn first_seen(&self, group: usize, num_columns: usize) -> usize {
+    /// The first block index of a group that tokens after `num_indices` blocks see.
+    fn first_seen(&self, group: usize, num_indices: usize) -> usize {
         let group = &self.groups[group].kv;
-        group.first_column(num_columns * self.block_size, self.block_size)
+        group.first_index(num_indices * self.block_size, self.block_size)
     }
 
     fn hit(
@@ -143,17 +143,22 @@ impl KvCache {
         table: &BlockTable,
         tokens: &[i32],
         group: usize,
-        column: usize,
+        block_index: usize,
     ) -> Option<BlockId> {
-        let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
-        self.prefix_cache
-            .lookup(group, table.hashes[column], table.parent(column), tokens)
+        let tokens = &tokens[block_index * self.block_size..(block_index + 1) * self.block_size];
+        self.prefix_cache.lookup(
+            group,
+            table.hashes[block_index],
+            table.parent(block_index),
+            tokens,
+        )
     }
 
-    fn extend_hashes(&self, table: &mut BlockTable, tokens: &[i32], num_columns: usize) {
-        for column in table.hashes.len()..num_columns {
-            let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
-            table.hashes.push(table.parent(column).next(tokens));
+    fn extend_hashes(&self, table: &mut BlockTable, tokens: &[i32], num_indices: usize) {
+        for block_index in table.hashes.len()..num_indices {
+            let tokens =
+                &tokens[block_index * self.block_size..(block_index + 1) * self.block_size];
+            table.hashes.push(table.parent(block_index).next(tokens));
         }
     }
 
@@ -164,37 +169,37 @@ impl KvCache {
 
     /// Blocks that a request without blocks needs for so many tokens, at a time.
     fn whole(&self, num_tokens: usize) -> usize {
-        let columns = num_tokens.div_ceil(self.block_size);
+        let num_indices = num_tokens.div_ceil(self.block_size);
         self.groups
             .iter()
-            .map(|group| columns.min(group.most))
+            .map(|group| num_indices.min(group.most))
             .sum()
     }
 
     /// Blocks that a table may still need for so many tokens, at a time.
     pub(crate) fn outstanding(&self, table: &BlockTable, num_tokens: usize) -> usize {
         let left = num_tokens.div_ceil(self.block_size);
-        let left = left.saturating_sub(table.num_columns());
+        let left = left.saturating_sub(table.num_indices());
         let groups = self.groups.iter().zip(&table.groups);
         groups
-            .map(|(group, columns)| left.min(group.most - columns.num_held()))
+            .map(|(group, group_blocks)| left.min(group.most - group_blocks.num_held()))
             .sum()
     }
 
-    /// Allocates columns until `num_tokens` fit, and the last column anew where others own it too; false (and nothing
+    /// Allocates blocks until `num_tokens` fit, and the last block anew where others own it too; false (and nothing
     /// changed) if there is no room.
     pub(crate) fn grow(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
-        let fits = num_tokens <= table.num_columns * self.block_size;
-        (fits && !table.shares_tail) || self.allocate_columns(table, num_tokens)
+        let fits = num_tokens <= table.num_indices * self.block_size;
+        (fits && !table.shares_tail) || self.allocate_blocks(table, num_tokens)
     }
 
     // Not inlined, so that the check of nearly every step is a comparison in the scheduler's loop.
     #[cold]
-    fn allocate_columns(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
-        let columns = num_tokens.div_ceil(self.block_size);
+    fn allocate_blocks(&mut self, table: &mut BlockTable, num_tokens: usize) -> bool {
+        let num_indices = num_tokens.div_ceil(self.block_size);
         let is_shared = |block: &BlockId| self.num_owners(*block) > 1;
         let num_copies = table.shared_tail().filter(is_shared).count();
-        let num_new = (columns - table.num_columns()) * self.groups.len() + num_copies;
+        let num_new = (num_indices - table.num_indices()) * self.groups.len() + num_copies;
         let from_promise = num_new.min(table.promised);
         if num_new - from_promise > self.num_available() {
             return false;
@@ -204,18 +209,18 @@ impl KvCache {
         if std::mem::take(&mut table.shares_tail) {
             self.copy_tail(table);
         }
-        for _ in table.num_columns()..columns {
+        for _ in table.num_indices()..num_indices {
             for group in 0..self.groups.len() {
                 let block = self.allocate();
                 table.groups[group].blocks.push(block);
             }
         }
-        table.num_columns = columns;
+        table.num_indices = num_indices;
         table.is_dirty = true;
         true
     }
 
-    /// Whether `num_tokens` fit: in the columns that the table has, or in more that leave `headroom` blocks to others; with
+    /// Whether `num_tokens` fit: in the blocks that the table has, or in more that leave `headroom` blocks to others; with
     /// None it may not grow.
     pub(crate) fn has_room(
         &self,
@@ -223,21 +228,21 @@ impl KvCache {
         num_tokens: usize,
         headroom: Option<usize>,
     ) -> bool {
-        let columns = num_tokens.div_ceil(self.block_size);
-        let num_new = columns.saturating_sub(table.num_columns()) * self.groups.len();
+        let num_indices = num_tokens.div_ceil(self.block_size);
+        let num_new = num_indices.saturating_sub(table.num_indices()) * self.groups.len();
         let fits = |headroom| num_new + headroom <= self.num_available() + table.promised;
         num_new == 0 || headroom.is_some_and(fits)
     }
 
-    /// Gives back the columns behind those of the first `num_tokens` tokens: none of them is known to others.
+    /// Gives back the blocks behind those of the first `num_tokens` tokens: none of them is known to others.
     pub(crate) fn shrink(&mut self, table: &mut BlockTable, num_tokens: usize) {
-        let num_columns = num_tokens.div_ceil(self.block_size);
-        for columns in &mut table.groups {
-            for block in columns.blocks.drain(num_columns..) {
+        let num_indices = num_tokens.div_ceil(self.block_size);
+        for group_blocks in &mut table.groups {
+            for block in group_blocks.blocks.drain(num_indices..) {
                 self.pool.release(block, true);
             }
         }
-        table.cut(num_columns);
+        table.cut(num_indices);
     }
 
     fn allocate(&mut self) -> BlockId {
@@ -247,22 +252,23 @@ impl KvCache {
         block
     }
 
-    /// Makes the full columns among the first `num_computed` tokens known to others.
+    /// Makes the full blocks among the first `num_computed` tokens known to others.
     pub(crate) fn publish(&mut self, table: &mut BlockTable, tokens: &[i32], num_computed: usize) {
         if num_computed >= (table.num_published + 1) * self.block_size {
-            self.publish_columns(table, tokens, num_computed);
+            self.publish_blocks(table, tokens, num_computed);
         }
     }
 
     #[cold]
-    fn publish_columns(&mut self, table: &mut BlockTable, tokens: &[i32], num_computed: usize) {
+    fn publish_blocks(&mut self, table: &mut BlockTable, tokens: &[i32], num_computed: usize) {
         let num_full = num_computed / self.block_size;
         self.extend_hashes(table, tokens, num_full);
-        for column in table.num_published..num_full {
-            let tokens = &tokens[column * self.block_size..(column + 1) * self.block_size];
-            let (hash, parent) = (table.hashes[column], table.parent(column));
+        for block_index in table.num_published..num_full {
+            let tokens =
+                &tokens[block_index * self.block_size..(block_index + 1) * self.block_size];
+            let (hash, parent) = (table.hashes[block_index], table.parent(block_index));
             for group in 0..self.groups.len() {
-                let block = table.block(group, column);
+                let block = table.block(group, block_index);
                 // Of what came back from host memory, nothing is behind a window.
                 if block != NULL_BLOCK {
                     self.prefix_cache
@@ -273,7 +279,7 @@ impl KvCache {
         table.num_published = num_full;
     }
 
-    /// Gives back the columns that no token of `tokens` from `num_computed` on sees. What becomes free is promised again
+    /// Gives back the blocks that no token of `tokens` from `num_computed` on sees. What becomes free is promised again
     /// as far as the request needs it.
     pub(crate) fn trim(&mut self, table: &mut BlockTable, num_tokens: usize, num_computed: usize) {
         if self.has_windows {
@@ -289,12 +295,12 @@ impl KvCache {
         num_computed: usize,
     ) {
         let mut num_free = 0;
-        for (group, columns) in self.groups.iter().zip(&mut table.groups) {
-            let first = group.kv.first_column(num_computed, self.block_size);
-            while columns.num_freed < first {
-                let column = &mut columns.blocks[columns.num_freed];
-                let block = std::mem::replace(column, NULL_BLOCK);
-                columns.num_freed += 1;
+        for (group, group_blocks) in self.groups.iter().zip(&mut table.groups) {
+            let first = group.kv.first_index(num_computed, self.block_size);
+            while group_blocks.num_freed < first {
+                let block_index = &mut group_blocks.blocks[group_blocks.num_freed];
+                let block = std::mem::replace(block_index, NULL_BLOCK);
+                group_blocks.num_freed += 1;
                 table.is_dirty = true;
                 self.pool
                     .release(block, !self.prefix_cache.is_published(block));
@@ -309,10 +315,10 @@ impl KvCache {
 
     /// Gives back all blocks and promises. The tail goes first, so that it is also evicted first.
     pub(crate) fn release(&mut self, table: &mut BlockTable) {
-        for column in (0..table.num_columns()).rev() {
-            for columns in &table.groups {
-                if column >= columns.num_freed {
-                    let block = columns.blocks[column];
+        for block_index in (0..table.num_indices()).rev() {
+            for group_blocks in &table.groups {
+                if block_index >= group_blocks.num_freed {
+                    let block = group_blocks.blocks[block_index];
                     self.pool
                         .release(block, !self.prefix_cache.is_published(block));
                 }

@@ -12,7 +12,7 @@ use crate::{
 pub struct NewRequest {
     pub prompt: Vec<i32>,
     /// Sequences, each with a row of its own and numbered from 0.
-    pub num_answers: usize,
+    pub num_sequences: usize,
     /// So many of the sequences are sent, the best of all; None sends all, as they grow.
     pub best: Option<BestOptions>,
     /// Output tokens of a sequence, at most what the context leaves.
@@ -60,7 +60,7 @@ impl NewRequest {
     pub fn new(prompt: Vec<i32>, max_tokens: usize) -> Self {
         Self {
             prompt,
-            num_answers: 1,
+            num_sequences: 1,
             best: None,
             max_tokens,
             min_tokens: 0,

@@ -157,8 +157,8 @@ impl Plan {
         self.assigned.extend_from_slice(&entry);
     }
 
-    pub(crate) fn set_block(&mut self, group: usize, row: Row, column: usize, block: BlockId) {
-        let entry = [group as i32, row as i32, column as i32, block as i32];
+    pub(crate) fn set_block(&mut self, group: usize, row: Row, block_index: usize, block: BlockId) {
+        let entry = [group as i32, row as i32, block_index as i32, block as i32];
         self.block_updates.extend_from_slice(&entry);
     }
 
@@ -226,7 +226,7 @@ pub struct PlanView<'a> {
     pub score_ranges: &'a [[i32; 3]],
     /// `[., 6]`: row, request slot, index, start, adapter slot, grammar slot.
     pub assigned: &'a [[i32; 6]],
-    /// `[., 4]`: KV group, row, column, block.
+    /// `[., 4]`: KV group, row, block index, block.
     pub block_updates: &'a [[i32; 4]],
     /// `[., 2]`: source and target, blocks. All sources are read before a target is written.
     pub copies: &'a [[i32; 2]],

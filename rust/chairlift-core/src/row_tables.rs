@@ -59,7 +59,7 @@ pub struct StepShape {
 /// Applies `plan` to the tables and fills the inputs.
 ///
 /// # Errors
-/// If the plan names a row, column or token outside the tables or inputs.
+/// If the plan names a row, block index or token outside the tables or inputs.
 pub fn apply_plan(
     plan: &[i32],
     block_size: usize,
@@ -127,7 +127,7 @@ fn check_shape(
 
 impl RowTables<'_> {
     /// Blocks that a row has room for; none where there is no row.
-    fn columns(&self) -> usize {
+    fn num_indices(&self) -> usize {
         let lines = self.num_kv_groups * self.computed.len();
         self.block_tables.len().checked_div(lines).unwrap_or(0)
     }
@@ -141,12 +141,12 @@ impl RowTables<'_> {
             self.row_index[row] = index;
             self.row_adapter[row] = adapter;
         }
-        let columns = self.columns();
-        for &[group, row, column, block] in view.block_updates {
+        let num_indices = self.num_indices();
+        for &[group, row, block_index, block] in view.block_updates {
             let group = below("KV group", group, self.num_kv_groups)?;
             let row = below("block row", row, num_rows)?;
-            let column = below("block column", column, columns)?;
-            self.block_tables[(group * num_rows + row) * columns + column] = block;
+            let block_index = below("block index", block_index, num_indices)?;
+            self.block_tables[(group * num_rows + row) * num_indices + block_index] = block;
         }
         Ok(())
     }
@@ -189,8 +189,8 @@ fn derive(
     inputs: &mut StepInputs<'_>,
 ) -> Result<usize, PlanError> {
     let num_rows = tables.computed.len();
-    let columns = tables.columns();
-    let past_longest = columns.saturating_mul(block_size).saturating_add(1);
+    let num_indices = tables.num_indices();
+    let past_longest = num_indices.saturating_mul(block_size).saturating_add(1);
     let stride = inputs.slot_mapping.len() / tables.num_kv_groups;
     let (mut at, mut num_adapted) = (0, 0);
     inputs.query_start_loc[0] = 0;
@@ -208,7 +208,7 @@ fn derive(
             };
             inputs.positions[token] = position as i32;
             for group in 0..tables.num_kv_groups {
-                let line = (group * num_rows + row) * columns;
+                let line = (group * num_rows + row) * num_indices;
                 let block = tables.block_tables[line + position / block_size];
                 inputs.slot_mapping[group * stride + token] = slot(block, block_size, position)?;
             }
@@ -252,8 +252,8 @@ mod tests {
     fn positions_and_slots_follow_the_block_table() {
         let mut plan = Plan::default();
         plan.assign(1, 0, 0, 3, 2);
-        for (column, block) in [(0, 7), (1, 2)] {
-            plan.set_block(0, 1, column, block);
+        for (block_index, block) in [(0, 7), (1, 2)] {
+            plan.set_block(0, 1, block_index, block);
         }
         plan.schedule(1, &[50, 51]);
         plan.score(0, 2, 52);

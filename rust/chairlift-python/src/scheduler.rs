@@ -139,7 +139,7 @@ impl Scheduler {
         })
     }
 
-    #[pyo3(signature = (now, prompt, *, max_tokens, num_answers = 1, min_tokens = 0, stop = vec![],
+    #[pyo3(signature = (now, prompt, *, max_tokens, num_sequences = 1, min_tokens = 0, stop = vec![],
         stop_token_ids = vec![], include_stop = false, detokenize = true,
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
@@ -160,7 +160,7 @@ impl Scheduler {
         now: u64,
         prompt: Vec<i32>,
         max_tokens: usize,
-        num_answers: usize,
+        num_sequences: usize,
         min_tokens: usize,
         stop: Vec<String>,
         stop_token_ids: Vec<i32>,
@@ -193,7 +193,7 @@ impl Scheduler {
         };
         let new = NewRequest {
             prompt,
-            num_answers,
+            num_sequences,
             best: best.map(|(num_sent, num_candidates)| BestOptions {
                 num_sent,
                 num_candidates,

@@ -130,10 +130,10 @@ impl World {
             );
         }
         let mut places = HashSet::new();
-        for &[group, row, column, _] in view.block_updates {
+        for &[group, row, block_index, _] in view.block_updates {
             ensure!(
-                places.insert((group, row, column)),
-                "column {column} of row {row} is set twice (KV group {group})"
+                places.insert((group, row, block_index)),
+                "block index {block_index} of row {row} is set twice (KV group {group})"
             );
         }
         let mut seen = vec![false; self.rows.len()];

@@ -221,7 +221,7 @@ impl World {
             let written = load.num_kv_tokens;
             // Answers share what they have of a prompt.
             let mut running = self.running.iter().map(|&index| &self.clients[index]);
-            let is_known = running.all(|client| client.num_answers == 1);
+            let is_known = running.all(|client| client.num_sequences == 1);
             let num_used = load.num_blocks - load.num_free_blocks;
             let running = self.running.iter().map(|&index| &self.clients[index]);
             let most_blocks: usize = running.map(|client| self.num_held(client)).sum();
@@ -304,7 +304,7 @@ impl World {
     /// The bill of answers that end together by an error.
     pub(crate) fn check_failed_account(&self, ended: &[usize], stats: &RequestStats) -> Checked {
         if let &[index] = ended
-            && self.clients[index].num_answers == 1
+            && self.clients[index].num_sequences == 1
         {
             return self.check_account(index, stats);
         }

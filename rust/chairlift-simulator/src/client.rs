@@ -66,7 +66,7 @@ pub(crate) struct Client {
     pub(crate) label: Label,
     /// Which answer of its request, and how many there are.
     pub(crate) index: usize,
-    pub(crate) num_answers: usize,
+    pub(crate) num_sequences: usize,
     /// It waits, with a row or without, for its parent to compute the prompt.
     pub(crate) waits_for_parent: bool,
     pub(crate) id: RequestId,
@@ -145,7 +145,7 @@ impl Client {
         Self {
             label: arrival.label,
             index,
-            num_answers: arrival.num_answers,
+            num_sequences: arrival.num_sequences,
             waits_for_parent: index > 0,
             id,
             arrival: now,

@@ -42,16 +42,16 @@ impl World {
         {
             return Ok(());
         }
-        let columns = |tokens: usize| tokens.div_ceil(config.block_size);
+        let num_blocks = |tokens: usize| tokens.div_ceil(config.block_size);
         let left = |client: &Client| {
-            let written = columns(client.num_computed);
-            self.num_needed(columns(client.num_tokens()).saturating_sub(written))
+            let written = num_blocks(client.num_computed);
+            self.num_needed(num_blocks(client.num_tokens()).saturating_sub(written))
         };
         // What the suspended hold can be had, where it is known to be theirs alone.
         let mut given = 0;
         if !config.prefix_cache {
             let held = |&index: &usize| self.num_held(&self.clients[index]);
-            let alone = |index: &&usize| self.clients[**index].num_answers == 1;
+            let alone = |index: &&usize| self.clients[**index].num_sequences == 1;
             given = suspended.iter().filter(alone).map(held).sum();
         }
         let promised = self.running.iter().filter(|index| {
@@ -66,7 +66,7 @@ impl World {
             // A preempted request resumes only if every request that runs, itself included, could take one more token.
             let ahead = usize::from(client.is_preempted());
             let headroom = ahead * num_runnable * config.kv_groups.len();
-            self.num_needed(columns(client.num_tokens() + ahead)) + headroom + promised
+            self.num_needed(num_blocks(client.num_tokens() + ahead)) + headroom + promised
         };
         let Some(needed) = waiting.iter().map(needed).max() else {
             return Ok(());
@@ -93,8 +93,8 @@ impl World {
         }
     }
 
-    /// Blocks that so many more columns take, in all KV groups: of a window never more than it sees and steps write.
-    fn num_needed(&self, columns: usize) -> usize {
+    /// Blocks that so many more blocks take, in all KV groups: of a window never more than it sees and steps write.
+    fn num_needed(&self, num_blocks: usize) -> usize {
         let config = &self.scenario.config;
         let written = config.max_num_batched_tokens * config.steps_in_flight;
         let most = |window: u32| {
@@ -103,7 +103,7 @@ impl World {
         };
         let windows = config.kv_groups.iter().map(|group| group.window);
         windows
-            .map(|window| window.map_or(columns, |window| columns.min(most(window))))
+            .map(|window| window.map_or(num_blocks, |window| num_blocks.min(most(window))))
             .sum()
     }
 

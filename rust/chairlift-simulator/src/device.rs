@@ -1,7 +1,7 @@
 //! The fake model: KV memory that is read and written through the block tables, as attention does.
 //!
 //! The plan goes through the same `apply_plan` as in the engine. One memory serves all KV groups, each marking what it
-//! writes with its own mask, so that a block in the wrong group, request or column changes what is read.
+//! writes with its own mask, so that a block in the wrong group, request or block index changes what is read.
 
 use std::{collections::HashSet, ops::Range};
 
@@ -134,7 +134,7 @@ impl Device {
             let mut read = Vec::new();
             if self.plans_ahead {
                 for group in 0..self.groups.len() {
-                    read.extend_from_slice(&self.table(group, row)[self.columns(group, end)]);
+                    read.extend_from_slice(&self.table(group, row)[self.seen_blocks(group, end)]);
                 }
             }
             let num_samples = self.num_samples(samples..shape.num_samples, first..last);
@@ -297,8 +297,8 @@ impl Device {
     /// The block table of a row.
     fn table(&self, group: usize, row: usize) -> &[i32] {
         let rows = self.computed.len();
-        let columns = self.block_tables.len() / (self.groups.len() * rows);
-        &self.block_tables[(group * rows + row) * columns..][..columns]
+        let num_indices = self.block_tables.len() / (self.groups.len() * rows);
+        &self.block_tables[(group * rows + row) * num_indices..][..num_indices]
     }
 
     /// Where a position of a row lies.
@@ -307,8 +307,8 @@ impl Device {
         block * self.block_size + position % self.block_size
     }
 
-    /// The columns of what the last token before `end` attends to.
-    fn columns(&self, group: usize, end: usize) -> Range<usize> {
+    /// The blocks of what the last token before `end` attends to.
+    fn seen_blocks(&self, group: usize, end: usize) -> Range<usize> {
         let first = first_visible(self.groups[group], end - 1);
         first / self.block_size..end.div_ceil(self.block_size)
     }
@@ -338,7 +338,7 @@ impl Device {
             return true;
         }
         run.seen(run.num_drafts).enumerate().all(|(group, seen)| {
-            let (mine, rest) = blocks.split_at(self.columns(group, run.end).len());
+            let (mine, rest) = blocks.split_at(self.seen_blocks(group, run.end).len());
             blocks = rest;
             let first = first_visible(self.groups[group], run.end - 1);
             let sum = self.sum(mine, first..run.end, mix(group as u64));

@@ -37,7 +37,7 @@ impl World {
     /// Proposes tokens for an answer in whatever state it is.
     pub(crate) fn draft(&mut self, label: Label, answer: usize, tokens: &[i32]) -> Checked {
         let found = self.find(label);
-        let found = found.filter(|&first| answer < self.clients[first].num_answers);
+        let found = found.filter(|&first| answer < self.clients[first].num_sequences);
         let Some(index) = found.map(|first| first + answer) else {
             let id = chairlift_core::RequestId(u64::MAX - u64::from(label));
             ensure!(
@@ -106,7 +106,7 @@ impl World {
         let num_cut = proposed.len().saturating_sub(num_planned);
         let num_looked_up = if proposed.is_empty() { num_planned } else { 0 };
         self.tally.add(Sight::DraftsLookedUp, num_looked_up as u64);
-        let is_one_of_several = client.num_answers > 1 && num_planned > 0;
+        let is_one_of_several = client.num_sequences > 1 && num_planned > 0;
         self.tally.add(Sight::DraftsPlanned, num_planned as u64);
         self.tally.add(Sight::DraftsCut, num_cut as u64);
         self.tally
@@ -237,7 +237,7 @@ impl World {
     ) -> usize {
         let client = &self.clients[index];
         // Of several answers some.
-        let is_chosen = client.num_answers == 1 || client.index % 2 == 1;
+        let is_chosen = client.num_sequences == 1 || client.index % 2 == 1;
         if !not_finite.contains(&client.label) || !is_chosen {
             return run.sampled.len();
         }

@@ -98,7 +98,7 @@ impl World {
     /// The answer that a request is told of: one without a row if there is one. Which these are the world learns later
     /// where steps are planned ahead.
     fn spokesman(&self, index: usize) -> Option<usize> {
-        if self.clients[index].num_answers > 1 && self.scenario.config.steps_in_flight > 1 {
+        if self.clients[index].num_sequences > 1 && self.scenario.config.steps_in_flight > 1 {
             return None;
         }
         let leads = self

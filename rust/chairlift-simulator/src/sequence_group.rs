@@ -13,7 +13,7 @@ impl World {
     pub(crate) fn answers(&self, index: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
         let client = &self.clients[index];
         let first = index - client.index;
-        let answers = first..first + client.num_answers;
+        let answers = first..first + client.num_sequences;
         answers.filter(|&answer| {
             let answer = &self.clients[answer];
             answer.is_live() && !answer.is_ending()
@@ -28,9 +28,9 @@ impl World {
         };
         let mut answers: Vec<_> = self.answers(index).collect();
         answers.sort_by_key(left);
-        let num_answers = answers.len() as u64;
+        let num_sequences = answers.len() as u64;
         for (i, answer) in (0..).zip(answers) {
-            let more = credit / num_answers + u64::from(i < credit % num_answers);
+            let more = credit / num_sequences + u64::from(i < credit % num_sequences);
             let credit = &mut self.clients[answer].credit;
             *credit = credit.map(|credit| credit.saturating_add(more));
         }
@@ -94,7 +94,7 @@ impl World {
             last,
         } = end;
         let first = index - self.clients[index].index;
-        let group = first..first + self.clients[index].num_answers;
+        let group = first..first + self.clients[index].num_sequences;
         if matches!(reason, EndReason::Failed(_)) {
             let live = group.clone().filter(|&other| self.clients[other].is_live());
             let live: Vec<_> = live.collect();

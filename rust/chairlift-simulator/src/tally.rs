@@ -70,7 +70,7 @@ sights! {
     SwappedBackMidBlock "the same, amid a block",
     SwapsForgotten "requests forgotten by host memory",
     CacheHits "prompts with cached tokens",
-    Trimmed "columns behind a window",
+    Trimmed "blocks behind a window",
     Evicted "cached blocks evicted",
     Flushes "flushes",
     ClockForward "clock jumps forward",

@@ -43,7 +43,7 @@ pub(crate) struct Arrival {
     pub(crate) label: Label,
     pub(crate) flaw: Option<Flaw>,
     pub(crate) num_prompt: usize,
-    pub(crate) num_answers: usize,
+    pub(crate) num_sequences: usize,
     /// Requests with one prefix share beginnings: of their prompts the first `shared` tokens.
     pub(crate) prefix: u8,
     pub(crate) shared: usize,
@@ -127,7 +127,7 @@ impl Arrival {
             label,
             flaw: None,
             num_prompt: random.between(1, max_prompt),
-            num_answers: if random.chance(traffic.answers) {
+            num_sequences: if random.chance(traffic.answers) {
                 random.between(1, traffic.max_answers)
             } else {
                 1
@@ -175,9 +175,9 @@ impl Arrival {
         let root = root(self.tenant, self.salt, adapter.generation);
         let root = with_adapter(root, adapter.slot);
         let mut new = NewRequest::new(prompt, self.max_tokens);
-        new.num_answers = self.num_answers;
+        new.num_sequences = self.num_sequences;
         let answer = |index| Answer::new(root, index, &new, limit, config);
-        let mut answers: Vec<_> = (0..self.num_answers).map(answer).collect();
+        let mut answers: Vec<_> = (0..self.num_sequences).map(answer).collect();
         new.min_tokens = self.min_tokens;
         new.text = TextOptions {
             detokenize: self.detokenize,
@@ -241,7 +241,7 @@ impl Arrival {
             }
             Some(Flaw::NoOutput) => new.max_tokens = 0,
             Some(Flaw::TooManyAnswers) => {
-                new.num_answers = [0, config.max_answers() + 1][self.label as usize % 2];
+                new.num_sequences = [0, config.max_answers() + 1][self.label as usize % 2];
             }
             Some(Flaw::MinAboveMax) => new.min_tokens = new.max_tokens + 1,
             Some(Flaw::TooLong) => {
@@ -266,8 +266,8 @@ impl fmt::Display for Arrival {
             write!(f, " (first {} of prefix {prefix})", shared.min(num_prompt))?;
         }
         write!(f, ", max_tokens {max_tokens}")?;
-        if self.num_answers > 1 {
-            write!(f, ", {} answers", self.num_answers)?;
+        if self.num_sequences > 1 {
+            write!(f, ", {} answers", self.num_sequences)?;
         }
         if self.min_tokens > 0 {
             write!(f, ", min_tokens {}", self.min_tokens)?;

@@ -242,12 +242,12 @@ impl World {
                 );
                 self.by_label.insert(arrival.label, index);
                 self.tally.saw(Sight::Accepted);
-                let is_one = arrival.num_answers == 1;
+                let is_one = arrival.num_sequences == 1;
                 self.tally.add(Sight::Groups, u64::from(!is_one));
                 ensure!(
-                    added.slots.len() == arrival.num_answers,
+                    added.slots.len() == arrival.num_sequences,
                     "{} answers have {} slots",
-                    arrival.num_answers,
+                    arrival.num_sequences,
                     added.slots.len()
                 );
                 for (answer, &slot) in answers.into_iter().zip(&added.slots) {
@@ -288,12 +288,12 @@ impl World {
         match arrival.flaw {
             Some(flaw) if flaw != Flaw::TooLong => Some(RefusalReason::BadParameter),
             // Settings that shrinking has made so.
-            _ if arrival.num_answers > config.max_answers() => Some(RefusalReason::BadParameter),
+            _ if arrival.num_sequences > config.max_answers() => Some(RefusalReason::BadParameter),
             // Of a request that shrinking has made so.
             _ if arrival.min_tokens > arrival.max_tokens => Some(RefusalReason::BadParameter),
             _ if num_prompt >= config.max_model_len => Some(RefusalReason::PromptTooLong),
             _ if num_prompt >= config.max_context_len() => Some(RefusalReason::KvCapacity),
-            _ if num_waiting + arrival.num_answers > config.max_queued_requests => {
+            _ if num_waiting + arrival.num_sequences > config.max_queued_requests => {
                 Some(RefusalReason::QueueFull)
             }
             _ => None,
@@ -329,7 +329,7 @@ impl World {
                 index.ok_or_else(|| format!("an event for the unknown {:?}", event.request))?;
             let index = first + event.index as usize;
             ensure!(
-                (event.index as usize) < self.clients[first].num_answers,
+                (event.index as usize) < self.clients[first].num_sequences,
                 "an event for answer {} of #{}",
                 event.index,
                 self.clients[first].label

@@ -77,7 +77,7 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
                 id => i32::from(id) % VOCAB as i32,
             })
             .collect(),
-        num_answers: match priority % 16 {
+        num_sequences: match priority % 16 {
             1 => 0,
             2 => 2,
             3 => 3,

@@ -1,4 +1,4 @@
-//! Admission: the columns that a request begins with, and the promise of the rest.
+//! Admission: the blocks that a request begins with, and the promise of the rest.
 //!
 //! ```text
 //! new           [ known | known | promised ...                 ]   from the prefix cache, shared
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::{KvCache, block_table::BlockTable};
 use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
 
-/// Where a column of a KV group comes from.
+/// Where a block index of a KV group comes from.
 #[derive(Clone, Copy)]
 enum Source {
     /// No later token sees it.
@@ -20,9 +20,9 @@ enum Source {
     Host(HostBlock),
 }
 
-/// The columns that a request begins with; of each its KV groups, one after another.
+/// The blocks that a request begins with; of each its KV groups, one after another.
 struct Start {
-    num_columns: usize,
+    num_indices: usize,
     sources: Vec<Source>,
 }
 
@@ -36,12 +36,12 @@ impl Start {
 }
 
 impl KvCache {
-    /// Computed tokens with which a request begins whose first `num_hits` columns the prefix cache knows.
+    /// Computed tokens with which a request begins whose first `num_hits` blocks the prefix cache knows.
     pub(crate) fn start(&self, table: &BlockTable, num_hits: usize) -> usize {
         table.swapped.num_tokens.max(num_hits * self.block_size)
     }
 
-    /// Gives an empty table the columns that are computed, known or in host memory, and the promise of the rest; false
+    /// Gives an empty table the blocks that are computed, known or in host memory, and the promise of the rest; false
     /// (and nothing changed) if the blocks of all `tokens`, and `headroom` beside them, cannot be had.
     pub(crate) fn admit(
         &mut self,
@@ -51,7 +51,7 @@ impl KvCache {
         headroom: usize,
     ) -> bool {
         debug_assert_eq!(
-            table.num_columns(),
+            table.num_indices(),
             0,
             "an admitted request starts without blocks"
         );
@@ -72,16 +72,16 @@ impl KvCache {
                     block
                 }
             };
-            let columns = &mut table.groups[i % self.groups.len()];
-            columns.num_freed += usize::from(block == NULL_BLOCK);
-            columns.blocks.push(block);
+            let group_blocks = &mut table.groups[i % self.groups.len()];
+            group_blocks.num_freed += usize::from(block == NULL_BLOCK);
+            group_blocks.blocks.push(block);
         }
         let is_known = |source: &Source| !matches!(source, Source::Host(_));
-        let columns = start.sources.chunks(self.groups.len());
-        table.num_published = columns
-            .take_while(|column| column.iter().all(is_known))
+        let sources = start.sources.chunks(self.groups.len());
+        table.num_published = sources
+            .take_while(|of_groups| of_groups.iter().all(is_known))
             .count();
-        table.num_columns = start.num_columns;
+        table.num_indices = start.num_indices;
         table.is_dirty = true;
         table.promised = promise;
         self.promised += promise;
@@ -124,32 +124,33 @@ impl KvCache {
         (available >= needed).then_some(num_releases)
     }
 
-    /// What is in host memory, unless the cache knows as much; the first `num_hits` columns were looked up before.
+    /// What is in host memory, unless the cache knows as much; the first `num_hits` blocks were looked up before.
     fn beginning(&self, table: &BlockTable, tokens: &[i32], num_hits: usize) -> Start {
         let num_computed = self.start(table, num_hits);
-        let num_columns = num_computed.div_ceil(self.block_size);
-        let mut sources = Vec::with_capacity(num_columns * self.groups.len());
-        for column in 0..num_columns {
-            for (group, columns) in self.groups.iter().enumerate() {
-                let is_seen = column >= columns.kv.first_column(num_computed, self.block_size);
-                let hit = || self.hit(table, tokens, group, column);
-                let known = (is_seen && column < num_hits).then(hit).flatten();
+        let num_indices = num_computed.div_ceil(self.block_size);
+        let mut sources = Vec::with_capacity(num_indices * self.groups.len());
+        for block_index in 0..num_indices {
+            for (group, group_blocks) in self.groups.iter().enumerate() {
+                let is_seen =
+                    block_index >= group_blocks.kv.first_index(num_computed, self.block_size);
+                let hit = || self.hit(table, tokens, group, block_index);
+                let known = (is_seen && block_index < num_hits).then(hit).flatten();
                 sources.push(match known {
                     Some(block) => Source::Known(block),
-                    None if is_seen => Source::Host(table.swapped.block(group, column)),
+                    None if is_seen => Source::Host(table.swapped.block(group, block_index)),
                     None => Source::Unseen,
                 });
             }
         }
         Start {
-            num_columns,
+            num_indices,
             sources,
         }
     }
 
     /// Blocks that a request needs for so many tokens beside those that it begins with, at a time.
     fn promise(&self, start: &Start, num_tokens: usize) -> usize {
-        let left = num_tokens.div_ceil(self.block_size) - start.num_columns;
+        let left = num_tokens.div_ceil(self.block_size) - start.num_indices;
         let needed = |group: usize| {
             let mine = start.sources.iter().skip(group).step_by(self.groups.len());
             let num_held = mine

@@ -1,10 +1,10 @@
 //! The blocks of one request.
 //!
-//! Every KV group has the same columns: column `c` holds tokens `[c * block_size, (c + 1) * block_size)`. What is wholly
+//! Every KV group has as many blocks: block `i` holds tokens `[i * block_size, (i + 1) * block_size)`. What is wholly
 //! behind the window of every later token is given back while the request runs:
 //!
 //! ```text
-//! columns              0      1      2      3      4      5
+//! blocks              0      1      2      3      4      5
 //! group without      [ hit  | hit  | own  | own  |......|......]
 //! group with window  [ null | null | own  | own  |......|......]
 //!                      shared, full  written       promised
@@ -13,17 +13,17 @@
 use super::prefix_cache::BlockHash;
 use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
 
-/// The columns of one KV group.
+/// The blocks of one KV group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Columns {
+pub(super) struct GroupBlocks {
     pub(super) blocks: Vec<BlockId>,
-    /// Leading columns that hold nothing any more: the null block.
+    /// Leading blocks that hold nothing any more: the null block.
     pub(super) num_freed: usize,
-    /// Leading columns of these that the runner knows of.
+    /// Leading blocks of these that the runner knows of.
     num_freed_reported: usize,
 }
 
-impl Columns {
+impl GroupBlocks {
     /// Blocks that the request owns in this group.
     pub(super) fn num_held(&self) -> usize {
         self.blocks.len() - self.num_freed
@@ -35,15 +35,15 @@ impl Columns {
 pub(super) struct Swapped {
     /// Its first so many tokens are computed.
     pub(super) num_tokens: usize,
-    pub(super) num_columns: usize,
-    /// Of each KV group the last columns: the others are behind its window.
+    pub(super) num_indices: usize,
+    /// Of each KV group the last blocks: the others are behind its window.
     pub(super) groups: Vec<Vec<HostBlock>>,
 }
 
 impl Swapped {
-    pub(super) fn block(&self, group: usize, column: usize) -> HostBlock {
+    pub(super) fn block(&self, group: usize, block_index: usize) -> HostBlock {
         let blocks = &self.groups[group];
-        blocks[column + blocks.len() - self.num_columns]
+        blocks[block_index + blocks.len() - self.num_indices]
     }
 
     pub(super) fn blocks(&self) -> impl Iterator<Item = HostBlock> + '_ {
@@ -53,38 +53,38 @@ impl Swapped {
 
 #[derive(Clone, Debug)]
 pub(crate) struct BlockTable {
-    pub(super) num_columns: usize,
+    pub(super) num_indices: usize,
     /// The runner does not know all: a decode step asks every table, and touches few.
     pub(super) is_dirty: bool,
-    /// Columns that the runner knows of.
+    /// Blocks that the runner knows of.
     num_reported: usize,
-    pub(super) groups: Vec<Columns>,
-    /// Names of the full columns known so far; kept when the blocks are released, since tokens never change.
+    pub(super) groups: Vec<GroupBlocks>,
+    /// Names of the full blocks known so far; kept when the blocks are released, since tokens never change.
     pub(super) hashes: Vec<BlockHash>,
     root: BlockHash,
-    /// Leading columns that were hits or have been published.
+    /// Leading blocks that were hits or have been published.
     pub(super) num_published: usize,
     /// Blocks that this request may still allocate without asking.
     pub(super) promised: usize,
-    /// Others own its last column, too: it is copied before this request writes to it.
+    /// Others own its last block, too: it is copied before this request writes to it.
     pub(super) shares_tail: bool,
     /// What was computed before it lost its blocks.
     pub(super) swapped: Swapped,
 }
 
 impl BlockTable {
-    /// No blocks, and memory for so many columns.
-    pub(super) fn new(num_groups: usize, num_columns: usize, root: BlockHash) -> Self {
-        let columns = || Columns {
-            blocks: Vec::with_capacity(num_columns),
-            ..Columns::default()
+    /// No blocks, and memory for so many blocks.
+    pub(super) fn new(num_groups: usize, num_indices: usize, root: BlockHash) -> Self {
+        let group_blocks = || GroupBlocks {
+            blocks: Vec::with_capacity(num_indices),
+            ..GroupBlocks::default()
         };
         Self {
-            num_columns: 0,
+            num_indices: 0,
             is_dirty: false,
             num_reported: 0,
-            groups: (0..num_groups).map(|_| columns()).collect(),
-            hashes: Vec::with_capacity(num_columns),
+            groups: (0..num_groups).map(|_| group_blocks()).collect(),
+            hashes: Vec::with_capacity(num_indices),
             root,
             num_published: 0,
             promised: 0,
@@ -93,19 +93,23 @@ impl BlockTable {
         }
     }
 
-    pub(crate) fn num_columns(&self) -> usize {
-        self.num_columns
+    pub(crate) fn num_indices(&self) -> usize {
+        self.num_indices
     }
 
-    /// The null block where the column holds nothing any more.
-    pub(super) fn block(&self, group: usize, column: usize) -> BlockId {
-        self.groups[group].blocks[column]
+    /// The null block where the block holds nothing any more.
+    pub(super) fn block(&self, group: usize, block_index: usize) -> BlockId {
+        self.groups[group].blocks[block_index]
     }
 
     /// What the request owns.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let groups = self.groups.iter();
-        groups.flat_map(|columns| columns.blocks[columns.num_freed..].iter().copied())
+        groups.flat_map(|group_blocks| {
+            group_blocks.blocks[group_blocks.num_freed..]
+                .iter()
+                .copied()
+        })
     }
 
     /// The blocks that are copied before this request writes to them, if others still own them.
@@ -113,13 +117,13 @@ impl BlockTable {
         let tails = self
             .groups
             .iter()
-            .filter_map(|columns| columns.blocks.last());
+            .filter_map(|group_blocks| group_blocks.blocks.last());
         tails.copied().filter(|_| self.shares_tail)
     }
 
     /// Whether it owns nothing, and nothing is promised to it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.num_columns == 0 && self.promised == 0
+        self.num_indices == 0 && self.promised == 0
     }
 
     /// Computed tokens that are in host memory.
@@ -127,47 +131,49 @@ impl BlockTable {
         self.swapped.num_tokens
     }
 
-    /// The name of what comes before a column.
-    pub(super) fn parent(&self, column: usize) -> BlockHash {
-        if column == 0 {
+    /// The name of what comes before a block index.
+    pub(super) fn parent(&self, block_index: usize) -> BlockHash {
+        if block_index == 0 {
             self.root
         } else {
-            self.hashes[column - 1]
+            self.hashes[block_index - 1]
         }
     }
 
-    /// Calls `update(group, column, block)` for all that has changed since the last time.
+    /// Calls `update(group, block index, block)` for all that has changed since the last time.
     pub(crate) fn take_updates(&mut self, mut update: impl FnMut(usize, usize, BlockId)) {
         if !std::mem::take(&mut self.is_dirty) {
             return;
         }
-        for (group, columns) in self.groups.iter_mut().enumerate() {
-            for column in columns.num_freed_reported..columns.num_freed.min(self.num_reported) {
-                update(group, column, NULL_BLOCK);
+        for (group, group_blocks) in self.groups.iter_mut().enumerate() {
+            for block_index in
+                group_blocks.num_freed_reported..group_blocks.num_freed.min(self.num_reported)
+            {
+                update(group, block_index, NULL_BLOCK);
             }
-            columns.num_freed_reported = columns.num_freed;
+            group_blocks.num_freed_reported = group_blocks.num_freed;
         }
-        for column in self.num_reported..self.num_columns {
-            for (group, columns) in self.groups.iter().enumerate() {
-                update(group, column, columns.blocks[column]);
+        for block_index in self.num_reported..self.num_indices {
+            for (group, group_blocks) in self.groups.iter().enumerate() {
+                update(group, block_index, group_blocks.blocks[block_index]);
             }
         }
-        self.num_reported = self.num_columns;
+        self.num_reported = self.num_indices;
     }
 
-    /// Forgets the columns behind the first so many; what they held has been given back.
-    pub(super) fn cut(&mut self, num_columns: usize) {
-        self.num_columns = num_columns;
-        self.num_reported = self.num_reported.min(num_columns);
+    /// Forgets the blocks behind the first so many; what they held has been given back.
+    pub(super) fn cut(&mut self, num_indices: usize) {
+        self.num_indices = num_indices;
+        self.num_reported = self.num_reported.min(num_indices);
     }
 
-    /// Forgets all columns; what they held has been given back, or is in host memory.
+    /// Forgets all blocks; what they held has been given back, or is in host memory.
     pub(super) fn clear(&mut self) {
-        for columns in &mut self.groups {
-            columns.blocks.clear();
-            (columns.num_freed, columns.num_freed_reported) = (0, 0);
+        for group_blocks in &mut self.groups {
+            group_blocks.blocks.clear();
+            (group_blocks.num_freed, group_blocks.num_freed_reported) = (0, 0);
         }
-        (self.num_columns, self.num_reported, self.num_published) = (0, 0, 0);
+        (self.num_indices, self.num_reported, self.num_published) = (0, 0, 0);
         self.shares_tail = false;
     }
 }

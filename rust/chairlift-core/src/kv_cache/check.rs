@@ -37,22 +37,22 @@ impl KvCache {
                 .blocks()
                 .for_each(|block| references[block as usize] += 1);
             promised += table.promised;
-            for (group, columns) in self.groups.iter().zip(&table.groups) {
+            for (group, group_blocks) in self.groups.iter().zip(&table.groups) {
                 ensure!(
-                    columns.blocks.len() == table.num_columns(),
-                    "the KV groups of a request have different columns"
+                    group_blocks.blocks.len() == table.num_indices(),
+                    "the KV groups of a request have different blocks"
                 );
-                let freed = columns.blocks.iter().map(|&block| block == NULL_BLOCK);
+                let freed = group_blocks.blocks.iter().map(|&block| block == NULL_BLOCK);
                 ensure!(
                     freed
                         .enumerate()
-                        .all(|(i, freed)| freed == (i < columns.num_freed)),
+                        .all(|(i, freed)| freed == (i < group_blocks.num_freed)),
                     "a request holds blocks behind its window, or lacks some before it"
                 );
                 ensure!(
-                    columns.num_held() <= group.most,
+                    group_blocks.num_held() <= group.most,
                     "a request holds {} blocks of a window, at most {} can be in use",
-                    columns.num_held(),
+                    group_blocks.num_held(),
                     group.most
                 );
             }
@@ -87,14 +87,14 @@ impl KvCache {
         }
         for owner in uses {
             let (id, table, num_computed) = (owner.id, owner.table, owner.num_computed);
-            let columns = table.num_columns();
+            let num_indices = table.num_indices();
             ensure!(
-                columns * self.block_size >= num_computed,
+                num_indices * self.block_size >= num_computed,
                 "request {id} has too few blocks"
             );
             ensure!(
-                !owner.is_settled || columns == num_computed.div_ceil(self.block_size),
-                "request {id} has {columns} columns for {num_computed} tokens"
+                !owner.is_settled || num_indices == num_computed.div_ceil(self.block_size),
+                "request {id} has {num_indices} blocks for {num_computed} tokens"
             );
             let outstanding = self.outstanding(table, owner.num_tokens);
             ensure!(
@@ -102,12 +102,12 @@ impl KvCache {
                 "request {id} is promised {} blocks and needs {outstanding}",
                 table.promised
             );
-            // Only full columns are shared: a block is written by its only owner.
-            for column in num_computed / self.block_size..columns {
+            // Only full blocks are shared: a block is written by its only owner.
+            for block_index in num_computed / self.block_size..num_indices {
                 for group in 0..self.num_groups() {
-                    let block = table.block(group, column);
+                    let block = table.block(group, block_index);
                     let owners = self.pool.num_references(block);
-                    // Owners that copy a column before they write to it read what is written already.
+                    // Owners that copy a block before they write to it read what is written already.
                     ensure!(
                         table.shares_tail || owners == 1 + copying[block as usize],
                         "request {id} writes to a block with {owners} owners"

@@ -5,24 +5,26 @@ use crate::ids::{BlockId, NULL_BLOCK};
 
 impl KvCache {
     /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;
-    /// a column that is not full is copied when it is first written.
+    /// a block index that is not full is copied when it is first written.
     pub(crate) fn fork(&mut self, from: &BlockTable, table: &mut BlockTable, num_tokens: usize) {
-        debug_assert_eq!(table.num_columns(), 0, "a sibling starts without blocks");
-        let num_columns = num_tokens.div_ceil(self.block_size);
+        debug_assert_eq!(table.num_indices(), 0, "a sibling starts without blocks");
+        let num_indices = num_tokens.div_ceil(self.block_size);
         let groups = self.groups.iter().zip(&from.groups);
-        for (columns, (group, from)) in table.groups.iter_mut().zip(groups) {
-            columns.num_freed = group.kv.first_column(num_tokens, self.block_size);
-            columns.blocks.resize(columns.num_freed, NULL_BLOCK);
-            for &block in &from.blocks[columns.num_freed..num_columns] {
+        for (group_blocks, (group, from)) in table.groups.iter_mut().zip(groups) {
+            group_blocks.num_freed = group.kv.first_index(num_tokens, self.block_size);
+            group_blocks
+                .blocks
+                .resize(group_blocks.num_freed, NULL_BLOCK);
+            for &block in &from.blocks[group_blocks.num_freed..num_indices] {
                 self.pool.share(block);
-                columns.blocks.push(block);
+                group_blocks.blocks.push(block);
             }
         }
         let num_full = num_tokens / self.block_size;
         table.hashes.clone_from(&from.hashes);
-        table.num_columns = num_columns;
+        table.num_indices = num_indices;
         table.num_published = from.num_published.min(num_full);
-        table.shares_tail = num_columns > num_full;
+        table.shares_tail = num_indices > num_full;
     }
 
     /// Tables that own a block.
@@ -31,17 +33,17 @@ impl KvCache {
         self.pool.num_references(block) - copies.count() as u32
     }
 
-    /// Others own the last column, too.
+    /// Others own the last block, too.
     pub(crate) fn is_tail_shared(&self, table: &BlockTable) -> bool {
         let mut tail = table.shared_tail();
         tail.any(|block| self.pool.num_references(block) > 1)
     }
 
-    /// The only owner of the last column keeps it; until it is written again the cache does not know it.
+    /// The only owner of the last block keeps it; until it is written again the cache does not know it.
     pub(super) fn copy_tail(&mut self, table: &mut BlockTable) {
-        for columns in &mut table.groups {
-            let tail = columns.blocks.last_mut();
-            let tail = tail.expect("invariant: a shared column is there");
+        for group_blocks in &mut table.groups {
+            let tail = group_blocks.blocks.last_mut();
+            let tail = tail.expect("invariant: a shared block index is there");
             if self.num_owners(*tail) > 1 {
                 let source = std::mem::replace(tail, NULL_BLOCK);
                 *tail = self.allocate();

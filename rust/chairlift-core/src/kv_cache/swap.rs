@@ -77,10 +77,11 @@ impl KvCache {
             target
         };
         let groups = table.groups.iter();
-        let groups = groups.map(|columns| columns.blocks[columns.num_freed..].iter());
+        let groups =
+            groups.map(|group_blocks| group_blocks.blocks[group_blocks.num_freed..].iter());
         table.swapped = Swapped {
             num_tokens: num_computed,
-            num_columns: table.num_columns,
+            num_indices: table.num_indices,
             groups: groups
                 .map(|blocks| blocks.map(&mut copy).collect())
                 .collect(),
@@ -123,7 +124,7 @@ impl KvCache {
         for table in tables {
             let num_tokens = table.swapped.num_tokens;
             ensure!(
-                num_tokens == 0 || table.num_columns() == 0,
+                num_tokens == 0 || table.num_indices() == 0,
                 "a request has blocks, and {num_tokens} tokens in host memory"
             );
             for block in table.swapped.blocks() {

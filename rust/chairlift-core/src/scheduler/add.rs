@@ -28,7 +28,7 @@ impl Scheduler {
     pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
         self.wait_clock.advance(now);
         self.check_request(&new)?;
-        let slots = self.take_slots(new.num_answers)?;
+        let slots = self.take_slots(new.num_sequences)?;
         let ids: Vec<_> = slots.iter().map(|&slot| self.new_id(slot)).collect();
         let (request, slot) = (ids[0], slots[0]);
         for time in [new.queue_deadline, new.deadline].into_iter().flatten() {
@@ -44,9 +44,9 @@ impl Scheduler {
         parent.start_by = start_by;
         parent.num_siblings = slots.len() - 1;
         let share = |index: usize| {
-            let num_answers = slots.len() as u64;
-            let over = |credit: u64| u64::from((index as u64) < credit % num_answers);
-            let share = credit.map(|credit| credit / num_answers + over(credit));
+            let num_sequences = slots.len() as u64;
+            let over = |credit: u64| u64::from((index as u64) < credit % num_sequences);
+            let share = credit.map(|credit| credit / num_sequences + over(credit));
             share.map_or(usize::MAX, |share| add_credit(num_prompt, share))
         };
         parent.credit_end = share(0);
@@ -114,13 +114,13 @@ impl Scheduler {
         };
         let bad = |field, message| refuse(RefusalReason::BadParameter, field, message);
         let most = self.config.max_answers();
-        if !(1..=most).contains(&new.num_answers) {
-            let got = new.num_answers;
+        if !(1..=most).contains(&new.num_sequences) {
+            let got = new.num_sequences;
             return bad("sampling.n", format!("expected 1 to {most}, got {got}"));
         }
-        let is_best = |best: BestOptions| (1..=new.num_answers).contains(&best.num_sent);
+        let is_best = |best: BestOptions| (1..=new.num_sequences).contains(&best.num_sent);
         if !new.best.is_none_or(is_best) {
-            let got = new.num_answers;
+            let got = new.num_sequences;
             return bad(
                 "sampling.best_of",
                 format!("expected at least n and n at least 1, got {got}"),
@@ -163,9 +163,9 @@ impl Scheduler {
     }
 
     /// Slots for so many sequences; the cap of the queue counts them.
-    fn take_slots(&mut self, num_answers: usize) -> Result<Vec<Slot>, Refusal> {
+    fn take_slots(&mut self, num_sequences: usize) -> Result<Vec<Slot>, Refusal> {
         let most = self.config.max_queued_requests;
-        if self.num_waiting() + num_answers > most {
+        if self.num_waiting() + num_sequences > most {
             return Err(Refusal {
                 reason: RefusalReason::QueueFull,
                 field: "",
@@ -175,7 +175,7 @@ impl Scheduler {
                 ),
             });
         }
-        let slots = (0..num_answers).map(|_| self.free_slots.pop());
+        let slots = (0..num_sequences).map(|_| self.free_slots.pop());
         let slots = slots.collect::<Option<Vec<_>>>();
         Ok(slots.expect("invariant: a waiting or running sequence has a slot"))
     }

@@ -157,9 +157,9 @@ impl StepBuilder<'_> {
             }
         }
         plan.assign(row, slot, request.index, start, request.adapter);
-        request
-            .table
-            .take_updates(|group, column, block| plan.set_block(group, row, column, block));
+        request.table.take_updates(|group, block_index, block| {
+            plan.set_block(group, row, block_index, block);
+        });
         scheduler.running.push(slot);
         scheduler.begin_wait(slot);
         scheduler.admit_siblings(slot, plan);

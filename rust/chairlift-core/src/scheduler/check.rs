@@ -57,44 +57,44 @@ impl Scheduler {
             ensure!(is_kept, "the best of {} are kept for no sequence", owner.0);
         }
         let sequences = self.requests.iter().flatten().filter(|r| r.is_live());
-        for answer in sequences {
-            let id = answer.id.0;
-            let group = self.groups.get(&answer.owner);
+        for sequence in sequences {
+            let id = sequence.id.0;
+            let group = self.groups.get(&sequence.owner);
             let num_siblings = group.into_iter().flatten().filter(|&&slot| {
                 let other = self.requests[slot as usize].as_ref();
                 let parent = other.and_then(|other| other.parent);
                 parent.is_some_and(|slot| {
                     let parent = self.requests[slot as usize].as_ref();
-                    parent.is_some_and(|parent| parent.id == answer.id)
+                    parent.is_some_and(|parent| parent.id == sequence.id)
                 })
             });
             ensure!(
-                num_siblings.count() == answer.num_siblings,
-                "answer {id} counts its siblings wrong"
+                num_siblings.count() == sequence.num_siblings,
+                "sequence {id} counts its siblings wrong"
             );
             ensure!(
-                answer.parent.is_none() || answer.in_flight == 0,
-                "answer {id} waits for its parent and is in a step"
+                sequence.parent.is_none() || sequence.in_flight == 0,
+                "sequence {id} waits for its parent and is in a step"
             );
-            let is_alone = answer.owner == answer.id;
+            let is_alone = sequence.owner == sequence.id;
             ensure!(
                 group.map_or(is_alone, |slots| {
                     let mut slots = slots.iter();
                     slots.any(|&slot| {
                         let other = self.requests[slot as usize].as_ref();
-                        other.is_some_and(|other| other.id == answer.id)
+                        other.is_some_and(|other| other.id == sequence.id)
                     })
                 }),
-                "answer {id} is not listed among those of its request"
+                "sequence {id} is not listed among those of its request"
             );
         }
         let listed: usize = self.groups.values().map(Vec::len).sum();
         let requests = self.requests.iter().flatten().filter(|r| r.is_live());
         let of_many = requests.filter(|r| self.groups.contains_key(&r.owner));
-        let num_answers = of_many.count();
+        let num_sequences = of_many.count();
         ensure!(
-            listed == num_answers,
-            "{num_answers} sequences of several live, {listed} are listed"
+            listed == num_sequences,
+            "{num_sequences} sequences of several live, {listed} are listed"
         );
         Ok(())
     }

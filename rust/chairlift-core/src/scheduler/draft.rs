@@ -218,9 +218,9 @@ impl StepBuilder<'_> {
         let row = request
             .row()
             .expect("invariant: a planned request has a row");
-        request
-            .table
-            .take_updates(|group, column, block| plan.set_block(group, row, column, block));
+        request.table.take_updates(|group, block_index, block| {
+            plan.set_block(group, row, block_index, block);
+        });
         request.num_computed += count;
         let work = Work::sampled(start, count);
         self.work = self.work.and(work);

@@ -39,8 +39,8 @@ impl Scheduler {
         let sequences = self.sequences(request).into_iter();
         let sequences = sequences.filter_map(|slot| self.requests[slot as usize].as_ref());
         // Of several the one that is furthest from its end: a sibling that waits for its parent does as the parent does.
-        let leads = sequences.filter(|answer| answer.parent.is_none());
-        let request = leads.min_by_key(|answer| (answer.row().is_some(), answer.index))?;
+        let leads = sequences.filter(|sequence| sequence.parent.is_none());
+        let request = leads.min_by_key(|sequence| (sequence.row().is_some(), sequence.index))?;
         let state = match request.state {
             _ if request.is_suspended() => RequestState::Suspended,
             State::Running { .. } => RequestState::Running,

@@ -60,12 +60,12 @@ impl Scheduler {
         let num_used = self.kv.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
             let request = self.requests[slot as usize].as_ref();
-            // Of a column that others own, too, nothing is its own.
+            // Of a block index that others own, too, nothing is its own.
             let request = request.filter(|request| {
                 request.parent.is_none() && !self.kv.is_tail_shared(&request.table)
             });
             request.map_or(0, |request| {
-                request.table.num_columns() * block_size - request.num_computed
+                request.table.num_indices() * block_size - request.num_computed
             })
         };
         let num_unwritten: usize = self.running.iter().map(unwritten).sum();

@@ -84,7 +84,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// One request's part of a step that succeeded. Its full columns become known only now, when they are written;
+    /// One request's part of a step that succeeded. Its full blocks become known only now, when they are written;
     /// those of a row that was not finite never do.
     fn complete(&mut self, now: Nanos, item: Item, samples: Samples<'_>, first_score: usize) {
         let vocab_size = self.config.vocab_size;

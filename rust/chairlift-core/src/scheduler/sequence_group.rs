@@ -122,9 +122,9 @@ impl Scheduler {
         let mut order: Vec<_> = slots.iter().map(|slot| (left(slot), *slot)).collect();
         // Of equals the first sequence.
         order.sort_by_key(|&(left, _)| left);
-        let num_answers = slots.len() as u64;
+        let num_sequences = slots.len() as u64;
         for (i, (_, slot)) in order.into_iter().enumerate() {
-            let more = credit / num_answers + u64::from((i as u64) < credit % num_answers);
+            let more = credit / num_sequences + u64::from((i as u64) < credit % num_sequences);
             self.alter(slot, |request| {
                 request.credit_end = add_credit(request.credit_end, more);
             });

@@ -201,9 +201,9 @@ impl<'a> StepBuilder<'a> {
             plan.assign(row, slot, request.index, start, request.adapter);
             scheduler.num_recomputed_tokens += request.count_recomputed(start);
         }
-        request
-            .table
-            .take_updates(|group, column, block| plan.set_block(group, row, column, block));
+        request.table.take_updates(|group, block_index, block| {
+            plan.set_block(group, row, block_index, block);
+        });
         let samples = end == request.num_tokens();
         let is_last_sampled = request.num_unknown > 0 || request.last_token_is_sampled;
         if is_last_sampled && samples && count == 1 {

@@ -38,17 +38,17 @@ impl World {
         }
     }
 
-    fn add(&mut self, num_prompt: usize, num_answers: usize, max_tokens: usize) -> RequestId {
+    fn add(&mut self, num_prompt: usize, num_sequences: usize, max_tokens: usize) -> RequestId {
         self.add_request(NewRequest {
-            num_answers,
+            num_sequences,
             ..NewRequest::new(vec![7; num_prompt], max_tokens)
         })
     }
 
     fn add_request(&mut self, new: NewRequest) -> RequestId {
-        let num_answers = new.num_answers;
+        let num_sequences = new.num_sequences;
         let added = self.scheduler.add(0, new).expect("the request is taken");
-        assert_eq!(added.slots.len(), num_answers);
+        assert_eq!(added.slots.len(), num_sequences);
         added.request
     }
 
@@ -178,7 +178,7 @@ fn nothing_is_copied_where_the_last_block_begins_with_the_last_token() {
 fn each_answer_ends_for_itself_and_the_prompt_is_on_the_bill_once() {
     let mut world = World::new(continuous());
     world.add_request(NewRequest {
-        num_answers: 3,
+        num_sequences: 3,
         stop_token_ids: vec![1],
         ..NewRequest::new(vec![7; 6], 4)
     });
@@ -284,7 +284,7 @@ fn batches_and_the_queue_count_answers() {
     });
     small.add(2, 3, 1);
     let two = NewRequest {
-        num_answers: 2,
+        num_sequences: 2,
         ..NewRequest::new(vec![1], 1)
     };
     let refusal = small.scheduler.add(0, two).map_err(|r| r.reason);
@@ -305,16 +305,16 @@ fn a_request_larger_than_a_batch_is_a_batch() {
 #[test]
 fn too_many_answers_are_refused_by_name() {
     let mut world = World::new(continuous());
-    for num_answers in [0, 5] {
+    for num_sequences in [0, 5] {
         let new = NewRequest {
-            num_answers,
+            num_sequences,
             ..NewRequest::new(vec![1], 1)
         };
         let refusal = world.scheduler.add(0, new).expect_err("four rows");
         assert_eq!(refusal.field, "sampling.n");
         assert_eq!(
             refusal.message,
-            format!("expected 1 to 4, got {num_answers}")
+            format!("expected 1 to 4, got {num_sequences}")
         );
     }
 }
@@ -323,7 +323,7 @@ fn too_many_answers_are_refused_by_name() {
 fn credit_is_dealt_out_and_what_is_left_of_it_goes_to_the_others() {
     let mut world = World::new(continuous());
     let request = world.add_request(NewRequest {
-        num_answers: 2,
+        num_sequences: 2,
         stop_token_ids: vec![1],
         credit: Some(7),
         ..NewRequest::new(vec![7; 2], 9)

@@ -47,7 +47,7 @@ impl World {
             num_candidates: 1,
         };
         let new = NewRequest {
-            num_answers: self.logprobs.len(),
+            num_sequences: self.logprobs.len(),
             best: Some(best),
             stop_token_ids: vec![12],
             ..NewRequest::new(vec![1, 2, 3], max_tokens)

@@ -336,7 +336,7 @@ fn blocks_of_accepted_drafts_are_found_by_others_and_those_of_wrong_ones_are_not
 fn each_of_several_answers_takes_its_own_drafts() {
     let mut driver = Driver::new(continuous());
     let new = NewRequest {
-        num_answers: 2,
+        num_sequences: 2,
         ..NewRequest::new(vec!['A' as i32; 6], 12)
     };
     let added = driver.scheduler.add(0, new).expect("it is taken");

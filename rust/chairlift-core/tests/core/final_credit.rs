@@ -155,7 +155,7 @@ fn an_answer_that_waits_for_the_prompt_of_another_may_end_alone() {
     let mut scheduler =
         Scheduler::new(config(Policy::Continuous), token_table()).expect("valid settings");
     let mut new = with_credit('A', 2);
-    new.num_answers = 3;
+    new.num_sequences = 3;
     let request = scheduler.add(0, new).expect("it is taken").request;
     assert_eq!(scheduler.change(0, request, last(0)), Ok(()));
     assert_eq!(scheduler.load().num_waiting, 2);
@@ -174,7 +174,7 @@ fn an_answer_that_waits_for_the_prompt_of_another_may_end_alone() {
 proptest! {
     #[test]
     fn answers_get_as_many_tokens_as_were_paid_for(
-        num_answers in 1..5_usize,
+        num_sequences in 1..5_usize,
         first in 0..9_u64,
         gifts in prop::collection::vec(0..5_u64, 0..6),
         num_blocks in 8..20_usize,
@@ -183,7 +183,7 @@ proptest! {
         (small.num_blocks, small.max_num_seqs) = (1 + num_blocks, 4);
         let mut scheduler = Scheduler::new(small, token_table()).expect("valid settings");
         let mut new = with_credit('A', first);
-        (new.num_answers, new.max_tokens) = (num_answers, 29);
+        (new.num_sequences, new.max_tokens) = (num_sequences, 29);
         let request = scheduler.add(0, new).expect("it is taken").request;
         for &credit in &gifts {
             let more = Change { credit, ..Change::default() };
@@ -193,7 +193,7 @@ proptest! {
         prop_assert_eq!(scheduler.change(0, request, last(0)), Ok(()));
         let ends = finish(&mut scheduler);
         let paid = first + gifts.iter().sum::<u64>();
-        prop_assert_eq!(ends.len(), num_answers);
+        prop_assert_eq!(ends.len(), num_sequences);
         prop_assert_eq!(ends.iter().map(|end| end.2 as u64).sum::<u64>(), paid);
         for (_, reason, num_tokens) in ends {
             let expected = if num_tokens > 0 { EndReason::Length } else { EndReason::Cancelled };

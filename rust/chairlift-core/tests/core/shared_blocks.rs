@@ -15,9 +15,9 @@ struct World {
 }
 
 impl World {
-    fn add(&mut self, num_prompt: usize, num_answers: usize, credit: Option<u64>) -> u64 {
+    fn add(&mut self, num_prompt: usize, num_sequences: usize, credit: Option<u64>) -> u64 {
         let new = NewRequest {
-            num_answers,
+            num_sequences,
             credit,
             ..NewRequest::new(vec![7; num_prompt], 2)
         };

@@ -36,7 +36,7 @@ fn a_decode_holds_the_blocks_that_it_sees_and_no_more() {
     let mut driver = Driver::new(windowed(&[None, Some(6)], 64));
     driver.add('A', 17, 8);
     (0..3).for_each(|_| assert_ne!(driver.step(), "-"));
-    // 17 tokens are computed; the next sees from token 12 on: the window keeps columns 3 and 4 of five.
+    // 17 tokens are computed; the next sees from token 12 on: the window keeps blocks 3 and 4 of five.
     let load = driver.load();
     assert_eq!(load.num_kv_tokens, 17 + 5);
     assert_eq!(load.num_blocks - load.num_free_blocks, 5 + 2);
@@ -57,7 +57,7 @@ fn the_pool_holds_longer_requests_where_groups_have_windows() {
     assert_eq!(
         max(&[Some(6), Some(6)], 7),
         12,
-        "too few for a window: its columns count"
+        "too few for a window: its blocks count"
     );
 }
 
@@ -100,7 +100,7 @@ fn a_hit_needs_only_what_the_window_sees() {
     });
     driver.add('A', 17, 1);
     driver.trace();
-    // The first two of four full columns are forgotten, the last one suffices.
+    // The first two of four full blocks are forgotten, the last one suffices.
     assert_eq!(driver.scheduler.evict_cached(2), 2);
     let b = driver.add_request('B', NewRequest::new(vec![i32::from(b'A'); 17], 3));
     assert_eq!(driver.step(), "B1*");
@@ -121,7 +121,7 @@ fn a_full_group_ends_the_hit_at_its_first_gap() {
     });
     driver.add('A', 17, 1);
     driver.trace();
-    // The window's first columns went first; then the end of the full group's.
+    // The window's first blocks went first; then the end of the full group's.
     assert_eq!(driver.scheduler.evict_cached(4), 4);
     driver.add_request('B', NewRequest::new(vec![i32::from(b'A'); 17], 1));
     assert_ne!(driver.step(), "B1*");

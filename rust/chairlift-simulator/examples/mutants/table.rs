@@ -121,9 +121,9 @@ mutants! {
         "blake3::keyed_hash(&self.0, bytes)" => "blake3::keyed_hash(&[0; 32], bytes)",
         "published.parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/admit.rs":
-        "plan.assign(row, slot, request.index, start, request.adapter);\n        request\n" => "plan.assign(row, slot, request.index, 0, request.adapter);\n        request\n";
+        "plan.assign(row, slot, request.index, start, request.adapter);\n        request.table" => "plan.assign(row, slot, request.index, 0, request.adapter);\n        request.table";
     hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "kv_cache/block_table.rs":
-        "for column in self.num_reported..self.num_columns {" => "for column in self.num_reported..self.num_columns.min(self.num_reported + 1) {";
+        "for block_index in self.num_reported..self.num_indices {" => "for block_index in self.num_reported..self.num_indices.min(self.num_reported + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
         "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
     left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "request.rs":
@@ -141,11 +141,11 @@ mutants! {
     window_is_cut_short, "-", "a block is freed while the next token still sees its end", "config.rs":
         "(position + 1).saturating_sub" => "(position + 2).saturating_sub";
     window_never_slides, "-", "blocks behind a window are kept", "kv_cache.rs":
-        "while columns.num_freed < first {" => "while columns.num_freed + 1 < first {";
+        "while group_blocks.num_freed < first {" => "while group_blocks.num_freed + 1 < first {";
     window_slides_in_flight, "-", "a block is freed by a step planned ahead, while the step before it runs", "scheduler/outcome.rs":
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), request.num_computed)";
-    freed_column_is_not_told, "-", "the runner's block table keeps a block that was freed", "kv_cache/block_table.rs":
-        "                update(group, column, NULL_BLOCK);" => "                let _ = column;";
+    freed_block_is_not_reported, "-", "the runner's block table keeps a block that was freed", "kv_cache/block_table.rs":
+        "                update(group, block_index, NULL_BLOCK);" => "                let _ = block_index;";
     shared_window_is_promised, "-", "a block that another request still holds is promised again", "kv_cache.rs":
         "missing.min(num_free)" => "missing";
     window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache.rs":
@@ -171,7 +171,7 @@ mutants! {
     fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/sequence_group.rs":
         "sibling.num_computed = sibling.num_prompt - 1;" => "sibling.num_computed = sibling.num_prompt;";
     fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache/fork.rs":
-        "                self.pool.share(block);\n                columns.blocks.push(block);\n            }\n        }\n        let num_full" => "                columns.blocks.push(block);\n            }\n        }\n        let num_full";
+        "                self.pool.share(block);\n                group_blocks.blocks.push(block);\n            }\n        }\n        let num_full" => "                group_blocks.blocks.push(block);\n            }\n        }\n        let num_full";
     answers_draw_alike, "-", "all answers have the index of the first", "scheduler/sequence_group.rs":
         "                request.index,\n                request.num_prompt - 1," => "                0,\n                request.num_prompt - 1,";
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
@@ -193,7 +193,7 @@ mutants! {
     unspent_credit_is_lost, "-", "what an answer leaves of the credit is lost", "scheduler/end.rs":
         "if !last && !ends_all {" => "if false && !last && !ends_all {";
     credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/sequence_group.rs":
-        "let num_answers = slots.len() as u64;" => "let num_answers = 1;";
+        "let num_sequences = slots.len() as u64;" => "let num_sequences = 1;";
 
     // Races between abort, end and step; names.
     freed_in_flight, "vllm#42157", "a request that a step names is released by its abort", "scheduler/end.rs":
@@ -218,7 +218,7 @@ mutants! {
     one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
         "let end = self.num_tokens().min(self.max_num_tokens - 1);" => "let end = self.num_tokens();";
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
-        "if self.num_waiting() + num_answers > most {" => "if self.num_waiting() + num_answers > most + 1 {";
+        "if self.num_waiting() + num_sequences > most {" => "if self.num_waiting() + num_sequences > most + 1 {";
     queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler/end.rs":
         "due(request.queue_deadline) && !request.has_started" => "due(request.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
@@ -237,7 +237,7 @@ mutants! {
     wrong_drafts_keep_blocks, "-", "blocks that only wrong drafts needed are not given back", "scheduler/draft.rs":
         "        self.kv.shrink(&mut request.table, num_computed);\n" => "";
     block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "kv_cache/block_table.rs":
-        "        self.num_reported = self.num_reported.min(num_columns);\n" => "";
+        "        self.num_reported = self.num_reported.min(num_indices);\n" => "";
     row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
         "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
     stop_amid_drafts_is_missed, "-", "an answer goes on past a stop amid accepted drafts", "scheduler/outcome.rs":
@@ -266,10 +266,10 @@ mutants! {
         "both_ways as f64 <= again" => "both_ways as f64 >= 0.0";
     no_swaps, "-", "what would be cheaper is never kept", "scheduler/preempt.rs":
         "num_blocks > 0 && both_ways" => "num_blocks > usize::MAX as u64 - 1 && both_ways";
-    window_shifts_host_blocks, "-", "host blocks are counted from the first column of a window", "kv_cache/block_table.rs":
-        "blocks[column + blocks.len() - self.num_columns]" => "blocks[column.min(blocks.len() - 1)]";
+    window_shifts_host_blocks, "-", "host blocks are counted from the first block of a window", "kv_cache/block_table.rs":
+        "blocks[block_index + blocks.len() - self.num_indices]" => "blocks[block_index.min(blocks.len() - 1)]";
     part_of_a_block_is_left, "-", "the last, partial block is not copied back", "kv_cache/admit.rs":
-        "let num_columns = num_computed.div_ceil(self.block_size);" => "let num_columns = num_computed / self.block_size;";
+        "let num_indices = num_computed.div_ceil(self.block_size);" => "let num_indices = num_computed / self.block_size;";
 
     // Changes of live requests.
     paused_goes_on, "-", "a paused request is scheduled", "request.rs":

@@ -123,8 +123,8 @@ impl FakeRunner {
         let Some(position) = position.checked_sub(1) else {
             return 0;
         };
-        let columns = self.block_tables.len() / (self.num_groups * self.computed.len());
-        let line = (group * self.computed.len() + row) * columns;
+        let num_indices = self.block_tables.len() / (self.num_groups * self.computed.len());
+        let line = (group * self.computed.len() + row) * num_indices;
         let block = self.block_tables[line + position / self.block_size] as usize;
         self.kv[group][block * self.block_size + position % self.block_size]
     }
