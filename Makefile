@@ -18,6 +18,8 @@ export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 ifeq ($(UV_DEFAULT_INDEX),)
 unexport UV_DEFAULT_INDEX
 endif
+# Where it is set, as images of containers do, every process of a test would compile all of torch again.
+unexport PYTHONDONTWRITEBYTECODE
 # Index of torch's wheels, say https://download.pytorch.org/whl/cpu; empty means the default index.
 TORCH_INDEX ?=
 MODEL ?= demo
@@ -227,7 +229,7 @@ pytest: setup ## Tests of the Python package
 	$(call say,pytest)
 	@# Servers mostly wait for one another: files in turns would leave half of the processors idle.
 	@# A worker that faulthandler ends amid a test begins that test's file anew: once, not for ever.
-	@$(BIN)/python -m pytest -rsfE -n auto --dist loadfile --max-worker-restart 1
+	@$(BIN)/python -m pytest -rsfE -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
 # --- proto ------------------------------------------------------------------------------------
 

@@ -22,6 +22,26 @@ hypothesis.settings.register_profile("chairlift", derandomize=True, deadline=Non
 hypothesis.settings.load_profile("chairlift")
 
 
+LONG_FILES = (
+    "chaos/test_scenarios.py",
+    "server/test_process.py",
+    "cli/test_supervisor.py",
+    "kernels/test_process.py",
+    "model/gguf/test_corruption.py",
+)
+"""Files that take a minute or more: begun last, one would run alone while a processor idles."""
+
+
+def pytest_collection_modifyitems(items):
+    """Put the tests of the longest files first."""
+
+    def place(item):
+        name = item.path.relative_to(Path(__file__).parent).as_posix()
+        return LONG_FILES.index(name) if name in LONG_FILES else len(LONG_FILES)
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
     """A Llama of a few thousand parameters: 256 tokens of context, 390 of vocabulary."""
