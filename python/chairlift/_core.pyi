@@ -319,6 +319,9 @@ class Events:
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[TokensEvent | PromptEvent | FinishedEvent | FailedEvent]: ...
+    @property
+    def ended(self) -> list[int]:
+        """Ids of the requests of which nothing follows."""
 
 @final
 class Posted:
@@ -734,7 +737,9 @@ class Scheduler:
             Whether it was live.
         """
 
-    def draft(self, request_id: int, tokens: Sequence[int], index: int = 0) -> bool:
+    def draft(
+        self, request_id: int, tokens: Sequence[int], index: int = 0, by_model: bool = False
+    ) -> bool:
         """Proposes tokens that may follow the last token of an answer: its next step checks them.
 
         They are cut to 16, to those before the first that is not in the vocabulary, and by the step
@@ -744,10 +749,27 @@ class Scheduler:
             request_id: From `add`.
             tokens: The guesses.
             index: Which answer of the request.
+            by_model: Whether a draft model drew them; how often these are right counts apart.
 
         Returns:
             Whether the answer decodes, with no step in flight; otherwise nothing changes.
         """
+
+    def undrafted(self, pass_ns: int) -> tuple[int, list[Undrafted]]:
+        """Tells which answers a draft model is to draft for before the next step, and how much.
+
+        These are answers that decode and have no drafts, of whose own tokens none is likelier to
+        follow than what a draft model drew so far.
+
+        Args:
+            pass_ns: Nanoseconds in which the draft model draws one draft for each of them.
+
+        Returns:
+            How many drafts pay for each, 0 at times; and the answers.
+        """
+
+    def tokens_from(self, slot: int, start: int) -> list[int]:
+        """Returns prompt and output of the answer in a slot, from token `start` on."""
 
     def draft_all(self, drafts: Drafts) -> None:
         """Proposes the drafts of many answers at once, as `draft`."""
@@ -1356,6 +1378,17 @@ class ConstraintMasks:
 
     def allowed(self) -> list[list[int] | None]:
         """Return the tokens that each draw may give, once they are known; None is all."""
+
+@final
+class Undrafted:
+    """An answer that a draft model may draft for."""
+
+    request_id: int
+    index: int
+    slot: int
+    num_prompt: int
+    """Tokens of its prompt."""
+    num_output: int
 
 @final
 class Drafts:

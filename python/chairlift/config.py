@@ -55,6 +55,8 @@ _SIZE = BeforeValidator(_size)
 
 ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Of an adapter; as a name of a file it is in its folder."""
+_MAX_STEP_DRAFTS: Final = 64
+"""Drafts of a step at most: more logits would take more memory than they gain."""
 _FOLDER_ADAPTERS: Final = 8
 """Slots for adapters that are loaded later, where there is a folder for them."""
 
@@ -106,6 +108,11 @@ class EngineConfig(BaseModel):
     """Where drafts come from: tokens that a step checks beside the last one, where that is
     predicted to yield more tokens per second; answers are the same. None is lookup on a CPU and
     off on a GPU."""
+    draft: str | None = None
+    """A draft model: a smaller model of the same tokenizer, which proposes drafts where nothing
+    likelier is looked up; None is none."""
+    draft_quantize: Annotated[Quantize, _BY_NAME] | None = None
+    """`quantize` of the draft model; None is that of the model."""
     max_model_len: Annotated[int, Field(ge=2)] | None = None
     """Longest prompt plus answer; None is the model's own."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
@@ -156,6 +163,13 @@ class EngineConfig(BaseModel):
     """A request that has not ended by then ends with what there is."""
 
     @property
+    def max_step_drafts(self) -> int:
+        """Return how many drafts a step may check, over all its rows."""
+        if self.drafts is Drafts.OFF:
+            return 0
+        return min(_MAX_STEP_DRAFTS, max(0, self.max_num_batched_tokens - self.max_num_seqs))
+
+    @property
     def num_adapter_slots(self) -> int:
         """Return how many adapters there may be at a time."""
         if self.max_adapters is not None:
@@ -179,6 +193,8 @@ class EngineSettings(TypedDict, total=False):
     step_budget_s: float | None
     steps_in_flight: int | None
     drafts: Drafts | Literal["off", "lookup"] | None
+    draft: str | None
+    draft_quantize: Quantize | Literal["none", "int8", "int4"] | None
     max_model_len: int | None
     max_queued_requests: int
     max_text_bytes: int | str

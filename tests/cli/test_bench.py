@@ -61,6 +61,16 @@ def test_speculation(chairlift: Run, tiny_folder: Path) -> None:
     assert {row["batch"] for row in rows} == {1, 8}
 
 
+def test_speculation_by_a_draft_model(chairlift: Run, tiny_folder: Path) -> None:
+    run = chairlift(
+        *("bench", "speculation", tiny_folder, "--json", "--pairs", 1, "--max-tokens", 6),
+        *("--draft", tiny_folder, "--draft-quantize", "int8", "--max-num-seqs", 1),
+    )
+    rows = results(run)
+    assert {row["batch"] for row in rows} == {1}
+    assert all(row["gain"] > 0 for row in rows)
+
+
 def test_speculation_with_drafts_that_are_right_or_wrong(chairlift: Run, tiny_folder: Path) -> None:
     run = chairlift(
         *("bench", "speculation", tiny_folder, "--proposer", "--json", "--pairs", 1),

@@ -29,6 +29,21 @@ def test_host_memory_for_swapped_blocks_is_planned(chairlift: Run, tiny_folder: 
     assert plan["total_bytes"] == without["total_bytes"] + plan["swap_bytes"]
 
 
+def test_a_draft_model_is_planned(chairlift: Run, tiny_folder: Path) -> None:
+    sizes = ("--device", "cpu", "--kv-cache-memory", "1MiB", "--json")
+    run = chairlift("plan", tiny_folder, "--draft", tiny_folder, *sizes)
+    assert run.returncode == 0, run
+    plan = json.loads(run.stdout)
+    without = json.loads(chairlift("plan", tiny_folder, *sizes).stdout)
+    parts = ("weight_bytes", "kv_cache_bytes", "activation_bytes")
+    # The same model once more, with as many blocks.
+    assert plan["draft_bytes"] == sum(without[part] for part in parts)
+    assert plan["total_bytes"] == without["total_bytes"] + plan["draft_bytes"]
+    run = chairlift("plan", tiny_folder, "--draft", "demo", *sizes)
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"error: --draft: expected the tokenizer of {tiny_folder}, got")
+
+
 def test_a_person_reads_units(chairlift: Run, tiny_folder: Path) -> None:
     run = chairlift("plan", tiny_folder, "--kv-cache-memory", "1MiB")
     assert run.returncode == 0, run

@@ -37,6 +37,9 @@ ENGINE_HELP = {
     "default: 1 on a CPU, 2 on a GPU.",
     "drafts": "Tokens that a step checks beside the last one, where that pays: lookup finds them "
     "in the prompt and the answer; default: lookup, on a GPU off.",
+    "draft": "A draft model: a smaller one of the same tokenizer, which proposes drafts where none "
+    "are found; default: none.",
+    "draft_quantize": "Weights of the draft model's linear layers; default: as --quantize.",
     "max_model_len": "Longest prompt plus answer; default: the model's own.",
     "max_queued_requests": "Cap of the waiting queue.",
     "max_text_bytes": "Longest text that is tokenized, such as 1MiB; of a chat, when rendered.",

@@ -14,6 +14,7 @@ SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
     *("adapters", "adapter_folder", "max_adapters", "max_adapter_rank"),
     *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
+    *("draft", "draft_quantize"),
 )
 
 _WORDS: Final = {
@@ -22,6 +23,7 @@ _WORDS: Final = {
     "activation_bytes": ("activations", "intermediate values of the largest step"),
     "state_bytes": ("states", "recurrent states of all rows, of a hybrid"),
     "adapter_bytes": ("adapters", "as many as there may be, of the largest rank"),
+    "draft_bytes": ("draft model", "its weights, KV cache and activations"),
     "swap_bytes": ("swap", "host memory for preempted requests"),
     "total_bytes": ("total", "where the model runs"),
     "limit_bytes": ("limit", "{limit}"),
@@ -82,17 +84,21 @@ def _print(model: str, figures: Result, limit: str) -> None:
 def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     """Return the figures, and why the model does not fit; empty if it does."""
     from chairlift.config import engine_config
+    from chairlift.engine.loading.draft import check_tokenizers
     from chairlift.engine.loading.load import load_config, replan_memory
     from chairlift.machine import memory_limit
     from chairlift.model.folder import resolve_model
+    from chairlift.model.tokenizer import Tokenizer
 
-    config = engine_config(**settings)
-    memory, free = replan_memory(config, load_config(resolve_model(model), config.dtype))
+    config, folder = engine_config(**settings), resolve_model(model)
+    memory, free = replan_memory(config, load_config(folder, config.dtype))
+    if config.draft is not None:
+        check_tokenizers(folder, Tokenizer.load(folder), resolve_model(config.draft))
     limit = memory_limit() if free is None else free
     obstacle = _obstacle(
         memory.total_bytes,
         limit,
-        fixed=memory.weight_bytes + memory.activation_bytes,
+        fixed=memory.weight_bytes + memory.activation_bytes + memory.draft_bytes,
         states=memory.state_bytes,
         swap=memory.swap_bytes if memory.is_dedicated else 0,
         host_limit=memory_limit(),
@@ -106,6 +112,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
         "activation_bytes": memory.activation_bytes,
         "state_bytes": memory.state_bytes,
         "adapter_bytes": memory.adapter_bytes,
+        "draft_bytes": memory.draft_bytes,
         "swap_bytes": memory.swap_bytes,
         "total_bytes": memory.total_bytes,
         "limit_bytes": limit,

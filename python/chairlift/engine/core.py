@@ -30,17 +30,6 @@ def steps_in_flight(config: EngineConfig) -> int:
     return config.steps_in_flight or 1
 
 
-MAX_STEP_DRAFTS = 64
-"""Drafts of a step at most: more logits would take more memory than they gain."""
-
-
-def max_step_drafts(config: EngineConfig) -> int:
-    """Return how many drafts a step may check, over all its rows."""
-    if config.drafts is Drafts.OFF:
-        return 0
-    return min(MAX_STEP_DRAFTS, max(0, config.max_num_batched_tokens - config.max_num_seqs))
-
-
 class Core:
     """A scheduler, and a table of its requests by slot and row.
 
@@ -84,7 +73,7 @@ class Core:
                 steps_in_flight=steps_in_flight(config),
                 num_host_blocks=0 if host_pool is None else host_pool.num_blocks,
                 swap_block_time=0 if host_pool is None else host_pool.block_time,
-                max_step_drafts=max_step_drafts(config),
+                max_step_drafts=config.max_step_drafts,
                 prompt_lookup=config.drafts is not Drafts.OFF,
             )
         )

@@ -18,7 +18,8 @@ import torch
 from chairlift import _core
 from chairlift.config import EngineConfig
 from chairlift.engine.bisection import bisect
-from chairlift.engine.core import Core, max_step_drafts, steps_in_flight
+from chairlift.engine.core import Core, steps_in_flight
+from chairlift.engine.draft_model import DraftModel
 from chairlift.engine.events import NO_LOGPROBS, SampledLogprobs
 from chairlift.engine.loading.loaded import LoadedModel
 from chairlift.engine.model_runner import Launched, ModelRunner, RunnerShape
@@ -42,6 +43,7 @@ class Stepper:
         config: Settings, validated.
         core: The scheduler.
         runner: Owns the row tables and runs the model.
+        draft_model: Proposes drafts, if there is one.
         clock: Returns monotonic nanoseconds; the only clock of the engine.
         alive_ns: When the last turn or forward pass began; a step in parts has many.
         num_waiting: Requests without a row since the last step was planned; any thread may read it.
@@ -49,6 +51,7 @@ class Stepper:
 
     core: Core
     runner: ModelRunner
+    draft_model: DraftModel | None
 
     def __init__(self, config: EngineConfig, loaded: LoadedModel, clock: Callable[[], int]) -> None:
         """Build an idle scheduler and the runner of its plans.
@@ -64,7 +67,7 @@ class Stepper:
         self._num_steps = 0
         self._wrap: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
         self._max_in_flight = steps_in_flight(config)
-        self._has_drafts = max_step_drafts(config) > 0
+        self._has_drafts = config.max_step_drafts > 0
         self.restart()
         capacity = self.core.scheduler.plan_capacity
         # A step keeps its plan until it ends: as many as there may be steps, in turn.
@@ -82,6 +85,10 @@ class Stepper:
         self._last_end_ns = self.clock()
         self.core = Core(self.config, self._loaded, self.clock, self._wrap)
         self.runner = self._loaded.new_runner(self._runner_shape(), self.clock)
+        draft = self._loaded.draft
+        self.draft_model = None
+        if draft is not None:
+            self.draft_model = DraftModel(draft, self.runner.sampler, self.clock)
 
     def _runner_shape(self) -> RunnerShape:
         """Return the sizes of the runner's tables, which are the scheduler's."""
@@ -94,7 +101,7 @@ class Stepper:
             block_size=config.block_size,
             num_slots=scheduler.num_slots,
             steps_in_flight=self._max_in_flight,
-            max_num_drafts=max_step_drafts(config),
+            max_num_drafts=config.max_step_drafts,
         )
 
     def wrap_scheduler(self, wrap: Callable[[_core.Scheduler], _core.Scheduler]) -> None:
@@ -110,6 +117,7 @@ class Stepper:
         """Release the model and the runner; nothing runs any more."""
         self.core.is_down = True
         self._drop_in_flight()
+        self.draft_model = None
         del self.runner, self._loaded
 
     @property
@@ -161,8 +169,11 @@ class Stepper:
         started = self.alive_ns = self.clock()
         buffer = self._plans[self._num_launched % self._max_in_flight]
         core = self.core
+        if self.draft_model is not None:
+            self.draft_model.propose(core)
+            self.alive_ns = self.clock()
         with core.guarded():
-            number = core.scheduler.schedule(started, buffer)
+            number = core.scheduler.schedule(self.alive_ns, buffer)
             self.num_waiting = core.scheduler.num_waiting
             if number is None:
                 return False
@@ -215,10 +226,12 @@ class Stepper:
         return StepOutput(events, logprobs, load, record)
 
     def _follow(self, events: _core.Events) -> None:
-        """Let the constraints follow the answers; what they force becomes drafts."""
+        """Let constraints and draft model follow the answers; what is forced becomes drafts."""
         drafts = self.runner.sampler.constraints.observe(events, self._has_drafts)
         if drafts is not None:
             self.core.scheduler.draft_all(drafts)
+        if self.draft_model is not None and (ended := events.ended):
+            self.draft_model.forget(ended)
 
     def _outcome(self, step: InFlightStep) -> Sampled | list[int]:
         """Return the draws of a step, or the requests for which it and its successor fail."""

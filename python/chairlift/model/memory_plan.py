@@ -6,6 +6,7 @@ KV cache      one pool of blocks
 activations   the largest step: the buffers of every token of the budget, every row's logits
 states        recurrent states of all rows, of a hybrid
 adapters      as many as there may be (LoRA), each of the largest rank and of all linear layers
+draft         weights, KV cache and activations of the draft model
 swap          blocks of preempted requests, in host memory also where the model is on a GPU
 ```
 """
@@ -50,6 +51,8 @@ class MemoryPlan:
     """Of all adapters that there may be at a time."""
     state_bytes: int = 0
     """Of the recurrent states of all rows."""
+    draft_bytes: int = 0
+    """Of the draft model: weights, KV cache and activations."""
     is_dedicated: bool = False
     """Swapped blocks are in host memory, everything else in the device's own."""
 
@@ -58,7 +61,7 @@ class MemoryPlan:
         """Memory where the model is; the process uses some hundred megabytes beside."""
         swap_bytes = 0 if self.is_dedicated else self.swap_bytes
         own = self.weight_bytes + self.kv_cache_bytes + self.activation_bytes
-        return own + self.adapter_bytes + self.state_bytes + swap_bytes
+        return own + self.adapter_bytes + self.state_bytes + self.draft_bytes + swap_bytes
 
     def check(self, memory: int | None = None, host_memory: int | None = None) -> None:
         """Raise ConfigError unless the plan fits.
@@ -78,6 +81,8 @@ class MemoryPlan:
             if self.state_bytes > 0:
                 swap += f", recurrent states {self.state_bytes}"
                 settings += ", max_num_seqs"
+            if self.draft_bytes > 0:
+                swap += f", draft model {self.draft_bytes}"
             message = (
                 f"memory: expected at most {limit} bytes (all that this process may use), got"
                 f" {self.total_bytes}: weights {self.weight_bytes}, KV cache"

@@ -255,6 +255,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             num_host_blocks=plan.num_host_blocks,
             adapter_bytes=plan.adapter_bytes,
             state_bytes=plan.state_bytes,
+            draft_bytes=plan.draft_bytes,
         )
 
     async def LoadAdapter(

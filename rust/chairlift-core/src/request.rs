@@ -9,12 +9,9 @@ use crate::{
     new_request::NewRequest,
     prompt_output::PromptOutput,
     queue::{Place, WaitTimes},
-    speculation::{Acceptance, Lookup},
+    speculation::{Acceptance, Lookup, Proposer},
     text::{TextState, TokenTable},
 };
-
-/// How often a proposed draft is right before any was checked.
-const PROPOSAL_PRIOR: f32 = 0.8;
 
 /// Output tokens that a new request has memory for: growth happens when it is added, not in a step.
 pub(crate) const ROOM_AHEAD: usize = 1024;
@@ -106,9 +103,9 @@ pub(crate) struct Request {
     pub(crate) stats: RequestStats,
     /// What may follow `tokens`: proposed, or in the one step in flight that names it.
     pub(crate) drafts: Vec<i32>,
-    /// The drafts were proposed from outside and not looked up, and how often such drafts are right.
-    pub(crate) is_proposed: bool,
-    pub(crate) acceptance: Acceptance,
+    /// Where they come from, and how often those of each proposer but the lookup are right.
+    pub(crate) proposer: Proposer,
+    pub(crate) acceptance: [Acceptance; 2],
     /// Its output, if that is not sent before all sequences of its request have ended, and its candidates.
     pub(crate) kept: Option<Box<Kept>>,
     pub(crate) num_kept_candidates: usize,
@@ -155,8 +152,8 @@ impl Request {
             restarts: false,
             comes_back: false,
             drafts: Vec::new(),
-            is_proposed: false,
-            acceptance: Acceptance::new(PROPOSAL_PRIOR),
+            proposer: Proposer::Lookup,
+            acceptance: [Acceptance::OF_PROPOSALS; 2],
             lookup: None,
             num_lost: 0,
             times_preempted: 0,

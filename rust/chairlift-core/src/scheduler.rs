@@ -46,7 +46,7 @@ pub use self::{
     add::Added,
     budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
-    draft::MAX_DRAFTS,
+    draft::{MAX_DRAFTS, Undrafted},
     explain::{Explanation, RequestState},
     load::Load,
     outcome::{NO_TOKEN_LEFT, TOO_COMPLEX},

@@ -10,5 +10,27 @@ mod suffix_automaton;
 
 pub(crate) use self::{
     lookup::{Acceptance, Lookup},
-    price::{Candidate, choose},
+    price::{Candidate, ModelDrafts, choose},
 };
+
+/// Where drafts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proposer {
+    /// The sequence itself.
+    Lookup,
+    /// The caller: what a grammar forces.
+    Caller,
+    /// A draft model.
+    Model,
+}
+
+impl Proposer {
+    /// Where in [`crate::request::Request::acceptance`] its share of right drafts is; the lookup keeps its own.
+    pub(crate) fn place(self) -> Option<usize> {
+        match self {
+            Self::Lookup => None,
+            Self::Caller => Some(0),
+            Self::Model => Some(1),
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Bindings of constraints: compiled grammars, and the masks of a step.
 
-use crate::{detach::detach, events::Events, text::TokenTable};
+use crate::{detach::detach, drafts::Drafts, events::Events, text::TokenTable};
 use chairlift_core::{
     RequestId,
     events::{self, EndReason, EventKind},
@@ -11,7 +11,6 @@ use chairlift_kernels::tensor::{Borrows, Tensor};
 use pyo3::{
     exceptions::{PyIndexError, PyValueError},
     prelude::*,
-    types::{PyIterator, PyList},
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -240,24 +239,6 @@ fn observe(
     (!found.is_empty()).then_some(Drafts { found })
 }
 
-/// Tokens that are likely to follow, of some answers.
-#[pyclass(module = "chairlift._core", frozen)]
-pub(crate) struct Drafts {
-    pub(crate) found: Vec<((u64, u32), Vec<i32>)>,
-}
-
-#[pymethods]
-impl Drafts {
-    /// Request, answer and tokens of each.
-    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
-        let list = PyList::empty(py);
-        for ((request, index), tokens) in &self.found {
-            list.append((*request, *index, tokens.clone()))?;
-        }
-        list.try_iter()
-    }
-}
-
 /// The masks of a step, which are computed on other threads.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct ConstraintMasks {
@@ -298,6 +279,5 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Grammar>()?;
     module.add_class::<GrammarCompiler>()?;
     module.add_class::<Constraints>()?;
-    module.add_class::<ConstraintMasks>()?;
-    module.add_class::<Drafts>()
+    module.add_class::<ConstraintMasks>()
 }

@@ -127,6 +127,17 @@ impl Events {
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
         self.objects(py, 0..self.inner.list.len())?.try_iter()
     }
+
+    /// The requests of which nothing follows.
+    #[getter]
+    fn ended(&self) -> Vec<u64> {
+        let is_last = |kind: &EventKind| match kind {
+            EventKind::Ended(end) => self.inner.ends[*end].last,
+            _ => false,
+        };
+        let ended = self.inner.list.iter().filter(|event| is_last(&event.kind));
+        ended.map(|event| event.request.0).collect()
+    }
 }
 
 impl Events {

@@ -13,6 +13,7 @@ mod attention;
 mod attention_work;
 mod constraints;
 mod detach;
+mod drafts;
 mod error;
 mod events;
 mod experts;
@@ -67,6 +68,7 @@ mod _core {
         crate::sampling::register(module)?;
         crate::scoring::register(module)?;
         crate::constraints::register(module)?;
+        crate::drafts::register(module)?;
         crate::scale::register(module)?;
         crate::recurrent::register(module)?;
         let py = module.py();

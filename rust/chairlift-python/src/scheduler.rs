@@ -14,7 +14,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     answer::AnswerParser,
-    constraints::Drafts,
+    drafts::{self, Drafts, Undrafted},
     error,
     events::{Buffers, Events, end_reason},
     load::Load,
@@ -292,10 +292,22 @@ impl Scheduler {
             .is_ok()
     }
 
-    #[pyo3(signature = (request_id, tokens, index = 0))]
+    #[pyo3(signature = (request_id, tokens, index = 0, by_model = false))]
     #[expect(clippy::needless_pass_by_value, reason = "a list of the Python method")]
-    fn draft(&mut self, request_id: u64, tokens: Vec<i32>, index: u32) -> bool {
-        self.inner.draft(RequestId(request_id), index, &tokens)
+    fn draft(&mut self, request_id: u64, tokens: Vec<i32>, index: u32, by_model: bool) -> bool {
+        let request = RequestId(request_id);
+        if by_model {
+            return self.inner.draft_by_model(request, index, &tokens);
+        }
+        self.inner.draft(request, index, &tokens)
+    }
+
+    fn undrafted(&mut self, pass_ns: u64) -> (usize, Vec<Undrafted>) {
+        drafts::undrafted(&mut self.inner, pass_ns)
+    }
+
+    fn tokens_from(&self, slot: u32, start: usize) -> Vec<i32> {
+        self.inner.tokens_from(slot, start).to_vec()
     }
 
     /// Proposes drafts as [`Scheduler::draft`] does, those of many answers at once.
@@ -328,10 +340,7 @@ impl Scheduler {
     }
 
     #[pyo3(signature = (now, step, tokens, logprobs = None, ranks = None, candidates = None))]
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "arguments of the Python method"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "of the Python method")]
     fn update(
         &mut self,
         now: u64,
@@ -352,9 +361,8 @@ impl Scheduler {
 
     fn fail(&mut self, now: u64, step: u64, failing: Vec<u64>) -> PyResult<Events> {
         let failing: Vec<_> = failing.iter().map(|&id| RequestId(id)).collect();
-        self.inner
-            .fail(now, StepId(step), &failing)
-            .map_err(error::step)?;
+        let failed = self.inner.fail(now, StepId(step), &failing);
+        failed.map_err(error::step)?;
         Ok(self.take_events())
     }
 

@@ -48,7 +48,22 @@ impl World {
             return Ok(());
         };
         let client = &self.clients[index];
-        let is_taken = self.scheduler.draft(client.id, answer as u32, tokens);
+        let mut undrafted = Vec::new();
+        self.scheduler.undrafted(0, &mut undrafted);
+        let index_of_answer = answer as u32;
+        let is_undrafted = undrafted
+            .iter()
+            .any(|own| (own.request, own.index) == (client.id, index_of_answer));
+        let is_taken = if tokens.len().is_multiple_of(2) {
+            self.scheduler
+                .draft_by_model(client.id, index_of_answer, tokens)
+        } else {
+            self.scheduler.draft(client.id, index_of_answer, tokens)
+        };
+        ensure!(
+            is_taken || !is_undrafted,
+            "#{label} wants drafts of a draft model and takes none"
+        );
         let expected = self.scenario.config.max_step_drafts > 0
             && client.state == State::Running
             && client.in_flight == 0

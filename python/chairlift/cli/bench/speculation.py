@@ -55,7 +55,8 @@ def _engines(model: str, settings: dict[str, Any]) -> "tuple[Engine, Engine]":
     from chairlift.engine.engine import Engine
 
     common = {"kv_cache_memory": 2**28, **settings, "prefix_cache": False}
-    return Engine(model, **common, drafts="off"), Engine(model, **common, drafts="lookup")
+    plain = {name: value for name, value in common.items() if not name.startswith("draft")}
+    return Engine(model, **plain, drafts="off"), Engine(model, **common, drafts="lookup")
 
 
 def _measure_workloads(

@@ -102,7 +102,13 @@ def choose_place(
     return Place(settings, Int8CpuBackend(model.dtype) if in_int8 else CpuBackend(), None)
 
 
-HYBRID_SETTINGS: Final = {"prefix_cache": False, "drafts": Drafts.OFF, "swap_memory": None}
+HYBRID_SETTINGS: Final = {
+    "prefix_cache": False,
+    "drafts": Drafts.OFF,
+    "draft": None,
+    "draft_quantize": None,
+    "swap_memory": None,
+}
 """What holds for a model with a recurrent state: a row has that after its last token alone."""
 
 
@@ -143,6 +149,7 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
             settings.kv_cache_dtype is not KvCacheDtype.INT8,
         ),
         ("max_adapters", "0", str(num_adapters := settings.num_adapter_slots), num_adapters == 0),
+        ("draft", "none", str(settings.draft), settings.draft is None),
         ("dtype", "bfloat16 or float16", settings.dtype.value, settings.dtype is not Dtype.FLOAT32),
     )
     for name, expected, got, is_met in checks:

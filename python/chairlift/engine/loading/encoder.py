@@ -71,6 +71,8 @@ def encoder_settings(settings: EngineConfig) -> EngineConfig:
             settings.num_adapter_slots == 0,
             str(settings.num_adapter_slots),
         ),
+        ("draft", "none", settings.draft is None, str(settings.draft)),
+        ("draft_quantize", "none", settings.draft_quantize is None, str(settings.draft_quantize)),
     )
     for name, expected, is_met, got in checks:
         if not is_met:

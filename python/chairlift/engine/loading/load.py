@@ -14,6 +14,7 @@ from chairlift import _core
 from chairlift.config import Dtype, EngineConfig, engine_config
 from chairlift.engine.adapters.registry import Adapters
 from chairlift.engine.loading.devices import Place, choose_place, compute_dtype
+from chairlift.engine.loading.draft import check_tokenizers, plan_draft
 from chairlift.engine.loading.encoder import encoder_settings, load_encoder
 from chairlift.engine.loading.loaded import HostPool, LoadedModel, OnProgress
 from chairlift.engine.pooling.decoder import decoder_abilities
@@ -96,6 +97,9 @@ def load_model(
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)
+    draft = plan_draft(settings, config, plan.num_blocks)
+    if draft is not None:
+        check_tokenizers(folder, tokenizer, draft.folder)
     weights = load_weights(
         folder,
         config,
@@ -121,6 +125,7 @@ def load_model(
         pooling=NOTHING
         if place.accelerator is not None
         else decoder_abilities(folder, config, max_model_len),
+        draft=None if draft is None else load_model(draft.folder, draft.settings, None),
     )
 
 
@@ -196,8 +201,10 @@ def plan_at(place: Place, model: ModelConfig) -> MemoryPlan:
 
 
 def _plan(place: Place, model: ModelConfig, free_bytes: int | None) -> MemoryPlan:
-    is_dedicated = place.accelerator is not None
-    return plan_memory(place.settings, model, place.backend, free_bytes, is_dedicated=is_dedicated)
+    settings, is_dedicated = place.settings, place.accelerator is not None
+    plan = plan_memory(settings, model, place.backend, free_bytes, is_dedicated=is_dedicated)
+    draft = plan_draft(settings, model, plan.num_blocks)
+    return plan if draft is None else replace(plan, draft_bytes=draft.memory.total_bytes)
 
 
 def _log_kernels(done: int, total: int, name: str) -> None:

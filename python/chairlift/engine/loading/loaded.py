@@ -63,6 +63,8 @@ class LoadedModel:
     """Of a hybrid, for all rows."""
     pooling: PoolingAbilities = NOTHING
     """What it gives besides text."""
+    draft: "LoadedModel | None" = None
+    """Its draft model."""
 
     def new_runner(self, shape: RunnerShape, clock: Callable[[], int]) -> ModelRunner:
         """Build the runner of the model, with empty tables.

@@ -8,8 +8,8 @@
 //! tokens      ... a b c d x      as if the step had been three
 //! ```
 //!
-//! Drafts are proposed from outside ([`Scheduler::draft`]: a grammar, a draft model), or looked up in the sequence itself. Of
-//! all drafts of a step those are checked that pay ([`crate::speculation`]).
+//! Drafts are proposed from outside ([`Scheduler::draft`]: what a grammar forces; [`Scheduler::draft_by_model`]), or looked up in
+//! the sequence itself. Of all drafts of a step those are checked that pay ([`crate::speculation`]).
 //!
 //! Drafts use only what is left of a budget. They are put into a step that is planned without them, where its tokens, its time and the free blocks
 //! leave room: which other requests are in the step, and with how many tokens, never depends on them. What a wrong draft wrote counts as
@@ -19,15 +19,43 @@
 use super::{Item, Scheduler, live, step::StepBuilder};
 use crate::{
     cost_model::Work,
-    ids::{RequestId, Slot},
+    ids::{Nanos, RequestId, Slot},
     request::Request,
-    speculation::{Candidate, Lookup, choose},
+    speculation::{Acceptance, Candidate, Lookup, ModelDrafts, Proposer, choose},
 };
 
 /// Drafts of a row at most.
 pub const MAX_DRAFTS: usize = 16;
 
+/// An answer that a draft model may draft for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Undrafted {
+    pub request: RequestId,
+    pub index: u32,
+    pub slot: Slot,
+    /// Tokens of its prompt, and all that it has.
+    pub num_prompt: usize,
+    pub num_tokens: usize,
+}
+
 impl Request {
+    /// The share of right drafts of whatever proposed its drafts; none for the lookup, which keeps its own.
+    fn acceptance_of_drafts(&mut self) -> Option<&mut Acceptance> {
+        self.proposer
+            .place()
+            .map(|place| &mut self.acceptance[place])
+    }
+
+    /// How often a draft of a draft model is right, where such drafts have a use and nothing likelier follows its tokens.
+    fn model_rate(&self) -> Option<f64> {
+        let rate = self.acceptance[1].rate();
+        let room = self.max_num_tokens.min(self.credit_end) > self.tokens.len() + 1;
+        let lookup = self.lookup.as_ref();
+        let looked_up = || lookup.map_or(0.0, |lookup| lookup.first_odds(&self.tokens));
+        let is_open = room && self.may_draft() && !self.is_paused && self.drafts.is_empty();
+        (is_open && looked_up() < rate).then_some(rate)
+    }
+
     /// It decodes, its last token is known, and no step is to end before its next.
     fn may_draft(&self) -> bool {
         self.is_running() && self.in_flight == 0 && self.num_output() > 0 && self.num_pending() == 1
@@ -46,13 +74,14 @@ impl Request {
         } else if let Some(lookup) = &self.lookup {
             lookup.propose(&self.tokens, most, found);
             self.drafts.extend(found.iter().map(|&(token, _)| token));
-            self.is_proposed = false;
+            self.proposer = Proposer::Lookup;
         }
     }
 
     /// Appends its drafts and the probability of each; `looked_up` are those that it looked up.
     fn candidates(&self, row: usize, looked_up: &[(i32, f64)], candidates: &mut Vec<Candidate>) {
-        let rate = self.acceptance.rate();
+        let rate = self.proposer.place();
+        let rate = rate.map_or(0.0, |place| self.acceptance[place].rate());
         let mut odds = 1.0;
         for i in 0..self.drafts.len() {
             odds = looked_up.get(i).map_or(odds * rate, |&(_, odds)| odds);
@@ -79,9 +108,9 @@ impl Request {
         let num_right = pairs
             .take_while(|(sampled, draft)| sampled == draft)
             .count();
-        if self.is_proposed {
+        if let Some(acceptance) = self.acceptance_of_drafts() {
             for i in 0..drafts.len().min(num_right + 1) {
-                self.acceptance.observe(i < num_right);
+                acceptance.observe(i < num_right);
             }
         }
         &sampled[..sampled.len().min(num_right + 1)]
@@ -96,6 +125,15 @@ impl Scheduler {
     /// False, and nothing changes, if steps have no drafts, or the answer does not decode: it has ended, waits, is paused or out of credit, has part
     /// of its prompt left or of what a preemption threw away, or a step in flight samples its next token.
     pub fn draft(&mut self, request: RequestId, index: u32, tokens: &[i32]) -> bool {
+        self.propose(request, index, tokens, Proposer::Caller)
+    }
+
+    /// The same of the tokens that a draft model drew, whose acceptance is counted apart.
+    pub fn draft_by_model(&mut self, request: RequestId, index: u32, tokens: &[i32]) -> bool {
+        self.propose(request, index, tokens, Proposer::Model)
+    }
+
+    fn propose(&mut self, request: RequestId, index: u32, tokens: &[i32], by: Proposer) -> bool {
         let vocab_size = self.config.vocab_size;
         let mut sequences = self.sequences(request).into_iter();
         let slot = sequences.find(|&slot| self.request(slot).index == index);
@@ -111,7 +149,7 @@ impl Scheduler {
         let known = tokens.iter().copied().take_while(known);
         request.drafts.clear();
         request.drafts.extend(known.take(MAX_DRAFTS));
-        request.is_proposed = true;
+        request.proposer = by;
         if !request.drafts.is_empty() && !self.drafted.contains(&slot) {
             self.drafted.push(slot);
         }
@@ -120,6 +158,58 @@ impl Scheduler {
 }
 
 impl Scheduler {
+    /// The answers that a draft model is to draft for before the next step, and how many drafts each, with `pass` the
+    /// nanoseconds that it takes to draw one for each of them. These are answers that decode, without drafts, and whose own
+    /// tokens have no likelier ones. 0 where none pays: then less is held against the model, so that it is tried again.
+    pub fn undrafted(&mut self, pass: Nanos, found: &mut Vec<Undrafted>) -> usize {
+        found.clear();
+        let config = &self.config;
+        let (mut decodes, mut rates, mut position) = (Work::default(), Vec::new(), 0);
+        for &slot in &self.running {
+            let request = live(&mut self.requests, slot);
+            if request.num_pending() == 1 && !request.restarts {
+                decodes = decodes.and(Work::sampled(request.num_computed, 1));
+            }
+            let Some(rate) = request.model_rate() else {
+                continue;
+            };
+            rates.push(rate);
+            position = position.max(request.tokens.len());
+            found.push(Undrafted {
+                request: request.owner,
+                index: request.index,
+                slot,
+                num_prompt: request.num_prompt,
+                num_tokens: request.tokens.len(),
+            });
+        }
+        if rates.is_empty() || config.max_step_drafts == 0 {
+            found.clear();
+            return 0;
+        }
+        let drafts = ModelDrafts {
+            rates: &rates,
+            position,
+            pass: pass as f64,
+            most: config.max_step_drafts,
+            budget: config.step_budget.map_or(f64::INFINITY, |time| time as f64),
+        };
+        let depth = drafts.depth(decodes, &self.costs);
+        if depth == 0 {
+            for answer in found.iter() {
+                live(&mut self.requests, answer.slot).acceptance[1].fade();
+            }
+        }
+        depth
+    }
+
+    /// The tokens of the live answer in a slot from `start` on; none if there is no such answer.
+    pub fn tokens_from(&self, slot: Slot, start: usize) -> &[i32] {
+        let request = self.requests.get(slot as usize).and_then(Option::as_ref);
+        let tokens = request.and_then(|request| request.tokens.get(start..));
+        tokens.unwrap_or_default()
+    }
+
     /// Lets later steps have up to `most` drafts each; with 0 they have none.
     pub fn set_max_step_drafts(&mut self, most: usize) {
         self.config.max_step_drafts = most;
@@ -193,9 +283,11 @@ impl StepBuilder<'_> {
         if request.drafts.is_empty() {
             return 0;
         }
-        if most == 0 && request.is_proposed {
+        if most == 0
+            && let Some(acceptance) = request.acceptance_of_drafts()
+        {
             // A proposer that was bad is tried again after a while.
-            request.acceptance.fade();
+            acceptance.fade();
         }
         let start = request.num_computed;
         let mut count = self.budget.drafts(&scheduler.costs, start, most);

@@ -33,6 +33,9 @@ pub(crate) struct Acceptance {
 }
 
 impl Acceptance {
+    /// Of drafts that are proposed, before any was checked.
+    pub(crate) const OF_PROPOSALS: Self = Self::new(0.8);
+
     /// As if a share `prior` of a few had been right.
     pub(crate) const fn new(prior: f32) -> Self {
         Self {
@@ -92,6 +95,13 @@ impl Lookup {
             }
             self.automaton.push(tokens[place]);
         }
+    }
+
+    /// Probability that the first draft is right; 0 without one.
+    pub(crate) fn first_odds(&self, tokens: &[i32]) -> f64 {
+        let mut found = Vec::new();
+        self.propose(tokens, 1, &mut found);
+        found.first().map_or(0.0, |&(_, odds)| odds)
     }
 
     /// Appends up to `most` drafts to `drafts`, each with the probability that it and all before it are right.

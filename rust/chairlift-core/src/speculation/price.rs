@@ -8,6 +8,8 @@
 //!
 //! With few rows a step waits for the weights, and checking costs little: T is long beside c. With many rows N grows, and only
 //! drafts that are nearly certain pay. The rows of a step share its time, so that the likeliest drafts of all rows come first.
+//!
+//! Drafts of a draft model cost the time to make them, too: a pass of that model gives one more draft to each row.
 
 use crate::cost_model::{CostModel, Work};
 
@@ -54,6 +56,51 @@ pub(crate) fn choose(
     }
 }
 
+/// Drafts of a draft model for each row at most: the deeper ones are right too seldom.
+const MAX_MODEL_DRAFTS: usize = 8;
+
+/// The rows that a draft model may draft for.
+pub(crate) struct ModelDrafts<'a> {
+    /// Of each row, how often a draft is right if those before it are.
+    pub(crate) rates: &'a [f64],
+    /// Where their drafts stand, about.
+    pub(crate) position: usize,
+    /// Nanoseconds of a pass of the draft model, which makes one draft for each row.
+    pub(crate) pass: f64,
+    /// Drafts that a step may check, over all its rows.
+    pub(crate) most: usize,
+    /// Nanoseconds that a step should take at most.
+    pub(crate) budget: f64,
+}
+
+impl ModelDrafts<'_> {
+    /// How many drafts to make for each row, as long as the next pass makes the step yield more tokens per second.
+    pub(crate) fn depth(&self, decodes: Work, costs: &CostModel) -> usize {
+        let (alone, check) = (
+            costs.predict(decodes),
+            costs.added(Work::sampled(self.position, 1)),
+        );
+        let (mut tokens, mut time) = (decodes.samples as f64, alone);
+        let most_time = self.budget.min(alone * (1.0 + MAX_ADDED));
+        let most = MAX_MODEL_DRAFTS.min(self.most / self.rates.len().max(1));
+        for depth in 0..most {
+            let (mut gain, mut cost) = (0.0, self.pass);
+            for rate in self.rates {
+                let odds = rate.powi(depth as i32 + 1);
+                // The step checks no others.
+                if odds * time >= tokens * check {
+                    (gain, cost) = (gain + odds, cost + check);
+                }
+            }
+            if gain * time < tokens * cost || time + cost > most_time {
+                return depth;
+            }
+            (tokens, time) = (tokens + gain, time + cost);
+        }
+        most
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +142,47 @@ mod tests {
         assert_eq!(chosen(&[0.6], 4), 1);
         assert_eq!(chosen(&[0.6], 40), 0);
         assert_eq!(chosen(&[0.97], 40), 1);
+    }
+
+    fn depth(rates: &[f64], pass: f64) -> usize {
+        let drafts = ModelDrafts {
+            rates,
+            position: 100,
+            pass,
+            most: 48,
+            budget: f64::INFINITY,
+        };
+        let decodes = rates
+            .iter()
+            .fold(Work::default(), |work, _| work.and(Work::sampled(100, 1)));
+        drafts.depth(decodes, &costs())
+    }
+
+    #[test]
+    fn a_draft_model_drafts_while_its_passes_pay() {
+        assert_eq!(depth(&[0.9], 1e6), 5);
+        assert_eq!(depth(&[0.6], 1e6), 2);
+        assert_eq!(depth(&[0.1], 1e6), 0);
+        assert_eq!(depth(&[0.1, 0.9], 1e6), 6);
+        assert_eq!(depth(&[0.9; 16], 1e6), 1);
+    }
+
+    #[test]
+    fn a_draft_model_as_slow_as_the_model_drafts_nothing() {
+        assert_eq!(depth(&[1.0], 11e6), 0);
+        assert_eq!(depth(&[1.0; 8], 20e6), 0);
+    }
+
+    #[test]
+    fn passes_of_a_draft_model_keep_to_the_budget_of_a_step() {
+        let drafts = ModelDrafts {
+            rates: &[1.0],
+            position: 100,
+            pass: 1e6,
+            most: 48,
+            budget: 15.5e6,
+        };
+        assert_eq!(drafts.depth(Work::sampled(100, 1), &costs()), 2);
     }
 
     #[test]

@@ -11,19 +11,19 @@ use chairlift_core::{
 
 const WRONG: i32 = 999;
 
-fn answer(name: char, num_prompt: usize, count: usize) -> Vec<i32> {
+pub(crate) fn answer(name: char, num_prompt: usize, count: usize) -> Vec<i32> {
     expected_tokens(&vec![name as i32; num_prompt], count)
 }
 
 /// A decodes: its prompt of four tokens, a block, is computed, and the first token of its answer is there.
-fn decoding(config: Config, max_tokens: usize) -> (Driver, RequestId) {
+pub(crate) fn decoding(config: Config, max_tokens: usize) -> (Driver, RequestId) {
     let mut driver = Driver::new(config);
     let a = driver.add('A', 4, max_tokens);
     assert_eq!(driver.step(), "A4*");
     (driver, a)
 }
 
-fn continuous() -> Config {
+pub(crate) fn continuous() -> Config {
     config(Policy::Continuous)
 }
 

@@ -4,6 +4,7 @@ mod answer;
 mod answers;
 mod best_of;
 mod changes;
+mod draft_model;
 mod drafts;
 mod driver;
 mod explain;

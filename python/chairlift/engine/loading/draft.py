@@ -1,0 +1,133 @@
+"""Which draft model an engine has: its settings and memory, and whether it fits the model.
+
+Nothing here reads weights: a draft model that does not fit is refused before those of the model are
+read.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from chairlift.config import Device, Drafts, EngineConfig
+from chairlift.engine.loading.devices import choose_place
+from chairlift.errors import ConfigError, ModelError
+from chairlift.model.config import ModelConfig
+from chairlift.model.encoders.families import is_encoder
+from chairlift.model.folder import resolve_model
+from chairlift.model.kv_cache import kv_bytes_per_block
+from chairlift.model.memory_plan import MemoryPlan, plan_memory
+from chairlift.model.tokenizer import Tokenizer
+
+KV_CACHE_BYTES: Final = 2**28
+"""Of the KV cache of a draft model at most."""
+
+
+class DraftPlan(NamedTuple):
+    """A draft model before it is loaded."""
+
+    folder: Path
+    settings: EngineConfig
+    """What `load_model` takes for it."""
+    memory: MemoryPlan
+
+
+def plan_draft(settings: EngineConfig, model: ModelConfig, num_blocks: int) -> DraftPlan | None:
+    """Return the draft model of an engine on a CPU; None if the settings name none.
+
+    Args:
+        settings: Of the engine, as they hold where the model runs.
+        model: The model that it drafts for.
+        num_blocks: Of the KV cache of that model.
+
+    Raises:
+        ConfigError: There is no such model, it cannot draft, or another setting leaves no drafts.
+    """
+    _check(settings)
+    if settings.draft is None:
+        return None
+    try:
+        folder = resolve_model(settings.draft)
+        if is_encoder(folder):
+            message = f"draft: expected a model that generates text, got the encoder {folder}"
+            raise ConfigError(message)
+        config = ModelConfig.load(folder, settings.dtype)
+    except ModelError as error:
+        message = f"draft: {error}"
+        raise ConfigError(message) from None
+    if config.spec.has_state:
+        message = f"draft: expected a model without recurrent states, got {folder}"
+        raise ConfigError(message)
+    if len(config.spec.kv_windows) > 1:
+        message = f"draft: expected a model whose layers share one window, got {folder}"
+        raise ConfigError(message)
+    own = settings.model_copy(
+        update={
+            "device": Device.CPU,
+            "draft": None,
+            "draft_quantize": None,
+            "quantize": settings.draft_quantize or settings.quantize,
+            "drafts": Drafts.OFF,
+            "max_model_len": min(
+                config.max_model_len, settings.max_model_len or model.max_model_len
+            ),
+            "swap_memory": None,
+            "adapters": None,
+            "adapter_folder": None,
+            "max_adapters": 0,
+        }
+    )
+    backend = choose_place(own, config).backend
+    block_bytes = kv_bytes_per_block(config, backend, own.block_size)
+    # No more than the model itself has room for.
+    cache_bytes = max(2 * block_bytes, min(KV_CACHE_BYTES, num_blocks * block_bytes))
+    own = own.model_copy(update={"kv_cache_memory": cache_bytes})
+    return DraftPlan(folder, own, plan_memory(own, config, backend))
+
+
+def check_tokenizers(model: Path, ours: Tokenizer, draft: Path) -> None:
+    """Raise ConfigError unless a draft model has the tokenizer of the model, token by token.
+
+    Args:
+        model: Folder or file of the model.
+        ours: Its tokenizer.
+        draft: Folder or file of the draft model.
+    """
+    try:
+        theirs = Tokenizer.load(draft)
+    except ModelError as error:
+        message = f"draft: {error}"
+        raise ConfigError(message) from None
+    expected = f"draft: expected the tokenizer of {model}, got that of {draft}:"
+    if ours.vocab_size != theirs.vocab_size:
+        message = f"{expected} {theirs.vocab_size} tokens instead of {ours.vocab_size}"
+        raise ConfigError(message)
+    for token in range(ours.vocab_size):
+        there, here = ours.token_bytes(token), theirs.token_bytes(token)
+        if there != here:
+            message = f"{expected} token {token} is {here!r} instead of {there!r}"
+            raise ConfigError(message)
+
+
+def _check(settings: EngineConfig) -> None:
+    """Raise ConfigError if other settings do not go with the draft model, or the lack of one."""
+    if settings.draft is None:
+        if settings.draft_quantize is not None:
+            message = (
+                f"draft_quantize: expected none without a draft model, got"
+                f" {settings.draft_quantize.value}"
+            )
+            raise ConfigError(message)
+        return
+    checks = (
+        ("drafts", "lookup", settings.drafts is not Drafts.OFF, "off"),
+        ("steps_in_flight", "1", settings.steps_in_flight in (None, 1), "2"),
+        (
+            "max_num_batched_tokens",
+            f"more than max_num_seqs ({settings.max_num_seqs})",
+            settings.max_step_drafts > 0,
+            str(settings.max_num_batched_tokens),
+        ),
+    )
+    for name, expected, is_met, got in checks:
+        if not is_met:
+            message = f"{name}: expected {expected} with a draft model, got {got}"
+            raise ConfigError(message)
