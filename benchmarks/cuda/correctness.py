@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from chairlift import _core
 from chairlift.bench.gpu_attention import Batch, PagedAttention
-from chairlift.kernels.cuda import ops
+from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator
 from torch import Tensor
 
@@ -123,7 +123,7 @@ def sample(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     results[1] = results[1].float()
     on_device = [result.to(accelerator.device) for result in results]
     _core.sample(logits, *parameters, *results)
-    ops.sample(
+    draw_ops.sample(
         logits.to(accelerator.device),
         *on_device,
         *(parameter.to(accelerator.device) for parameter in parameters),

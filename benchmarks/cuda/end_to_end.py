@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from chairlift import _core
 from chairlift.attention.cuda import CudaBackend
-from chairlift.engine.device_runner import DeviceRunner, Pending
+from chairlift.engine.device_draws import Pending
+from chairlift.engine.device_runner import DeviceRunner
 from chairlift.engine.model_runner import RunnerShape
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator

@@ -60,8 +60,10 @@ __all__ = [
     "PromptEvent",
     "Recording",
     "Refused",
+    "SampleLists",
     "SamplerStates",
     "Scheduler",
+    "SequenceDraws",
     "StopRegex",
     "TextStream",
     "TokenTable",
@@ -1475,11 +1477,69 @@ class Candidates:
     """The likeliest tokens of the draws of a step, by the logits as the model gave them."""
 
     @staticmethod
+    def of_draws(ids: Tensor, logprobs: Tensor) -> Candidates:
+        """Return those that a device has found: int32 and float32 `[S, stride]`."""
+
+    @staticmethod
     def joined(parts: Sequence[tuple[Candidates | None, int]]) -> Candidates | None:
         """Return those of the parts of a step, in order: each with its number of draws."""
 
     def of(self, draw: int, count: int) -> tuple[list[int], list[float]]:
         """Return ids and log probabilities of a draw, the likeliest first."""
+
+@final
+class SequenceDraws:
+    """The draws of a step on a device, of which some ask for more than what all draws have."""
+
+    @staticmethod
+    def of(
+        states: SamplerStates, constraints: Constraints, slots: Tensor, position: Tensor
+    ) -> SequenceDraws | None:
+        """Return None where no draw asks for more; int32 `[S]` each, as of `sample`."""
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a draw depends on the tokens before it."""
+
+    def lists(self, last_tokens: Tensor, vocab_size: int) -> SampleLists:
+        """Return what the draws ask for; waits for the masks of constraints.
+
+        Draws of one sequence stand in the order of their positions: each sees the drafts before it.
+        What draws had written behind them does not count.
+
+        Args:
+            last_tokens: int32 `[S]`, the token before each, a draft perhaps; a negative one says
+                that its sequence has none, and that the draw does not count.
+            vocab_size: Of the logits.
+
+        Raises:
+            ValueError: A draw is not behind the tokens that are known.
+        """
+
+    def record(self, tokens: Tensor) -> None:
+        """Takes what was drawn, int32 `[S]`; a negative token is none."""
+
+@final
+class SampleLists:
+    """What the draws of a step ask for, as the kernel `sample_options` reads it."""
+
+    @property
+    def num_entries(self) -> int:
+        """Pairs of token and value."""
+
+    @property
+    def num_mask_words(self) -> int:
+        """Numbers of 32 bits of all masks."""
+
+    @property
+    def num_candidates(self) -> int:
+        """The most that a draw asks for."""
+
+    def __len__(self) -> int:
+        """Return the numbers that `write` writes."""
+
+    def write(self, out: Tensor) -> None:
+        """Writes rows `[S, 16]`, entries `[., 2]` and masks to the front of int32 `out`."""
 
 def sample(
     logits: Tensor,

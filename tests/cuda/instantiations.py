@@ -12,6 +12,9 @@ BF16, F16, F8, F32 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.f
 OTHER_TYPES = [(F16, F16, 64), (F16, F8, 64), (BF16, F8, 96), (BF16, F8, 128), (BF16, F8, 256)]
 """Of queries and of the cache, and the head sizes that attention is tested with beside bfloat16."""
 
+_PLAIN = ("copy_blocks", "gather_tokens", "scatter_tokens", "sample_options")
+"""Kernels without template arguments."""
+
 
 def every_instance() -> list[str]:
     """All that a server may ask for."""
@@ -21,7 +24,7 @@ def every_instance() -> list[str]:
         names += [instance(k, t, kv, head_dim) for k in ("kv_write", "paged_decode")]
         rows = (64,) if head_dim == 256 else (64, 128)
         names += [instance("paged_prefill", t, kv, head_dim, m) for m in rows]
-    return [*names, *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens"))]
+    return [*names, *map(instance, _PLAIN)]
 
 
 def tested_instances() -> list[str]:
@@ -33,7 +36,7 @@ def tested_instances() -> list[str]:
     names += [instance("paged_decode", *k) for k in kv]
     names += [instance("paged_prefill", *k, 64) for k in kv]
     names += [instance("paged_prefill", *k, 128) for k in kv if k[2] in (64, 128)]
-    return [*names, *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens"))]
+    return [*names, *map(instance, _PLAIN)]
 
 
 def _elementwise() -> list[str]:

@@ -88,8 +88,9 @@ def test_one_step_in_flight_gives_the_same_answers_as_two(llama):
 def test_steps_of_decodes_alone_are_replayed(llama):
     engine = make(llama[0])
     run(engine, requests(prompts(9, 12, 4)))
-    # The prompts are one step of chunks, which gives the first token.
-    assert engine.accelerator.num_replays == NUM_TOKENS - 1
+    # The prompts are one step of chunks, which gives the first token. Logits and draws are recorded
+    # apart.
+    assert engine.accelerator.num_replays == 2 * (NUM_TOKENS - 1)
 
 
 def test_the_launches_of_a_batch_serve_all_smaller_ones():

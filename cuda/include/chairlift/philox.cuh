@@ -6,9 +6,11 @@
 
 namespace chairlift {
 
-// A uniform number in [0, 1) with 53 random bits: a function of its coordinates alone.
-__device__ inline double uniform(unsigned long long seed, unsigned index, unsigned position) {
-  unsigned counter[4] = {position, index, 0, 0};
+// A uniform number in [0, 1) with 53 random bits: a function of its coordinates alone. Numbers of
+// two streams are independent.
+__device__ inline double uniform(unsigned long long seed, unsigned index, unsigned position,
+                                 unsigned stream = 0) {
+  unsigned counter[4] = {position, index, stream, 0};
   unsigned key[2] = {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)};
   for (int round = 0; round < 10; ++round) {
     const unsigned a_high = __umulhi(0xD2511F53u, counter[0]), a_low = 0xD2511F53u * counter[0];

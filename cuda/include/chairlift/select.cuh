@@ -82,6 +82,12 @@ struct Least {
     return a < b ? a : b;
   }
 };
+struct Greatest {
+  template <typename V>
+  __device__ V operator()(V a, V b) const {
+    return a < b ? b : a;
+  }
+};
 
 // Combines `value` of all threads, for every thread. With 64-bit integers the order is irrelevant.
 template <typename Join>
@@ -112,20 +118,33 @@ __device__ __forceinline__ Fixed sum_of_lanes_before(Fixed value) {
   return sum - value;
 }
 
+// A row drops nothing.
+struct DropNone {
+  static constexpr bool kIsFree = true;
+  __device__ __forceinline__ float operator()(float logit, int) const { return logit; }
+};
+
 // A row of logits, and those of its tokens that are candidates.
-template <typename L>
+template <typename L, typename Drop = DropNone>
 struct SampleRow {
   const L* logits;
   int vocab_size;
-  float bound;     // candidates have at least this logit
-  bool is_listed;  // the candidates are in shared memory
-  int num_candidates;
+  Drop drop{};             // gives the logit of an id, or -inf where the token is dropped
+  float bound = 0.0f;      // candidates have at least this logit
+  bool is_listed = false;  // the candidates are in shared memory
+  int num_candidates = 0;
 
-  __device__ __forceinline__ float at(int id) const { return float(logits[id]); }
+  __device__ __forceinline__ float at(int id) const { return drop(float(logits[id]), id); }
 
   // Visits (logit, id) of all tokens, ascending within a thread; 16 bytes at a time if aligned.
+  // Where dropping takes more than reading, neither copies of the loop nor wide reads would pay.
   template <typename Visit>
   __device__ __forceinline__ void for_each(Visit visit) const {
+    if constexpr (!Drop::kIsFree) {
+#pragma unroll 1
+      for (int i = threadIdx.x; i < vocab_size; i += kSampleThreads) visit(at(i), i);
+      return;
+    }
     constexpr int kVec = Vec<L>::kSize;
     int scalars_from = 0;
     if (reinterpret_cast<unsigned long long>(logits) % 16 == 0) {
@@ -135,7 +154,7 @@ struct SampleRow {
         float values[kVec];
         Vec<L>::load(logits + i).unpack(values);
 #pragma unroll
-        for (int j = 0; j < kVec; ++j) visit(values[j], i + j);
+        for (int j = 0; j < kVec; ++j) visit(drop(values[j], i + j), i + j);
       }
     }
     for (int i = scalars_from + threadIdx.x; i < vocab_size; i += kSampleThreads) visit(at(i), i);
@@ -187,9 +206,9 @@ __device__ __forceinline__ void find_bin(SampleMemory& memory, Fixed target) {
 // A radix selection: a histogram of eight bits of the keys shows in which bin the sum is reached,
 // the next eight bits are counted in that bin alone, and so on until a bin holds one key.
 // `from` and `to` bound the keys: the bits that they share need no histogram.
-template <typename Row>
+template <typename Row, typename Measured>
 __device__ Key select(const Row& row, SampleMemory& memory, Key from, Key to, Fixed target,
-                      const Measure& measure) {
+                      const Measured& measure) {
   const int differing = 64 - __clzll(static_cast<long long>(from ^ to));
   int shift = max(differing - 8, 0);
   Key prefix = from;  // its bits from shift + 8 on are those of the key

@@ -7,7 +7,7 @@
     wait    until the tokens are there
 
 The token that a row drew last stays on the device: the next step is launched before the host knows
-it. The host waits for nothing else.
+it. The host waits for nothing else, but where a draw depends on earlier tokens (`device_draws.py`).
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
+from chairlift.engine.device_draws import DeviceDraws, Pending
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
-from chairlift.engine.sampler import Sampled
 from chairlift.engine.staging import Inputs, Staging
 from chairlift.engine.step_inputs import Draws, StepInputs
-from chairlift.kernels.cuda import ops
+from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator, Event
 from chairlift.kernels.cuda.sources import HEAD_DIMS
 from chairlift.model.transformer import Transformer
@@ -33,20 +33,6 @@ from chairlift.plan import block_updates
 
 Captured = Callable[[int, int], None]
 """Called with the number of batch sizes that are recorded, and their total."""
-
-
-class Pending(NamedTuple):
-    """The draws of a step, known once it has ended."""
-
-    event: Event
-    results: Tensor
-    """int32 `[3, S]` on the host: tokens, log probabilities (float32 bits), ranks."""
-
-    def wait(self) -> Sampled:
-        """Wait for the step, and copy its results: a later step writes over them."""
-        self.event.synchronize()
-        tokens, logprobs, ranks = self.results.clone()
-        return Sampled(tokens, logprobs.view(torch.float32), ranks)
 
 
 class _Pass(NamedTuple):
@@ -59,6 +45,15 @@ class _Pass(NamedTuple):
     """Of each KV group."""
     num_tiles: list[int]
     tile_rows: int
+
+
+class _Recorded(NamedTuple):
+    """Launches of a padded batch of decodes."""
+
+    forward: Callable[[], None]
+    """Up to the logits."""
+    draw: Callable[[], None]
+    """Of rows that ask for nothing more than temperature, top-k, top-p and min-p."""
 
 
 class DeviceRunner(ModelRunner):
@@ -107,6 +102,7 @@ class DeviceRunner(ModelRunner):
             accelerator,
             max_num_seqs=rows,
             max_num_tokens=shape.max_num_batched_tokens,
+            max_num_samples=rows + shape.max_num_drafts,
             num_groups=shape.num_kv_groups,
             max_tiles=self._limits.max_tiles,
             max_splits=self._limits.max_splits,
@@ -120,19 +116,13 @@ class DeviceRunner(ModelRunner):
         # One line more than there are rows: the probe's, whose blocks are the null block.
         tables = (shape.num_kv_groups, rows + 1, shape.max_blocks_per_row)
         self._device_tables = torch.zeros(tables, dtype=torch.int32, device=device)
-        self._device_last_token = torch.zeros(rows + 1, dtype=torch.int32, device=device)
         updates = (self._block_tables.numel(), 2)
         self._host_updates = [
             accelerator.host_buffer(*updates, dtype=torch.int32) for _ in self._buffers
         ]
         self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
-        weights = model.weights.embedding
-        self._logits = weights.new_empty(rows, spec.vocab_size, dtype=torch.float32)
-        self._results = torch.zeros(3, rows, dtype=torch.int32, device=device)
-        self._host_results = [
-            accelerator.host_buffer(3, rows, dtype=torch.int32) for _ in self._staging.hosts
-        ]
-        self._recorded: dict[int, Callable[[], None]] = {}
+        self._draws = DeviceDraws(accelerator, self._staging, rows, spec.vocab_size)
+        self._recorded: dict[int, _Recorded] = {}
         self._record_decodes(on_capture)
         self._before_step: Event | None = None
 
@@ -173,7 +163,9 @@ class DeviceRunner(ModelRunner):
 
     def replay(self, num_rows: int) -> None:
         """Replay the recorded launches of so many decodes, over the last step's inputs."""
-        self._recorded[next(size for size in self._recorded if size >= num_rows)]()
+        recorded = self._recorded[next(size for size in self._recorded if size >= num_rows)]
+        recorded.forward()
+        recorded.draw()
 
     @torch.inference_mode()
     def probe(self) -> None:
@@ -192,20 +184,25 @@ class DeviceRunner(ModelRunner):
         padded = self._padded_size(inputs)
         if inputs.buffer is None:
             _copy(inputs, host)
-        self._fill_draws(host, inputs, probe)
+        draws = self._fill_draws(host, inputs, probe)
         if padded > num_rows:
             _pad(host, slice(num_rows, padded))
         step = self._cut(host, num_rows, padded, len(inputs.input_ids), num_samples)
         self._staging.upload(turn, host.end_of_splits(step.num_splits))
-        replay = self._recorded.get(padded) if not any(step.num_tiles) else None
-        if replay is not None:
-            replay()
+        recorded = self._recorded.get(padded) if not any(step.num_tiles) else None
+        recorded = recorded or _Recorded(
+            partial(self._compute, step), partial(self._draws.launch, step.num_samples)
+        )
+        recorded.forward()
+        asked = self.sampler.sequences(draws.slots, draws.position)
+        is_whole = inputs.buffer is not None
+        if asked is None:
+            recorded.draw()
         else:
-            self._compute(step)
-        results = self._host_results[turn]
-        results.copy_(self._results, non_blocking=True)
+            self._draws.launch_with_options(turn, draws, asked, is_whole=is_whole)
+        pending = self._draws.fetch(turn, draws, asked, is_whole=is_whole)
         self._before_step = before
-        return Pending(self._accelerator.record(), results[:, :num_samples])
+        return pending
 
     def _padded_size(self, inputs: StepInputs) -> int:
         """Return the number of rows to launch for, if each has one token and samples; else 0."""
@@ -214,17 +211,19 @@ class DeviceRunner(ModelRunner):
             return next((size for size in self._recorded if size >= num_rows), 0)
         return 0
 
-    def _fill_draws(self, host: Inputs, inputs: StepInputs, probe: Draws | None) -> None:
+    def _fill_draws(self, host: Inputs, inputs: StepInputs, probe: Draws | None) -> Draws:
         """Write the inputs of the draws to the host's side; a probe brings its own."""
         num_samples = len(inputs.sample_rows)
         out = host.drawn_rows[:num_samples], host.index[:num_samples], host.position[:num_samples]
-        if probe is None:
-            slots = self.draws(inputs, out).slots
+        draws = probe
+        if draws is None:
+            draws = self.draws(inputs, out)
         else:
-            slots = probe.slots
-            for part, value in zip(out, (probe.rows, probe.index, probe.position), strict=True):
+            for part, value in zip(out, (draws.rows, draws.index, draws.position), strict=True):
                 part.copy_(value)
-        self.sampler.gather(slots, host.temperature, host.top_k, host.top_p, host.min_p, host.seed)
+        parameters = (host.temperature, host.top_k, host.top_p, host.min_p, host.seed)
+        self.sampler.gather(draws.slots, *parameters)
+        return draws
 
     def _cut(
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
@@ -259,12 +258,12 @@ class DeviceRunner(ModelRunner):
         return large if self._head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
 
     def _compute(self, step: _Pass) -> None:
-        """Launch a forward pass and its draws over the inputs on the device."""
+        """Launch a forward pass up to its logits over the inputs on the device."""
         num_rows, num_tokens, num_samples, *_ = step
         device = self._staging.device
         input_ids, rows = device.input_ids[:num_tokens], device.rows[:num_rows]
         query_start_loc = device.query_start_loc[: num_rows + 1]
-        ops.gather_tokens(input_ids, self._device_last_token, rows, query_start_loc)
+        draw_ops.gather_tokens(input_ids, self._draws.last_token, rows, query_start_loc)
         metadata = AttentionMetadata(
             rows=rows,
             query_start_loc=query_start_loc,
@@ -289,23 +288,7 @@ class DeviceRunner(ModelRunner):
         selected = device.sample_rows[:num_samples] if num_samples < num_tokens else None
         hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected)
         if num_samples:
-            self._draw(hidden, num_samples)
-
-    def _draw(self, hidden: Tensor, num_samples: int) -> None:
-        device = self._staging.device
-        logits = self.model.logits(hidden, out=self._logits[:num_samples])
-        tokens, logprobs, ranks = self._results[:, :num_samples]
-        parameters = (
-            *(device.temperature, device.top_k, device.top_p, device.min_p),
-            *(device.seed, device.index, device.position),
-        )
-        ops.sample(
-            logits,
-            *(tokens, logprobs.view(torch.float32), ranks),
-            *(parameter[:num_samples] for parameter in parameters),
-        )
-        drawn_rows = device.drawn_rows[:num_samples]
-        ops.scatter_tokens(self._device_last_token, tokens, drawn_rows)
+            self.model.logits(hidden, out=self._draws.logits[:num_samples])
 
     @torch.inference_mode()
     def _record_decodes(self, on_capture: Captured | None) -> None:
@@ -323,7 +306,10 @@ class DeviceRunner(ModelRunner):
         recorder = self._accelerator.recorder()
         for done, size in enumerate(reversed(sizes), start=1):
             step = _Pass(size, size, size, some, none, min(TILE_ROWS))
-            captured[size] = recorder.capture(partial(self._compute, step))
+            captured[size] = _Recorded(
+                recorder.capture(partial(self._compute, step)),
+                recorder.capture(partial(self._draws.launch, size)),
+            )
             if on_capture is not None:
                 on_capture(done, len(sizes))
         self._recorded = {size: captured[size] for size in sizes}

@@ -206,6 +206,15 @@ class Sampler:
         )
         return sampled if candidates is None else replace(sampled, candidates=candidates)
 
+    def sequences(self, slots: Tensor, position: Tensor) -> _core.SequenceDraws | None:
+        """Return what draws ask for beside what `gather` gives; None where none does.
+
+        Args:
+            slots: int32 `[S]`.
+            position: int32 `[S]`, of the tokens that are drawn.
+        """
+        return _core.SequenceDraws.of(self._states, self.constraints, slots, position)
+
     def most_prompt_candidates(self, slots: Tensor) -> int:
         """Return the most candidates that the prompts of these slots ask for."""
         return int(self._prompt_candidates[slots.numpy()].max(initial=0))

@@ -69,21 +69,21 @@ class Inputs(InputBuffers):
     """
 
     drawn_rows: Tensor
-    """`[R]`: the row of each; negative is padding."""
+    """`[S]`: the row of each; negative is padding."""
     temperature: Tensor
-    """float32 `[R]`"""
+    """float32 `[S]`"""
     top_k: Tensor
-    """`[R]`"""
+    """`[S]`"""
     top_p: Tensor
-    """float32 `[R]`"""
+    """float32 `[S]`"""
     min_p: Tensor
-    """float32 `[R]`"""
+    """float32 `[S]`"""
     seed: Tensor
-    """int64 `[R]`"""
+    """int64 `[S]`"""
     index: Tensor
-    """`[R]`"""
+    """`[S]`"""
     position: Tensor
-    """`[R]`: of the tokens that are drawn."""
+    """`[S]`: of the tokens that are drawn."""
     num_splits: Tensor
     """`[G, 1]`"""
     tiles: Tensor
@@ -106,6 +106,7 @@ class Staging:
         *,
         max_num_seqs: int,
         max_num_tokens: int,
+        max_num_samples: int,
         num_groups: int,
         max_tiles: int,
         max_splits: int,
@@ -117,17 +118,18 @@ class Staging:
             accelerator: Of the device.
             max_num_seqs: R.
             max_num_tokens: T.
+            max_num_samples: S.
             num_groups: KV groups.
             max_tiles: Of a group.
             max_splits: Of a group.
             num_hosts: Steps, and parts of steps, whose inputs must be on the host at once.
         """
-        r, t, groups = max_num_seqs, max_num_tokens, num_groups
+        r, t, s, groups = max_num_seqs, max_num_tokens, max_num_samples, num_groups
         int32, float32 = torch.int32, torch.float32
         sections: list[tuple[tuple[int, ...], torch.dtype]] = [
-            *((shape, int32) for shape in InputBuffers.shapes(r, t, groups, r)),
-            *(((r,), dtype) for dtype in (int32, float32, int32, float32, float32)),
-            *(((r,), dtype) for dtype in (torch.int64, int32, int32)),
+            *((shape, int32) for shape in InputBuffers.shapes(r, t, groups, s)),
+            *(((s,), dtype) for dtype in (int32, float32, int32, float32, float32)),
+            *(((s,), dtype) for dtype in (torch.int64, int32, int32)),
             *(((groups, *rest), int32) for rest in ((1,), (max_tiles, 3), (max_splits, 4))),
         ]
         sizes = [_aligned(prod(shape) * dtype.itemsize) for shape, dtype in sections]

@@ -142,6 +142,11 @@ impl Constraints {
         self.at(*self.slot_of.get(&key)?)
     }
 
+    /// Whether the sequence of a slot has one.
+    pub fn has(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(Option::is_some)
+    }
+
     /// Begins to compute the masks of a step; None where no draw has a constraint.
     pub fn start(&self, draws: &[Draw]) -> Option<Pending> {
         if self.is_empty() {

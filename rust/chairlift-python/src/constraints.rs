@@ -104,6 +104,24 @@ impl Constraints {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the sequence of one of these slots has one.
+    pub(crate) fn has_any(&self, slots: &[i32]) -> bool {
+        let constraints = self.lock();
+        let has = |&slot: &i32| constraints.has(slot as usize);
+        !constraints.is_empty() && slots.iter().any(has)
+    }
+
+    /// Computes the masks of draws; None where none has one. An error if a draw is not behind the tokens that are known.
+    pub(crate) fn masks(&self, draws: &[Draw]) -> PyResult<Option<Masks>> {
+        let Some(pending) = self.lock().start(draws) else {
+            return Ok(None);
+        };
+        let masks = pending.join();
+        masks
+            .map(Some)
+            .map_err(|gap| PyValueError::new_err(gap.to_string()))
+    }
+
     fn check(&self, slot: usize) -> PyResult<()> {
         let num_slots = self.lock().num_slots();
         if slot < num_slots {

@@ -11,6 +11,7 @@ mod adapters;
 mod answer;
 mod attention;
 mod attention_work;
+mod candidates;
 mod constraints;
 mod detach;
 mod drafts;
@@ -31,6 +32,7 @@ mod sampling;
 mod scale;
 mod scheduler;
 mod scoring;
+mod sequence_draws;
 mod text;
 mod waits;
 
@@ -44,6 +46,7 @@ mod _core {
     use crate::{
         answer::AnswerParser,
         attention_work::attention_work,
+        candidates::Candidates,
         events::{Account, Events, FailedEvent, FinishedEvent, PromptEvent, TokensEvent},
         load::Load,
         outboxes::{Outboxes, Posted},
@@ -51,6 +54,7 @@ mod _core {
         process_guard::ProcessGuard,
         recording::Recording,
         scheduler::{Added, Scheduler},
+        sequence_draws::{SampleLists, SequenceDraws},
         text::{StopRegex, TextStream, TokenTable},
         waits::Waiting,
     };

@@ -13,7 +13,7 @@ use pyo3::{
     types::{PyBytes, PyList},
 };
 
-use crate::{events::Events, sampling::Candidates};
+use crate::{candidates::Candidates, events::Events};
 
 /// What became of the events of a step.
 #[pyclass(module = "chairlift._core", frozen, get_all)]

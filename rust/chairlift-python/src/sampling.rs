@@ -1,6 +1,7 @@
 //! Bindings of the sampler and of what it keeps of each sequence.
 
 use crate::{
+    candidates::Candidates,
     constraints::ConstraintMasks,
     kernels::numel,
     recording::{Argument, Call, call},
@@ -38,7 +39,7 @@ impl TokenText for Text {
 /// What sequences ask for beside temperature, top-k, top-p and min-p, and their tokens, by slot.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct SamplerStates {
-    inner: Arc<Mutex<States>>,
+    pub(crate) inner: Arc<Mutex<States>>,
 }
 
 impl SamplerStates {
@@ -56,7 +57,7 @@ impl SamplerStates {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No value is left half changed under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -168,57 +169,6 @@ impl SamplerStates {
         self.check(slot)?;
         self.states().set(slot, None);
         Ok(())
-    }
-}
-
-/// The likeliest tokens of the draws of a step.
-#[pyclass(module = "chairlift._core", frozen)]
-pub(crate) struct Candidates {
-    pub(crate) inner: candidates::Candidates,
-}
-
-#[pymethods]
-impl Candidates {
-    /// Those of the parts of a step, in order: each with its number of draws. None where no part has any.
-    #[staticmethod]
-    fn joined(parts: Vec<(Option<PyRef<'_, Self>>, usize)>) -> Option<Self> {
-        let strides = parts
-            .iter()
-            .map(|(part, _)| part.as_ref().map_or(0, |part| part.inner.stride));
-        let stride = strides.max().filter(|&stride| stride > 0)?;
-        let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
-        for (part, num_draws) in &parts {
-            for draw in 0..*num_draws {
-                let (own_ids, own_logprobs) = part
-                    .as_ref()
-                    .map_or_else(Default::default, |part| part.of(draw, stride));
-                let missing = stride - own_ids.len();
-                ids.extend(own_ids.into_iter().chain(std::iter::repeat_n(0, missing)));
-                let none = std::iter::repeat_n(f32::NEG_INFINITY, missing);
-                logprobs.extend(own_logprobs.into_iter().chain(none));
-            }
-        }
-        let inner = candidates::Candidates {
-            stride,
-            ids,
-            logprobs,
-        };
-        Some(Self { inner })
-    }
-
-    /// Ids and log probabilities of the first `count` candidates of a draw.
-    fn of(&self, draw: usize, count: usize) -> (Vec<i32>, Vec<f32>) {
-        let stride = self.inner.stride;
-        let start = draw * stride;
-        let range = start..start + count.min(stride);
-        let cut = |range: std::ops::Range<usize>| {
-            let ids = self.inner.ids.get(range.clone()).unwrap_or_default();
-            (
-                ids.to_vec(),
-                self.inner.logprobs.get(range).unwrap_or_default().to_vec(),
-            )
-        };
-        cut(range)
     }
 }
 
@@ -388,6 +338,5 @@ pub(crate) fn sample(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sample, module)?)?;
     module.add_class::<SamplerStates>()?;
-    module.add_class::<Candidates>()?;
     Ok(())
 }

@@ -14,11 +14,11 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     answer::AnswerParser,
+    candidates::Candidates,
     drafts::{self, Drafts, Undrafted},
     error,
     events::{Buffers, Events, end_reason},
     load::Load,
-    sampling::Candidates,
     scoring::sample_scores,
     text::{StopRegex, TokenTable},
     waits::Waiting,

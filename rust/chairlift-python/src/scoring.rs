@@ -8,9 +8,9 @@ use chairlift_kernels::{
 use pyo3::{exceptions::PyArithmeticError, prelude::*};
 
 use crate::{
+    candidates::Candidates,
     kernels::numel,
     recording::{Argument, Call, call},
-    sampling::Candidates,
 };
 
 struct Score {

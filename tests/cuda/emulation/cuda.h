@@ -136,6 +136,9 @@ V __ldcg(const V* address) {
 
 inline float __int_as_float(int bits) { return bit_cast_to<float>(bits); }
 inline float __uint_as_float(unsigned bits) { return bit_cast_to<float>(bits); }
+inline double __longlong_as_double(long long bits) { return bit_cast_to<double>(bits); }
+inline long long __double_as_longlong(double value) { return bit_cast_to<long long>(value); }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned __float_as_uint(float value) { return bit_cast_to<unsigned>(value); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32);

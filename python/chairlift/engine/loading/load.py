@@ -258,11 +258,9 @@ def new_preparer(
         eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
         # A recurrent state cannot be shared as blocks are.
         max_answers=1 if loaded.states is not None else scheduler.max_answers,
-        has_sampler_options=loaded.place.accelerator is None,
+        has_scores=loaded.place.accelerator is None,
         pooling=loaded.pooling,
     )
     defaults = Sampling(**asdict(loaded.config.generation))
-    constraints = ConstraintPreparer(
-        token_table, limits.eos_token_ids, is_supported=limits.has_sampler_options
-    )
+    constraints = ConstraintPreparer(token_table, limits.eos_token_ids)
     return Preparer(config, loaded.tokenizer, limits, defaults, adapters, constraints)

@@ -97,18 +97,14 @@ class GrammarCache:
 class ConstraintPreparer:
     """Checks constraints and compiles them; any thread may use it."""
 
-    def __init__(
-        self, token_table: _core.TokenTable, end_ids: tuple[int, ...], *, is_supported: bool
-    ) -> None:
+    def __init__(self, token_table: _core.TokenTable, end_ids: tuple[int, ...]) -> None:
         """Keep what constraints are compiled against.
 
         Args:
             token_table: Of the model.
             end_ids: Tokens that end a text: drawn where a constraint may end.
-            is_supported: Whether the device's sampler knows masks.
         """
         self._compiler = _core.GrammarCompiler(token_table, end_ids)
-        self._is_supported = is_supported
         self._cache = GrammarCache()
         self.end_ids = end_ids
 
@@ -122,14 +118,11 @@ class ConstraintPreparer:
         return source(constraint)
 
     def check_support(self, field: str) -> None:
-        """Refuse what needs a constraint, where the model or the device has none.
+        """Refuse what needs a constraint, where the model has none.
 
         Raises:
             RequestError: `UNSUPPORTED` in this field.
         """
-        if not self._is_supported:
-            message = f"{field}: not supported on a GPU by this version"
-            raise RequestError(Reason.UNSUPPORTED, message, field=field)
         if not self.end_ids:
             message = f"{field}: the model has no token that ends a text"
             raise RequestError(Reason.UNSUPPORTED, message, field=field)

@@ -21,7 +21,6 @@ from chairlift.engine.prepare.prepared import Prepared, PreparedChange, Times
 from chairlift.engine.prepare.sampling import (
     SamplingPreparer,
     check_prompt_output,
-    unsupported_on_device,
     with_candidates,
 )
 from chairlift.engine.prepare.stopping import RequestLimits, StoppingPreparer, Stops
@@ -113,9 +112,7 @@ class Preparer:
         self._limits = limits
         self.text_limits = limits.text
         self._stopping = StoppingPreparer(config.default_max_tokens, limits)
-        self._sampling = SamplingPreparer(
-            defaults, limits.vocab_size, encoder.encode, has_options=limits.has_sampler_options
-        )
+        self._sampling = SamplingPreparer(defaults, limits.vocab_size, encoder.encode)
 
     def prepare(self, request: Request) -> Prepared:
         """Return the request that the scheduler can take.
@@ -196,10 +193,7 @@ class Preparer:
             raise RequestError(Reason.UNSUPPORTED, message, field="model")
         cache = request.prefix_cache
         output = request.output
-        if output.candidates and not self._limits.has_sampler_options:
-            field = "output.logprobs"
-            raise unsupported_on_device(field)
-        check_prompt_output(output, has_scores=self._limits.has_sampler_options)
+        check_prompt_output(output, has_scores=self._limits.has_scores)
         sampling = with_candidates(self._sampling.prepare(request.sampling), output)
         most = self._limits.max_answers
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, most)

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 from chairlift import checks
@@ -40,24 +40,17 @@ class Encode(Protocol):
 class SamplingPreparer:
     """Checks `Sampling` and fills its defaults: the model's, else the neutral ones."""
 
-    def __init__(
-        self, defaults: Sampling, vocab_size: int, encode: Encode, *, has_options: bool = True
-    ) -> None:
+    def __init__(self, defaults: Sampling, vocab_size: int, encode: Encode) -> None:
         """Keep what every request is checked against.
 
         Args:
             defaults: Of the model's `generation_config.json`.
             vocab_size: Width of the logits.
             encode: Of the model's tokenizer.
-            has_options: Whether the device's sampler knows `SamplerOptions`; without, each that is
-                on is refused, and the model's defaults for them are off.
         """
-        common = ("temperature", "top_k", "top_p", "min_p")
-        kept = {name: getattr(defaults, name) for name in common}
-        self._defaults = defaults if has_options else Sampling(**kept)
+        self._defaults = defaults
         self._vocab_size = vocab_size
         self._encode = encode
-        self._has_options = has_options
 
     def prepare(self, asked: Sampling) -> SamplingParameters:
         """Take each value from the request, else the model's default, else the neutral one.
@@ -69,9 +62,6 @@ class SamplingPreparer:
         """
         top_k = checks.integer(self._value(asked, "top_k", 0), "sampling.top_k", 0, _MAX_UINT32)
         seed = secrets.randbits(64) if asked.seed is None else asked.seed
-        options = self._options(asked)
-        if not self._has_options:
-            refuse_options(options, asked)
         return SamplingParameters(
             temperature=self._real(
                 asked, "temperature", 1.0, 0.0, _MAX_FLOAT32, "a finite number, at least 0"
@@ -81,7 +71,7 @@ class SamplingPreparer:
             top_p=self._share(asked, "top_p"),
             min_p=self._real(asked, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"),
             seed=checks.integer(seed, "sampling.seed", 0, 2**64 - 1),
-            options=options,
+            options=self._options(asked),
         )
 
     def _options(self, asked: Sampling) -> SamplerOptions:
@@ -203,7 +193,8 @@ def check_prompt_output(output: Output, *, has_scores: bool) -> None:
     if num > 0 and not has_logprobs:
         raise checks.bad(field, "log probabilities, since candidates are asked for", False)
     if has_logprobs and not has_scores:
-        raise unsupported_on_device(field)
+        message = f"{field}: not supported on a GPU by this version"
+        raise RequestError(Reason.UNSUPPORTED, message, field=field)
 
 
 def with_candidates(sampling: SamplingParameters, output: Output) -> SamplingParameters:
@@ -225,23 +216,3 @@ def _words(asked: Sampling) -> tuple[str, ...]:
     return checks.strings(
         asked.bad_words, "sampling.bad_words", most=MAX_BAD_WORDS, most_bytes=MAX_BAD_WORD_BYTES
     )
-
-
-def refuse_options(options: SamplerOptions, asked: Sampling) -> None:
-    """Refuse the first option that is on, by name.
-
-    Raises:
-        RequestError: `UNSUPPORTED`.
-    """
-    off, on = asdict(SamplerOptions()), asdict(options)
-    on["bad_words"] = tuple(asked.bad_words)
-    for name, value in on.items():
-        if value != off[name]:
-            path = f"sampling.{name}"
-            raise unsupported_on_device(path)
-
-
-def unsupported_on_device(field: str) -> RequestError:
-    """Return the error for a field that the sampler of a GPU does not know."""
-    message = f"{field}: not supported on a GPU by this version"
-    return RequestError(Reason.UNSUPPORTED, message, field=field)

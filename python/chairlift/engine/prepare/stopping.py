@@ -6,7 +6,6 @@ from typing import NamedTuple
 from chairlift import _core, checks
 from chairlift.engine.pooling.pooled import NOTHING, PoolingAbilities
 from chairlift.engine.prepare.prepared import StopConditions
-from chairlift.engine.prepare.sampling import unsupported_on_device
 from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Stopping
@@ -30,8 +29,8 @@ class RequestLimits:
     eos_token_ids: tuple[int, ...]
     max_answers: int
     """Of one request."""
-    has_sampler_options: bool = True
-    """Whether the device's sampler knows `SamplerOptions` and `min_tokens`."""
+    has_scores: bool = True
+    """Whether the device scores prompts."""
     pooling: PoolingAbilities = NOTHING
 
 
@@ -104,8 +103,6 @@ class StoppingPreparer:
         if min_tokens > max_tokens:
             expected = f"at most the {max_tokens} tokens of the answer"
             raise checks.bad(min_path, expected, min_tokens)
-        if min_tokens > 0 and not self._limits.has_sampler_options:
-            raise unsupported_on_device(min_path)
         include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
         return StopConditions(
             max_tokens=max_tokens,

@@ -275,75 +275,6 @@ def paged_prefill(
 
 
 @torch.library.custom_op(
-    "chairlift::sample",
-    mutates_args=("tokens", "logprobs", "ranks"),
-    device_types=_Device,
-)
-def sample(
-    logits: Tensor,
-    tokens: Tensor,
-    logprobs: Tensor,
-    ranks: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seed: Tensor,
-    index: Tensor,
-    position: Tensor,
-) -> None:
-    """Draw one token per row of `logits` float32 `[S, vocab_size]`; as `_core.sample`."""
-    num_samples, vocab_size = logits.shape
-    launcher_of(logits).launch(
-        kernel_name("sample", logits.dtype),
-        (num_samples, 1, 1),
-        1024,
-        40960,
-        *(logits, tokens, logprobs, ranks, temperature, top_k, top_p, min_p, seed),
-        *(index, position, c_int(vocab_size), c_longlong(logits.stride(0))),
-    )
-
-
-@torch.library.custom_op(
-    "chairlift::gather_tokens", mutates_args=("input_ids",), device_types=_Device
-)
-def gather_tokens(
-    input_ids: Tensor, last_token: Tensor, rows: Tensor, query_start_loc: Tensor
-) -> None:
-    """Replace each input id of -1 by the row's last sampled token.
-
-    Args:
-        input_ids: int32 `[T]`.
-        last_token: int32 `[max_num_seqs]`.
-        rows: int32 `[R]`.
-        query_start_loc: int32 `[R + 1]`.
-    """
-    num_rows = rows.shape[0]
-    launcher_of(input_ids).launch(
-        kernel_name("gather_tokens"),
-        (-(-num_rows // 4), 1, 1),
-        128,
-        0,
-        *(input_ids, last_token, rows, query_start_loc, c_int(num_rows)),
-    )
-
-
-@torch.library.custom_op(
-    "chairlift::scatter_tokens", mutates_args=("last_token",), device_types=_Device
-)
-def scatter_tokens(last_token: Tensor, tokens: Tensor, rows: Tensor) -> None:
-    """Store the drawn tokens `[S]` as the last of their rows; row and token -1 are skipped."""
-    num_samples = tokens.shape[0]
-    launcher_of(tokens).launch(
-        kernel_name("scatter_tokens"),
-        (-(-num_samples // 128), 1, 1),
-        128,
-        0,
-        *(last_token, tokens, rows, c_int(num_samples)),
-    )
-
-
-@torch.library.custom_op(
     "chairlift::copy_blocks", mutates_args=("destination",), device_types=_Device
 )
 def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
@@ -387,9 +318,6 @@ def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
     return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
 
 
-for _op in (
-    *(rms_norm_out, silu_mul_out, kv_write, paged_decode, paged_prefill),
-    *(sample, gather_tokens, scatter_tokens, copy_blocks),
-):
+for _op in (rms_norm_out, silu_mul_out, kv_write, paged_decode, paged_prefill, copy_blocks):
     # A traced operation has the shapes of its arguments.
     _op.register_fake(lambda *_: None)

@@ -64,6 +64,7 @@ class ModelKernels(NamedTuple):
             kernel_name("paged_decode", dtype, kv_dtype, head_dim),
             kernel_name("kv_write", dtype, kv_dtype, head_dim),
             kernel_name("sample", torch.float32),
+            kernel_name("sample_options"),
             kernel_name("rms_norm", dtype),
             kernel_name("silu_mul", dtype),
             kernel_name("copy_blocks"),

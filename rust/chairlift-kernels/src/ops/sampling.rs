@@ -31,6 +31,7 @@ mod draw;
 pub mod dry;
 pub mod filters;
 pub mod history;
+pub mod lists;
 pub mod penalties;
 pub mod score;
 pub mod states;
@@ -121,12 +122,7 @@ impl Sequences<'_> {
 
     /// Tells them what was drawn.
     fn write_drawn(&self, positions: &[i32], draws: &Draws<'_>) {
-        for (row, &position) in positions.iter().enumerate() {
-            if draws.tokens[row] >= 0 {
-                let (slot, token) = (self.slots[row] as usize, draws.tokens[row]);
-                self.states.write(slot, position as usize, token);
-            }
-        }
+        self.states.record(self.slots, positions, draws.tokens);
     }
 }
 

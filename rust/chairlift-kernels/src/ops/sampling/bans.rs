@@ -71,8 +71,8 @@ pub(super) fn mask(logits: &mut [f32], bits: &[i32]) {
 }
 
 /// Bans tokens; ids outside the vocabulary are ignored.
-fn ban(logits: &mut [f32], ids: &[i32]) {
-    for &id in ids {
+fn ban(logits: &mut [f32], ids: impl IntoIterator<Item = i32>) {
+    for id in ids {
         if let Some(logit) = logits.get_mut(id as usize) {
             *logit = f32::NEG_INFINITY;
         }
@@ -126,14 +126,21 @@ impl Bans {
                 logits[known..].fill(f32::NEG_INFINITY);
             }
         }
-        ban(logits, &self.banned);
-        for sequence in &self.sequences {
-            if let Some((&last, others)) = sequence.split_last()
-                && history.ends_with(others)
-            {
-                ban(logits, &[last]);
-            }
-        }
+        ban(logits, self.banned(history));
+    }
+
+    /// A bitset of the allowed tokens; what lies beyond it is not allowed. None allows all.
+    pub(super) fn allowed(&self) -> Option<&[i32]> {
+        self.allowed.as_deref()
+    }
+
+    /// The tokens that may not follow the tokens so far.
+    pub(super) fn banned(&self, history: &[i32]) -> impl Iterator<Item = i32> {
+        let lasts = self.sequences.iter().filter_map(|sequence| {
+            let (&last, others) = sequence.split_last()?;
+            history.ends_with(others).then_some(last)
+        });
+        self.banned.iter().copied().chain(lasts)
     }
 }
 
@@ -161,14 +168,18 @@ impl NoEnd {
     /// Bans the ends, unless there is nothing else to draw: a constraint that is complete allows an end alone
     /// (`transformers`: `MinNewTokensLengthLogitsProcessor`).
     pub(super) fn apply(&self, logits: &mut [f32], position: usize) {
-        if position >= self.before {
+        if !self.applies(position) {
             return;
         }
         let is_end = |id: usize| self.end_ids.contains(&(id as i32));
         let mut others = logits.iter().enumerate();
         if others.any(|(id, &logit)| logit > f32::NEG_INFINITY && !is_end(id)) {
-            ban(logits, &self.end_ids);
+            ban(logits, self.end_ids.iter().copied());
         }
+    }
+
+    pub(super) fn applies(&self, position: usize) -> bool {
+        position < self.before
     }
 }
 

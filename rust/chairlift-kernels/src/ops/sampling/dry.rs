@@ -89,28 +89,37 @@ impl Dry {
     }
 
     pub(super) fn apply(&self, logits: &mut [f32], tokens: &[i32], breaks: &mut Breaks) {
+        for (id, penalty) in self.penalties(tokens, breaks) {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit -= penalty;
+            }
+        }
+    }
+
+    /// What is subtracted from the logits of tokens, each of which is there once.
+    pub(super) fn penalties(&self, tokens: &[i32], breaks: &mut Breaks) -> Vec<(i32, f32)> {
         // llama.cpp's own bound: base^n stays finite.
         const LOG_OF_LARGEST: f32 = 88.722_84;
         let most = breaks.num_after_last(self, tokens);
         let tokens = &tokens[tokens.len().saturating_sub(self.last_n)..];
         let most = most.min(tokens.len());
         if tokens.len() <= self.allowed_length || most < self.allowed_length {
-            return;
+            return Vec::new();
         }
         let most_exponent = if self.base > 1.000_001 {
             (LOG_OF_LARGEST / self.base.ln()) as usize
         } else {
             usize::MAX
         };
-        for (id, length) in longest_repeats(tokens, self.allowed_length, most) {
-            if self.is_breaker(id) {
-                continue;
-            }
-            if let Some(logit) = logits.get_mut(id as usize) {
-                let exponent = (length - self.allowed_length).min(most_exponent);
-                *logit -= self.multiplier * self.base.powi(exponent.min(i32::MAX as usize) as i32);
-            }
-        }
+        let penalty = |length: usize| {
+            let exponent = (length - self.allowed_length).min(most_exponent);
+            self.multiplier * self.base.powi(exponent.min(i32::MAX as usize) as i32)
+        };
+        longest_repeats(tokens, self.allowed_length, most)
+            .into_iter()
+            .filter(|&(id, _)| !self.is_breaker(id))
+            .map(|(id, length)| (id, penalty(length)))
+            .collect()
     }
 }
 

@@ -56,6 +56,15 @@ impl History {
         true
     }
 
+    /// Forgets the tokens from a position on.
+    pub fn forget_from(&mut self, position: usize) {
+        if position < self.tokens.len() {
+            self.count_before(position.min(self.num_counted));
+            self.first_changed = self.first_changed.min(position);
+            self.tokens.truncate(position);
+        }
+    }
+
     /// The tokens before a position, or all that are known if these are fewer.
     pub fn before(&self, position: usize) -> &[i32] {
         &self.tokens[..position.min(self.tokens.len())]
@@ -130,6 +139,20 @@ mod tests {
         assert!(history.write(2, 7));
         assert_eq!(history.before(3), [5, 7, 7]);
         assert_eq!(counts(&mut history, 3), [(5, 1, 0), (7, 2, 2)]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_counted() {
+        let mut history = History::new(vec![5, 6]);
+        for (position, token) in [(2, 7), (3, 7)] {
+            assert!(history.write(position, token));
+        }
+        assert_eq!(counts(&mut history, 4), [(5, 1, 0), (6, 1, 0), (7, 2, 2)]);
+        history.take_first_changed();
+        history.forget_from(3);
+        assert_eq!(history.before(9), [5, 6, 7]);
+        assert_eq!(counts(&mut history, 9), [(5, 1, 0), (6, 1, 0), (7, 1, 1)]);
+        assert_eq!(history.take_first_changed(), 3);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::{
     dry::{Breaks, Dry},
     filters::{Filters, TopNSigma},
     history::History,
+    lists::RowList,
     penalties::{Penalties, bias},
 };
 use crate::isa::dispatch::dispatch;
@@ -57,7 +58,7 @@ impl State {
     pub(super) fn changes(&self, position: usize) -> bool {
         let options = &self.options;
         self.history.is_some()
-            || position < options.no_end.before
+            || options.no_end.applies(position)
             || !options.bans.are_empty()
             || !options.bias.is_empty()
             || options.filters.top_n_sigma > 0.0
@@ -94,6 +95,43 @@ impl State {
         if filters.top_n_sigma > 0.0 {
             let n = filters.top_n_sigma;
             dispatch(TopNSigma { logits, n });
+        }
+    }
+
+    /// Lists what [`State::apply`] does to the logits, and the filters.
+    pub(super) fn list(&mut self, position: usize, row: &mut RowList) {
+        let options = &self.options;
+        row.penalties = options.penalties;
+        row.filters = options.filters;
+        row.num_candidates = options.num_candidates;
+        if let Some(allowed) = options.bans.allowed() {
+            row.allow(allowed);
+        }
+        let tokens = self
+            .history
+            .as_ref()
+            .map(|history| history.before(position));
+        let banned = options.bans.banned(tokens.unwrap_or_default());
+        row.section(banned.map(|id| (id, 0)));
+        let ends = options.no_end.end_ids.iter().map(|&id| (id, 0));
+        row.section(ends.filter(|_| options.no_end.applies(position)));
+        let biases = options.bias.iter();
+        row.section(biases.map(|&(id, bias)| (id, bias.to_bits().cast_signed())));
+        let Some(history) = &mut self.history else {
+            return;
+        };
+        if options.penalties.are_off() {
+            row.section([]);
+        } else {
+            let counts = history.counts(position).iter();
+            let counts = counts.filter(|(_, count)| count.all > 0);
+            row.section(counts.map(|(&id, count)| (id, count.output.cast_signed())));
+        }
+        if let Some(dry) = &options.dry {
+            self.breaks.forget(history.take_first_changed());
+            let penalties = dry.penalties(history.before(position), &mut self.breaks);
+            let penalties = penalties.into_iter();
+            row.section(penalties.map(|(id, penalty)| (id, penalty.to_bits().cast_signed())));
         }
     }
 }
@@ -133,5 +171,26 @@ impl States {
         };
         let history = state.history.as_mut();
         history.is_none_or(|history| history.write(position, token))
+    }
+
+    /// Writes what was drawn for sequences at positions; a draw that gave no token changes nothing.
+    pub fn record(&self, slots: &[i32], positions: &[i32], tokens: &[i32]) {
+        for ((&slot, &position), &token) in slots.iter().zip(positions).zip(tokens) {
+            if token >= 0 {
+                self.write(slot as usize, position as usize, token);
+            }
+        }
+    }
+
+    /// Forgets what a sequence has from a position on.
+    pub(super) fn forget_from(&self, slot: usize, position: usize) {
+        if let Some(history) = self.get(slot).as_mut().and_then(|it| it.history.as_mut()) {
+            history.forget_from(position);
+        }
+    }
+
+    /// Whether the draws of a sequence depend on its tokens; None where it asks for nothing.
+    pub fn needs_tokens(&self, slot: usize) -> Option<bool> {
+        self.get(slot).map(|state| state.history.is_some())
     }
 }
