@@ -760,8 +760,8 @@ class Scheduler:
     def undrafted(self, pass_ns: int) -> tuple[int, list[Undrafted]]:
         """Tells which answers a draft model is to draft for before the next step, and how much.
 
-        These are answers that decode and have no drafts, of whose own tokens none is likelier to
-        follow than what a draft model drew so far.
+        These are answers that decode and have no drafts, and whose own tokens promise fewer tokens
+        per second than a draft model does.
 
         Args:
             pass_ns: Nanoseconds in which the draft model draws one draft for each of them.

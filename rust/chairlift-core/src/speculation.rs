@@ -10,7 +10,7 @@ mod suffix_automaton;
 
 pub(crate) use self::{
     lookup::{Acceptance, Lookup},
-    price::{Candidate, ModelDrafts, choose},
+    price::{Candidate, ModelDrafts, StepYield, choose},
 };
 
 /// Where drafts come from.

@@ -18,10 +18,10 @@
 
 use super::{Item, Scheduler, live, step::StepBuilder};
 use crate::{
-    cost_model::Work,
+    cost_model::{CostModel, Work},
     ids::{Nanos, RequestId, Slot},
     request::Request,
-    speculation::{Acceptance, Candidate, Lookup, ModelDrafts, Proposer, choose},
+    speculation::{Acceptance, Candidate, Lookup, ModelDrafts, Proposer, StepYield, choose},
 };
 
 /// Drafts of a row at most.
@@ -46,14 +46,30 @@ impl Request {
             .map(|place| &mut self.acceptance[place])
     }
 
-    /// How often a draft of a draft model is right, where such drafts have a use and nothing likelier follows its tokens.
-    fn model_rate(&self) -> Option<f64> {
-        let rate = self.acceptance[1].rate();
-        let room = self.max_num_tokens.min(self.credit_end) > self.tokens.len() + 1;
-        let lookup = self.lookup.as_ref();
-        let looked_up = || lookup.map_or(0.0, |lookup| lookup.first_odds(&self.tokens));
-        let is_open = room && self.may_draft() && !self.is_paused && self.drafts.is_empty();
-        (is_open && looked_up() < rate).then_some(rate)
+    /// It decodes, nothing is proposed for it, and it may have more than one token yet.
+    fn is_undrafted(&self) -> bool {
+        let has_room = self.max_num_tokens.min(self.credit_end) > self.tokens.len() + 1;
+        has_room && self.may_draft() && !self.is_paused && self.drafts.is_empty()
+    }
+
+    fn model_rate(&self) -> f64 {
+        self.acceptance[1].rate()
+    }
+
+    /// Whether its own tokens offer drafts that make a step of these decodes yield more than drafts of a draft model do, each of
+    /// which takes `pass` nanoseconds.
+    fn is_looked_up(&self, decodes: Work, pass: f64, costs: &CostModel) -> bool {
+        let Some(lookup) = &self.lookup else {
+            return false;
+        };
+        let mut found = Vec::new();
+        lookup.propose(&self.tokens, MAX_DRAFTS, &mut found);
+        let odds = found.iter().map(|&(_, odds)| odds);
+        let check = costs.added(Work::sampled(self.tokens.len(), 1));
+        let looked_up = StepYield::with_drafts(decodes, odds, check, costs);
+        let rate = self.model_rate();
+        let drawn = StepYield::with_model_drafts(decodes, rate, check + pass, costs);
+        looked_up.is_better_than(drawn)
     }
 
     /// It decodes, its last token is known, and no step is to end before its next.
@@ -159,21 +175,29 @@ impl Scheduler {
 
 impl Scheduler {
     /// The answers that a draft model is to draft for before the next step, and how many drafts each, with `pass` the
-    /// nanoseconds that it takes to draw one for each of them. These are answers that decode, without drafts, and whose own
-    /// tokens have no likelier ones. 0 where none pays: then less is held against the model, so that it is tried again.
+    /// nanoseconds that it takes to draw one for each of them. These are answers that decode, without drafts, of whose own tokens
+    /// none promise more. 0 where no drafts pay: then less is held against the model, so that it is tried again.
     pub fn undrafted(&mut self, pass: Nanos, found: &mut Vec<Undrafted>) -> usize {
         found.clear();
-        let config = &self.config;
-        let (mut decodes, mut rates, mut position) = (Work::default(), Vec::new(), 0);
+        let (mut decodes, mut slots) = (Work::default(), Vec::new());
         for &slot in &self.running {
             let request = live(&mut self.requests, slot);
             if request.num_pending() == 1 && !request.restarts {
                 decodes = decodes.and(Work::sampled(request.num_computed, 1));
             }
-            let Some(rate) = request.model_rate() else {
+            if request.is_undrafted() {
+                slots.push(slot);
+            }
+        }
+        let pass = pass as f64;
+        let share = pass / slots.len() as f64;
+        let (mut rates, mut position) = (Vec::new(), 0);
+        for slot in slots {
+            let request = live(&mut self.requests, slot);
+            if request.is_looked_up(decodes, share, &self.costs) {
                 continue;
-            };
-            rates.push(rate);
+            }
+            rates.push(request.model_rate());
             position = position.max(request.tokens.len());
             found.push(Undrafted {
                 request: request.owner,
@@ -183,6 +207,7 @@ impl Scheduler {
                 num_tokens: request.tokens.len(),
             });
         }
+        let config = &self.config;
         if rates.is_empty() || config.max_step_drafts == 0 {
             found.clear();
             return 0;
@@ -190,7 +215,7 @@ impl Scheduler {
         let drafts = ModelDrafts {
             rates: &rates,
             position,
-            pass: pass as f64,
+            pass,
             most: config.max_step_drafts,
             budget: config.step_budget.map_or(f64::INFINITY, |time| time as f64),
         };

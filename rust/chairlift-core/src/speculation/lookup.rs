@@ -97,13 +97,6 @@ impl Lookup {
         }
     }
 
-    /// Probability that the first draft is right; 0 without one.
-    pub(crate) fn first_odds(&self, tokens: &[i32]) -> f64 {
-        let mut found = Vec::new();
-        self.propose(tokens, 1, &mut found);
-        found.first().map_or(0.0, |&(_, odds)| odds)
-    }
-
     /// Appends up to `most` drafts to `drafts`, each with the probability that it and all before it are right.
     pub(crate) fn propose(&self, tokens: &[i32], most: usize, drafts: &mut Vec<(i32, f64)>) {
         let Some(Match { len, end }) = self.automaton.repeated() else {

@@ -56,6 +56,51 @@ pub(crate) fn choose(
     }
 }
 
+/// What a step yields.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StepYield {
+    tokens: f64,
+    time: f64,
+}
+
+impl StepYield {
+    /// Of a step whose decodes are the work `decodes`, with the drafts of one row, as far as they pay.
+    ///
+    /// `odds` are their probabilities, and `cost` the nanoseconds of each.
+    pub(crate) fn with_drafts(
+        decodes: Work,
+        odds: impl Iterator<Item = f64>,
+        cost: f64,
+        costs: &CostModel,
+    ) -> Self {
+        let (mut tokens, mut time) = (decodes.samples as f64, costs.predict(decodes));
+        for odds in odds {
+            if odds * time < tokens * cost {
+                break;
+            }
+            (tokens, time) = (tokens + odds, time + cost);
+        }
+        Self { tokens, time }
+    }
+
+    /// The same with drafts of a draft model that are right at this rate.
+    pub(crate) fn with_model_drafts(
+        decodes: Work,
+        rate: f64,
+        cost: f64,
+        costs: &CostModel,
+    ) -> Self {
+        let odds = (1..=MAX_MODEL_DRAFTS).map(|depth| rate.powi(depth as i32));
+        Self::with_drafts(decodes, odds, cost, costs)
+    }
+
+    /// More tokens per second; while no time is known, more tokens.
+    pub(crate) fn is_better_than(self, other: Self) -> bool {
+        let (own, others) = (self.tokens * other.time, other.tokens * self.time);
+        own > others || (own == others && self.tokens > other.tokens)
+    }
+}
+
 /// Drafts of a draft model for each row at most: the deeper ones are right too seldom.
 const MAX_MODEL_DRAFTS: usize = 8;
 
@@ -165,6 +210,18 @@ mod tests {
         assert_eq!(depth(&[0.1], 1e6), 0);
         assert_eq!(depth(&[0.1, 0.9], 1e6), 6);
         assert_eq!(depth(&[0.9; 16], 1e6), 1);
+    }
+
+    #[test]
+    fn drafts_that_are_looked_up_go_before_likelier_ones_that_take_passes() {
+        let costs = costs();
+        let decodes = Work::sampled(100, 1);
+        let looked_up = (1..=16).map(|depth| 0.8_f64.powi(depth));
+        let looked_up = StepYield::with_drafts(decodes, looked_up, 1e6, &costs);
+        let drawn = |pass| StepYield::with_model_drafts(decodes, 0.95, 1e6 + pass, &costs);
+        assert!(looked_up.is_better_than(drawn(4e6)));
+        assert!(drawn(1e5).is_better_than(looked_up));
+        assert!(!drawn(1e8).is_better_than(looked_up));
     }
 
     #[test]
