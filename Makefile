@@ -221,8 +221,8 @@ check-gateways: setup ## The real smg gateway before two servers, and Triton's c
 	@$(BIN)/python -m tests.clients.gateways $(TOOLS)
 
 .PHONY: check-constraints
-check-constraints: setup ## Answers to 1,000 random JSON schemas, by demo and smollm2: all are valid, and few are cut
-	@$(BIN)/python -m tests.constraints $(MODEL)
+check-constraints: setup ## Answers to 1,000 random JSON schemas, by MODELS="demo smollm2": all are valid, and few are cut
+	@$(BIN)/python -m tests.constraints $(MODELS)
 
 .PHONY: pytest
 pytest: setup ## Tests of the Python package

@@ -27,11 +27,13 @@ MAVEN = ["mvn", "--quiet", "--batch-mode"]
 BUILDS = {
     "go": [[*BUF, "generate"], ["go", "vet", "."], ["go", "build", "-o", "scenarios", "."]],
     "java": [[*MAVEN, "compile"]],
+    "rust": [["cargo", "build", "--quiet", "--locked"]],
     "typescript": [["npm", "ci", "--silent", "--no-audit"], ["npm", "run", "--silent", "build"]],
 }
 PROGRAMS = {
     "go": ["./scenarios"],
     "java": [*MAVEN, "exec:java"],
+    "rust": ["target/debug/chairlift-scenarios"],
     "typescript": ["node", "dist/main.js"],
 }
 WITHIN_S = 120
