@@ -1,5 +1,6 @@
 """`serve`, `generate` and `chat` with TLS and a token, as people type them."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,15 +19,19 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("security") / "tls")
 
 
-@pytest.fixture(scope="module")
-def guarded(tiny_folder: Path, certificates: Certificates) -> Iterator[str]:
-    """Where `chairlift serve` listens, on all addresses, with TLS and a token."""
+def serve_command(folder: Path, certificates: Certificates, listen: str) -> list[str]:
     tokens = certificates.ca_file.with_name("tokens")
     tokens.touch(0o600)
     tokens.write_text(f"ann:{TOKEN}\n")
-    command = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder)]
-    command += ["--listen", "0.0.0.0:0", "--max-num-seqs", "4", "--auth-tokens", str(tokens)]
-    command += ["--tls-cert", str(certificates.cert), "--tls-key", str(certificates.key)]
+    command = [sys.executable, "-m", "chairlift", "serve", str(folder)]
+    command += ["--listen", listen, "--max-num-seqs", "4", "--auth-tokens", str(tokens)]
+    return [*command, "--tls-cert", str(certificates.cert), "--tls-key", str(certificates.key)]
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_folder: Path, certificates: Certificates) -> Iterator[str]:
+    """Where `chairlift serve` listens, on all addresses, with TLS and a token."""
+    command = serve_command(tiny_folder, certificates, "0.0.0.0:0")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -34,6 +39,25 @@ def guarded(tiny_folder: Path, certificates: Certificates) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_a_handshake_that_fails_writes_no_line(
+    tiny_folder: Path, certificates: Certificates
+) -> None:
+    command = serve_command(tiny_folder, certificates, "127.0.0.1:0")
+    variables = {k: v for k, v in environment().items() if k != "GRPC_VERBOSITY"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=variables) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        port = process.stdout.readline().split()[2].rpartition(":")[2]
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while stranger.recv(1024):
+                pass
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    assert not [line for line in errors.splitlines() if " chairlift." not in line]
 
 
 def test_clients_with_a_token_are_answered(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -130,6 +131,9 @@ def serve(
             details = fields(name=setting.name, value=setting.value, source=setting.source)
             _log.info("setting", extra=details)
     check_model(model)
+    # Below, gRPC writes a line of its own for each handshake that fails: with TLS one for each look
+    # at the port (`server/listener.py`), and as many as a stranger likes.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from chairlift import _core
     from chairlift.server.run import run_server
     from chairlift.server.watchdog import FAULT_EXIT
