@@ -68,6 +68,7 @@ __all__ = [
     "TextStream",
     "TokenTable",
     "TokensEvent",
+    "Undrafted",
     "UnknownStep",
     "Waiting",
     "__version__",

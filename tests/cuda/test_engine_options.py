@@ -7,6 +7,7 @@ import torch
 from chairlift.errors import Reason, RequestError
 from chairlift.types import (
     Constraint,
+    FinishReason,
     Output,
     Request,
     Sampling,
@@ -15,7 +16,7 @@ from chairlift.types import (
 )
 
 from tests.cuda.small_models import GAPS, assert_likely, make, prompts, requests
-from tests.engine.drive import assert_empty, end, greedy, run, text, token_ids
+from tests.engine.drive import assert_empty, drain, end, greedy, run, text, token_ids
 
 pytestmark = pytest.mark.timeout(600)
 NUM_TOKENS = 12
@@ -73,14 +74,14 @@ def test_penalties_see_the_tokens_of_the_step_in_flight(llama):
     engine = make(folder)
     texts = prompts(9, 30, 14)
     # One token is drawn again and again but for its penalties.
-    biased = greedy_with(logit_bias={texts[0][0]: 4.0, 11: 4.0}, **PENALTIES)
+    biased = greedy_with(logit_bias={texts[0][0]: 14.0, 11: 14.0}, **PENALTIES)
     wanted = [asked(texts[0], biased), asked(texts[1], greedy_with(**PENALTIES))]
     mate = greedy(texts[2], NUM_TOKENS, ignore_eos=True)
     *answers, plain = run(engine, [*wanted, mate])
     assert engine.accelerator.num_replays >= NUM_TOKENS - 1, "the forward passes are replayed"
 
     def biased_too(row, prompt, output):
-        row[[texts[0][0], 11]] += 4.0
+        row[[texts[0][0], 11]] += 14.0
         return penalized(row, prompt, output)
 
     for request, events, change in zip(wanted, answers, (biased_too, penalized), strict=True):
@@ -198,6 +199,26 @@ def test_the_guilty_fail_alone_and_the_others_keep_their_histories(llama):
     for i in (0, 2):
         assert len(token_ids(answers[i])) == NUM_TOKENS
         assert max(gaps(reference, texts[i], token_ids(answers[i]), change)) < GAPS["bfloat16"]
+    assert_empty(engine)
+
+
+def test_histories_outlive_a_preemption_and_end_with_their_requests(llama):
+    folder, reference = llama
+    block = make(folder).runner.kv_cache[:, :, 0].nbytes
+    engine = make(folder, kv_cache_memory=8 * block, max_num_batched_tokens=24)
+    texts = prompts(30, 25, 27, 9)
+    wanted = [asked(prompt, greedy_with(**PENALTIES)) for prompt in texts]
+    for _ in range(2):
+        # The second time slots and rows have had other sequences, one of which was cut off.
+        for prompt, events in zip(texts, run(engine, wanted), strict=True):
+            found = gaps(reference, prompt, token_ids(events), penalized)
+            assert max(found) < GAPS["bfloat16"], found
+        cut = engine.add(asked(texts[0], EVERYTHING)).request_id
+        for _ in range(4):
+            engine.step()
+        engine.cancel(cut)
+        assert end(drain(engine)[cut]).reason is FinishReason.CANCELLED
+    assert engine.load().num_preemptions > 0
     assert_empty(engine)
 
 
