@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator
 import torch
 from chairlift import _core
 from chairlift.bench.gpu_attention import Batch, PagedAttention
+from chairlift.engine.device_draws import ListBuffers
+from chairlift.engine.sampler import Sampler
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator
+from chairlift.sampler_options import SamplerOptions, SamplingParameters
 from torch import Tensor
 
 Check = Callable[[Accelerator], tuple[Tensor, Tensor]]
@@ -18,7 +21,7 @@ TOLERANCE = 2e-2
 
 def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
     """Return the name and the relative error of each check; the kernels of the case are loaded."""
-    for check in (rms_norm, silu_mul, kv_write, decode, prefill, mixed, head, sample):
+    for check in (rms_norm, silu_mul, kv_write, decode, prefill, mixed, head, sample, options):
         got, expected = (t.double() for t in check(accelerator))
         error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)
         yield check.__name__, float(error.nan_to_num(torch.inf))
@@ -129,3 +132,39 @@ def sample(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
         *(parameter.to(accelerator.device) for parameter in parameters),
     )
     return on_device[0].cpu() == results[0], torch.ones(rows)
+
+
+def options(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """The same tokens as the CPU draws where rows ask for more."""
+    rows, vocab_size = 12, 8_000
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(rows, vocab_size, generator=generator) * 4
+    asked = [
+        SamplerOptions(allowed_token_ids=tuple(range(0, vocab_size, 3)), num_candidates=20),
+        SamplerOptions(repetition_penalty=1.4, presence_penalty=0.5, logit_bias=((7, 9.0),)),
+        SamplerOptions(top_n_sigma=2.0, typical_p=0.8),
+        SamplerOptions(xtc_probability=0.5, xtc_threshold=0.05),
+    ]
+    on_cpu, on_device = Sampler(rows), Sampler(rows)
+    for sampler in (on_cpu, on_device):
+        for row in range(rows):
+            drawn = SamplingParameters(0.8, 50, 0.95, 0.01, row, asked[row % len(asked)])
+            sampler.set(row, drawn, list(range(0, 1000, 2)))
+    slots = torch.arange(rows, dtype=torch.int32)
+    index, position, last = (torch.full((rows,), n, dtype=torch.int32) for n in (0, 500, 998))
+    expected = on_cpu.sample(logits, slots, index, position, last)
+    draws = on_device.sequences(slots, position)
+    assert draws is not None
+    sent = ListBuffers(accelerator, 1).upload(0, draws.lists(last, vocab_size), rows)
+    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.int64)
+    parameters = [torch.zeros(rows, dtype=kind) for kind in kinds]
+    on_device.gather(slots, *parameters)
+    out = [torch.empty_like(x) for x in (expected.tokens, expected.logprobs, expected.ranks)]
+    out = [x.to(accelerator.device) for x in out]
+    ids, logprobs = sent.candidates
+    draw_ops.sample_options(
+        *(logits.to(accelerator.device), *out, ids, logprobs.view(torch.float32)),
+        *(x.to(accelerator.device) for x in (*parameters, index, position)),
+        *(sent.rows, sent.entries, sent.saved, sent.masks),
+    )
+    return out[0].cpu() == expected.tokens, torch.ones(rows)
