@@ -3,12 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
+from chairlift import Engine
 from chairlift.engine.loading.load import replan_memory
 from chairlift.errors import ConfigError
+from chairlift.types import Request, Sampling, Stopping
 
 from tests.engine import tiny_encoder, tiny_model
 from tests.engine.drive import greedy, run, token_ids
+from tests.engine.test_draft_model import watch_passes
 from tests.model import families
+from tests.smollm2 import needs_smollm2
 
 
 @pytest.fixture
@@ -110,3 +114,20 @@ def test_its_layers_may_be_quantized_apart(make_engine, make_drafting):
     engine = make_drafting(draft_quantize="int4")
     assert plan_of(engine).draft_bytes < plan_of(engine, draft_quantize=None).draft_bytes
     assert [token_ids(events) for events in run(engine, wanted)] == expected
+
+
+@needs_smollm2
+def test_a_real_model_answers_as_it_does_without_its_int4_form():
+    prompts = ["The ski lift opens at", "Once upon a time"]
+    requests = [
+        Request(prompt, Sampling(temperature=0.0), Stopping(max_tokens=16)) for prompt in prompts
+    ]
+    answers = []
+    for settings in ({}, {"draft": "smollm2", "draft_quantize": "int4"}):
+        with Engine(
+            "smollm2", dtype="float32", max_num_seqs=2, kv_cache_memory="32MiB", **settings
+        ) as engine:
+            passes = watch_passes(engine) if settings else [1]
+            answers.append([token_ids(events) for events in run(engine, requests)])
+            assert passes
+    assert answers[0] == answers[1]
