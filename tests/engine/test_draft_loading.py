@@ -94,6 +94,13 @@ def test_what_has_no_draft_model_says_so(make_engine, models, model, draft, sett
         make_engine(folder(model), **settings)
 
 
+def test_the_weights_of_both_are_reported_while_they_are_read(make_drafting):
+    read = []
+    make_drafting(on_progress=lambda done, total: read.append(done == total))
+    assert read.count(True) == 2
+    assert read[-1]
+
+
 def test_its_memory_is_part_of_the_plan(make_drafting, monkeypatch):
     engine = make_drafting()
     plan = plan_of(engine)

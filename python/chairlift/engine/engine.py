@@ -78,7 +78,7 @@ class Engine:
 
         Args:
             model: Its name, as `resolve_model` takes it.
-            on_progress: Called with the bytes of weights that are read, and those that there are.
+            on_progress: As of `load_model`.
             clock: Time in nanoseconds; tests bring their own.
             loader: Brings the model into memory; benchmarks and tests bring their own.
             on_bad_adapter: Called for one of the settings that cannot be loaded; None raises.

@@ -67,7 +67,8 @@ def load_model(
     Args:
         model: Its name, as `resolve_model` takes it.
         settings: Of the engine.
-        on_progress: Called with the bytes of weights that are read, and all of them.
+        on_progress: Called with the bytes of weights that are read, and all of them: of the model,
+            then of its draft model.
         accelerator: The GPU to use; None looks for one.
 
     Raises:
@@ -125,7 +126,7 @@ def load_model(
         pooling=NOTHING
         if place.accelerator is not None
         else decoder_abilities(folder, config, max_model_len),
-        draft=None if draft is None else load_model(draft.folder, draft.settings, None),
+        draft=None if draft is None else load_model(draft.folder, draft.settings, on_progress),
     )
 
 
