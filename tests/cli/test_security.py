@@ -51,9 +51,9 @@ def test_a_handshake_that_fails_writes_no_line(
         assert process.stdout is not None
         process.stdout.readline()
         port = process.stdout.readline().split()[2].rpartition(":")[2]
-        with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            while stranger.recv(1024):
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while client.recv(1024):
                 pass
         process.terminate()
         _, errors = process.communicate(timeout=30)

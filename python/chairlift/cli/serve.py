@@ -131,8 +131,8 @@ def serve(
             details = fields(name=setting.name, value=setting.value, source=setting.source)
             _log.info("setting", extra=details)
     check_model(model)
-    # Below, gRPC writes a line of its own for each handshake that fails: with TLS one for each look
-    # at the port (`server/listener.py`), and as many as a stranger likes.
+    # Below this level gRPC writes a line for each TLS handshake that fails: one for each probe of
+    # the port (`server/listener.py`), and one for each connection of a client without TLS.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from chairlift import _core
     from chairlift.server.run import run_server

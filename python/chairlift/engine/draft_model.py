@@ -109,8 +109,8 @@ class DraftModel:
         self._block_size = settings.block_size
         self._max_tokens = settings.max_num_batched_tokens
         self._max_rows = min(settings.max_num_seqs, self._max_tokens)
-        columns = -(-loaded.max_model_len // settings.block_size)
-        self._tables = torch.zeros(1, self._max_rows, columns, dtype=torch.int32)
+        most_blocks = -(-loaded.max_model_len // settings.block_size)
+        self._tables = torch.zeros(1, self._max_rows, most_blocks, dtype=torch.int32)
         self._buffers = InputBuffers.allocate(self._max_rows, self._max_tokens, 1, self._max_rows)
         kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.int64)
         self._parameters = [torch.zeros(self._max_rows, dtype=kind) for kind in kinds]

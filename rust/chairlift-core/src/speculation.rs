@@ -24,13 +24,16 @@ pub(crate) enum Proposer {
     Model,
 }
 
+/// The place of a draft model's share of right drafts.
+pub(crate) const MODEL: usize = 1;
+
 impl Proposer {
     /// Where in [`crate::request::Request::acceptance`] its share of right drafts is; the lookup keeps its own.
     pub(crate) fn place(self) -> Option<usize> {
         match self {
             Self::Lookup => None,
             Self::Caller => Some(0),
-            Self::Model => Some(1),
+            Self::Model => Some(MODEL),
         }
     }
 }

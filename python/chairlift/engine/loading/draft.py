@@ -101,9 +101,9 @@ def check_tokenizers(model: Path, ours: Tokenizer, draft: Path) -> None:
         message = f"{expected} {theirs.vocab_size} tokens instead of {ours.vocab_size}"
         raise ConfigError(message)
     for token in range(ours.vocab_size):
-        there, here = ours.token_bytes(token), theirs.token_bytes(token)
-        if there != here:
-            message = f"{expected} token {token} is {here!r} instead of {there!r}"
+        wanted, got = ours.token_bytes(token), theirs.token_bytes(token)
+        if wanted != got:
+            message = f"{expected} token {token} is {got!r} instead of {wanted!r}"
             raise ConfigError(message)
 
 

@@ -9,6 +9,8 @@ from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.sources import kernel_name
 
 _Device = ("cuda", "cpu")
+_BLOCK_OF_A_ROW = (1024, 40960)
+"""Threads and bytes of shared memory of a block that draws for a row."""
 
 
 @torch.library.custom_op(
@@ -34,8 +36,7 @@ def sample(
     launcher_of(logits).launch(
         kernel_name("sample", logits.dtype),
         (num_samples, 1, 1),
-        1024,
-        40960,
+        *_BLOCK_OF_A_ROW,
         *(logits, tokens, logprobs, ranks, temperature, top_k, top_p, min_p, seed),
         *(index, position, c_int(vocab_size), c_longlong(logits.stride(0))),
     )
@@ -93,8 +94,7 @@ def sample_options(
     launcher_of(logits).launch(
         kernel_name("sample_options"),
         (num_samples, 1, 1),
-        1024,
-        40960,
+        *_BLOCK_OF_A_ROW,
         *(logits, tokens, logprobs, ranks, candidate_ids, candidate_logprobs),
         *(temperature, top_k, top_p, min_p, seed, index, position),
         *(rows, entries, saved, masks, c_int(candidate_ids.shape[1]), c_int(vocab_size)),

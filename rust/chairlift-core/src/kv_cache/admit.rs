@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::{KvCache, block_table::BlockTable};
 use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
 
-/// Where a block index of a KV group comes from.
+/// Where a block of a KV group comes from.
 #[derive(Clone, Copy)]
 enum Source {
     /// No later token sees it.

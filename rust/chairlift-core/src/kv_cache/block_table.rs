@@ -1,10 +1,10 @@
 //! The blocks of one request.
 //!
-//! Every KV group has as many blocks: block `i` holds tokens `[i * block_size, (i + 1) * block_size)`. What is wholly
+//! Every KV group has a block for each index: the one at index `i` holds tokens `[i * block_size, (i + 1) * block_size)`. What is wholly
 //! behind the window of every later token is given back while the request runs:
 //!
 //! ```text
-//! blocks              0      1      2      3      4      5
+//! block index         0      1      2      3      4      5
 //! group without      [ hit  | hit  | own  | own  |......|......]
 //! group with window  [ null | null | own  | own  |......|......]
 //!                      shared, full  written       promised
@@ -17,9 +17,9 @@ use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupBlocks {
     pub(super) blocks: Vec<BlockId>,
-    /// Leading blocks that hold nothing any more: the null block.
+    /// Leading indices whose blocks were given back: the null block is there.
     pub(super) num_freed: usize,
-    /// Leading blocks of these that the runner knows of.
+    /// Leading ones of these that the runner knows of.
     num_freed_reported: usize,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct BlockTable {
 }
 
 impl BlockTable {
-    /// No blocks, and memory for so many blocks.
+    /// A table without blocks, with memory for `num_indices` of them in each group.
     pub(super) fn new(num_groups: usize, num_indices: usize, root: BlockHash) -> Self {
         let group_blocks = || GroupBlocks {
             blocks: Vec::with_capacity(num_indices),
@@ -97,7 +97,7 @@ impl BlockTable {
         self.num_indices
     }
 
-    /// The null block where the block holds nothing any more.
+    /// The block at an index; the null block where it was given back.
     pub(super) fn block(&self, group: usize, block_index: usize) -> BlockId {
         self.groups[group].blocks[block_index]
     }
@@ -131,7 +131,7 @@ impl BlockTable {
         self.swapped.num_tokens
     }
 
-    /// The name of what comes before a block index.
+    /// The name of the block before an index.
     pub(super) fn parent(&self, block_index: usize) -> BlockHash {
         if block_index == 0 {
             self.root
@@ -140,7 +140,7 @@ impl BlockTable {
         }
     }
 
-    /// Calls `update(group, block index, block)` for all that has changed since the last time.
+    /// Calls `update(group, block_index, block)` for all that has changed since the last time.
     pub(crate) fn take_updates(&mut self, mut update: impl FnMut(usize, usize, BlockId)) {
         if !std::mem::take(&mut self.is_dirty) {
             return;

@@ -5,7 +5,7 @@ use crate::ids::{BlockId, NULL_BLOCK};
 
 impl KvCache {
     /// Gives an empty table the blocks of another for the first `num_tokens` tokens, which are written. It owns them too;
-    /// a block index that is not full is copied when it is first written.
+    /// a block that is not full is copied when it is first written.
     pub(crate) fn fork(&mut self, from: &BlockTable, table: &mut BlockTable, num_tokens: usize) {
         debug_assert_eq!(table.num_indices(), 0, "a sibling starts without blocks");
         let num_indices = num_tokens.div_ceil(self.block_size);
@@ -43,7 +43,7 @@ impl KvCache {
     pub(super) fn copy_tail(&mut self, table: &mut BlockTable) {
         for group_blocks in &mut table.groups {
             let tail = group_blocks.blocks.last_mut();
-            let tail = tail.expect("invariant: a shared block index is there");
+            let tail = tail.expect("invariant: a shared block is there");
             if self.num_owners(*tail) > 1 {
                 let source = std::mem::replace(tail, NULL_BLOCK);
                 *tail = self.allocate();

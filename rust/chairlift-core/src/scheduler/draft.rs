@@ -21,7 +21,7 @@ use crate::{
     cost_model::{CostModel, Work},
     ids::{Nanos, RequestId, Slot},
     request::Request,
-    speculation::{Acceptance, Candidate, Lookup, ModelDrafts, Proposer, StepYield, choose},
+    speculation::{Acceptance, Candidate, Lookup, MODEL, ModelDrafts, Proposer, StepYield, choose},
 };
 
 /// Drafts of a row at most.
@@ -53,7 +53,7 @@ impl Request {
     }
 
     fn model_rate(&self) -> f64 {
-        self.acceptance[1].rate()
+        self.acceptance[MODEL].rate()
     }
 
     /// Whether its own tokens offer drafts that make a step of these decodes yield more than drafts of a draft model do, each of
@@ -222,7 +222,7 @@ impl Scheduler {
         let depth = drafts.depth(decodes, &self.costs);
         if depth == 0 {
             for answer in found.iter() {
-                live(&mut self.requests, answer.slot).acceptance[1].fade();
+                live(&mut self.requests, answer.slot).acceptance[MODEL].fade();
             }
         }
         depth

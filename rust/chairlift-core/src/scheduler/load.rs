@@ -60,7 +60,7 @@ impl Scheduler {
         let num_used = self.kv.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
             let request = self.requests[slot as usize].as_ref();
-            // Of a block index that others own, too, nothing is its own.
+            // Of a block that others own, too, nothing is its own.
             let request = request.filter(|request| {
                 request.parent.is_none() && !self.kv.is_tail_shared(&request.table)
             });
