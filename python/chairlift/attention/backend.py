@@ -1,5 +1,8 @@
 """The interface of an attention backend, which alone knows the inside of a KV block."""
 
+import math
+import mmap
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -103,8 +106,14 @@ class AttentionBackend(Protocol):
         `torch.zeros` would write all of it.
         """
         shape = (num_layers, num_blocks, num_kv_heads, self.head_bytes(block_size, head_dim, dtype))
-        memory = torch.from_numpy(np.zeros(shape, dtype=np.uint8))
-        return memory.view(self.stored_dtype(dtype))
+        memory = mmap.mmap(-1, max(math.prod(shape), 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # Fewer misses of the address cache; a kernel without huge pages refuses.
+            with suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        # NumPy's view keeps the mapping alive.
+        pool = np.frombuffer(memory, np.uint8, math.prod(shape)).reshape(shape)
+        return torch.from_numpy(pool).view(self.stored_dtype(dtype))
 
     def stored_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the dtype of the pool, for keys and values of a dtype."""

@@ -39,12 +39,15 @@ class NullEngine(Engine):
         Args:
             step_time_s: A step ends at a multiple of this on the monotonic clock, so that a reader
                 of its tokens can tell how long they took; 0 is as fast as possible.
-            settings: Fields of `EngineConfig`.
+            settings: Fields of `EngineConfig`. Without `drafts` there are none: the words repeat,
+                and a step that yields several of them would not show what one token costs.
 
         Raises:
             ConfigError: A setting is wrong.
         """
         loader = partial(_load, round(step_time_s * 1e9))
+        if settings.get("drafts") is None:
+            settings["drafts"] = "off"
         super().__init__(
             "demo", on_progress=None, clock=time.monotonic_ns, loader=loader, **settings
         )
@@ -91,9 +94,8 @@ class _NullRunner(ModelRunner):
         clock: Callable[[], int],
     ) -> None:
         super().__init__(model, torch.empty(0), shape, clock)
-        self._words = torch.tensor(ids, dtype=torch.int32).repeat(
-            2 + shape.max_num_seqs // len(ids)
-        )
+        most_samples = shape.max_num_seqs + shape.max_num_drafts
+        self._words = torch.tensor(ids, dtype=torch.int32).repeat(2 + most_samples // len(ids))
         self._num_words = len(ids)
         self._num_steps = 0
         self._period_ns = period_ns
