@@ -106,6 +106,24 @@ async def test_cancel_ends_one_and_leaves_the_others(serve):
         assert await other
 
 
+async def test_a_caller_that_ends_amid_a_command_leaves_the_others(serve):
+    """A task that is cancelled while it writes: a web service does that where a reader leaves."""
+    async with serve() as server, connect_async(server.address) as client:
+        stays, leaves = (client.generate([i], max_tokens=100, credit=10, **GREEDY) for i in (1, 2))
+        texts = [aiter(generation) for generation in (stays, leaves)]
+        for text in texts:
+            await anext(text)
+        command = asyncio.ensure_future(leaves.credit(1))
+        # It waits for gRPC by then.
+        await asyncio.sleep(0)
+        command.cancel()
+        await stays.credit(90)
+        async for _ in texts[0]:
+            pass
+        assert stays.finished.usage.output_tokens == 100
+        await texts[1].aclose()
+
+
 async def test_credit_resumes_a_request(serve):
     async with serve() as server, connect_async(server.address) as client:
         alone = await client.generate([1, 2, 3], max_tokens=6, **GREEDY).text()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -112,11 +113,12 @@ class _Stream(BaseStream):
         self._tasks: set[asyncio.Future[None]] = set()
         self.in_background(self._read())
 
-    def in_background(self, work: Awaitable[None]) -> None:
-        """Run work that the caller must not wait for."""
+    def in_background(self, work: Awaitable[None]) -> asyncio.Future[None]:
+        """Run work that goes on where the caller does not wait for it, or no longer."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def start(self, generation: AsyncGeneration) -> bool:
         """Send a request; return False if the stream has ended."""
@@ -134,15 +136,24 @@ class _Stream(BaseStream):
         return True
 
     async def send(self, command: pb.GenerateRequest) -> None:
-        """Send a command."""
-        async with self._writing:
-            try:
-                await self._call.write(command)
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                return  # The reader learns why and ends every generation.
+        """Send a command.
+
+        It is sent even if the caller is cancelled: gRPC cancels the call of a write that is, and
+        with it the requests of others.
+        """
+        await asyncio.shield(self.in_background(self._write(command)))
 
     async def half_close(self) -> None:
         """Tell the server that no command follows."""
+        await asyncio.shield(self.in_background(self._done_writing()))
+
+    async def _write(self, command: pb.GenerateRequest) -> None:
+        async with self._writing:
+            # The reader learns why it fails and ends every generation.
+            with suppress(grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+                await self._call.write(command)
+
+    async def _done_writing(self) -> None:
         async with self._writing:
             if not self._call.done():
                 await self._call.done_writing()
