@@ -9,7 +9,7 @@ from chairlift.server.registry import LiveRequest
 from chairlift.server.server_service import LOAD_COUNTS
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
-from google.protobuf import duration_pb2
+from google.protobuf import descriptor_pb2, duration_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -165,6 +165,31 @@ async def test_reflection_lists_every_service(serve):
         names = {service.name for service in response.list_services_response.service}
         assert names >= SERVICES | {"grpc.health.v1.Health"}
         assert await call.read() is grpc.aio.EOF
+
+
+@pytest.mark.parametrize(
+    "symbol", ["GenerationService", "GenerationService.GenerateOne", "GenerateOneRequest"]
+)
+async def test_reflection_finds_the_file_of_a_name(serve, symbol):
+    async with serve() as server:
+        stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+        request = reflection_pb2.ServerReflectionRequest(
+            file_containing_symbol=f"chairlift.v1.{symbol}"
+        )
+        response = await stub.ServerReflectionInfo(iter([request])).read()
+        files = response.file_descriptor_response.file_descriptor_proto
+        names = [descriptor_pb2.FileDescriptorProto.FromString(file).name for file in files]
+        assert "chairlift/v1/generation.proto" in names
+
+
+async def test_reflection_says_that_there_is_no_such_name(serve):
+    async with serve() as server:
+        stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+        request = reflection_pb2.ServerReflectionRequest(
+            file_containing_symbol="chairlift.v1.GenerationService.Fly"
+        )
+        response = await stub.ServerReflectionInfo(iter([request])).read()
+        assert response.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 def kept_requests():

@@ -11,13 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpc_reflection.v1alpha import reflection
-
 from chairlift import _core
 from chairlift.config import Batching, EngineConfig
 from chairlift.errors import ConfigError, Reason
 from chairlift.logs import fields
 from chairlift.replay.recorder import TraceRecorder
+from chairlift.server import reflection
 from chairlift.server.adapters.protocols import servicers_of, services_of
 from chairlift.server.auth import Authenticator, AuthInterceptor
 from chairlift.server.backlog import Backlog
@@ -253,13 +252,8 @@ class Server:
             servicer.add_to(server)
         await self._health.add_to(server)
         files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
-        names = (
-            *_names(*files),
-            *services_of(protocols),
-            "grpc.health.v1.Health",
-            reflection.SERVICE_NAME,
-        )
-        reflection.enable_server_reflection(names, server)
+        names = (*_names(*files), *services_of(protocols), "grpc.health.v1.Health")
+        reflection.enable(server, names)
 
     async def load(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Load the model, generate a token to see that it works, and open the gate.
