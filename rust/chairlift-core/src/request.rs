@@ -49,11 +49,10 @@ pub(crate) enum State {
 }
 
 #[derive(Clone, Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Request {
-    // A decode step visits every running request, and waits for memory more than for anything else: what it touches
-    // lies together, in front.
-    pub(crate) id: RequestId,
+    // A decode step visits every running request, and waits for memory more than for anything else: what it touches lies
+    // in front, up to the first fields of `text` and of `table`, in six cache lines of 64 bytes.
     /// Prompt, then output.
     pub(crate) tokens: Vec<i32>,
     /// Tokens whose keys and values are written, or will be by the steps in flight; drafts in flight count.
@@ -89,30 +88,31 @@ pub(crate) struct Request {
     pub(crate) max_num_tokens: usize,
     pub(crate) min_tokens: usize,
     pub(crate) num_prompt: usize,
-    pub(crate) stop_token_ids: Vec<i32>,
-    pub(crate) end_ids: Vec<i32>,
-    pub(crate) text: TextState,
-    pub(crate) fields: Option<Box<Fields>>,
-    pub(crate) table: BlockTable,
-    pub(crate) tenant: Tenant,
-    /// Slot of its adapter; 0 is none.
-    pub(crate) adapter: u32,
     /// The request of which this is a sequence, and which one: of the first, the request has its id.
     pub(crate) owner: RequestId,
     pub(crate) index: u32,
+    pub(crate) tenant: Tenant,
+    /// Its output, if that is not sent before all sequences of its request have ended, and its candidates.
+    pub(crate) kept: Option<Box<Kept>>,
+    /// What is left to send of its prompt; none once all is sent, or if it is not asked for.
+    pub(crate) prompt: Option<Box<PromptOutput>>,
+    /// The index of its tokens, from its first output token on.
+    pub(crate) lookup: Option<Box<Lookup>>,
+    pub(crate) fields: Option<Box<Fields>>,
+    pub(crate) stop_token_ids: Box<[i32]>,
+    pub(crate) end_ids: Box<[i32]>,
+    pub(crate) text: TextState,
+    pub(crate) table: BlockTable,
+    pub(crate) id: RequestId,
+    /// Slot of its adapter; 0 is none.
+    pub(crate) adapter: u32,
     pub(crate) stats: RequestStats,
     /// What may follow `tokens`: proposed, or in the one step in flight that names it.
     pub(crate) drafts: Vec<i32>,
     /// Where they come from, and how often those of each proposer but the lookup are right.
     pub(crate) proposer: Proposer,
     pub(crate) acceptance: [Acceptance; 2],
-    /// Its output, if that is not sent before all sequences of its request have ended, and its candidates.
-    pub(crate) kept: Option<Box<Kept>>,
     pub(crate) num_kept_candidates: usize,
-    /// What is left to send of its prompt; none once all is sent, or if it is not asked for.
-    pub(crate) prompt: Option<Box<PromptOutput>>,
-    /// The index of its tokens, from its first output token on.
-    pub(crate) lookup: Option<Box<Lookup>>,
     /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
     /// How often it gave its row up to another request: the next victim is another one, if there is one.
@@ -180,8 +180,8 @@ impl Request {
             fields: new.fields,
             max_num_tokens,
             min_tokens: new.min_tokens,
-            stop_token_ids: new.stop_token_ids,
-            end_ids: new.end_ids,
+            stop_token_ids: new.stop_token_ids.into(),
+            end_ids: new.end_ids.into(),
             // Keys and values that are known give no log probabilities.
             cache_read: new.cache_read && !new.prompt_output.scores,
             cache_write: new.cache_write,

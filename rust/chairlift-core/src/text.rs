@@ -61,11 +61,12 @@ impl TextOptions {
 /// last character was pushed with `match_stops`; it may begin before. So with `min_tokens`, a stop string
 /// that is complete earlier is plain text, and one that only begins earlier still ends the answer.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct TextState {
-    detokenize: bool,
-    detokenizer: Detokenizer,
     /// Most answers have no stop strings, and a decode step visits every answer.
     stops: Option<Box<Stops>>,
+    detokenize: bool,
+    detokenizer: Detokenizer,
 }
 
 /// The stop strings of one answer, and what waits for them.

@@ -52,22 +52,24 @@ impl Swapped {
 }
 
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct BlockTable {
+    // A decode step reads these four of every table, and touches the others of few.
     pub(super) num_indices: usize,
-    /// The runner does not know all: a decode step asks every table, and touches few.
+    /// Leading blocks that were hits or have been published.
+    pub(super) num_published: usize,
+    /// The runner does not know all.
     pub(super) is_dirty: bool,
+    /// Others own its last block, too: it is copied before this request writes to it.
+    pub(super) shares_tail: bool,
     /// Blocks that the runner knows of.
     num_reported: usize,
     pub(super) groups: Vec<GroupBlocks>,
     /// Names of the full blocks known so far; kept when the blocks are released, since tokens never change.
     pub(super) hashes: Vec<BlockHash>,
     root: BlockHash,
-    /// Leading blocks that were hits or have been published.
-    pub(super) num_published: usize,
     /// Blocks that this request may still allocate without asking.
     pub(super) promised: usize,
-    /// Others own its last block, too: it is copied before this request writes to it.
-    pub(super) shares_tail: bool,
     /// What was computed before it lost its blocks.
     pub(super) swapped: Swapped,
 }

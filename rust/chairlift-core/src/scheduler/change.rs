@@ -104,7 +104,7 @@ impl Scheduler {
         let end = request.num_prompt.saturating_add(new.max_tokens);
         request.max_num_tokens = end.min(self.max_context_len);
         request.min_tokens = new.min_tokens;
-        request.stop_token_ids = new.stop_token_ids;
+        request.stop_token_ids = new.stop_token_ids.into();
         request.include_stop = new.include_stop;
         let output = &request.tokens[request.num_prompt..];
         request.text.set_stops(

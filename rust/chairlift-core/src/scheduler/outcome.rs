@@ -175,7 +175,9 @@ impl Scheduler {
             num_taken += 1;
         }
         request.last_token_is_sampled = true;
-        request.stats.first_token.get_or_insert(now);
+        if request.num_output() == num_taken {
+            request.stats.first_token = Some(now);
+        }
         self.queue
             .shares
             .charge(request.tenant, OUTPUT_COST * num_taken as u64);

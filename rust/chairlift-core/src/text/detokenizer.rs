@@ -12,15 +12,16 @@ use std::sync::Arc;
 
 /// The decoder of one answer.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Detokenizer {
     skip_special_tokens: bool,
-    /// Special tokens that are not left out.
-    kept: Arc<[i32]>,
+    any_token: bool,
+    any_text: bool,
     run: Run,
     /// The start of a character; of the run inside a run.
     open: Vec<u8>,
-    any_token: bool,
-    any_text: bool,
+    /// Special tokens that are not left out.
+    kept: Arc<[i32]>,
 }
 
 #[derive(Clone, Debug)]
