@@ -1320,7 +1320,14 @@ class Constraints:
     The state at a position is a function of the output tokens before it.
     """
 
-    def __new__(cls, num_slots: int) -> Self: ...
+    def __new__(cls, num_slots: int, *, has_idle_cores: bool = False) -> Self:
+        """Constrain no sequence.
+
+        Args:
+            num_slots: Of sequences.
+            has_idle_cores: Masks are computed while a step is; otherwise after it, on all cores.
+        """
+
     def __len__(self) -> int:
         """Sequences that have one."""
 

@@ -42,6 +42,8 @@ class RunnerShape(NamedTuple):
     """Steps that need their inputs at once."""
     max_num_drafts: int = 0
     """Of a step, over all its rows: a token is drawn after each, beside one for each row."""
+    has_idle_cores: bool = False
+    """The kernels leave cores to what is computed beside them."""
 
 
 class ModelRunner:
@@ -87,7 +89,7 @@ class ModelRunner:
         self.sample_ns = 0
         self._clock = clock
         # One slot more than requests have: the probe's, which draws greedily.
-        self.sampler = Sampler(shape.num_slots + 1)
+        self.sampler = Sampler(shape.num_slots + 1, has_idle_cores=shape.has_idle_cores)
         self._probe_slot = torch.tensor([shape.num_slots], dtype=torch.int32)
         self._block_size = shape.block_size
         rows = shape.max_num_seqs

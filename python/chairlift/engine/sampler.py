@@ -74,7 +74,13 @@ class Sampled:
 class Sampler:
     """Sampling parameters of every request by slot, gathered per step for the rows that sample."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, *, has_idle_cores: bool = False) -> None:
+        """Let every slot draw without options.
+
+        Args:
+            num_slots: Of sequences.
+            has_idle_cores: The kernels of a step leave cores to what is computed beside them.
+        """
         self._temperature = torch.zeros(num_slots, dtype=torch.float32)
         self._top_k = torch.zeros(num_slots, dtype=torch.int32)
         self._top_p = torch.ones(num_slots, dtype=torch.float32)
@@ -82,7 +88,7 @@ class Sampler:
         self.seed = torch.zeros(num_slots, dtype=torch.int64)
         """`[num_slots]`, the 64 bits of each request's seed."""
         self._states = _core.SamplerStates(num_slots)
-        self.constraints = _core.Constraints(num_slots)
+        self.constraints = _core.Constraints(num_slots, has_idle_cores=has_idle_cores)
         """Of the sequences that have one."""
         self._prompt_lens = np.zeros(num_slots, dtype=np.int64)
         self._prompt_candidates = np.zeros(num_slots, dtype=np.int64)

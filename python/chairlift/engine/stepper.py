@@ -27,6 +27,7 @@ from chairlift.engine.sampler import Sampled
 from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
 from chairlift.engine.step_inputs import StepInputs
 from chairlift.errors import EngineDownError
+from chairlift.machine import available_cores
 from chairlift.plan import PlanView
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ class Stepper:
             num_slots=scheduler.num_slots,
             steps_in_flight=self._max_in_flight,
             max_num_drafts=config.max_step_drafts,
+            has_idle_cores=self._loaded.place.accelerator is not None
+            or (config.num_threads is not None and config.num_threads < available_cores()),
         )
 
     def wrap_scheduler(self, wrap: Callable[[_core.Scheduler], _core.Scheduler]) -> None:

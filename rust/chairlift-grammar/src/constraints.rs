@@ -66,16 +66,22 @@ pub struct Constraints {
     slot_of: HashMap<Key, usize>,
     /// Of a mask; all constraints have the same vocabulary.
     num_words: usize,
+    /// Cores are left while a step is computed: masks are computed beside it.
+    has_idle_cores: bool,
     workers: OnceLock<Workers>,
 }
 
 impl Constraints {
     /// No sequence has a constraint.
-    pub fn new(num_slots: usize) -> Self {
+    ///
+    /// With `has_idle_cores` masks are computed while the step is, else after it: where the step uses every core, a mask beside
+    /// it takes a core from a thread that all others wait for.
+    pub fn new(num_slots: usize, has_idle_cores: bool) -> Self {
         Self {
             slots: (0..num_slots).map(|_| None).collect(),
             slot_of: HashMap::new(),
             num_words: 0,
+            has_idle_cores,
             workers: OnceLock::new(),
         }
     }
@@ -176,7 +182,13 @@ impl Constraints {
         });
         let workers = self.workers.get_or_init(|| {
             let available = thread::available_parallelism().map_or(1, usize::from);
-            Workers::new((available / 2).clamp(1, MAX_THREADS))
+            // The thread that waits helps.
+            let most = if self.has_idle_cores {
+                (available / 2).max(1)
+            } else {
+                available - 1
+            };
+            Workers::new(most.min(MAX_THREADS), self.has_idle_cores)
         });
         let begun = workers.begin(Arc::clone(&step) as Arc<dyn Work>);
         Some(Pending {

@@ -1,4 +1,4 @@
-//! Threads that compute the masks of a step while the engine's thread computes its forward pass.
+//! Threads that compute the masks of a step, while the engine's thread computes its forward pass or after it.
 //!
 //! A batch is a list of pieces of work. Idle workers take pieces, and so does the thread that waits for the batch: it never waits
 //! for a piece that is not begun, and without a worker it computes them all.
@@ -53,13 +53,21 @@ impl Batch {
 }
 
 /// Work that was begun.
-pub(crate) struct Begun(Arc<Batch>);
+pub(crate) struct Begun {
+    batch: Arc<Batch>,
+    /// Workers that take pieces only once the batch is waited for.
+    late: Option<Arc<Shared>>,
+    num_threads: usize,
+}
 
 impl Begun {
     /// Does what nothing has begun, and waits for the rest.
     pub(crate) fn finish(&self) {
-        self.0.help();
-        self.0.wait();
+        if let Some(shared) = &self.late {
+            shared.push(&self.batch, self.num_threads);
+        }
+        self.batch.help();
+        self.batch.wait();
     }
 }
 
@@ -75,15 +83,29 @@ struct Shared {
     has_work: Condvar,
 }
 
+impl Shared {
+    /// Wakes up to `num_threads` workers for the pieces of a batch.
+    fn push(&self, batch: &Arc<Batch>, num_threads: usize) {
+        let mut queue = lock(&self.queue);
+        for _ in 0..num_threads.min(batch.work.num_pieces()) {
+            queue.batches.push_back(Arc::clone(batch));
+            self.has_work.notify_one();
+        }
+    }
+}
+
 /// A few threads, which end with it.
 pub(crate) struct Workers {
     shared: Arc<Shared>,
     num_threads: usize,
+    overlaps: bool,
 }
 
 impl Workers {
     /// Starts as many threads as the system gives, up to `most`.
-    pub(crate) fn new(most: usize) -> Self {
+    ///
+    /// With `overlaps` they take pieces as soon as a batch begins, else when it is waited for.
+    pub(crate) fn new(most: usize, overlaps: bool) -> Self {
         let shared = Arc::<Shared>::default();
         let start = |_: &usize| {
             let shared = Arc::clone(&shared);
@@ -94,23 +116,25 @@ impl Workers {
         Self {
             shared,
             num_threads,
+            overlaps,
         }
     }
 
     pub(crate) fn begin(&self, work: Arc<dyn Work>) -> Begun {
-        let num_pieces = work.num_pieces();
         let batch = Arc::new(Batch {
             work,
             next: AtomicUsize::new(0),
             num_done: Mutex::new(0),
             done: Condvar::new(),
         });
-        let mut queue = lock(&self.shared.queue);
-        for _ in 0..self.num_threads.min(num_pieces) {
-            queue.batches.push_back(Arc::clone(&batch));
-            self.shared.has_work.notify_one();
+        if self.overlaps {
+            self.shared.push(&batch, self.num_threads);
         }
-        Begun(batch)
+        Begun {
+            batch,
+            late: (!self.overlaps).then(|| Arc::clone(&self.shared)),
+            num_threads: self.num_threads,
+        }
     }
 }
 

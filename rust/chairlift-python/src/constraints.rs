@@ -135,9 +135,11 @@ impl Constraints {
 #[pymethods]
 impl Constraints {
     #[new]
-    fn new(num_slots: usize) -> Self {
+    #[pyo3(signature = (num_slots, *, has_idle_cores = false))]
+    fn new(num_slots: usize, has_idle_cores: bool) -> Self {
+        let inner = chairlift_grammar::Constraints::new(num_slots, has_idle_cores);
         Self {
-            inner: Mutex::new(chairlift_grammar::Constraints::new(num_slots)),
+            inner: Mutex::new(inner),
         }
     }
 
