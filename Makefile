@@ -232,7 +232,7 @@ pytest: setup ## Tests of the Python package
 	@# In CI a test that fails runs once more. The summary names it as RERUN: it is a defect, of the
 	@# test or of the code, but does not hold back what others have changed.
 	@$(BIN)/python -m pytest -rsfER -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1 \
-		$(if $(CI),--reruns 1)
+		$(if $(CI),--reruns 1 --rerun-show-tracebacks)
 
 # --- proto ------------------------------------------------------------------------------------
 
