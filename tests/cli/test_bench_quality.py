@@ -152,7 +152,7 @@ def test_the_table_has_a_row_per_model(chairlift: Run, story: Path) -> None:
         assert heading in run.stdout
     assert "bfloat16, int8 keys and values" in run.stdout
     assert "%" in run.stdout
-    assert run.stdout.count(" demo ") == 2
+    assert run.stdout.count("\ndemo ") == 2
 
 
 @pytest.mark.parametrize(

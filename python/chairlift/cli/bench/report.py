@@ -48,18 +48,22 @@ def _written(result: SparseResult, *, as_json: bool) -> SparseResult:
 
 
 def _print_table(rows: list[SparseResult], title: str, *, by_row: bool) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    table = Table(title=title, title_justify="left")
     if by_row:
+        # Without lines between them nine columns fit a terminal of 80.
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+        table.padding, table.pad_edge = (0, 1, 0, 0), False
         for place, key in enumerate(rows[0]):
             table.add_column(key.replace("_", " "), justify="right" if place > 1 else "left")
         for row in rows:
             table.add_row(*(format_value(key, value) for key, value in row.items()))
         console.print(table)
         return
+    table = Table(title=title, title_justify="left")
     table.add_column()
     for row in rows:
         table.add_column(str(next(iter(row.values()))), justify="right")
