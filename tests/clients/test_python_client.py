@@ -124,6 +124,19 @@ async def test_a_caller_that_ends_amid_a_command_leaves_the_others(serve):
         await texts[1].aclose()
 
 
+@pytest.mark.parametrize("num_turns", range(6))
+async def test_a_request_whose_caller_is_cancelled_while_it_is_sent_ends(serve, num_turns):
+    async with serve() as server, connect_async(server.address) as client:
+        generation = client.generate([1, 2, 3], max_tokens=250, credit=1, **GREEDY)
+        task = asyncio.ensure_future(generation.text())
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        # The other request comes behind it on the stream.
+        assert await client.generate([1], max_tokens=2, **GREEDY).text()
+        await server.until_idle()
+
+
 async def test_credit_resumes_a_request(serve):
     async with serve() as server, connect_async(server.address) as client:
         alone = await client.generate([1, 2, 3], max_tokens=6, **GREEDY).text()

@@ -63,8 +63,8 @@ class AsyncGeneration(Awaiting, BaseGeneration):
             RequestError: The request was refused or failed.
             ServerError: The connection was lost.
         """
-        await self.send()
         try:
+            await self.send()
             while not self._is_over:
                 yield self._take(await self._events.get())
         finally:
@@ -76,8 +76,7 @@ class AsyncGeneration(Awaiting, BaseGeneration):
         """Send the request now, if it has not been sent."""
         while self._stream is None:
             stream = self._client._open_stream()
-            if await (stream.resume(self) if self._is_resumed else stream.start(self)):
-                self._stream = stream
+            await (stream.resume(self) if self._is_resumed else stream.start(self))
 
     async def text(self) -> str:
         """Wait for the end and return the rest of the text."""
@@ -124,6 +123,8 @@ class _Stream(BaseStream):
         """Send a request; return False if the stream has ended."""
         if not self._add(generation):
             return False
+        # Known before it is sent: a caller that is cancelled meanwhile cancels the request.
+        generation._stream = self
         await self.send(pb.GenerateRequest(start=generation._start))
         return True
 
