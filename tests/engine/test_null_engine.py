@@ -4,12 +4,10 @@ import pytest
 from chairlift import Sampling, Stopping
 from chairlift.bench.null_engine import NullEngine
 
-SENTENCE = "The chair never stops, and whoever reaches the top steps off while the others ride on. "
-
 
 @pytest.mark.parametrize("drafts", ["off", "lookup", None])
 def test_every_request_has_all_its_tokens_while_its_words_repeat(drafts):
-    """A sentence that repeats is looked up: with drafts a step samples more tokens than rows."""
+    """Its words are a sentence that repeats: with drafts a step samples more tokens than rows."""
     with NullEngine(max_num_seqs=16, drafts=drafts) as engine:
-        answers = engine.generate([SENTENCE * 4] * 16, Sampling(), Stopping(max_tokens=300))
+        answers = engine.generate(["Once upon a time"] * 16, Sampling(), Stopping(max_tokens=300))
     assert [len(answer.token_ids) for answer in answers] == [300] * 16

@@ -151,7 +151,7 @@ async def test_wrong_numbers_and_labels_are_refused_by_name(serve):
         ahead = refusal(await server.say(resume(handle, 1000)))
         assert (ahead.reason, ahead.field) == ("BAD_PARAMETER", "after_number")
         assert refusal(await server.say(resume(handle, 0, "x" * 300))).field == "request_id"
-        # Without more credit it does not end before its name is asked for again.
+        # The request has no credit to end before another command uses its label.
         call, _, handle = await begun(server, window(max_tokens=LONG, credit=5))
         await call.write(resume(handle, 0, "a"))
         (event,) = (await next_event(call, "rejected"))[-1:]

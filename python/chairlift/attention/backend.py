@@ -106,13 +106,14 @@ class AttentionBackend(Protocol):
         `torch.zeros` would write all of it.
         """
         shape = (num_layers, num_blocks, num_kv_heads, self.head_bytes(block_size, head_dim, dtype))
-        memory = mmap.mmap(-1, max(math.prod(shape), 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        num_bytes = math.prod(shape)
+        memory = mmap.mmap(-1, max(num_bytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # Fewer misses of the address cache; a kernel without huge pages refuses.
             with suppress(OSError):
                 memory.madvise(mmap.MADV_HUGEPAGE)
         # NumPy's view keeps the mapping alive.
-        pool = np.frombuffer(memory, np.uint8, math.prod(shape)).reshape(shape)
+        pool = np.frombuffer(memory, np.uint8, num_bytes).reshape(shape)
         return torch.from_numpy(pool).view(self.stored_dtype(dtype))
 
     def stored_dtype(self, dtype: torch.dtype) -> torch.dtype:

@@ -26,7 +26,7 @@ from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights
 
-_TEXT = "The chair never stops, and whoever reaches the top steps off while the others ride on. "
+_TEXT = "A chairlift never stops: each rider steps off at the top, and the other riders stay on. "
 _MAX_MODEL_LEN = 65_536
 
 

@@ -32,6 +32,6 @@ class _Files:
 
 
 def enable(server: grpc.aio.Server, services: tuple[str, ...]) -> None:
-    """Answer questions for these services, and for the reflection service."""
+    """Describe these services, and the reflection service itself, to clients of a server."""
     names = (*services, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server, pool=_Files())

@@ -55,8 +55,14 @@ def _print_table(rows: list[SparseResult], title: str, *, by_row: bool) -> None:
     console = Console()
     if by_row:
         # Without lines between them nine columns fit a terminal of 80.
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
-        table.padding, table.pad_edge = (0, 1, 0, 0), False
+        table = Table(
+            title=title,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
         for place, key in enumerate(rows[0]):
             table.add_column(key.replace("_", " "), justify="right" if place > 1 else "left")
         for row in rows:
