@@ -547,6 +547,8 @@ class Load:
     num_prefix_queries: int
     """Full prompt blocks looked up, and found, since the start."""
     num_prefix_hits: int
+    num_state_snapshots: int
+    """Of recurrent states, that requests can begin with."""
     num_waiting_tokens: int
 
 @final
@@ -595,6 +597,7 @@ class Scheduler:
         swap_block_time: int = 0,
         max_step_drafts: int = 0,
         prompt_lookup: bool = False,
+        state_snapshots: int | None = None,
     ) -> Self:
         """Builds an idle scheduler.
 
@@ -623,6 +626,8 @@ class Scheduler:
                 its blocks if both ways take no longer than its tokens by the cost model.
             max_step_drafts: Drafts of a step at most, over all its rows; 0 is none.
             prompt_lookup: Whether drafts are looked up in the tokens of each sequence.
+            state_snapshots: Snapshots of recurrent states that there is memory for; None: the model
+                has no recurrent state.
 
         Raises:
             ConfigError: A setting is out of range.

@@ -130,6 +130,9 @@ class EngineConfig(BaseModel):
     better as kv_cache_memory."""
     prefix_cache: bool = True
     """Share the KV blocks of equal prompt beginnings within a tenant."""
+    state_snapshots: Annotated[int, Field(ge=0)] | None = None
+    """Of a hybrid: recurrent states that are kept for later requests with the same beginning; None
+    is four for each row, in at most a quarter of the KV cache's memory and at least eight."""
     device: Annotated[Device, _BY_NAME] = Device.AUTO
     """Where the model runs."""
     dtype: Annotated[Dtype, _BY_NAME] = Dtype.AUTO
@@ -202,6 +205,7 @@ class EngineSettings(TypedDict, total=False):
     kv_cache_memory: int | str | None
     swap_memory: int | str | None
     prefix_cache: bool
+    state_snapshots: int | None
     device: Device | Literal["auto", "cpu", "cuda"]
     dtype: Dtype | Literal["auto", "float32", "bfloat16", "float16"]
     quantize: Quantize | Literal["none", "int8", "int4"]

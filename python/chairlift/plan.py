@@ -15,8 +15,13 @@ HEADER_LEN = 16
 _ASSIGNED_WIDTH = 6
 _RANGE_WIDTH = 3
 _UPDATE_WIDTH = 4
-_NUM_UPDATES, _NUM_COPIES, _NUM_SWAPS_IN, _NUM_SWAPS_OUT = 5, 6, 7, 8
+_STATE_WIDTH = 3
+_NUM_UPDATES, _NUM_COPIES, _NUM_SWAPS_IN, _NUM_SWAPS_OUT, _NUM_STATE_UPDATES = 5, 6, 7, 8, 9
 """Places in the header."""
+
+LOAD_STATE, COPY_STATE, SAVE_STATE = 1, 2, 3
+"""What is done with the recurrent state of a row: it comes from a snapshot, or from another row,
+before the step; it goes to a snapshot after the step."""
 
 Int32Array = NDArray[np.int32]
 
@@ -92,6 +97,14 @@ def block_swaps(plan: Int32Array) -> tuple[Int32Array, Int32Array]:
     middle = start + 2 * num_in
     swap_in, swap_out = plan[start:middle], plan[middle : middle + 2 * num_out]
     return swap_in.reshape(num_in, 2), swap_out.reshape(num_out, 2)
+
+
+def state_updates(plan: Int32Array) -> Int32Array:
+    """Return what happens to recurrent states, `[., 3]`: row, what is done, snapshot or row."""
+    num_updates = int(plan[_NUM_STATE_UPDATES])
+    num_pairs = int(plan[_NUM_COPIES]) + int(plan[_NUM_SWAPS_IN]) + int(plan[_NUM_SWAPS_OUT])
+    start = _start_of_copies(plan) + 2 * num_pairs
+    return plan[start : start + _STATE_WIDTH * num_updates].reshape(num_updates, _STATE_WIDTH)
 
 
 def _start_of_copies(plan: Int32Array) -> int:

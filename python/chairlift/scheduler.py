@@ -73,6 +73,7 @@ def new_scheduler(
     swap_block_time: int = 0,
     max_step_drafts: int = 0,
     prompt_lookup: bool = False,
+    state_snapshots: int | None = None,
 ) -> _core.Scheduler:
     """Build an idle scheduler.
 
@@ -89,6 +90,7 @@ def new_scheduler(
         swap_block_time: Nanoseconds to move one of them one way.
         max_step_drafts: Drafts of a step at most, over all its rows; 0 is none.
         prompt_lookup: Whether drafts are looked up in the tokens of each sequence.
+        state_snapshots: Snapshots of recurrent states; None: the model has no recurrent state.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -116,6 +118,7 @@ def new_scheduler(
             swap_block_time=swap_block_time,
             max_step_drafts=max_step_drafts,
             prompt_lookup=prompt_lookup,
+            state_snapshots=state_snapshots,
         )
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None

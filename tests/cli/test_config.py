@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 from chairlift import _core
-from chairlift.choices import InstructionSet
+from chairlift.choices import Drafts, InstructionSet
 from chairlift.cli import app
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.config_sources import known_variables, option_name
@@ -205,9 +205,9 @@ def test_what_a_hybrid_lacks_is_off_unless_an_option_asks_for_it() -> None:
 
     runner = CliRunner()
     assert runner.invoke(own, []).exit_code == 0
-    assert not hybrid_settings(seen[-1]).prefix_cache
+    assert hybrid_settings(seen[-1]).drafts is Drafts.OFF
     assert runner.invoke(own, ["--no-prefix-cache", "--drafts", "off"]).exit_code == 0
     assert not hybrid_settings(seen[-1]).prefix_cache
-    assert runner.invoke(own, ["--prefix-cache"]).exit_code == 0
-    with pytest.raises(ConfigError, match=r"^prefix_cache: expected off"):
+    assert runner.invoke(own, ["--drafts", "lookup"]).exit_code == 0
+    with pytest.raises(ConfigError, match=r"^drafts: expected off"):
         hybrid_settings(seen[-1])

@@ -1,13 +1,15 @@
 """Models with a recurrent state: no request finds another's state, or its own of another time."""
 
+from dataclasses import replace
+
 import pytest
 from chairlift import Engine
 from chairlift.engine.loading.devices import layer_obstacle
 from chairlift.engine.loading.load import replan_memory
-from chairlift.errors import ConfigError, Reason, RequestError
+from chairlift.errors import ConfigError, Reason
 from chairlift.model.config import ModelConfig
 from chairlift.model.recurrent import num_states, state_bytes
-from chairlift.types import Request, Sampling
+from chairlift.types import PrefixCache, Request, Sampling, Stopping
 
 from tests.engine import tiny_model
 from tests.engine.drive import (
@@ -133,7 +135,6 @@ def test_a_probe_leaves_every_state_as_it_is(hybrid, make_engine, alone):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"prefix_cache": True}, "prefix_cache: expected off for a model with a recurrent state"),
         ({"drafts": "lookup"}, "drafts: expected off for a model with a recurrent state"),
         ({"swap_memory": 2**20}, "swap_memory: expected off for a model with a recurrent state"),
         ({"max_adapters": 2}, "max_adapters: expected 0 for a model with a recurrent state"),
@@ -149,11 +150,90 @@ def test_a_gpu_is_refused_by_name(hybrid):
     assert obstacle == "model: recurrent states are not supported on a GPU"
 
 
-def test_several_answers_are_refused_by_name(hybrid, make_engine):
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+@pytest.mark.parametrize("length", [1, 2, 17, 60])
+def test_each_of_several_answers_is_what_a_seed_draws_alone(
+    hybrid, make_engine, steps_in_flight, length
+):
+    engine = make_engine(hybrid, max_num_batched_tokens=24, steps_in_flight=steps_in_flight)
+    prompt = [7 * i % 300 for i in range(length)]
+
+    def drawn(sampling, *, reads_cache=True):
+        stopping = Stopping(max_tokens=NUM_TOKENS, ignore_eos=True)
+        cache = PrefixCache(read=reads_cache)
+        return run(engine, [Request(prompt, sampling, stopping, prefix_cache=cache)])[0]
+
+    together = drawn(Sampling(temperature=1.0, seed=5, n=4), reads_cache=False)
+    answers = [token_ids([e for e in together if e.index == i]) for i in range(4)]
+    # A prefix hit changes none of them, and the first is that of a request for one.
+    again = drawn(Sampling(temperature=1.0, seed=5, n=4))
+    assert [token_ids([e for e in again if e.index == i]) for i in range(4)] == answers
+    assert token_ids(drawn(Sampling(temperature=1.0, seed=5))) == answers[0]
+    assert len({tuple(answer) for answer in answers}) > 1
+    assert_empty(engine)
+
+
+def cached_tokens(events):
+    return end(events).usage.cached_tokens
+
+
+def test_the_second_turn_of_a_conversation_computes_only_its_new_tokens(hybrid, make_engine):
+    cold, engine = make_engine(hybrid, prefix_cache=False), make_engine(hybrid)
+    history, num_computed = PROMPTS[5][:70], 0
+    for turn in range(4):
+        request = wanted([history], 20)
+        answer = run(engine, request)[0]
+        assert token_ids(answer) == token_ids(run(cold, request)[0])
+        assert cached_tokens(answer) == num_computed // 16 * 16
+        num_computed = len(history) + 19
+        history = [*history, *token_ids(answer), *range(5 * turn, 5 * turn + 5)]
+    assert engine.load().num_state_snapshots > 0
+    assert cold.load().num_state_snapshots == 0
+    assert_empty(engine)
+
+
+def test_prompts_that_branch_off_begin_at_the_junction(hybrid, make_engine, alone):
     engine = make_engine(hybrid)
-    with pytest.raises(RequestError, match=r"sampling\.n") as refused:
-        engine.add(Request("one", Sampling(n=2)))
-    assert "1" in str(refused.value)
+    shared = [11 * i % 300 for i in range(50)]
+    hits = []
+    for own in range(3):
+        prompt = [*shared, *(13 * i % 290 + own for i in range(30))]
+        hits.append(cached_tokens(run(engine, wanted([prompt]))[0]))
+    assert hits == [0, 0, 48]
+
+
+@pytest.mark.parametrize("num_snapshots", [0, 1, 3, 64])
+def test_prefix_hits_preemption_and_few_snapshots_change_no_token(
+    hybrid, make_engine, kv_blocks, num_snapshots
+):
+    shared = PROMPTS[5][:40]
+    prompts = [[*shared, *prompt] for prompt in PROMPTS]
+    with Engine(hybrid, drafts="off", prefix_cache=False) as cold:
+        expected = [token_ids(run(cold, wanted([prompt]))[0]) for prompt in prompts]
+    engine = make_engine(
+        hybrid,
+        max_num_batched_tokens=128,
+        kv_cache_memory=kv_blocks(16, hybrid),
+        state_snapshots=num_snapshots,
+    )
+    for _ in range(3):
+        answers = run(engine, wanted(prompts))
+        assert [token_ids(events) for events in answers] == expected
+        assert engine.load().num_state_snapshots <= num_snapshots
+    assert engine.load().num_preemptions > 0
+    # The one that there is memory for is another prompt's by the time.
+    assert (engine.load().num_prefix_hits > 0) == (num_snapshots > 1)
+    assert_empty(engine)
+
+
+def test_a_state_belongs_to_one_tenant(hybrid, make_engine):
+    engine = make_engine(hybrid)
+    request = wanted([PROMPTS[5][:70]])[0]
+    first, other = (
+        cached_tokens(run(engine, [replace(request, tenant=tenant)])[0]) for tenant in "ab"
+    )
+    same = cached_tokens(run(engine, [replace(request, tenant="a")])[0])
+    assert (first, other, same) == (0, 0, 64)
 
 
 def test_the_states_of_all_rows_are_planned_and_allocated(hybrid, make_engine):
@@ -162,5 +242,7 @@ def test_the_states_of_all_rows_are_planned_and_allocated(hybrid, make_engine):
     states = engine.runner._states
     allocated = sum(state.nbytes for layer in states for state in layer)
     assert plan.state_bytes == allocated > 0
-    assert plan.state_bytes == state_bytes(ModelConfig.load(hybrid).spec, num_states(5))
+    num_rows = num_states(5) + plan.num_state_snapshots
+    assert plan.num_state_snapshots == engine.num_state_snapshots > 0
+    assert plan.state_bytes == state_bytes(ModelConfig.load(hybrid).spec, num_rows)
     assert plan.total_bytes > plan.weight_bytes + plan.kv_cache_bytes + plan.state_bytes

@@ -116,7 +116,7 @@ def test_the_plan_equals_what_is_allocated(tmp_path, values, dtype, quantize, bu
     weight_bytes = loaded_bytes(model.weights) + rope_bytes(config)
     assert plan.weight_bytes == weight_bytes
     cache = allocate_kv_cache(config, backend, plan.num_blocks, engine.block_size)
-    states = allocate_states(config.spec, num_states(num_rows))
+    states = allocate_states(config.spec, num_states(num_rows) + plan.num_state_snapshots)
     assert plan.state_bytes == sum(state.nbytes for layer in states for state in layer)
     assert plan.kv_cache_bytes == cache.nbytes
     stream_dtype = model.weights.final_norm.weight.dtype

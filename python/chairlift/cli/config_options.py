@@ -47,8 +47,9 @@ ENGINE_HELP = {
     "at most a quarter of the memory.",
     "swap_memory": "Host memory for KV blocks of preempted requests, such as 4GiB, where a GPU "
     "runs the model (on a CPU --kv-cache-memory gains more); default: none, they compute again.",
-    "prefix_cache": "Share the KV blocks of equal prompt beginnings; default: on, off for a "
-    "hybrid, whose recurrent states cannot be shared.",
+    "prefix_cache": "Share the KV blocks of equal prompt beginnings, of a hybrid its states, too.",
+    "state_snapshots": "States of a hybrid that are kept for prompts with the same beginning; "
+    "default: four for each row, in at most a quarter of the KV cache's memory.",
     "device": "Where the model runs; auto is a GPU if there is one that can run it.",
     "dtype": "Element type of weights and activations.",
     "quantize": "Weights of linear layers in 8 or 4 bits.",

@@ -14,14 +14,14 @@ SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
     *("adapters", "adapter_folder", "max_adapters", "max_adapter_rank"),
     *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
-    *("draft", "draft_quantize"),
+    *("draft", "draft_quantize", "prefix_cache", "state_snapshots"),
 )
 
 _WORDS: Final = {
     "weight_bytes": ("weights", "as loaded, and the table of positions"),
     "kv_cache_bytes": ("KV cache", "keys and values of all requests"),
     "activation_bytes": ("activations", "intermediate values of the largest step"),
-    "state_bytes": ("states", "recurrent states of all rows, of a hybrid"),
+    "state_bytes": ("states", "recurrent states of all rows, of a hybrid, and their snapshots"),
     "adapter_bytes": ("adapters", "as many as there may be, of the largest rank"),
     "draft_bytes": ("draft model", "its weights, KV cache and activations"),
     "swap_bytes": ("swap", "host memory for preempted requests"),

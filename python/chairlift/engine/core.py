@@ -75,6 +75,7 @@ class Core:
                 swap_block_time=0 if host_pool is None else host_pool.block_time,
                 max_step_drafts=config.max_step_drafts,
                 prompt_lookup=config.drafts is not Drafts.OFF,
+                state_snapshots=loaded.num_state_snapshots,
             )
         )
         self.requests = RequestTable(

@@ -54,6 +54,7 @@ class Engine:
         tokenizer: Of the model.
         place: Where the model runs.
         num_kv_blocks: Of the KV cache, the null block included.
+        num_state_snapshots: Of recurrent states; None for a model without.
         max_model_len: Longest prompt plus output of the model, or less where the settings say so.
         pooling: What the model gives besides text.
         max_context_len: The same for this server, whose KV cache may hold less.
@@ -100,6 +101,7 @@ class Engine:
         self.tokenizer = loaded.tokenizer
         self.place = loaded.place
         self.num_kv_blocks = loaded.num_blocks
+        self.num_state_snapshots = loaded.num_state_snapshots
         self.max_model_len = loaded.max_model_len
         self.pooling = loaded.pooling
         self.max_context_len = self.stepper.core.scheduler.max_context_len

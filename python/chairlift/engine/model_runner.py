@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,10 +14,18 @@ from chairlift.engine.events import PromptScores
 from chairlift.engine.pooling.pooled import Pooled
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.engine.staging import InputBuffers
-from chairlift.engine.step_inputs import NO_BLOCKS, Draws, ScoreInputs, StepInputs
-from chairlift.model.recurrent import States
+from chairlift.engine.step_inputs import NO_BLOCKS, Draws, ScoreInputs, StateMoves, StepInputs
+from chairlift.model.recurrent import States, copy_states, num_states
 from chairlift.model.transformer import Transformer
-from chairlift.plan import Int32Array, PlanView, block_copies, block_swaps
+from chairlift.plan import (
+    COPY_STATE,
+    LOAD_STATE,
+    SAVE_STATE,
+    Int32Array,
+    block_copies,
+    block_swaps,
+    state_updates,
+)
 
 SCORED_ROWS = 64
 """Rows of logits of a prompt that exist at a time."""
@@ -80,7 +89,7 @@ class ModelRunner:
             clock: Returns nanoseconds.
             host_pool: As `kv_cache`, for blocks of preempted requests.
             buffers: Where `apply` writes inputs, one for each step in flight; None allocates them.
-            states: Of a hybrid, for all rows and then the probe's.
+            states: Of a hybrid, for all rows, then the probe's, then the snapshots.
         """
         self.model = model
         self.kv_cache = kv_cache
@@ -171,8 +180,6 @@ class ModelRunner:
             else None,
         )
         numbers = plan.numpy()
-        if self._states is not None:
-            _check_starts(PlanView.of(numbers))
         swap_in, swap_out = block_swaps(numbers)
         return StepInputs(
             buffers.input_ids[:num_tokens],
@@ -184,6 +191,19 @@ class ModelRunner:
             buffer=turn,
             scores=self._score_inputs(metadata, score_rows[:num_scores], score_targets),
             adapters=self._adapters[turn][:num_tokens] if num_adapted else None,
+            states=self._state_moves(state_updates(numbers)),
+        )
+
+    def _state_moves(self, updates: Int32Array) -> StateMoves | None:
+        if len(updates) == 0:
+            return None
+        rows, kinds, others = torch.from_numpy(updates.astype(np.int64)).unbind(1)
+        snapshots = others + num_states(len(self._row_slot))
+        load, copy, save = (kinds == kind for kind in (LOAD_STATE, COPY_STATE, SAVE_STATE))
+        return StateMoves(
+            loads=torch.stack((rows[load], snapshots[load]), dim=1),
+            copies=torch.stack((rows[copy], others[copy]), dim=1),
+            saves=torch.stack((snapshots[save], rows[save]), dim=1),
         )
 
     def _score_inputs(
@@ -218,6 +238,8 @@ class ModelRunner:
             selected = torch.cat((sample_rows, scores.rows))
         batch = (input_ids, metadata, self.kv_cache, selected, inputs.adapters)
         hidden = self.model.forward(*batch, self._states)
+        if inputs.states is not None and self._states is not None:
+            copy_states(self._states, inputs.states.saves)
         prompt = None if scores is None else self._score(hidden[num_samples:], scores)
         if draws is None:
             return replace(Sampled.empty(0), prompt=prompt)
@@ -270,7 +292,12 @@ class ModelRunner:
         Blocks are first swapped out and in; then blocks are copied that the step writes and other
         requests still read. This is not part of `run`: a step that fails runs again in parts, and
         every part needs these blocks.
+
+        Recurrent states are copied to their rows, too.
         """
+        if inputs.states is not None and self._states is not None:
+            copy_states(self._states, inputs.states.loads)
+            copy_states(self._states, inputs.states.copies)
         if self.host_pool is not None and len(inputs.swap_out) + len(inputs.swap_in) > 0:
             self._swap(self.host_pool, inputs)
         if len(inputs.copies) > 0:
@@ -354,23 +381,9 @@ class ModelRunner:
             raise ArithmeticError(message)
 
 
-_START = 3
-"""Of an assignment: the tokens that are computed."""
-
-
 def _pairs(blocks: Int32Array) -> Tensor:
     """Copy pairs of blocks: the plan's buffer may be written again before they are used."""
     return torch.from_numpy(blocks.copy()) if len(blocks) > 0 else NO_BLOCKS
-
-
-def _check_starts(plan: PlanView) -> None:
-    """Raise unless each new occupant of a row begins with its first token.
-
-    There is no state for another: the one that lies in the row is of other tokens.
-    """
-    if plan.assigned[:, _START].any():
-        message = f"plan: expected rows that begin at 0, got {plan.assigned[:, _START].tolist()}"
-        raise ValueError(message)
 
 
 def _int32(*shape: int) -> Tensor:

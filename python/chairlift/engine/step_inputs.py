@@ -30,6 +30,17 @@ class ScoreInputs(NamedTuple):
         return ScoreInputs(rows, targets, self.num_candidates)
 
 
+class StateMoves(NamedTuple):
+    """Copies of recurrent states, int64 `[., 2]` each: target and source, rows of the states."""
+
+    loads: Tensor
+    """From snapshots, before the step."""
+    copies: Tensor
+    """From other rows, after that."""
+    saves: Tensor
+    """To snapshots, after the step."""
+
+
 class StepInputs(NamedTuple):
     """The inputs of one forward pass: views of the runner's buffers, valid until the step ends."""
 
@@ -50,6 +61,9 @@ class StepInputs(NamedTuple):
     """Where prompts get log probabilities; None where none does."""
     adapters: Tensor | None = None
     """int32 `[T]`: the slot of each token's adapter, 0 for none; None where no token has one."""
+
+    states: StateMoves | None = None
+    """None where no recurrent state is copied."""
 
     def part(self, start: int, end: int) -> "StepInputs":
         """Return the rows from `start` to before `end` as a step of their own, with no moves."""

@@ -70,6 +70,11 @@ class LoadCollector(Collector):
                 "KV blocks of host memory that are free.",
                 load.num_free_host_blocks,
             ),
+            (
+                "state_snapshots",
+                "Snapshots of recurrent states that requests can begin with.",
+                load.num_state_snapshots,
+            ),
             ("kv_slots_unwritten", "Token slots of held KV blocks not written yet.", unwritten),
             ("kv_waste_ratio", "Unwritten share of the held slots.", unwritten / max(1, held)),
         )

@@ -4,7 +4,7 @@
 weights       what `load_weights` packs, and the tables of RoPE
 KV cache      one pool of blocks
 activations   the largest step: the buffers of every token of the budget, every row's logits
-states        recurrent states of all rows, of a hybrid
+states        recurrent states of all rows, of a hybrid, and their snapshots
 adapters      as many as there may be (LoRA), each of the largest rank and of all linear layers
 draft         weights, KV cache and activations of the draft model
 swap          blocks of preempted requests, in host memory also where the model is on a GPU
@@ -24,7 +24,7 @@ from chairlift.model.adapters.load import adapter_bytes
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
-from chairlift.model.recurrent import num_states, state_bytes
+from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
 from chairlift.model.spec import Experts, ModelSpec
 from chairlift.model.weights import stream_dtype, weight_bytes
 
@@ -50,7 +50,8 @@ class MemoryPlan:
     adapter_bytes: int = 0
     """Of all adapters that there may be at a time."""
     state_bytes: int = 0
-    """Of the recurrent states of all rows."""
+    """Of the recurrent states of all rows, and their snapshots."""
+    num_state_snapshots: int = 0
     draft_bytes: int = 0
     """Of the draft model: weights, KV cache and activations."""
     is_dedicated: bool = False
@@ -80,7 +81,7 @@ class MemoryPlan:
                 settings += ", max_adapters"
             if self.state_bytes > 0:
                 swap += f", recurrent states {self.state_bytes}"
-                settings += ", max_num_seqs"
+                settings += ", max_num_seqs, state_snapshots"
             if self.draft_bytes > 0:
                 swap += f", draft model {self.draft_bytes}"
             message = (
@@ -132,6 +133,8 @@ def plan_memory(
     block_bytes = kv_bytes_per_block(model, backend, settings.block_size)
     num_host_blocks = plan_host_blocks(settings, model, backend)
     swap_bytes = num_host_blocks * block_bytes
+    num_snapshots = plan_snapshots(settings, model.spec, num_blocks * block_bytes)
+    num_states_in_all = num_states(settings.max_num_seqs) + num_snapshots
     return MemoryPlan(
         weight_bytes=weights,
         kv_cache_bytes=num_blocks * block_bytes,
@@ -141,7 +144,8 @@ def plan_memory(
         swap_bytes=pinned_bytes(swap_bytes) if is_dedicated else swap_bytes,
         num_host_blocks=num_host_blocks,
         adapter_bytes=_adapter_bytes(settings, model),
-        state_bytes=state_bytes(model.spec, num_states(settings.max_num_seqs)),
+        state_bytes=state_bytes(model.spec, num_states_in_all),
+        num_state_snapshots=num_snapshots,
         is_dedicated=is_dedicated,
     )
 

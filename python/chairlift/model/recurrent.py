@@ -3,10 +3,14 @@
 A state belongs to a row of the batch: the kernels begin with zeros where a row's first token is at
 position 0, so that no request finds what another left. Each token is one step of the recurrence,
 in a chunk of a prompt as in a decode: the bits do not depend on how a prompt is cut.
+
+Behind the rows lie snapshots, with which requests begin that share the beginning of a prompt; the
+scheduler says which state is copied where.
 """
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +23,9 @@ from chairlift.model.buffers import Buffers
 from chairlift.model.recurrence import GatedDelta, Recurrent, ShortConv
 from chairlift.model.spec import ModelSpec
 
+if TYPE_CHECKING:
+    from chairlift.config import EngineConfig
+
 LayerStates = tuple[Tensor, ...]
 """Float32 `[rows, ...]`: of one layer; nothing for one with attention."""
 States = tuple[LayerStates, ...]
@@ -28,6 +35,30 @@ States = tuple[LayerStates, ...]
 def num_states(max_num_seqs: int) -> int:
     """Return the rows with a state: those of the batch, then the one of a probe."""
     return max_num_seqs + 1
+
+
+_SNAPSHOTS_PER_ROW = 4
+"""At most, unless the settings say more: for conversations that wait for their next turn."""
+_LEAST_SNAPSHOTS = 8
+_SHARE_OF_KV_CACHE = 0.25
+
+
+def plan_snapshots(settings: "EngineConfig", spec: ModelSpec, kv_cache_bytes: int) -> int:
+    """Return the number of snapshots: what is useful, in a share of the KV cache."""
+    if not spec.has_state or not settings.prefix_cache:
+        return 0
+    if settings.state_snapshots is not None:
+        return settings.state_snapshots
+    fit = int(_SHARE_OF_KV_CACHE * kv_cache_bytes) // state_bytes(spec, 1)
+    return max(_LEAST_SNAPSHOTS, min(fit, _SNAPSHOTS_PER_ROW * settings.max_num_seqs))
+
+
+def copy_states(states: States, moves: Tensor) -> None:
+    """Copy the states of all layers; int64 `[., 2]`: target and source, all read before a write."""
+    targets, sources = moves.unbind(1)
+    for layer in states:
+        for state in layer:
+            state.index_copy_(0, targets, state.index_select(0, sources))
 
 
 def allocate_states(spec: ModelSpec, num_rows: int) -> States:

@@ -78,6 +78,8 @@ class Header(Line):
     kv_windows: list[Positive | None] = [None]
     """One entry per KV group."""
     prefix_cache: bool
+    state_snapshots: Count | None = None
+    """Of a hybrid."""
     step_time: StepTime | None = None
     """Of traces without steps."""
 

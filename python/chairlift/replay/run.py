@@ -103,6 +103,7 @@ def scheduler_of(settings: Header) -> _core.Scheduler:
         kv_windows=settings.kv_windows,
         hash_key=bytes(32),
         token_table=_core.TokenTable([], []),
+        state_snapshots=settings.state_snapshots,
     )
 
 

@@ -44,4 +44,5 @@ def header_of(engine: "Engine") -> Header:
         kv_bytes_per_block=engine.runner.kv_cache.nbytes // engine.num_kv_blocks,
         kv_windows=list(engine.model_config.spec.kv_windows),
         prefix_cache=config.prefix_cache,
+        state_snapshots=engine.num_state_snapshots,
     )

@@ -168,7 +168,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_suspended", "num_running_suspended", "num_host_blocks", "num_free_host_blocks", "num_swapped_tokens", "tenants")
+    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_suspended", "num_running_suspended", "num_host_blocks", "num_free_host_blocks", "num_swapped_tokens", "tenants", "num_state_snapshots")
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_HELD_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class Load(_message.Message):
     NUM_FREE_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_SWAPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STATE_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     num_waiting: int
     num_running: int
     num_rows_held: int
@@ -207,7 +208,8 @@ class Load(_message.Message):
     num_free_host_blocks: int
     num_swapped_tokens: int
     tenants: _containers.RepeatedCompositeFieldContainer[TenantActivity]
-    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_suspended: _Optional[int] = ..., num_running_suspended: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_free_host_blocks: _Optional[int] = ..., num_swapped_tokens: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantActivity, _Mapping]]] = ...) -> None: ...
+    num_state_snapshots: int
+    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_suspended: _Optional[int] = ..., num_running_suspended: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_free_host_blocks: _Optional[int] = ..., num_swapped_tokens: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantActivity, _Mapping]]] = ..., num_state_snapshots: _Optional[int] = ...) -> None: ...
 
 class TenantActivity(_message.Message):
     __slots__ = ("tenant", "num_generated_tokens", "num_started", "time_to_first_token_p50", "time_to_first_token_p99", "reasons")

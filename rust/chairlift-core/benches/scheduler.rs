@@ -35,6 +35,7 @@ fn config(num_running: usize) -> Config {
         num_host_blocks: 0,
         swap_block_time: 0,
         kv_groups: vec![KvGroup { window: None }],
+        state_snapshots: None,
         prefix_cache: true,
         hash_key: [0; 32],
         steps_in_flight: 1,

@@ -49,6 +49,8 @@ pub struct Config {
     /// How long it takes to copy a block there, or back.
     pub swap_block_time: Nanos,
     pub kv_groups: Vec<KvGroup>,
+    /// Snapshots of recurrent states that there is memory for; None: the model has no recurrent state.
+    pub state_snapshots: Option<usize>,
     /// Whether full blocks are shared between requests.
     pub prefix_cache: bool,
     /// Keys the prefix hashes; a secret of the process where tenants must not guess each other's prompts.
@@ -145,6 +147,12 @@ impl Config {
         at_most("num_blocks", self.num_blocks, limit / self.block_size)?;
         at_most("num_host_blocks", self.num_host_blocks, limit)?;
         at_most("max_step_drafts", self.max_step_drafts, 65_536)?;
+        if let Some(num_snapshots) = self.state_snapshots {
+            at_most("state_snapshots", num_snapshots, limit)?;
+            // A state has moved on behind drafts, and is not in host memory.
+            at_most("max_step_drafts", self.max_step_drafts, 0)?;
+            at_most("num_host_blocks", self.num_host_blocks, 0)?;
+        }
         at_most("steps_in_flight", self.steps_in_flight, 2)?;
         at_least("steps_in_flight", self.steps_in_flight, 1, "")?;
         self.policy.validate(self.max_num_seqs)

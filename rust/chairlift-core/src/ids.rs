@@ -26,5 +26,8 @@ pub(crate) type BlockId = u32;
 /// Padding of block tables; never allocated.
 pub(crate) const NULL_BLOCK: BlockId = 0;
 
+/// Names a snapshot of a recurrent state.
+pub(crate) type Snapshot = u32;
+
 /// Names a block of the host's pool.
 pub(crate) type HostBlock = u32;

@@ -20,10 +20,13 @@ mod check;
 mod fork;
 mod index_list;
 mod prefix_cache;
+mod snapshots;
 mod swap;
 
 pub use self::prefix_cache::{Adapter, Namespace};
-use self::{block_pool::BlockPool, prefix_cache::PrefixCache, swap::HostPool};
+use self::{
+    block_pool::BlockPool, prefix_cache::PrefixCache, snapshots::Snapshots, swap::HostPool,
+};
 pub(crate) use self::{block_table::BlockTable, check::TableUse};
 use crate::{
     config::{Config, KvGroup},
@@ -53,6 +56,8 @@ pub(crate) struct KvCache {
     /// owner gives back meanwhile would be written, by a swap or another copy, before this one has read it.
     copied: Vec<BlockId>,
     host: HostPool,
+    /// Of recurrent states; None: the model has none.
+    snapshots: Option<Snapshots>,
 }
 
 impl KvCache {
@@ -72,6 +77,7 @@ impl KvCache {
             copies: Vec::new(),
             copied: Vec::new(),
             host: HostPool::new(config.num_host_blocks),
+            snapshots: config.state_snapshots.map(Snapshots::new),
         }
     }
 
@@ -105,14 +111,15 @@ impl KvCache {
         self.pool.num_free() - self.promised
     }
 
-    /// Leading blocks of `tokens` that need not be computed: the cache knows all that later tokens see of them. The last
-    /// token is always computed: its logits are needed.
+    /// Leading blocks of `tokens` that need not be computed: the cache knows all that later tokens see of them, the
+    /// recurrent state included. The last token is always computed: its logits are needed.
     pub(crate) fn lookup(&self, table: &mut BlockTable, tokens: &[i32]) -> usize {
         let most = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, most);
         // Of each group: how many blocks up to the one at hand are known without a gap.
         let mut known = vec![0; self.groups.len()];
-        let mut num_hits = 0;
+        let (mut num_hits, mut num_known) = (0, 0);
+        table.snapshot = None;
         for block_index in 0..most {
             let end = block_index + 1;
             let (mut suffices, mut may_follow) = (true, true);
@@ -125,10 +132,19 @@ impl KvCache {
             if !may_follow {
                 break;
             }
-            if suffices {
+            if !suffices {
+                continue;
+            }
+            num_known = end;
+            let Some(snapshots) = &self.snapshots else {
                 num_hits = end;
+                continue;
+            };
+            if let Some(snapshot) = snapshots.find(&table.hashes[block_index]) {
+                (num_hits, table.snapshot) = (end, Some(snapshot));
             }
         }
+        table.junction = (num_known > num_hits).then_some(num_known * self.block_size);
         num_hits
     }
 
@@ -248,8 +264,17 @@ impl KvCache {
     fn allocate(&mut self) -> BlockId {
         let block = self.pool.allocate();
         let block = block.expect("invariant: available blocks are free");
-        self.prefix_cache.evict(block);
+        self.forget(block);
         block
+    }
+
+    /// A block is not found any more, nor the state behind it.
+    fn forget(&mut self, block: BlockId) {
+        if let Some(hash) = self.prefix_cache.evict(block)
+            && let Some(snapshots) = &mut self.snapshots
+        {
+            snapshots.forget(&hash);
+        }
     }
 
     /// Makes the full blocks among the first `num_computed` tokens known to others.
@@ -334,7 +359,7 @@ impl KvCache {
         let is_cached = |&block: &BlockId| self.prefix_cache.is_published(block);
         let blocks: Vec<_> = self.pool.free().filter(is_cached).take(most).collect();
         for &block in &blocks {
-            self.prefix_cache.evict(block);
+            self.forget(block);
         }
         blocks.len()
     }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! header[16]   lengths: R rows, T tokens, S sample slots, score ranges, assigned, block updates, copies, swaps in,
-//!              swaps out; the rest is 0
+//!              swaps out, state updates; the rest is 0
 //! rows[R]  num_tokens[R]  input_ids[T]  draft_counts[R]  sample_rows[S]  score_ranges[., 3]
-//! assigned[., 6]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]
+//! assigned[., 6]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]  state_updates[., 3]
 //! ```
 //!
 //! A row with `draft_counts` k ends with k drafts, guesses that the step checks: it has 1 + k tokens, its last and the
@@ -18,6 +18,10 @@
 //! Blocks are copied before anything is written: all of `swap_out` (device block, host block), then all of `swap_in` (host
 //! block, device block), then `copies`. One direction at a time no block is both read and written, or written twice.
 //!
+//! `state_updates` are of recurrent states: row, what is done, and with which snapshot or row. All of [`LOAD_STATE`], then
+//! all of [`COPY_STATE`] (another row's state) is done before the step, [`SAVE_STATE`] after it. A row at position 0 begins
+//! with zeros.
+//!
 //! A plan is a value: it can be double-buffered, broadcast, logged and replayed. It repeats nothing that the runner
 //! already has: rows are persistent, and block tables change only by `block_updates`.
 
@@ -25,18 +29,25 @@ use thiserror::Error;
 
 use crate::{
     config::Config,
-    ids::{BlockId, Row, Slot},
+    ids::{BlockId, Row, Slot, Snapshot},
 };
 
 /// Input id of a token that only the runner knows for certain: the row's last sampled token.
 pub const LAST_SAMPLED: i32 = -1;
 
+/// Of a state update: the row gets the state of a snapshot.
+pub const LOAD_STATE: i32 = 1;
+/// The row gets the state of another row.
+pub const COPY_STATE: i32 = 2;
+/// The snapshot gets the state of the row.
+pub const SAVE_STATE: i32 = 3;
+
 const HEADER: usize = 16;
-const NUM_SECTIONS: usize = 11;
+const NUM_SECTIONS: usize = 12;
 /// How many integers one entry of each section has.
-const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 3, 6, 4, 2, 2, 2];
+const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 3, 6, 4, 2, 2, 2, 3];
 /// Which length of the header counts each section's entries.
-const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8];
+const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9];
 
 /// A plan under construction.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +63,7 @@ pub struct Plan {
     copies: Vec<i32>,
     swap_in: Vec<i32>,
     swap_out: Vec<i32>,
+    state_updates: Vec<i32>,
 }
 
 impl Plan {
@@ -68,6 +80,8 @@ impl Plan {
             + 4 * block_updates
             + 2 * copies
             + 4 * swaps
+            // Loaded or copied, and saved.
+            + config.state_snapshots.map_or(0, |_| 2 * 3 * rows)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -82,6 +96,7 @@ impl Plan {
         self.copies.clear();
         self.swap_in.clear();
         self.swap_out.clear();
+        self.state_updates.clear();
     }
 
     pub(crate) fn schedule(&mut self, row: Row, tokens: &[i32]) {
@@ -180,6 +195,24 @@ impl Plan {
             .extend_from_slice(&[source as i32, target as i32]);
     }
 
+    /// Before the step the row gets the state of a snapshot.
+    pub(crate) fn load_state(&mut self, row: Row, snapshot: Snapshot) {
+        let entry = [row as i32, LOAD_STATE, snapshot as i32];
+        self.state_updates.extend_from_slice(&entry);
+    }
+
+    /// Before the step, and after all are loaded, the row gets the state of another.
+    pub(crate) fn copy_state(&mut self, row: Row, from: Row) {
+        let entry = [row as i32, COPY_STATE, from as i32];
+        self.state_updates.extend_from_slice(&entry);
+    }
+
+    /// After the step the snapshot gets the state of the row.
+    pub(crate) fn save_state(&mut self, row: Row, snapshot: Snapshot) {
+        let entry = [row as i32, SAVE_STATE, snapshot as i32];
+        self.state_updates.extend_from_slice(&entry);
+    }
+
     /// Writes the plan to the front of `out` and returns its length.
     ///
     /// # Panics
@@ -197,6 +230,7 @@ impl Plan {
             &self.copies,
             &self.swap_in,
             &self.swap_out,
+            &self.state_updates,
         ];
         out[..HEADER].fill(0);
         let mut at = HEADER;
@@ -234,6 +268,8 @@ pub struct PlanView<'a> {
     pub swap_in: &'a [[i32; 2]],
     /// `[., 2]`: block, host block.
     pub swap_out: &'a [[i32; 2]],
+    /// `[., 3]`: row, what is done, snapshot or row.
+    pub state_updates: &'a [[i32; 3]],
 }
 
 impl<'a> PlanView<'a> {
@@ -261,6 +297,7 @@ impl<'a> PlanView<'a> {
             copies,
             swap_in,
             swap_out,
+            state_updates,
         ] = sections;
         Ok(Self {
             rows,
@@ -274,6 +311,7 @@ impl<'a> PlanView<'a> {
             copies: copies.as_chunks().0,
             swap_in: swap_in.as_chunks().0,
             swap_out: swap_out.as_chunks().0,
+            state_updates: state_updates.as_chunks().0,
         })
     }
 }
@@ -289,6 +327,9 @@ mod tests {
         plan.copy(5, 6);
         plan.swap_in(1, 7);
         plan.swap_out(8, 2);
+        plan.load_state(3, 4);
+        plan.copy_state(1, 3);
+        plan.save_state(1, 5);
         plan.set_block(0, 3, 2, 77);
         plan.schedule(3, &[5, 6, 7]);
         plan.score(1, 2, 8);
@@ -311,6 +352,8 @@ mod tests {
             (&[[1, 7]][..], &[[8, 2]][..])
         );
         assert_eq!(view.block_updates, [[0, 3, 2, 77]]);
+        let updates = [[3, LOAD_STATE, 4], [1, COPY_STATE, 3], [1, SAVE_STATE, 5]];
+        assert_eq!(view.state_updates, updates);
     }
 
     #[test]

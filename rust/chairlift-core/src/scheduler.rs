@@ -34,6 +34,7 @@ mod outcome;
 mod preempt;
 mod reserved_rows;
 mod sequence_group;
+mod states;
 mod step;
 mod waiting;
 
@@ -59,7 +60,7 @@ use crate::{
     cost_model::{CostModel, Work},
     error::ConfigError,
     events::{EndReason, Events},
-    ids::{Nanos, RequestId, Row, Slot},
+    ids::{Nanos, RequestId, Row, Slot, Snapshot},
     kv_cache::KvCache,
     queue::{Deadlines, Queue, WaitClock},
     request::Request,
@@ -77,6 +78,8 @@ struct Item {
     num_scores: u32,
     /// `num_computed` of the request after the step, without its drafts.
     end: usize,
+    /// Where its state is written.
+    saved: Option<Snapshot>,
 }
 
 #[derive(Clone, Debug)]

@@ -74,7 +74,7 @@ impl Scheduler {
         max_num_batched_tokens, max_model_len, max_queued_requests, vocab_size, block_size,
         num_blocks, kv_windows, prefix_cache, hash_key, token_table, steps_in_flight = 1,
         step_budget = None, num_host_blocks = 0, swap_block_time = 0, max_step_drafts = 0,
-        prompt_lookup = false))]
+        prompt_lookup = false, state_snapshots = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python class"
@@ -101,7 +101,9 @@ impl Scheduler {
         swap_block_time: u64,
         max_step_drafts: usize,
         prompt_lookup: bool,
+        state_snapshots: Option<usize>,
     ) -> PyResult<Self> {
+        let kv_groups = kv_windows.into_iter().map(|window| KvGroup { window });
         let config = Config {
             policy: self::policy(policy, batch_size, batch_window, batch_timeout)?,
             max_num_seqs,
@@ -114,15 +116,13 @@ impl Scheduler {
             num_blocks,
             num_host_blocks,
             swap_block_time,
-            kv_groups: kv_windows
-                .iter()
-                .map(|&window| KvGroup { window })
-                .collect(),
+            kv_groups: kv_groups.collect(),
             prefix_cache,
             hash_key,
             steps_in_flight,
             max_step_drafts,
             prompt_lookup,
+            state_snapshots,
         };
         let table = Arc::clone(&token_table.inner);
         let inner = scheduler::Scheduler::new(config, table).map_err(|e| error::config(&e))?;

@@ -7,7 +7,7 @@ use std::{collections::HashSet, ops::Range};
 
 use chairlift_core::{
     Config, KvGroup,
-    plan::PlanView,
+    plan::{COPY_STATE, LOAD_STATE, PlanView, SAVE_STATE},
     row_tables::{RowTables, StepShape, apply_plan},
 };
 
@@ -15,6 +15,7 @@ use crate::{
     inputs::Inputs,
     oracle::{absorb, first_visible, sampled, with_adapter},
     random::mix,
+    states::States,
 };
 
 /// What one row of a step computed.
@@ -29,7 +30,8 @@ pub(crate) struct RowRun {
     pub(crate) end: usize,
     /// Guesses among its tokens: the last so many.
     pub(crate) num_drafts: usize,
-    /// What the token before its drafts and each of these attended to, itself included; KV group after KV group.
+    /// What the token before its drafts and each of these attended to, itself included; KV group after KV group, and the
+    /// recurrent state.
     seen: Vec<u64>,
     /// The blocks where that lies, KV group after KV group, if steps are planned ahead.
     read: Vec<i32>,
@@ -44,7 +46,7 @@ pub(crate) struct RowRun {
 }
 
 impl RowRun {
-    /// What the token before the drafts attended to in each KV group, or the token so many behind it.
+    /// What the token before the drafts attended to in each KV group, or the token so many behind it, and the state.
     pub(crate) fn seen(&self, num_behind: usize) -> impl Iterator<Item = u64> + '_ {
         let lines = self.seen.chunks(1 + self.num_drafts);
         lines.map(move |line| line[num_behind])
@@ -78,6 +80,7 @@ pub(crate) struct Device {
     block_tables: Vec<i32>,
     kv: Vec<u64>,
     host: Vec<u64>,
+    pub(crate) states: States,
     inputs: Inputs,
 }
 
@@ -97,6 +100,7 @@ impl Device {
             block_tables: vec![0; groups * rows * config.max_blocks_per_row()],
             kv: vec![0; config.num_blocks * config.block_size],
             host: vec![0; config.num_host_blocks * config.block_size],
+            states: States::new(config),
             inputs: Inputs::new(config),
         }
     }
@@ -110,7 +114,10 @@ impl Device {
     ) -> Result<Vec<RowRun>, String> {
         let shape = self.derive(plan)?;
         self.copy(plan)?;
-        let drafts = PlanView::parse(plan).map_err(|error| error.0)?.draft_counts;
+        let view = PlanView::parse(plan).map_err(|error| error.0)?;
+        let drafts = view.draft_counts;
+        self.states.update(view.state_updates, LOAD_STATE)?;
+        self.states.update(view.state_updates, COPY_STATE)?;
         let mut samples = 0;
         let mut runs = Vec::with_capacity(shape.num_rows);
         for i in 0..shape.num_rows {
@@ -131,6 +138,8 @@ impl Device {
                 let views = self.attend(group, row, first as usize, start..end, root, writes)?;
                 seen.extend_from_slice(&views[views.len() - 1 - num_drafts..]);
             }
+            let ids = &self.inputs.input_ids[first as usize..last as usize];
+            seen.extend(self.states.advance(row, ids, start, root));
             let mut read = Vec::new();
             if self.plans_ahead {
                 for group in 0..self.groups.len() {
@@ -171,6 +180,7 @@ impl Device {
         if samples != shape.num_samples {
             return Err("a sample slot is not the last of its row's tokens or a draft".into());
         }
+        self.states.update(view.state_updates, SAVE_STATE)?;
         Ok(runs)
     }
 
@@ -337,7 +347,8 @@ impl Device {
         if blocks.is_empty() {
             return true;
         }
-        run.seen(run.num_drafts).enumerate().all(|(group, seen)| {
+        let seen = run.seen(run.num_drafts).take(self.groups.len());
+        seen.enumerate().all(|(group, seen)| {
             let (mine, rest) = blocks.split_at(self.seen_blocks(group, run.end).len());
             blocks = rest;
             let first = first_visible(self.groups[group], run.end - 1);

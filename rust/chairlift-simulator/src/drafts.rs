@@ -13,7 +13,7 @@ use crate::{
     random::Random,
     tally::Sight,
     workload::Label,
-    world::{Checked, World, ensure},
+    world::{Checked, InFlightStep, World, ensure},
 };
 
 /// Guesses of the next tokens, right ones and wrong ones, at times too many or none that are tokens.
@@ -248,7 +248,7 @@ impl World {
         run: &RowRun,
         index: usize,
         not_finite: &[Label],
-        writes: &[Write],
+        flight: &InFlightStep,
     ) -> usize {
         let client = &self.clients[index];
         // Of several answers some.
@@ -264,7 +264,9 @@ impl World {
         } else {
             num_tokens + num_finite - 1
         };
-        self.device.scribble(run.writes_behind(writes, num_good));
+        self.device
+            .scribble(run.writes_behind(&flight.writes, num_good));
+        self.device.states.scribble(run.row, &flight.saves);
         self.tally.saw(Sight::NotFinite);
         self.tally
             .add(Sight::DraftsNotFinite, u64::from(num_finite > 0));

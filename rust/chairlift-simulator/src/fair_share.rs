@@ -83,7 +83,7 @@ impl World {
             if before.row_usage.has_share(client.tenant) && (count > 0 || has_prompt_left(client)) {
                 num_tokens += count;
                 tenants.insert(client.tenant);
-                cut = cut.or(has_prompt_left(client).then_some(client.label));
+                cut = cut.or(self.is_cut(client).then_some(client.label));
             }
         }
         self.tally.add(Sight::Deferred, u64::from(num_tokens > 0));
@@ -113,12 +113,23 @@ impl World {
         for &index in &before.running {
             let client = &self.clients[index];
             ensure!(
-                before.row_usage.has_share(client.tenant) || !has_prompt_left(client),
+                before.row_usage.has_share(client.tenant) || !self.is_cut(client),
                 "the prompt of #{} is cut for those of tenants that have their share",
                 client.label
             );
         }
         Ok(())
+    }
+
+    /// Tokens of its prompt are left that could have been in the step: it did not stop where its recurrent state is saved,
+    /// or shared with siblings.
+    fn is_cut(&self, client: &Client) -> bool {
+        let config = &self.scenario.config;
+        let is_boundary = client.num_computed.is_multiple_of(config.block_size)
+            || client.num_computed + 1 == client.answer.num_prompt;
+        let is_in_step = client.last_step == self.tally.steps();
+        let stops = config.state_snapshots.is_some() && is_boundary && is_in_step;
+        has_prompt_left(client) && !stops
     }
 }
 

@@ -43,6 +43,7 @@ mod scenario;
 mod sequence_group;
 mod service;
 mod shrink;
+mod states;
 mod step;
 mod swap;
 mod tally;

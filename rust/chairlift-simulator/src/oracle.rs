@@ -4,7 +4,8 @@
 //! before(g, p) = root(tenant, salt, adapter) + kv(g, q) of the q < p that p sees in KV group g: a sum over all it reads
 //! kv(g, p)     = absorb(before(g, p), token(p), p)         what the model writes for position p
 //! view(g, p)   = before(g, p) + kv(g, p)                   what position p attends to, itself included
-//! token(p + 1) = sampled(view(., p))                       where p is the last known token
+//! state(p)     = recur(state(p - 1), token(p), p)          of a model with recurrent states; state(-1) is the root
+//! token(p + 1) = sampled(view(., p), state(p))             where p is the last known token
 //! ```
 //!
 //! A slot holds a hash of everything before it, so a wrong block, a stale hit, a lost, doubled or foreign token
@@ -29,7 +30,12 @@ pub(crate) fn absorb(seen: u64, token: i32, position: usize) -> u64 {
     mix(seen ^ ((token as u64) << 32) ^ position as u64)
 }
 
-/// The token after what the KV groups see, in one of the sequences.
+/// The recurrent state behind the token at `position`.
+pub(crate) fn recur(state: u64, token: i32, position: usize) -> u64 {
+    absorb(!state, token, position)
+}
+
+/// The token after what the KV groups see, and the recurrent state, in one of the sequences.
 pub(crate) fn sampled(views: impl Iterator<Item = u64>, index: usize, vocab_size: usize) -> i32 {
     let mixed = views.fold(index as u64, |all, view| mix(all ^ view));
     (mixed % vocab_size as u64) as i32
@@ -54,6 +60,8 @@ pub(crate) struct Answer {
     vocab_size: usize,
     /// `sums[group][p]`: all that the group writes before position `p`; one more than tokens.
     sums: Vec<Vec<u64>>,
+    /// Of a model with recurrent states: that before each position; one more than tokens.
+    states: Option<Vec<u64>>,
     /// Most output tokens.
     pub(crate) limit: usize,
     detokenize: bool,
@@ -81,6 +89,7 @@ impl Answer {
             groups: config.kv_groups.clone(),
             vocab_size: config.vocab_size,
             sums: vec![vec![0]; config.kv_groups.len()],
+            states: config.state_snapshots.map(|_| vec![root]),
             limit,
             detokenize: false,
             phases: Vec::new(),
@@ -95,9 +104,11 @@ impl Answer {
     pub(crate) fn extend(&mut self, limit: usize) {
         for position in self.sums[0].len() - 1..self.num_prompt + limit {
             if position >= self.num_prompt {
-                let views = (0..self.groups.len()).map(|group| self.view(group, position));
-                let token = sampled(views, self.index, self.vocab_size);
+                let token = sampled(self.views(position), self.index, self.vocab_size);
                 self.tokens.push(token);
+            }
+            if let Some(states) = &mut self.states {
+                states.push(recur(states[position], self.tokens[position], position));
             }
             for group in 0..self.groups.len() {
                 let first = first_visible(self.groups[group], position);
@@ -114,9 +125,11 @@ impl Answer {
         self.root.wrapping_add(sums[end].wrapping_sub(sums[first]))
     }
 
-    /// What the last token before `end` attends to in a KV group, itself included.
-    pub(crate) fn view(&self, group: usize, end: usize) -> u64 {
-        self.sum(group, first_visible(self.groups[group], end - 1), end)
+    /// What the last token before `end` attends to in each KV group, itself included, and the state behind it.
+    pub(crate) fn views(&self, end: usize) -> impl Iterator<Item = u64> + '_ {
+        let groups = self.groups.iter().enumerate();
+        let views = groups.map(move |(i, &group)| self.sum(i, first_visible(group, end - 1), end));
+        views.chain(self.states.iter().map(move |states| states[end]))
     }
 
     /// Bytes of the text of the first `num_output` output tokens; none where no text is wanted.

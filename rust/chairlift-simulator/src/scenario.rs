@@ -151,6 +151,10 @@ impl Scenario {
         }
         traffic.adapters = sometimes(random, 1024);
         traffic.is_uneven = random.chance(512);
+        if random.chance(384) {
+            config.state_snapshots = Some(random.pick(&[0, 1, 2, 8, 64]));
+            (config.max_step_drafts, config.num_host_blocks) = (0, 0);
+        }
         Self {
             seed: None,
             config,
@@ -205,6 +209,13 @@ const BAD_SETTINGS: &[BadSetting] = &[
     }),
     ("num_blocks", |config| config.num_blocks = 1 << 31),
     ("num_host_blocks", |config| config.num_host_blocks = 1 << 31),
+    ("max_step_drafts", |config| {
+        (config.state_snapshots, config.max_step_drafts) = (Some(1), 1);
+    }),
+    ("num_host_blocks", |config| {
+        (config.state_snapshots, config.max_step_drafts) = (Some(1), 0);
+        config.num_host_blocks = 1;
+    }),
     ("steps_in_flight", |config| config.steps_in_flight = 0),
     ("steps_in_flight", |config| config.steps_in_flight = 3),
     ("batch_size", |config| {
@@ -275,6 +286,7 @@ fn draw_config(random: &mut Random) -> Config {
         num_host_blocks: 0,
         swap_block_time: 0,
         kv_groups,
+        state_snapshots: None,
         prefix_cache: random.chance(768),
         hash_key,
         steps_in_flight: random.between(1, 2),

@@ -140,6 +140,8 @@ impl Shrinker<'_> {
 const SETTINGS: &[fn(&mut Config)] = &[
     |config| config.policy = Policy::Continuous,
     |config| config.prefix_cache = false,
+    |config| config.state_snapshots = None,
+    |config| config.state_snapshots = config.state_snapshots.map(|_| 1),
     |config| config.num_host_blocks = 0,
     |config| config.swap_block_time = 0,
     |config| config.steps_in_flight = 1,

@@ -3,7 +3,7 @@
 use chairlift_core::{
     cost_model::Work,
     events::{EndReason, Failure},
-    plan::PlanView,
+    plan::{COPY_STATE, LOAD_STATE, PlanView, SAVE_STATE},
     scheduler::{LEAST_CHUNK, Next, StepId},
 };
 
@@ -109,6 +109,7 @@ impl World {
         let (num_out, num_in) = (view.swap_out.len(), view.swap_in.len());
         self.tally.add(Sight::SwappedOut, num_out as u64);
         self.tally.add(Sight::SwappedIn, num_in as u64);
+        let saves = self.note_states(&view);
         let before = self.check_rows(&view)?;
         let mut writes = Vec::new();
         let (clients, by_slot) = (&self.clients, &self.by_slot);
@@ -130,6 +131,7 @@ impl World {
             runs,
             clients: in_step,
             writes,
+            saves,
         });
         self.check_idle_preempted(&before, &view)?;
         self.check_fairness(&before, number)?;
@@ -138,6 +140,21 @@ impl World {
         }
         let num_tokens = view.input_ids.len() - num_drafts as usize;
         self.check_work_is_conserved(&before, num_tokens - num_claimed)
+    }
+
+    /// Counts what happens to recurrent states; returns what is saved.
+    fn note_states(&mut self, view: &PlanView<'_>) -> Vec<[i32; 3]> {
+        let of = |kind| move |update: &&[i32; 3]| update[1] == kind;
+        let updates = || view.state_updates.iter();
+        for (sight, kind) in [
+            (Sight::StatesLoaded, LOAD_STATE),
+            (Sight::StatesCopied, COPY_STATE),
+            (Sight::StatesSaved, SAVE_STATE),
+        ] {
+            let count = updates().filter(of(kind)).count();
+            self.tally.add(sight, count as u64);
+        }
+        updates().filter(of(SAVE_STATE)).copied().collect()
     }
 
     /// A step is not predicted to take longer than it may, but for its decodes and one least chunk; gives whether no other
@@ -198,7 +215,7 @@ impl World {
             }
             let first_slot = sampled.len();
             sampled.extend(&run.sampled);
-            let num_finite = self.num_finite(run, index, not_finite, &flight.writes);
+            let num_finite = self.num_finite(run, index, not_finite, &flight);
             if let Some(token) = sampled[first_slot..].get_mut(num_finite) {
                 *token = -1;
             }
@@ -259,6 +276,11 @@ impl World {
         let mut failing_ids = Vec::new();
         for flight in std::mem::take(&mut self.in_flight_steps) {
             self.device.scribble(flight.writes.iter().copied());
+            for run in &flight.runs {
+                self.device.states.scribble(run.row, &flight.saves);
+            }
+            self.tally
+                .add(Sight::StatesInVain, flight.saves.len() as u64);
             for &index in &flight.clients {
                 let client = &mut self.clients[index];
                 client.leave_drafts();

@@ -95,6 +95,10 @@ sights! {
     Copies "blocks copied",
     GroupsPreempted "requests preempted before their answers forked",
     Dealt "credit left to other answers",
+    StatesLoaded "recurrent states loaded",
+    StatesCopied "recurrent states of other rows",
+    StatesSaved "recurrent states saved",
+    StatesInVain "recurrent states saved by steps that failed",
     Idle "idle",
 }
 

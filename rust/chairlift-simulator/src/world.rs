@@ -48,6 +48,8 @@ pub(crate) struct InFlightStep {
     /// Index of each run's client.
     pub(crate) clients: Vec<usize>,
     pub(crate) writes: Vec<Write>,
+    /// The recurrent states that it saved.
+    pub(crate) saves: Vec<[i32; 3]>,
 }
 
 /// The calls of `schedule` for one plan. One may preempt and find nothing to run beside a step in flight: the plan of a

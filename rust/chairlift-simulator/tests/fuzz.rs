@@ -133,6 +133,7 @@ fn scheduler() -> Scheduler {
         num_host_blocks: 0,
         swap_block_time: 0,
         kv_groups: vec![KvGroup { window: None }],
+        state_snapshots: None,
         prefix_cache: true,
         hash_key: [0; 32],
         steps_in_flight: 1,

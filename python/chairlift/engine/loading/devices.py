@@ -103,7 +103,6 @@ def choose_place(
 
 
 HYBRID_SETTINGS: Final = {
-    "prefix_cache": False,
     "drafts": Drafts.OFF,
     "draft": None,
     "draft_quantize": None,

@@ -117,12 +117,14 @@ def load_model(
     if place.accelerator is None:
         touch_first_blocks(kv_cache, plan.weight_bytes)
         release_library_pages()
+    num_snapshots = plan.num_state_snapshots
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         host_pool=new_host_pool(place, config, kv_cache, plan),
-        states=allocate_states(config.spec, num_states(settings.max_num_seqs))
+        states=allocate_states(config.spec, num_states(settings.max_num_seqs) + num_snapshots)
         if config.spec.has_state
         else None,
+        num_state_snapshots=num_snapshots if config.spec.has_state else None,
         pooling=NOTHING
         if place.accelerator is not None
         else decoder_abilities(folder, config, max_model_len),
@@ -257,8 +259,7 @@ def new_preparer(
             max_context_len=scheduler.max_context_len,
         ),
         eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
-        # A recurrent state cannot be shared as blocks are.
-        max_answers=1 if loaded.states is not None else scheduler.max_answers,
+        max_answers=scheduler.max_answers,
         has_scores=loaded.place.accelerator is None,
         pooling=loaded.pooling,
     )

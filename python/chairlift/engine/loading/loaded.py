@@ -60,7 +60,9 @@ class LoadedModel:
     runner_factory: "RunnerFactory | None" = None
     """Builds the runner; None takes that of the place."""
     states: States | None = None
-    """Of a hybrid, for all rows."""
+    """Of a hybrid, for all rows, the probe and the snapshots."""
+    num_state_snapshots: int | None = None
+    """Of a hybrid."""
     pooling: PoolingAbilities = NOTHING
     """What it gives besides text."""
     draft: "LoadedModel | None" = None

@@ -11,7 +11,7 @@
 //! ```
 
 use super::prefix_cache::BlockHash;
-use crate::ids::{BlockId, HostBlock, NULL_BLOCK};
+use crate::ids::{BlockId, HostBlock, NULL_BLOCK, Snapshot};
 
 /// The blocks of one KV group.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +72,12 @@ pub(crate) struct BlockTable {
     pub(super) promised: usize,
     /// What was computed before it lost its blocks.
     pub(super) swapped: Swapped,
+    /// Of a hybrid: the snapshot of the state behind the blocks that were looked up last.
+    pub(super) snapshot: Option<Snapshot>,
+    /// Tokens whose blocks alone were known then; no more than have a snapshot is none.
+    pub(super) junction: Option<usize>,
+    /// The name of the last block of its output behind which a state was saved.
+    pub(super) last_saved: Option<BlockHash>,
 }
 
 impl BlockTable {
@@ -92,7 +98,15 @@ impl BlockTable {
             promised: 0,
             shares_tail: false,
             swapped: Swapped::default(),
+            snapshot: None,
+            junction: None,
+            last_saved: None,
         }
+    }
+
+    /// Tokens whose blocks the prefix cache knew without a state behind them.
+    pub(crate) fn junction(&self) -> Option<usize> {
+        self.junction
     }
 
     pub(crate) fn num_indices(&self) -> usize {

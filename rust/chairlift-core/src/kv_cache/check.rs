@@ -3,7 +3,7 @@
 use super::{KvCache, block_table::BlockTable};
 use crate::{
     error::{Violation, ensure},
-    ids::{BlockId, NULL_BLOCK},
+    ids::{BlockId, NULL_BLOCK, Snapshot},
 };
 
 /// A block table and what its owner has computed.
@@ -19,13 +19,17 @@ pub(crate) struct TableUse<'a> {
 }
 
 impl KvCache {
-    /// The pool, the cache and the tables agree.
+    /// The pool, the cache and the tables agree; steps in flight write the states `written`.
     pub(crate) fn check_invariants<'a>(
         &self,
         uses: impl Iterator<Item = TableUse<'a>>,
+        written: impl Iterator<Item = Snapshot>,
     ) -> Result<(), Violation> {
         self.pool.check_invariants()?;
         self.prefix_cache.check_invariants()?;
+        if let Some(snapshots) = &self.snapshots {
+            snapshots.check_invariants(written, |hash| self.prefix_cache.has_name(hash))?;
+        }
         let uses: Vec<_> = uses.collect();
         self.check_uses(&uses)?;
         let tables: Vec<_> = uses.iter().map(|table_use| table_use.table).collect();

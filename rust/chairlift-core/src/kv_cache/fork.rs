@@ -50,7 +50,7 @@ impl KvCache {
                 self.copies.push((source, *tail));
                 self.copied.push(source);
             } else {
-                self.prefix_cache.evict(*tail);
+                self.forget(*tail);
             }
         }
     }

@@ -46,7 +46,9 @@ impl std::hash::Hash for BlockHash {
 
 /// A keyed hash is already uniform; hashing it again would gain nothing.
 #[derive(Default)]
-struct Uniform(u64);
+pub(super) struct Uniform(u64);
+
+pub(super) type ByHash = BuildHasherDefault<Uniform>;
 
 impl Hasher for Uniform {
     fn finish(&self) -> u64 {
@@ -93,7 +95,7 @@ struct Published {
 #[derive(Clone, Debug)]
 pub(crate) struct PrefixCache {
     key: [u8; 32],
-    by_hash: Vec<HashMap<BlockHash, BlockId, BuildHasherDefault<Uniform>>>,
+    by_hash: Vec<HashMap<BlockHash, BlockId, ByHash>>,
     by_block: Vec<Option<Published>>,
     num_published: usize,
 }
@@ -103,7 +105,7 @@ impl PrefixCache {
     pub(crate) fn new(key: [u8; 32], num_groups: usize, num_blocks: usize) -> Self {
         // All that it may hold, if groups share the pool alike: growth would hold a step up.
         let capacity = num_blocks.div_ceil(num_groups);
-        let map = |_| HashMap::with_capacity_and_hasher(capacity, BuildHasherDefault::default());
+        let map = |_| HashMap::with_capacity_and_hasher(capacity, ByHash::default());
         Self {
             key,
             by_hash: (0..num_groups).map(map).collect(),
@@ -169,12 +171,17 @@ impl PrefixCache {
         self.by_block[block as usize].is_some()
     }
 
-    /// Forgets a block that is about to be overwritten.
-    pub(crate) fn evict(&mut self, block: BlockId) {
-        if let Some(published) = self.by_block[block as usize].take() {
-            self.by_hash[published.group].remove(&published.hash);
-            self.num_published -= 1;
-        }
+    /// Forgets a block that is about to be overwritten. Some: no group has a block of this name any more.
+    pub(crate) fn evict(&mut self, block: BlockId) -> Option<BlockHash> {
+        let published = self.by_block[block as usize].take()?;
+        self.by_hash[published.group].remove(&published.hash);
+        self.num_published -= 1;
+        (!self.has_name(&published.hash)).then_some(published.hash)
+    }
+
+    /// A group has a block of this name.
+    pub(crate) fn has_name(&self, hash: &BlockHash) -> bool {
+        self.by_hash.iter().any(|blocks| blocks.contains_key(hash))
     }
 
     /// Blocks that can be found.

@@ -160,6 +160,7 @@ impl StepBuilder<'_> {
         request.table.take_updates(|group, block_index, block| {
             plan.set_block(group, row, block_index, block);
         });
+        scheduler.load_state(slot, row, start, plan);
         scheduler.running.push(slot);
         scheduler.begin_wait(slot);
         scheduler.admit_siblings(slot, plan);

@@ -21,7 +21,9 @@ impl Scheduler {
             num_tokens: request.tokens.len(),
             is_settled: request.in_flight == 0 && request.parent.is_none(),
         });
-        self.kv.check_invariants(uses)?;
+        let items = self.in_flight.iter().flat_map(|step| &step.items);
+        let written = items.filter_map(|item| item.saved);
+        self.kv.check_invariants(uses, written)?;
         self.rows
             .check_invariants(requests().filter_map(Request::row))?;
         self.check_slots()?;

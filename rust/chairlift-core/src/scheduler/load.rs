@@ -36,6 +36,8 @@ macro_rules! with_load_counts {
             /// Full prompt blocks of admitted requests since the start, and how many of them the prefix cache had.
             num_prefix_queries: u64,
             num_prefix_hits: u64,
+            /// Snapshots of recurrent states that requests can begin with.
+            num_state_snapshots: usize,
         }
     };
 }
@@ -91,6 +93,7 @@ impl Scheduler {
             num_swapped_tokens: self.num_swapped_tokens,
             num_prefix_queries: self.num_prefix_queries,
             num_prefix_hits: self.num_prefix_hits,
+            num_state_snapshots: self.kv.num_state_snapshots(),
         }
     }
 }

@@ -89,6 +89,7 @@ impl Scheduler {
     fn complete(&mut self, now: Nanos, item: Item, samples: Samples<'_>, first_score: usize) {
         let vocab_size = self.config.vocab_size;
         if !self.leave_step(item) {
+            self.kv.drop_state(item.saved);
             return;
         }
         let request = live(&mut self.requests, item.slot);
@@ -105,6 +106,7 @@ impl Scheduler {
         let has_samples = item.num_samples > 0;
         if has_samples && tokens.is_empty() {
             let failure = failure(sampled[0]);
+            self.kv.drop_state(item.saved);
             self.end(now, item.slot, EndReason::Failed(failure));
             return;
         }
@@ -114,6 +116,11 @@ impl Scheduler {
         if self.config.prefix_cache && request.cache_write {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
+        }
+        if let Some(saved) = item.saved {
+            let is_output = item.end > request.num_prompt;
+            self.kv
+                .publish_state(&mut request.table, saved, item.end, is_output);
         }
         if request.num_siblings > 0 && item.end >= request.num_prompt {
             self.fork(item.slot);
@@ -232,6 +239,7 @@ impl Scheduler {
         let mut named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
         while let Some(step) = self.in_flight.pop_front() {
             for &item in &step.items {
+                self.kv.drop_state(item.saved);
                 self.leave_step(item);
             }
             self.recycle(step.items);

@@ -148,9 +148,10 @@ impl<'a> StepBuilder<'a> {
         };
         let num_known = num_hits * self.scheduler.config.block_size;
         start += num_known;
-        let count = self
-            .budget
-            .chunk(&self.scheduler.costs, start, pending - num_known);
+        let most = self
+            .scheduler
+            .tokens_to_stop(slot, start, pending - num_known);
+        let count = self.budget.chunk(&self.scheduler.costs, start, most);
         if count == 0 {
             return true;
         }
@@ -200,7 +201,10 @@ impl<'a> StepBuilder<'a> {
         if std::mem::take(&mut request.is_moved) {
             plan.assign(row, slot, request.index, start, request.adapter);
             scheduler.num_recomputed_tokens += request.count_recomputed(start);
+            scheduler.load_state(slot, row, start, plan);
         }
+        let saved = scheduler.plan_states(slot, start, end, plan);
+        let request = live(&mut scheduler.requests, slot);
         request.table.take_updates(|group, block_index, block| {
             plan.set_block(group, row, block_index, block);
         });
@@ -235,6 +239,7 @@ impl<'a> StepBuilder<'a> {
             num_samples: u32::from(samples),
             num_scores: num_scores as u32,
             end,
+            saved,
         });
         true
     }

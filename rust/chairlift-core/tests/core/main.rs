@@ -17,6 +17,7 @@ mod prompts;
 mod scenarios;
 mod shared_blocks;
 mod shares;
+mod states;
 mod suspended;
 mod swap;
 mod text;

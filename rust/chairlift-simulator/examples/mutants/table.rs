@@ -59,7 +59,7 @@ mutants! {
     revived_blocks_are_free, "-", "a cached free block is counted as free and as a hit", "kv_cache/admit.rs":
         "Source::Known(block) => self.pool.num_references(block) == 0," => "Source::Known(_) => false,";
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
-        "        self.prefix_cache.evict(block);\n        block\n" => "        block\n";
+        "        self.forget(block);\n        block\n" => "        block\n";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "kv_cache/prefix_cache.rs":
         "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return;\n        };\n        entry.insert(block);" =>
             "self.by_hash[group].insert(hash, block);";
@@ -163,7 +163,7 @@ mutants! {
     copied_block_is_given_out, "-", "a block is written in the plan that copies it to another answer", "kv_cache/fork.rs":
         "self.copied.push(source);" => "self.pool.release(source, false);";
     cache_knows_a_block_that_is_written, "-", "an answer writes to a block that the prefix cache knows, and the step fails", "kv_cache/fork.rs":
-        "                self.prefix_cache.evict(*tail);" => "                let _ = tail;";
+        "                self.forget(*tail);" => "                let _ = tail;";
     forks_too_early, "-", "answers go on from a prompt that is not computed", "scheduler/outcome.rs":
         "item.end >= request.num_prompt" => "item.end > 0";
     never_forks, "-", "answers wait for a prompt that is computed", "scheduler/outcome.rs":
@@ -201,8 +201,8 @@ mutants! {
     ended_stays_queued, "vllm#52969", "an aborted request is still in the queue", "scheduler/end.rs":
         "        self.stop_waiting(slot);\n" => "";
     completes_the_ended, "vllm#43226", "a step completes a request that was aborted", "scheduler/outcome.rs":
-        "        if !self.leave_step(item) {\n            return;\n        }" =>
-        "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            return;\n        }";
+        "        if !self.leave_step(item) {\n            self.kv.drop_state(item.saved);\n            return;\n        }" =>
+        "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            self.kv.drop_state(item.saved);\n            return;\n        }";
     ids_repeat, "vllm#10583", "an id is given out twice", "scheduler/add.rs":
         "        self.num_added += 1;\n" => "";
     stale_abort, "vllm#23697", "an abort of an ended request ends the request that has its slot now", "scheduler.rs":
@@ -357,4 +357,40 @@ mutants! {
         "        _ if request.is_suspended() => Waiter::Suspended,\n" => "";
     a_closed_gate_is_a_full_batch, "-", "a request that waits for the policy is reported to wait for a row", "scheduler/admit.rs":
         "Err(WaitCause::Policy)" => "Err(WaitCause::Row)";
+
+    // Recurrent states.
+    state_is_not_loaded, "-", "a prefix hit begins with the state that lies in its row", "scheduler/admit.rs":
+        "        scheduler.load_state(slot, row, start, plan);\n" => "";
+    stale_state_after_preemption, "vllm-metal#488", "a preempted request resumes with another's state", "scheduler/states.rs":
+        "if self.config.state_snapshots.is_none() || start == 0 {" => "if self.config.state_snapshots.is_none() || start == 0 || self.request(slot).times_preempted > 0 {";
+    stale_state_after_failure, "-", "a row that begins again keeps the state of the step that failed", "scheduler/step.rs":
+        "            scheduler.load_state(slot, row, start, plan);\n" => "";
+    state_of_another_block, "vllm#53142", "a request begins with the state behind another block", "kv_cache.rs":
+        "snapshots.find(&table.hashes[block_index])" => "snapshots.find(&table.hashes[block_index / 2])";
+    hit_beyond_the_state, "vllm#55600", "blocks behind the last snapshot count as a hit", "kv_cache.rs":
+        "snapshots.find(&table.hashes[block_index]) {" => "snapshots.find(&table.hashes[block_index]).or(table.snapshot) {";
+    state_is_saved_amid_a_block, "-", "a state is saved where no boundary is", "scheduler/states.rs":
+        "if !is_saved || !end.is_multiple_of(self.config.block_size) {" => "if !is_saved || end < self.config.block_size {";
+    state_is_found_one_block_early, "-", "a state is found behind the block before its own", "kv_cache/snapshots.rs":
+        "table.hashes[num_computed / self.block_size - 1]" => "table.hashes[(num_computed / self.block_size).saturating_sub(2)]";
+    state_of_a_failed_step, "-", "what a failed step saved is used", "scheduler/outcome.rs":
+        "                self.kv.drop_state(item.saved);\n                self.leave_step(item);" =>
+        "                let request = live(&mut self.requests, item.slot);\n                if let Some(saved) = item.saved {\n                    if request.is_live() {\n                        self.kv.publish(&mut request.table, &request.tokens, item.end);\n                        self.kv.publish_state(&mut request.table, saved, item.end, false);\n                    } else {\n                        self.kv.drop_state(item.saved);\n                    }\n                }\n                self.leave_step(item);";
+    state_of_an_ended_request_leaks, "-", "memory for the state of a request that has ended stays reserved", "scheduler/outcome.rs":
+        "            self.kv.drop_state(item.saved);\n            return;\n        }\n        let request" => "            return;\n        }\n        let request";
+    equal_state_leaks, "-", "memory for a state that is known already stays reserved", "kv_cache/snapshots.rs":
+        "            self.give_back(snapshot);\n            return;" => "            return;";
+    state_in_flight_is_given_out, "-", "two steps write to one snapshot", "kv_cache/snapshots.rs":
+        "if let Some(snapshot) = self.free.pop() {" => "if let Some(snapshot) = self.free.last().copied() {";
+    state_outlives_its_block, "-", "a snapshot is kept behind a block that is not known any more", "kv_cache.rs":
+        "            snapshots.forget(&hash);\n" => "            let _ = (snapshots, hash);\n";
+    forgotten_state_is_free_twice, "-", "a snapshot that is forgotten is free and found", "kv_cache/snapshots.rs":
+        "self.by_hash.remove(hash) {" => "self.by_hash.get(hash).copied() {";
+    sibling_has_no_state, "-", "an answer that takes over a prompt has the state of its row's last request", "scheduler/states.rs":
+        "                plan.copy_state(sibling.expect(\"invariant: siblings run with it\"), row);\n" => "                let _ = (sibling, row);\n";
+    siblings_begin_behind_the_prompt, "-", "siblings get the state behind the last token, and compute that again", "scheduler/states.rs":
+        "request.num_siblings > 0 && start > 0 && start == request.num_prompt - 1" => "request.num_siblings > 0 && start > 0 && end == request.num_prompt",
+        "let stops = saved.chain(siblings_begin);" => "let stops = saved.chain(siblings_begin.filter(|_| false));";
+    unwritten_cache_has_a_state, "-", "a request that does not write the cache leaves its state there", "scheduler/states.rs":
+        "self.config.prefix_cache && request.cache_write" => "self.config.prefix_cache";
 }

@@ -37,6 +37,7 @@ pub(crate) fn config(policy: Policy) -> Config {
         num_host_blocks: 0,
         swap_block_time: 0,
         kv_groups: vec![KvGroup { window: None }],
+        state_snapshots: None,
         prefix_cache: false,
         hash_key: [1; 32],
         steps_in_flight: 1,
@@ -133,7 +134,9 @@ impl Driver {
             .expect("the request is taken");
         self.outcomes.insert(added.request, Outcome::default());
         self.names.insert(added.request, name);
-        self.slot_names.insert(added.slots[0] as i32, name);
+        for &slot in &added.slots {
+            self.slot_names.insert(slot as i32, name);
+        }
         added.request
     }
 
