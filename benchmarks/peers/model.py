@@ -6,15 +6,14 @@ from pathlib import Path
 VOCAB_SIZE = 32_000
 
 
-def make_model(folder: Path) -> None:
-    """Write a bfloat16 checkpoint and a byte-level BPE tokenizer, without the network.
+def make_tokenizer(folder: Path) -> None:
+    """Write a byte-level BPE tokenizer, without the network.
 
-    The tokenizer learns from the sources of Python's standard library: the converters of the peers
-    want a real one.
+    It learns from the sources of Python's standard library: the converters of the peers want a real
+    one.
     """
-    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -29,6 +28,13 @@ def make_model(folder: Path) -> None:
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     PreTrainedTokenizerFast(tokenizer_object=bpe, **names).save_pretrained(folder)
 
+
+def make_model(folder: Path) -> None:
+    """Write a bfloat16 checkpoint with its tokenizer, without the network."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    make_tokenizer(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,

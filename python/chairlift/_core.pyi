@@ -1118,7 +1118,7 @@ def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
     """Adds `multiplier * update` `[T, H]` to `x` in place."""
 
 def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
-    """Multiplies `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`."""
+    """Multiplies `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`, or float32 `[T, 1]`."""
 
 def causal_conv(
     x: Tensor,

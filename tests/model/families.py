@@ -21,9 +21,11 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     SmolLM3Config,
     Starcoder2Config,
 )
@@ -288,6 +290,30 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "qwen3.5 moe, a gated shared expert": (
+        Qwen3_5MoeTextConfig,
+        {
+            **DELTA,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 48,
+        },
+    ),
+    "qwen3-next, a layer without experts": (
+        Qwen3NextConfig,
+        {
+            **DELTA,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 32,
+            "norm_topk_prob": False,
+            "mlp_only_layers": [1],
+        },
+    ),
     "cohere2, parallel halves": (
         Cohere2Config,
         {"sliding_window": 20, "layer_types": KINDS, "logit_scale": 0.4, "pad_token_id": 0},
@@ -335,7 +361,7 @@ def neutral(model: PreTrainedModel, name: str) -> torch.Tensor:
     kind = model.config.model_type
     # Gemma and Qwen 3.5 store the weights of norms less 1.
     is_one = is_norm and not kind.startswith("gemma")
-    is_one &= not kind.startswith("qwen3_5") or "linear_attn" in name
+    is_one &= not kind.startswith(("qwen3_5", "qwen3_next")) or "linear_attn" in name
     return torch.ones_like(parameter) if is_one else torch.zeros_like(parameter)
 
 

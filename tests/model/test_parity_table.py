@@ -12,7 +12,10 @@ from tests.model.families import FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- parity -->\n", "<!-- end of parity -->\n"
-TEXT_MODELS = {"Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM"}
+TEXT_MODELS = {
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+}
 """Architectures with other parts, which are ignored: `test_text_models.py` compares them."""
 HEADER = """\
 | `architectures` | compared with `transformers` as | adapters | GGUF | GPU |
@@ -48,7 +51,7 @@ def table(spec_of):
         if text_model != family:
             variants = f"its text model, as `{text_model}`"
         specs = [spec_of(name) for name in names]
-        has_experts = any(spec.num_experts for spec in specs)
+        has_experts = any(spec.router_size > 0 for spec in specs)
         runs = [name for name, spec in zip(names, specs, strict=True) if not layer_obstacle(spec)]
         where = "yes" if len(runs) == len(names) else "in part" if runs else "no"
         adapters = "all but experts" if has_experts else "all"

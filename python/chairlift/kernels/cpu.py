@@ -159,7 +159,7 @@ def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = No
 
 
 def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
-    """Multiply `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`; rows may be strided."""
+    """Multiply `x` in place by the sigmoid of a gate; see `Kernels`. Rows may be strided."""
     _core.gate_by_sigmoid(x, gate)
 
 

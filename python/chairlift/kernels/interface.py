@@ -141,7 +141,7 @@ class Kernels(Protocol):
         """Multiply `x` `[S, V]` in place, then make it `soft_cap * tanh(x / soft_cap)` if given."""
 
     def gate_by_sigmoid(self, x: Tensor, gate: Tensor) -> None:
-        """Multiply `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`."""
+        """Multiply `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`, or float32 `[T, 1]`."""
 
     def causal_conv(
         self,

@@ -40,7 +40,7 @@ class BufferWidths(NamedTuple):
             x=hidden,
             normed=hidden,
             update=hidden,
-            routed=hidden if spec.num_experts else 0,
+            routed=hidden if spec.router_size else 0,
             qkv=(2 if spec.has_gate else 1) * heads + 2 * kv_heads,
             attended=heads,
             projected=max((own.projected_size for own in recurrent), default=0),
@@ -48,7 +48,7 @@ class BufferWidths(NamedTuple):
             mixed=max((own.mixed_size for own in recurrent), default=0),
             gate_up=2 * inner if any(layer.feed_forward.gated for layer in spec.layers) else inner,
             gated=inner,
-            router=spec.num_experts,
+            router=spec.router_size,
         )
 
     def num_bytes(self, num_tokens: int, dtype: torch.dtype, stream_dtype: torch.dtype) -> int:
@@ -93,7 +93,7 @@ class Buffers(NamedTuple):
     gated: Tensor
     """`[T, I]`"""
     router: Tensor
-    """float32 `[T, num_experts]`"""
+    """float32 `[T, router_size]`"""
 
     @classmethod
     def empty(

@@ -190,6 +190,13 @@ class Experts:
     """The checkpoint has numbers that are added to the scores for the choice alone."""
     shared: Mlp | None = None
     """Computes every token, beside the chosen ones."""
+    shared_is_gated: bool = False
+    """What it adds is multiplied by the sigmoid of one more output of the router."""
+
+    @property
+    def router_size(self) -> int:
+        """Return the outputs of the router."""
+        return self.num + self.shared_is_gated
 
     @property
     def gated(self) -> bool:
@@ -347,10 +354,10 @@ class ModelSpec:
         return any(layer.recurrent is not None for layer in self.layers)
 
     @property
-    def num_experts(self) -> int:
-        """Experts of the layer that has most of them; 0 where there are none."""
+    def router_size(self) -> int:
+        """Outputs of the largest router; 0 where there are no experts."""
         layers = (layer.feed_forward for layer in self.layers)
-        return max(own.num if isinstance(own, Experts) else 0 for own in layers)
+        return max(own.router_size if isinstance(own, Experts) else 0 for own in layers)
 
     @property
     def ropes(self) -> tuple[Rope, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from io import FileIO
+from itertools import product
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
@@ -166,24 +167,38 @@ class StoredTensor:
         raise ModelError(message)
 
 
+_PARTS_OF_EXPERTS: Final = {
+    "weight": ("weight",),
+    "gate_up_proj": ("gate_proj.weight", "up_proj.weight"),
+    "down_proj": ("down_proj.weight",),
+}
+"""By the last part of the name of a tensor for all experts: those of one expert, in order."""
+
+
 def with_experts_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return the tensors of a file, those of three axes as one of two for each expert.
 
-    `NAME.weight` `[num_experts, outputs, inputs]` becomes `NAME.0.weight`, `NAME.1.weight`, ...
+    `NAME.weight` `[num_experts, outputs, inputs]` becomes `NAME.0.weight`, `NAME.1.weight`, ...;
+    `NAME.gate_up_proj` becomes `NAME.0.gate_proj.weight`, `NAME.0.up_proj.weight`, ..., and
+    `NAME.down_proj` becomes `NAME.0.down_proj.weight`, ...
     """
     apart: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         own, _, kind = name.rpartition(".")
-        num, *rest = tensor.shape if kind == "weight" and len(tensor.shape) == 3 else (0,)
+        parts = _PARTS_OF_EXPERTS.get(kind, ())
+        num, outputs, _ = tensor.shape if parts and len(tensor.shape) == 3 else (0, 0, 0)
         # A convolution of each channel has one input: it is no mixture of experts.
-        if not 1 <= num <= _MOST_EXPERTS or rest[0] == 1:
+        if not 1 <= num <= _MOST_EXPERTS or outputs == 1 or outputs % len(parts):
             apart[name] = tensor
             continue
-        step = tensor.num_bytes // tensor.shape[0]
-        for expert in range(tensor.shape[0]):
-            part = f"{own}.{expert}.weight"
-            begin, shape = tensor.begin + expert * step, tensor.shape[1:]
-            apart[part] = replace(tensor, name=part, shape=shape, begin=begin, num_bytes=step)
+        step = tensor.num_bytes // num // len(parts)
+        shape = (outputs // len(parts), *tensor.shape[2:])
+        places = product(range(num), parts)
+        for place, (expert, part) in enumerate(places):
+            begin, part_name = tensor.begin + place * step, f"{own}.{expert}.{part}"
+            apart[part_name] = replace(
+                tensor, name=part_name, shape=shape, begin=begin, num_bytes=step
+            )
     return apart
 
 

@@ -57,6 +57,7 @@ class CheckpointNames:
     """One tensor with the rows of gate and up, in the place of two."""
     shared: str = "mlp.shared_experts"
     """In the place of `mlp` in the names of gate, up and down, for one that is shared."""
+    shared_gate: str = "mlp.shared_expert_gate"
     projection: tuple[str, ...] = ()
     """Of a layer with a recurrent state: what maps its inputs."""
     b_a: tuple[str, ...] = ()
@@ -341,8 +342,15 @@ def _recurrent_tensors(
             recurrent=RecurrentTensors(numbers, None),
         )
     num_heads, conv_size, values = mixer.num_value_heads, mixer.conv_size, mixer.value_size
-    qkv, z, *_ = names.projection
-    b, a, *_ = names.b_a
+    ratio = num_heads // mixer.num_key_heads
+    projection = _heads_apart(
+        at,
+        names.projection,
+        mixer.num_key_heads,
+        (mixer.key_dim, mixer.key_dim, ratio * mixer.value_dim, ratio * mixer.value_dim),
+        hidden,
+    )
+    b_a = _heads_apart(at, names.b_a, mixer.num_key_heads, (ratio, ratio), hidden)
     delta = at + names.delta
     numbers = {
         "conv_weight": (f"{at}{names.conv}.weight", (conv_size, 1, mixer.num_taps)),
@@ -351,12 +359,32 @@ def _recurrent_tensors(
         "norm": (f"{delta}norm.weight", (mixer.value_dim,)),
     }
     return _MixerTensors(
-        _linear(at, (qkv, conv_size), (z, values), inputs=hidden),
+        projection,
         _linear(at, output, inputs=values),
-        recurrent=RecurrentTensors(
-            numbers, _linear(at, (b, num_heads), (a, num_heads), inputs=hidden)
-        ),
+        recurrent=RecurrentTensors(numbers, b_a),
     )
+
+
+def _heads_apart(
+    at: str, names: tuple[str, ...], num_heads: int, sizes: tuple[int, ...], hidden: int
+) -> LinearTensors:
+    """Return what maps a token to parts of some sizes for each head, one part before the next.
+
+    Args:
+        at: Before each name.
+        names: Of one tensor, whose rows belong to one head after another; or of two, of which the
+            second has the last part, and no heads are apart.
+        num_heads: That of the keys.
+        sizes: Of the parts of a head.
+        hidden: Width of the stream.
+    """
+    if len(names) == 1:
+        tensors = _linear(at, (names[0], num_heads * sum(sizes)), inputs=hidden)
+        order = tuple(range(len(sizes)))
+        return tensors._replace(interleaved=Interleaved(num_heads, sizes, order))
+    first, second = names
+    outputs = num_heads * sum(sizes[:-1]), num_heads * sizes[-1]
+    return _linear(at, (first, outputs[0]), (second, outputs[1]), inputs=hidden)
 
 
 def _expert_tensors(
@@ -367,7 +395,12 @@ def _expert_tensors(
     outputs = (2 * inner // len(gates),) * len(gates)
     numbers = range(experts.num)
     return ExpertTensors(
-        router=LinearTensors((at + names.router,), (experts.num,), hidden),
+        router=_linear(
+            at,
+            (names.router, experts.num),
+            *([(names.shared_gate, 1)] if experts.shared_is_gated else []),
+            inputs=hidden,
+        ),
         gate_up=tuple(
             LinearTensors(tuple(at + gate.format(n) for gate in gates), outputs, hidden)
             for n in numbers

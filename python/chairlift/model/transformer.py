@@ -310,7 +310,10 @@ class DecoderLayer:
         if dense is None:
             experts.packed(inputs, logits, buffers.update)
         else:
-            experts.packed(inputs, logits, buffers.routed)
+            assert isinstance(spec, Experts), "a shared one is beside them"
+            experts.packed(inputs, logits[:, : spec.num], buffers.routed)
+            if spec.shared_is_gated:
+                self.backend.kernels.gate_by_sigmoid(buffers.update, logits[:, spec.num :])
             self.backend.kernels.add_scaled(buffers.update, buffers.routed)
 
     def _dense(self, spec: Mlp, buffers: Buffers, rows: AdaptedRows | None) -> None:

@@ -72,17 +72,21 @@ impl Call for GateBySigmoid {
 
     fn run(&self) -> PyResult<()> {
         self.x.dims::<2>("x")?;
-        self.gate.dims::<2>("gate")?;
+        let [_, width] = self.gate.dims("gate")?;
         with_dtype!(self.x, "x", |T| {
             let mut borrows = Borrows::default();
-            let gate = borrows.rows::<T>("gate", &self.gate)?;
             let x = borrows.rows_mut::<T>("x", &self.x)?;
+            if width == 1 {
+                let gate = borrows.rows::<f32>("gate", &self.gate)?;
+                return Ok(scale::gate_by_sigmoid(x, gate)?);
+            }
+            let gate = borrows.rows::<T>("gate", &self.gate)?;
             Ok(scale::gate_by_sigmoid(x, gate)?)
         })
     }
 }
 
-/// x /= 1 + exp(-gate).
+/// x /= 1 + exp(-gate); a gate of one column is float32, and of the whole row.
 #[pyfunction]
 fn gate_by_sigmoid(py: Python<'_>, x: TensorMut, gate: Tensor) -> PyResult<()> {
     call(py, GateBySigmoid { x, gate })

@@ -172,6 +172,20 @@ impl World {
         Ok(())
     }
 
+    /// Where drafts take blocks, a free block is left in each KV group for each running request.
+    pub(crate) fn check_blocks_of_drafts(&self, runs: &[RowRun]) -> Checked {
+        let config = &self.scenario.config;
+        let num_blocks = |tokens: usize| tokens.div_ceil(config.block_size);
+        let takes = |run: &RowRun| num_blocks(run.end) > num_blocks(run.end - run.num_drafts);
+        let left = self.scheduler.load().num_free_blocks;
+        let needed = self.scheduler.running().count() * config.kv_groups.len();
+        ensure!(
+            config.steps_in_flight > 1 || left >= needed || !runs.iter().any(takes),
+            "drafts leave {left} free blocks, the next tokens of running requests may take {needed}"
+        );
+        Ok(())
+    }
+
     /// The row of an answer goes on elsewhere than where its last step ended.
     pub(crate) fn moves(&mut self, &[row, slot, answer, start, ..]: &[i32; 6]) -> Checked<bool> {
         let Some(index) = self.rows[row as usize] else {

@@ -124,6 +124,7 @@ impl World {
         }
         let time_is_spent = self.check_time(&runs)?;
         self.check_time_of_drafts(&runs)?;
+        self.check_blocks_of_drafts(&runs)?;
         let num_drafts: i32 = view.draft_counts.iter().sum();
         let num_claimed = self.check_deferred(&before, &runs)?;
         self.in_flight_steps.push_back(InFlightStep {

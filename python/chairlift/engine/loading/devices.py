@@ -171,7 +171,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("position-scaled queries", any(own.position_scale for own in attentions)),
         ("RoPE of a part of a head", any(rope.rotary_dim for rope in ropes)),
         ("RoPE of neighbours", any(rope.interleaved for rope in ropes)),
-        ("mixtures of experts", spec.num_experts > 0),
+        ("mixtures of experts", spec.router_size > 0),
         (
             "activations other than a gated silu",
             any(

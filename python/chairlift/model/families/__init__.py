@@ -6,7 +6,15 @@ from chairlift.model.families.cohere2 import COHERE2
 from chairlift.model.families.family import Family
 from chairlift.model.families.gemma import GEMMA2, GEMMA3
 from chairlift.model.families.granite import GRANITE
-from chairlift.model.families.hybrids import LFM2, LFM2_MOE, QWEN3_5, QWEN3_5_WITH_VISION
+from chairlift.model.families.hybrids import (
+    LFM2,
+    LFM2_MOE,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_5_MOE_WITH_VISION,
+    QWEN3_5_WITH_VISION,
+    QWEN3_NEXT,
+)
 from chairlift.model.families.llama import LLAMA
 from chairlift.model.families.ministral3 import MINISTRAL3
 from chairlift.model.families.mistral import MISTRAL
@@ -43,5 +51,8 @@ FAMILIES: Mapping[str, Family] = {
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "Qwen3_5ForCausalLM": QWEN3_5,
     "Qwen3_5ForConditionalGeneration": QWEN3_5_WITH_VISION,
+    "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE_WITH_VISION,
+    "Qwen3NextForCausalLM": QWEN3_NEXT,
 }
 """By the name in `architectures` of config.json."""

@@ -1,4 +1,4 @@
-"""Hybrids, most of whose layers have a recurrent state: LFM2, LFM2-MoE and Qwen 3.5."""
+"""Hybrids, most of whose layers have a recurrent state: LFM2, Qwen 3.5, Qwen3-Next."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +7,13 @@ from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
     Family,
+    activation,
     attention,
     decoder,
     mlp,
     rms_norm,
 )
+from chairlift.model.families.mixtures import sparse_where
 from chairlift.model.fields import MOST_OF, Fields
 from chairlift.model.recurrence import GatedDelta, ShortConv
 from chairlift.model.spec import Attention, Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
@@ -107,6 +109,37 @@ def _lfm2_intermediate_size(fields: Fields) -> int:
 
 
 def _qwen3_5(fields: Fields) -> ModelSpec:
+    return _qwen_hybrid(fields, [mlp(fields)] * fields.integer("num_hidden_layers"))
+
+
+def _qwen3_5_moe(fields: Fields) -> ModelSpec:
+    return _qwen_hybrid(fields, [_qwen_experts(fields)] * fields.integer("num_hidden_layers"))
+
+
+def _qwen3_next(fields: Fields) -> ModelSpec:
+    experts = replace(
+        _qwen_experts(fields), least_sum=0.0 if fields.flag("norm_topk_prob") else None
+    )
+    return _qwen_hybrid(fields, sparse_where(fields, experts, mlp(fields)))
+
+
+def _qwen_experts(fields: Fields) -> Experts:
+    num, top_k = fields.integer("num_experts"), fields.integer("num_experts_per_tok")
+    if top_k > num:
+        fields.fail("num_experts_per_tok", f"at most {num}")
+    return Experts(
+        num,
+        top_k,
+        fields.integer("moe_intermediate_size"),
+        "softmax",
+        activation(fields),
+        least_sum=0.0,
+        shared=Mlp(fields.integer("shared_expert_intermediate_size"), activation(fields)),
+        shared_is_gated=True,
+    )
+
+
+def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> ModelSpec:
     norm = rms_norm(fields, plus_one=True)
     bias, interval = fields.flag("attention_bias"), fields.integer("full_attention_interval")
     own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias)
@@ -116,9 +149,10 @@ def _qwen3_5(fields: Fields) -> ModelSpec:
         FULL: replace(own, has_gate=True),
         _LINEAR: _delta(fields),
     }
-    feed_forward = mlp(fields)
+    kinds = _kinds(fields, _LINEAR, default)
     layers = [
-        LayerSpec(mixers[kind], feed_forward, norm) for kind in _kinds(fields, _LINEAR, default)
+        LayerSpec(mixers[kind], feed_forward, norm)
+        for kind, feed_forward in zip(kinds, feed_forwards, strict=True)
     ]
     return decoder(fields, layers, final_norm=norm)
 
@@ -213,14 +247,47 @@ QWEN3_5 = Family(
         "linear_num_value_heads": 32,
     },
 )
-QWEN3_5_WITH_VISION = QWEN3_5._replace(
-    names=replace(
-        QWEN3_5.names,
+QWEN3_5_MOE = Family(
+    _qwen3_5_moe,
+    replace(QWEN3_5.names, shared="mlp.shared_expert"),
+    ignored=("mtp.",),
+    defaults={
+        **QWEN3_5.defaults,
+        "num_key_value_heads": 2,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+    },
+)
+QWEN3_NEXT = Family(
+    _qwen3_next,
+    replace(
+        QWEN3_5_MOE.names,
+        projection=("linear_attn.in_proj_qkvz",),
+        b_a=("linear_attn.in_proj_ba",),
+    ),
+    ignored=("mtp.",),
+    defaults={
+        **QWEN3_5_MOE.defaults,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+    },
+)
+
+
+def _with_vision(family: Family) -> Family:
+    """Return the text model of a family whose checkpoints have a part for images."""
+    names = replace(
+        family.names,
         embedding="model.language_model.embed_tokens",
         final_norm="model.language_model.norm",
         layers="model.language_model.layers",
-    ),
-    text="text_config",
-    ignored=("mtp.", "model.visual."),
-)
-"""Its text model."""
+    )
+    return family._replace(names=names, text="text_config", ignored=("mtp.", "model.visual."))
+
+
+QWEN3_5_WITH_VISION = _with_vision(QWEN3_5)
+QWEN3_5_MOE_WITH_VISION = _with_vision(QWEN3_5_MOE)

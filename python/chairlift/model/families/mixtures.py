@@ -32,6 +32,16 @@ def _mixed(
     return [sparse if is_sparse(number) else layer for number in numbers]
 
 
+def sparse_where(fields: Fields, experts: Experts, dense: Mlp | Experts) -> list[Mlp | Experts]:
+    """Return the feed-forward of each layer, of which `mlp_only_layers` have no experts."""
+    step = fields.integer("decoder_sparse_step")
+    without = fields.values.get("mlp_only_layers") or []
+    if not isinstance(without, list) or any(not isinstance(number, int) for number in without):
+        fields.fail("mlp_only_layers", "a list of numbers of layers")
+    numbers = range(fields.integer("num_hidden_layers"))
+    return [experts if n not in without and (n + 1) % step == 0 else dense for n in numbers]
+
+
 def _num_experts(fields: Fields, *names: str) -> int:
     """Read the number of experts under the first of its names that is there."""
     found = next((name for name in names if fields.values.get(name) is not None), names[0])
@@ -61,11 +71,10 @@ def _qwen3(fields: Fields) -> ModelSpec:
         ),
         least_sum=0.0 if fields.flag("norm_topk_prob") else None,
     )
-    step = fields.integer("decoder_sparse_step")
-    dense = fields.values.get("mlp_only_layers") or []
-    if not isinstance(dense, list) or any(not isinstance(number, int) for number in dense):
-        fields.fail("mlp_only_layers", "a list of numbers of layers")
-    layers = _mixed(fields, layer, experts, lambda n: n not in dense and (n + 1) % step == 0)
+    layers = [
+        replace(layer, feed_forward=own)
+        for own in sparse_where(fields, experts, layer.feed_forward)
+    ]
     # A window holds for every layer, whatever `max_window_layers` says.
     window = (
         fields.optional_integer("sliding_window") if fields.flag("use_sliding_window") else None

@@ -69,21 +69,24 @@ impl<T: Element> Kernel for AddScaled<'_, T> {
 
 /// `x /= 1 + e^-gate`, rounded once.
 ///
-/// Shapes: `x`, `gate` `[T, W]`.
+/// Shapes: `x` `[T, W]`, `gate` `[T, W]`, or `[T, 1]`: one for each row.
 ///
 /// # Errors
 /// If the shapes do not fit each other.
-pub fn gate_by_sigmoid<T: Element>(
+pub fn gate_by_sigmoid<T: Element, G: Element>(
     x: RowsMut<'_, T>,
-    gate: Rows<'_, T>,
+    gate: Rows<'_, G>,
 ) -> Result<(), ArgumentError> {
     let (len, width, stride) = (x.len(), x.width(), x.stride());
-    expect_equal("gate", "the width of x,", width, gate.width())?;
+    if gate.width() != 1 {
+        expect_equal("gate", "the width of x or 1,", width, gate.width())?;
+    }
     expect_equal("gate", "as many rows as x:", len, gate.len())?;
     let x = Disjoint::new(x.into_slice());
     pool::split(len, pool::grain(width), |rows| {
         dispatch(GateBySigmoid {
             x,
+            width,
             stride,
             gate,
             rows,
@@ -92,14 +95,15 @@ pub fn gate_by_sigmoid<T: Element>(
     Ok(())
 }
 
-struct GateBySigmoid<'a, T> {
+struct GateBySigmoid<'a, T, G> {
     x: Disjoint<'a, T>,
+    width: usize,
     stride: usize,
-    gate: Rows<'a, T>,
+    gate: Rows<'a, G>,
     rows: Range<usize>,
 }
 
-impl<T: Element> Kernel for GateBySigmoid<'_, T> {
+impl<T: Element, G: Element> Kernel for GateBySigmoid<'_, T, G> {
     type Output = ();
 
     #[inline(always)]
@@ -107,8 +111,15 @@ impl<T: Element> Kernel for GateBySigmoid<'_, T> {
         for row in self.rows {
             let start = row * self.stride;
             // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(start..start + self.gate.width()) };
-            for (x, gate) in x.iter_mut().zip(self.gate.row(row)) {
+            let x = unsafe { self.x.take(start..start + self.width) };
+            let gate = self.gate.row(row);
+            if let [gate] = gate {
+                let divisor = 1.0 + exp::<I>(-gate.to_f32());
+                x.iter_mut()
+                    .for_each(|x| *x = T::from_f32(x.to_f32() / divisor));
+                continue;
+            }
+            for (x, gate) in x.iter_mut().zip(gate) {
                 *x = T::from_f32(x.to_f32() / (1.0 + exp::<I>(-gate.to_f32())));
             }
         }

@@ -1,0 +1,152 @@
+"""Conversations with a hybrid, with and without prefix reuse: `python -m benchmarks.conversations`.
+
+Several conversations with a common system prompt run at a time; each sends its next turn, which
+repeats all before, when its answer has ended. Rounds with prefix cache and snapshots and rounds
+without them alternate. Then one request decodes behind a short and a long context. Without
+`--model` the model has the shape of Qwen 3.5 0.8B and random weights. One line of JSON for each
+round.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from chairlift import Engine
+from chairlift.types import Finished, Request, Sampling, Stopping, Tokens
+
+from benchmarks.peers.model import make_tokenizer
+
+VOCAB_SIZE = 248_320
+
+
+def main() -> None:
+    """Print a line for each round, and the times of a decode step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, help="folder; default: the shape of Qwen 3.5 0.8B")
+    parser.add_argument("--conversations", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--system", type=int, default=256, help="tokens of the system prompt")
+    parser.add_argument(
+        "--message", type=int, default=64, help="tokens of a message, within a quarter"
+    )
+    parser.add_argument("--answer", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--contexts", type=int, nargs="*", default=[1024, 16_384])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or Path(folder) / "model"
+        if options.model is None:
+            make_hybrid(model)
+        for number in range(options.rounds):
+            for reuse in (True, False):
+                with Engine(
+                    model, max_num_seqs=options.conversations, prefix_cache=reuse
+                ) as engine:
+                    found = converse(engine, options)
+                print(json.dumps({"round": number, "prefix_cache": reuse, **found}), flush=True)
+        if options.contexts:
+            with Engine(model, max_num_seqs=1) as engine:
+                for context in options.contexts:
+                    found = {"context": context, "step_s": step_s(engine, context)}
+                    print(json.dumps(found), flush=True)
+
+
+def make_hybrid(folder: Path) -> None:
+    """Write a bfloat16 checkpoint of the shape of Qwen 3.5 0.8B, with random weights."""
+    import torch
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    make_tokenizer(folder)
+    torch.manual_seed(0)
+    config = Qwen3_5TextConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=1024,
+        intermediate_size=3584,
+        num_hidden_layers=24,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=256,
+        linear_num_key_heads=16,
+        linear_num_value_heads=16,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+        layer_types=6 * [*3 * ["linear_attention"], "full_attention"],
+        tie_word_embeddings=True,
+        max_position_embeddings=32_768,
+    )
+    Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(folder)
+
+
+def converse(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    """Hold all conversations; return their time and how many tokens of prompts were computed."""
+    draw = random.Random(0)
+
+    def message(length: int) -> list[int]:
+        return [draw.randrange(3, 30_000) for _ in range(length)]
+
+    system = message(options.system)
+    messages = [
+        [message(_around(draw, options.message)) for _ in range(options.turns)]
+        for _ in range(options.conversations)
+    ]
+    histories = [[*system] for _ in messages]
+    computed = [0] * len(messages)
+    turns: dict[int, tuple[int, int]] = {}
+    counts = {"prompt_tokens": 0, "cached_tokens": 0, "recomputed_tokens": 0}
+
+    def send(conversation: int, turn: int) -> None:
+        histories[conversation] += messages[conversation][turn]
+        stopping = Stopping(max_tokens=options.answer, ignore_eos=True)
+        request = Request(list(histories[conversation]), Sampling(temperature=0), stopping)
+        turns[engine.add(request).request_id] = conversation, turn
+
+    began = time.perf_counter()
+    for conversation in range(len(messages)):
+        send(conversation, 0)
+    while engine.has_work:
+        for event in engine.step():
+            conversation, turn = turns[event.request_id]
+            if isinstance(event, Tokens):
+                histories[conversation] += event.token_ids
+            elif isinstance(event, Finished):
+                usage = event.usage
+                counts["prompt_tokens"] += usage.prompt_tokens
+                counts["cached_tokens"] += usage.cached_tokens
+                known = computed[conversation] - usage.cached_tokens
+                counts["recomputed_tokens"] += max(0, known)
+                # The last token of an answer is never computed.
+                computed[conversation] = len(histories[conversation]) - 1
+                if turn + 1 < options.turns:
+                    send(conversation, turn + 1)
+    seconds = time.perf_counter() - began
+    share = counts["recomputed_tokens"] / counts["prompt_tokens"]
+    return {"seconds": round(seconds, 2), **counts, "recomputed": round(share, 4)}
+
+
+def _around(draw: random.Random, length: int) -> int:
+    """Return a length within a quarter, so that turns end anywhere in a block."""
+    return draw.randint(3 * length // 4, 5 * length // 4)
+
+
+def step_s(engine: Engine, context: int) -> float:
+    """Return the median duration of a decode step of one request behind so many tokens."""
+    draw = random.Random(context)
+    prompt = [draw.randrange(3, 30_000) for _ in range(context)]
+    engine.add(Request(prompt, Sampling(temperature=0), Stopping(max_tokens=40, ignore_eos=True)))
+    durations = []
+    while engine.has_work:
+        output = engine.advance()
+        engine.events(output)
+        if output.record is not None and output.record.num_tokens.sum() == 1:
+            durations.append(output.record.duration_s)
+    return round(statistics.median(durations[4:]), 5)
+
+
+if __name__ == "__main__":
+    main()
