@@ -108,6 +108,14 @@ def test_a_gate_is_a_sigmoid(dtype):
     torch.testing.assert_close(x, expected, atol=1e-6, rtol=8e-3 if dtype.itemsize == 2 else 1e-6)
 
 
+@every_dtype
+def test_a_gate_of_one_column_is_of_the_whole_row(dtype):
+    x, logits = random(5, 40).to(dtype), random(5, 7, seed=1)
+    expected = (x.float() * logits[:, 6:].sigmoid()).to(dtype)
+    cpu.gate_by_sigmoid(x, logits[:, 6:])
+    torch.testing.assert_close(x, expected, atol=1e-6, rtol=8e-3 if dtype.itemsize == 2 else 1e-6)
+
+
 def test_wrong_arguments_are_refused_by_name():
     x, weight = random(2, CHANNELS), random(TAPS, CHANNELS)
     state, out = torch.zeros(4, TAPS - 1, CHANNELS), torch.empty(2, CHANNELS)

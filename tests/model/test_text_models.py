@@ -1,13 +1,19 @@
 """Checkpoints with a part for images: their text model computes what `transformers` does."""
 
 import json
+from collections import defaultdict
 
 import pytest
 import torch
 from chairlift.errors import ModelError
 from chairlift.model.config import ModelConfig
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+from transformers import (
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
+)
 
 from tests.model.families import DELTA, SIZES, random_tokens
 from tests.model.paged import load_model, prompt_logits
@@ -15,18 +21,32 @@ from tests.model.paged import load_model, prompt_logits
 VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["a head", "tied"])
+MODELS = {
+    "a head": (Qwen3_5Config, Qwen3_5ForConditionalGeneration, False),
+    "tied": (Qwen3_5Config, Qwen3_5ForConditionalGeneration, True),
+    "experts": (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration, False),
+}
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def with_vision(request, tmp_path_factory):
     """Return a reference model with a part for images, and the folder of its checkpoint."""
     torch.manual_seed(0)
+    config_class, model_class, is_tied = MODELS[request.param]
     kinds = ["linear_attention", "full_attention", "linear_attention"]
-    tied = {"tie_word_embeddings": request.param}
-    config = Qwen3_5Config(
-        text_config={**SIZES, **DELTA, **tied, "layer_types": kinds},
+    tied = {"tie_word_embeddings": is_tied}
+    config = config_class(
+        text_config={**SIZES, **DELTA, **EXPERTS, **tied, "layer_types": kinds},
         vision_config={**VISION, "out_hidden_size": SIZES["hidden_size"]},
         **tied,
     )
-    model = Qwen3_5ForConditionalGeneration._from_config(config, attn_implementation="eager")
+    model = model_class._from_config(config, attn_implementation="eager")
     model.eval().requires_grad_(requires_grad=False)
     for name, parameter in model.named_parameters():
         if "language_model" in name:
@@ -41,6 +61,28 @@ def test_a_text_has_the_logits_of_transformers(with_vision):
     prompt = random_tokens(75, 0)
     expected = reference(torch.tensor([prompt]), use_cache=False).logits[0]
     ours = prompt_logits(load_model(folder), prompt)
+    torch.testing.assert_close(ours, expected, atol=2e-5, rtol=0)
+
+
+def test_experts_are_read_from_one_tensor_of_a_layer(pretrained, tmp_path):
+    reference, folder = pretrained("qwen3.5 moe, a gated shared expert")
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    tensors, experts = load_file(folder / "model.safetensors"), defaultdict(dict)
+    for name in [name for name in tensors if ".experts." in name]:
+        layer, _, own = name.partition(".experts.")
+        number, part, _ = own.split(".")
+        experts[layer][int(number), part] = tensors.pop(name)
+    assert len(experts) == 3
+    for layer, parts in experts.items():
+        numbers = range(len(parts) // 3)
+        joined = [torch.cat((parts[n, "gate_proj"], parts[n, "up_proj"])) for n in numbers]
+        tensors[f"{layer}.experts.gate_up_proj"] = torch.stack(joined)
+        down = torch.stack([parts[n, "down_proj"] for n in numbers])
+        tensors[f"{layer}.experts.down_proj"] = down
+    save_file(tensors, tmp_path / "model.safetensors")
+    prompt = random_tokens(75, 0)
+    expected = reference(torch.tensor([prompt]), use_cache=False).logits[0]
+    ours = prompt_logits(load_model(tmp_path), prompt)
     torch.testing.assert_close(ours, expected, atol=2e-5, rtol=0)
 
 

@@ -6,7 +6,7 @@ family. What a spec cannot say is refused when config.json is read, by the name 
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from chairlift.errors import ModelError
 from chairlift.model.recurrence import Recurrent
@@ -192,16 +192,12 @@ class Experts:
     """Computes every token, beside the chosen ones."""
     shared_is_gated: bool = False
     """What it adds is multiplied by the sigmoid of one more output of the router."""
+    gated: ClassVar[bool] = True
 
     @property
     def router_size(self) -> int:
         """Return the outputs of the router."""
         return self.num + self.shared_is_gated
-
-    @property
-    def gated(self) -> bool:
-        """Whether an expert has a gate."""
-        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,14 +343,8 @@ def _recurrent_tensors(
         )
     num_heads, conv_size, values = mixer.num_value_heads, mixer.conv_size, mixer.value_size
     ratio = num_heads // mixer.num_key_heads
-    projection = _heads_apart(
-        at,
-        names.projection,
-        mixer.num_key_heads,
-        (mixer.key_dim, mixer.key_dim, ratio * mixer.value_dim, ratio * mixer.value_dim),
-        hidden,
-    )
-    b_a = _heads_apart(at, names.b_a, mixer.num_key_heads, (ratio, ratio), hidden)
+    sizes = (mixer.key_dim, mixer.key_dim, *2 * (ratio * mixer.value_dim,))
+    projection = _heads_apart(at, names.projection, mixer.num_key_heads, sizes, hidden)
     delta = at + names.delta
     numbers = {
         "conv_weight": (f"{at}{names.conv}.weight", (conv_size, 1, mixer.num_taps)),
@@ -358,25 +352,17 @@ def _recurrent_tensors(
         "dt_bias": (f"{delta}dt_bias", (num_heads,)),
         "norm": (f"{delta}norm.weight", (mixer.value_dim,)),
     }
-    return _MixerTensors(
-        projection,
-        _linear(at, output, inputs=values),
-        recurrent=RecurrentTensors(numbers, b_a),
-    )
+    b_a = _heads_apart(at, names.b_a, mixer.num_key_heads, (ratio, ratio), hidden)
+    mixed = _linear(at, output, inputs=values)
+    return _MixerTensors(projection, mixed, recurrent=RecurrentTensors(numbers, b_a))
 
 
 def _heads_apart(
     at: str, names: tuple[str, ...], num_heads: int, sizes: tuple[int, ...], hidden: int
 ) -> LinearTensors:
-    """Return what maps a token to parts of some sizes for each head, one part before the next.
+    """Return what maps a token to parts of some sizes of each head, one part before the next.
 
-    Args:
-        at: Before each name.
-        names: Of one tensor, whose rows belong to one head after another; or of two, of which the
-            second has the last part, and no heads are apart.
-        num_heads: That of the keys.
-        sizes: Of the parts of a head.
-        hidden: Width of the stream.
+    One tensor has the rows of one head after another; of two the second has the last part.
     """
     if len(names) == 1:
         tensors = _linear(at, (names[0], num_heads * sum(sizes)), inputs=hidden)
