@@ -115,8 +115,9 @@ impl<T: Element, G: Element> Kernel for GateBySigmoid<'_, T, G> {
             let gate = self.gate.row(row);
             if let [gate] = gate {
                 let divisor = 1.0 + exp::<I>(-gate.to_f32());
-                x.iter_mut()
-                    .for_each(|x| *x = T::from_f32(x.to_f32() / divisor));
+                for x in x {
+                    *x = T::from_f32(x.to_f32() / divisor);
+                }
                 continue;
             }
             for (x, gate) in x.iter_mut().zip(gate) {
