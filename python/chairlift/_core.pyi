@@ -23,6 +23,8 @@ DELTA_VALUE_STEP: int
 """Numbers of a value of the gated delta rule come in multiples of this."""
 HEAD_DIM_STEP: int
 """Numbers of a head come in multiples of this."""
+SCAN_HEAD_STEP: int
+"""Numbers of a head of the selective scan come in multiples of this."""
 MAX_CONV_TAPS: int
 """Tokens that an output of a causal convolution sees at most."""
 MAX_HEAD_DIM: int
@@ -34,6 +36,7 @@ __all__ = [
     "HEAD_DIM_STEP",
     "MAX_CONV_TAPS",
     "MAX_HEAD_DIM",
+    "SCAN_HEAD_STEP",
     "Account",
     "AdapterTable",
     "Added",
@@ -85,6 +88,7 @@ __all__ = [
     "full_attention",
     "gate_by_sigmoid",
     "gated_delta",
+    "gated_rms_norm",
     "kv_write",
     "layer_norm",
     "linear_bytes",
@@ -98,6 +102,7 @@ __all__ = [
     "scale_scores",
     "score_tokens",
     "select_rows",
+    "selective_scan",
     "set_num_threads",
 ]
 
@@ -1157,6 +1162,27 @@ def gated_delta(
 
     `state` float32 `[states, num_value_heads, key_dim, value_dim]` moves on, as of `causal_conv`.
     """
+
+def selective_scan(
+    xbc: Tensor,
+    dt: Tensor,
+    rate: Tensor,
+    dt_bias: Tensor,
+    skip: Tensor,
+    num_groups: int,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor,
+    lens: Tensor,
+    out: Tensor,
+) -> None:
+    """Computes the selective scan of each head along the tokens of its row.
+
+    `state` float32 `[states, num_heads, state_dim, head_dim]` moves on, as of `causal_conv`.
+    """
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float) -> None:
+    """Makes `x` `[T, W]` the norm of `x * silu(gate)`, each group of numbers apart."""
 
 def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
     """Multiplies `x` float32 `[S, V]` in place, then makes it soft_cap * tanh(x / soft_cap)."""

@@ -24,16 +24,19 @@ from tests.engine.drive import (
 from tests.engine.test_faults import break_forward, poison_prompt
 from tests.model import families
 
-FAMILY = "qwen3.5, heads that share keys"
+HYBRIDS = {
+    "delta": "qwen3.5, heads that share keys",
+    "mamba": "granite hybrid, experts, groups",
+}
 NUM_TOKENS = 16
 PROMPTS = tiny_model.prompts(vocab_size=350)
 
 
-@pytest.fixture(scope="module")
-def hybrid(tmp_path_factory):
-    """Return the folder of a model with gated delta rules, convolutions and attention."""
+@pytest.fixture(scope="module", params=HYBRIDS)
+def hybrid(request, tmp_path_factory):
+    """Return the folder of a model with recurrent states, convolutions and attention."""
     folder = tmp_path_factory.mktemp("hybrid")
-    families.build(FAMILY, vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(folder)
+    families.build(HYBRIDS[request.param], vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(folder)
     tiny_model.write_tokenizer(folder, tiny_model.VOCAB_SIZE - 10)
     return folder
 

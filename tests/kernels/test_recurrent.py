@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import cpu
-from chairlift.kernels.interface import DeltaRules
+from chairlift.kernels.interface import DeltaRules, ScanRules
 
 HEADS, KEY_HEADS, KEY, VALUE, TAPS = 4, 2, 24, 48, 4
 CHANNELS = 2 * KEY_HEADS * KEY + HEADS * VALUE
@@ -98,6 +98,55 @@ def test_the_delta_rule_equals_its_twin(dtype):
             got, expected, atol=1e-5, rtol=8e-3 if dtype.itemsize == 2 else 1e-5
         )
     assert state[1].isnan().all(), "the state of a row that is not in the step stays"
+
+
+def scan_twin(xbc, dt, rules, num_groups, state_dim):
+    """Compute the selective scan of one row, token by token."""
+    sizes = [HEADS * VALUE, num_groups * state_dim, num_groups * state_dim]
+    x, b, c = xbc.float().split(sizes, 1)
+    x = x.view(-1, HEADS, VALUE)
+    b, c = (
+        part.view(-1, num_groups, state_dim).repeat_interleave(HEADS // num_groups, 1)
+        for part in (b, c)
+    )
+    step = F.softplus(dt.float() + rules.dt_bias)
+    decay = torch.exp(-rules.rate * step)
+    state, out = torch.zeros(HEADS, state_dim, VALUE), []
+    for token in range(len(xbc)):
+        added = torch.einsum("hn,hp->hnp", step[token, :, None] * b[token], x[token])
+        state = state * decay[token, :, None, None] + added
+        own = rules.skip[:, None] * x[token]
+        out.append(torch.einsum("hnp,hn->hp", state, c[token]) + own)
+    return torch.stack(out).flatten(1)
+
+
+@every_dtype
+def test_a_selective_scan_equals_its_twin(dtype):
+    num_tokens, num_groups, state_dim = sum(LENGTHS.values()), 2, 20
+    width = HEADS * VALUE + 2 * num_groups * state_dim
+    xbc, dt = (random(num_tokens, n, seed=n).to(dtype) for n in (width, HEADS))
+    rules = ScanRules(0.1 * random(HEADS).exp(), random(HEADS, seed=1), random(HEADS, seed=2))
+    state = torch.full((4, HEADS, state_dim, VALUE), torch.nan)
+    out = torch.empty(num_tokens, HEADS * VALUE, dtype=dtype)
+    rows = batch(LENGTHS, list(LENGTHS.values()))
+    cpu.selective_scan(xbc, dt, rules, num_groups, state, rows, out)
+    for *part, got in zip(*(p.split(list(LENGTHS.values())) for p in (xbc, dt, out)), strict=True):
+        expected = scan_twin(*part, rules, num_groups, state_dim).to(dtype)
+        torch.testing.assert_close(
+            got, expected, atol=1e-5, rtol=8e-3 if dtype.itemsize == 2 else 1e-5
+        )
+    assert state[1].isnan().all(), "the state of a row that is not in the step stays"
+
+
+@every_dtype
+def test_a_gated_norm_is_of_each_group(dtype):
+    x, gate, weight = random(3, 40).to(dtype), random(3, 60, seed=1).to(dtype)[:, :40], random(40)
+    gated = (x.float() * F.silu(gate.float())).view(3, 2, 20)
+    expected = (F.rms_norm(gated, (20,), eps=EPS).flatten(1) * weight).to(dtype)
+    cpu.gated_rms_norm(x, gate, weight, 20, EPS)
+    torch.testing.assert_close(x, expected, atol=1e-5, rtol=8e-3 if dtype.itemsize == 2 else 1e-5)
+    with pytest.raises(ValueError, match="group_size: expected a divisor of 40, got 15"):
+        cpu.gated_rms_norm(x, gate, weight, 15, EPS)
 
 
 @every_dtype

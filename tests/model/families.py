@@ -9,6 +9,7 @@ from transformers import (
     Gemma3TextConfig,
     GraniteConfig,
     GraniteMoeConfig,
+    GraniteMoeHybridConfig,
     Lfm2Config,
     Lfm2MoeConfig,
     LlamaConfig,
@@ -86,6 +87,23 @@ DELTA = {
         "partial_rotary_factor": 0.25,
         "mrope_section": [2, 1, 1],
     },
+}
+
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
+MAMBA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "shared_intermediate_size": 48,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 2.5,
+    "attention_multiplier": 0.3,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_d_state": 24,
 }
 
 FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
@@ -292,26 +310,37 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
     ),
     "qwen3.5 moe, a gated shared expert": (
         Qwen3_5MoeTextConfig,
-        {
-            **DELTA,
-            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-            "num_experts": 6,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 48,
-        },
+        {**DELTA, **EXPERTS, "layer_types": MAMBA["layer_types"]},
     ),
     "qwen3-next, a layer without experts": (
         Qwen3NextConfig,
         {
             **DELTA,
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-            "num_experts": 5,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 48,
-            "shared_expert_intermediate_size": 32,
+            **EXPERTS,
             "norm_topk_prob": False,
             "mlp_only_layers": [1],
+        },
+    ),
+    "granite hybrid, experts, groups": (
+        GraniteMoeHybridConfig,
+        {
+            **MAMBA,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "mamba_n_groups": 2,
+            "mamba_proj_bias": True,
+            "residual_multiplier": 0.4,
+        },
+    ),
+    "granite hybrid, dense, rope, tied": (
+        GraniteMoeHybridConfig,
+        {
+            **MAMBA,
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "mamba_conv_bias": False,
+            "tie_word_embeddings": True,
         },
     ),
     "cohere2, parallel halves": (

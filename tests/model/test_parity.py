@@ -102,7 +102,9 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(pretrained, family):
     exact = reference_logits(build(family), prompt)
     theirs = reference_logits(build(family).bfloat16(), prompt).float()
     ours = prompt_logits(load_model(folder, dtype=Dtype.BFLOAT16), prompt)
-    assert (ours - exact).square().mean() < 1.5 * (theirs - exact).square().mean()
+    # Of each token: where a router is near a tie, rounding chooses other experts for a few.
+    ours, theirs = ((x - exact).square().mean(-1).median() for x in (ours, theirs))
+    assert ours < 1.5 * theirs
 
 
 def angles_of(reference, kind):

@@ -15,7 +15,7 @@ from transformers import (
     Qwen3_5MoeForConditionalGeneration,
 )
 
-from tests.model.families import DELTA, SIZES, random_tokens
+from tests.model.families import DELTA, EXPERTS, SIZES, random_tokens
 from tests.model.paged import load_model, prompt_logits
 
 VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
@@ -25,12 +25,6 @@ MODELS = {
     "a head": (Qwen3_5Config, Qwen3_5ForConditionalGeneration, False),
     "tied": (Qwen3_5Config, Qwen3_5ForConditionalGeneration, True),
     "experts": (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration, False),
-}
-EXPERTS = {
-    "num_experts": 6,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 48,
 }
 
 

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.kernels.interface import DeltaRules, ExpertRules, LinearLayer, RaggedBatch
+from chairlift.kernels.interface import (
+    DeltaRules,
+    ExpertRules,
+    LinearLayer,
+    RaggedBatch,
+    ScanRules,
+)
 from chairlift.kernels.limits import ShapeLimits
 
 LIMITS: Final = ShapeLimits(
@@ -191,6 +197,25 @@ def gated_delta(
     """Compute the gated delta rule of each head along the tokens of its row; see `Kernels`."""
     rows = batch.rows, batch.query_start_loc, batch.seq_lens
     _core.gated_delta(qkv, gate, b_a, *rules, state, *rows, out)
+
+
+def selective_scan(
+    xbc: Tensor,
+    dt: Tensor,
+    rules: ScanRules,
+    num_groups: int,
+    state: Tensor,
+    batch: RaggedBatch,
+    out: Tensor,
+) -> None:
+    """Compute the selective scan of each head along the tokens of its row; see `Kernels`."""
+    rows = batch.rows, batch.query_start_loc, batch.seq_lens
+    _core.selective_scan(xbc, dt, *rules, num_groups, state, *rows, out)
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float) -> None:
+    """Make `x` the RMS norm of `x * silu(gate)`, each group of numbers apart; see `Kernels`."""
+    _core.gated_rms_norm(x, gate, weight, group_size, eps)
 
 
 def rms_norm(

@@ -96,6 +96,16 @@ class DeltaRules(NamedTuple):
     """Of that norm."""
 
 
+class ScanRules(NamedTuple):
+    """What the heads of a selective scan have beside their inputs; float32 `[num_heads]` each."""
+
+    rate: Tensor
+    """The decay is `e^(-rate * softplus(dt + dt_bias))`."""
+    dt_bias: Tensor
+    skip: Tensor
+    """What is added of an input itself."""
+
+
 class Kernels(Protocol):
     """The kernels of a device; a module can be one. An output is allocated unless `out` is given.
 
@@ -189,6 +199,33 @@ class Kernels(Protocol):
             batch: The rows of the tokens.
             out: As `gate`.
         """
+
+    def selective_scan(
+        self,
+        xbc: Tensor,
+        dt: Tensor,
+        rules: ScanRules,
+        num_groups: int,
+        state: Tensor,
+        batch: RaggedBatch,
+        out: Tensor,
+    ) -> None:
+        """Compute the selective scan of each head along the tokens of its row.
+
+        Args:
+            xbc: `[T, ...]`: x of all heads, B and C of all groups, convolved.
+            dt: `[T, num_heads]`.
+            rules: Of the layer.
+            num_groups: Heads of a group share B and C.
+            state: float32 `[rows, num_heads, state_dim, head_dim]`, which moves on.
+            batch: The rows of the tokens.
+            out: `[T, num_heads * head_dim]`.
+        """
+
+    def gated_rms_norm(
+        self, x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float
+    ) -> None:
+        """Make `x` `[T, W]` the RMS norm of `x * silu(gate)`; float32 `weight` `[W]`."""
 
     def rms_norm(
         self,

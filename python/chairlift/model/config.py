@@ -23,11 +23,11 @@ from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import NAMES, read_config, read_divisors
 from chairlift.model.gguf.reader import GgufHeader
+from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.recurrence import Recurrent
 from chairlift.model.spec import Attention, DividedScaling, ModelSpec
 from chairlift.model.stored import DTYPES
-from chairlift.model.tensors import CheckpointNames
 
 
 @dataclass(frozen=True, slots=True)

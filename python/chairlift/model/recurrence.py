@@ -92,10 +92,60 @@ class GatedDelta:
         return _taps_obstacle(self.num_taps)
 
 
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """The selective scan of Mamba-2 (Dao and Gu, 2024) of the outputs of a causal convolution."""
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    """Heads of a group share what goes into the state and what comes out."""
+    state_dim: int
+    num_taps: int
+    norm_eps: float
+    """Of the norm of a group's outputs, behind their gates."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the linear layers."""
+
+    @property
+    def inner_size(self) -> int:
+        """Numbers of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def projected_size(self) -> int:
+        """Numbers of a token that the layer maps its input to: gates, what is convolved, steps."""
+        return self.inner_size + self.conv_size + self.num_heads
+
+    @property
+    def mixed_size(self) -> int:
+        """Numbers of a token that the layer maps to its output."""
+        return self.inner_size
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: inputs of the heads, B and C of the groups."""
+        return self.inner_size + 2 * self.num_groups * self.state_dim
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of a row: the last inputs of the convolution, and the state of each head."""
+        heads = self.num_heads, self.state_dim, self.head_dim
+        return (self.num_taps - 1, self.conv_size), heads
+
+    def obstacle(self) -> str | None:
+        """Return what no kernel computes, after the name of its field; None if there is nothing."""
+        step = _core.SCAN_HEAD_STEP
+        if self.head_dim % step:
+            return f"head_dim: expected a multiple of {step}, got {self.head_dim}"
+        return _taps_obstacle(self.num_taps)
+
+
 def _taps_obstacle(num_taps: int) -> str | None:
     most = _core.MAX_CONV_TAPS
     is_met = 2 <= num_taps <= most
     return None if is_met else f"num_taps: expected 2 to {most}, got {num_taps}"
 
 
-Recurrent = ShortConv | GatedDelta
+Recurrent = ShortConv | GatedDelta | Mamba2

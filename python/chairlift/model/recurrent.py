@@ -18,9 +18,9 @@ from torch import Tensor
 
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import Kernels, LinearLayer
-from chairlift.kernels.interface import DeltaRules
+from chairlift.kernels.interface import DeltaRules, ScanRules
 from chairlift.model.buffers import Buffers
-from chairlift.model.recurrence import GatedDelta, Recurrent, ShortConv
+from chairlift.model.recurrence import GatedDelta, Mamba2, Recurrent, ShortConv
 from chairlift.model.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ class RecurrentWeights:
     dt_bias: Tensor | None = None
     """`[num_value_heads]`"""
     norm: Tensor | None = None
-    """`[value_dim]`: weight of the norm of a head's output."""
+    """`[value_dim]`: weight of the norm of a head's output; `[inner_size]` of Mamba-2."""
+    skip: Tensor | None = None
+    """`[num_heads]`: of Mamba-2."""
 
 
 class RecurrentMixer:
@@ -126,6 +128,8 @@ class RecurrentMixer:
             self._project(inputs, out=projected)
             *gates, x = torch.split(projected, spec.channels, dim=1)
             self._convolve(x, batch, states[0], out, gates=(gates[0], gates[1]))
+        elif isinstance(spec, Mamba2):
+            self._scan(spec, inputs, projected, batch, states, buffers)
         else:
             self._delta(spec, inputs, projected, batch, states, buffers)
 
@@ -156,6 +160,30 @@ class RecurrentMixer:
         rules = DeltaRules(weights.rate, weights.dt_bias, weights.norm, spec.norm_eps)
         out = self.mixed(buffers)
         self._kernels.gated_delta(convolved, gate, b_a, rules, states[1], batch, out)
+
+    def _scan(
+        self,
+        spec: Mamba2,
+        inputs: Tensor,
+        projected: Tensor,
+        batch: AttentionMetadata,
+        states: LayerStates,
+        buffers: Buffers,
+    ) -> None:
+        weights, out = self._weights, self.mixed(buffers)
+        self._project(inputs, out=projected)
+        sizes = [spec.inner_size, spec.conv_size, spec.num_heads]
+        gate, x, dt = torch.split(projected, sizes, dim=1)
+        convolved = buffers.convolved[:, : spec.conv_size]
+        self._convolve(x, batch, states[0], convolved, has_silu=True)
+        assert weights.rate is not None, "of this kind of layer"
+        assert weights.dt_bias is not None, "of this kind of layer"
+        assert weights.skip is not None, "of this kind of layer"
+        assert weights.norm is not None, "of this kind of layer"
+        rules = ScanRules(weights.rate, weights.dt_bias, weights.skip)
+        kernels, groups = self._kernels, spec.num_groups
+        kernels.selective_scan(convolved, dt, rules, groups, states[1], batch, out)
+        kernels.gated_rms_norm(out, gate, weights.norm, spec.inner_size // groups, spec.norm_eps)
 
     def _convolve(
         self,

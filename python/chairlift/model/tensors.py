@@ -4,69 +4,16 @@ The check of a checkpoint, the loader and the memory plan read the same lists.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from chairlift.model.recurrence import Recurrent, ShortConv
+from chairlift.model.names import CheckpointNames
+from chairlift.model.recurrence import Mamba2, Recurrent, ShortConv
 from chairlift.model.spec import Attention, Experts, LayerNorm, LayerSpec, ModelSpec, NormSpec
 from chairlift.model.stored import Shape
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointNames:
-    """What a checkpoint calls the parts of a `ModelSpec`, without `.weight` and `.bias`."""
-
-    embedding: str
-    final_norm: str
-    head: str
-    layers: str
-    """Before the number of a layer; the names below follow that number."""
-    attention_norm: str
-    query: str
-    key: str
-    value: str
-    query_norm: str
-    key_norm: str
-    output: str
-    feed_forward_norm: str
-    gate: str
-    up: str
-    """Of a feed-forward without a gate: its only layer but `down`."""
-    down: str
-    attention_norm_after: str = ""
-    """Of a norm of what attention adds to the stream."""
-    feed_forward_norm_after: str = ""
-    qkv: str = ""
-    """One tensor with the rows of query, key and value, in the place of three."""
-    gate_up: str = ""
-    """One tensor with the rows of gate and up, in the place of two."""
-    router: str = "mlp.gate"
-    choice_bias: str = ""
-    """The whole name of what is added to the scores of experts for their choice."""
-    choice_bias_axes: int = 2
-    """All but the last have one place."""
-    expert_gate: str = "mlp.experts.{}.gate_proj"
-    """Of the expert whose number stands in the braces."""
-    expert_up: str = "mlp.experts.{}.up_proj"
-    expert_down: str = "mlp.experts.{}.down_proj"
-    expert_gate_up: str = ""
-    """One tensor with the rows of gate and up, in the place of two."""
-    shared: str = "mlp.shared_experts"
-    """In the place of `mlp` in the names of gate, up and down, for one that is shared."""
-    shared_gate: str = "mlp.shared_expert_gate"
-    projection: tuple[str, ...] = ()
-    """Of a layer with a recurrent state: what maps its inputs."""
-    b_a: tuple[str, ...] = ()
-    """What gives the shares and the decays of the gated delta rule."""
-    conv: str = ""
-    delta: str = ""
-    """Before the names of the numbers of each head, and of their norm."""
-    mixed: str = ""
-    """What maps the result of such a layer to the stream."""
 
 
 class NormTensor(NamedTuple):
@@ -341,6 +288,8 @@ def _recurrent_tensors(
             _linear(at, output, inputs=channels, bias=bias),
             recurrent=RecurrentTensors(numbers, None),
         )
+    if isinstance(mixer, Mamba2):
+        return _mamba_tensors(mixer, hidden, names, at)
     num_heads, conv_size, values = mixer.num_value_heads, mixer.conv_size, mixer.value_size
     ratio = num_heads // mixer.num_key_heads
     sizes = (mixer.key_dim, mixer.key_dim, *2 * (ratio * mixer.value_dim,))
@@ -355,6 +304,25 @@ def _recurrent_tensors(
     b_a = _heads_apart(at, names.b_a, mixer.num_key_heads, (ratio, ratio), hidden)
     mixed = _linear(at, output, inputs=values)
     return _MixerTensors(projection, mixed, recurrent=RecurrentTensors(numbers, b_a))
+
+
+def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) -> _MixerTensors:
+    own, num_heads = at + names.delta, mixer.num_heads
+    numbers: dict[str, tuple[str, Shape]] = {
+        "conv_weight": (f"{at}{names.conv}.weight", (mixer.conv_size, 1, mixer.num_taps)),
+        "rate": (f"{own}A_log", (num_heads,)),
+        "dt_bias": (f"{own}dt_bias", (num_heads,)),
+        "skip": (f"{own}D", (num_heads,)),
+        "norm": (f"{own}norm.weight", (mixer.inner_size,)),
+    }
+    if mixer.conv_bias:
+        numbers["conv_bias"] = (f"{at}{names.conv}.bias", (mixer.conv_size,))
+    projection = names.projection[0], mixer.projected_size
+    return _MixerTensors(
+        _linear(at, projection, inputs=hidden, bias=mixer.bias),
+        _linear(at, (names.mixed, hidden), inputs=mixer.inner_size, bias=mixer.bias),
+        recurrent=RecurrentTensors(numbers, None),
+    )
 
 
 def _heads_apart(

@@ -21,7 +21,7 @@
 //! | attention without a cache | `attention/full.rs` | the same | the same | the same |
 //! | attention, int8 cache | `attention/kv_format.rs` | the same | the same | the same |
 //! | KV write, norms, rotary positions, activations, row selection | `attention/kv_write.rs`, `ops/` | the same | the same | the same |
-//! | causal convolution, gated delta rule | `recurrent/conv.rs`, `recurrent/delta.rs` | the same | the same | the same |
+//! | causal convolution, gated delta rule, selective scan | `recurrent/conv.rs`, `recurrent/delta.rs`, `recurrent/scan.rs` | the same | the same | the same |
 //! | sampling | `ops/sampling.rs` | the same | the same | the same |
 //!
 //! Every linear layer shares the loop over its weights (`gemm/panels.rs`) and the accumulator in registers

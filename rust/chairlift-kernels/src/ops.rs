@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod clamped;
+pub mod gated_norm;
 pub mod norm;
 pub mod philox;
 mod probabilities;

@@ -10,6 +10,7 @@
 
 pub mod conv;
 pub mod delta;
+pub mod scan;
 
 use crate::error::{ArgumentError, expect_equal};
 use std::ops::Range;

@@ -6,7 +6,7 @@ use crate::{
 };
 use chairlift_kernels::{
     bf16,
-    ops::norm,
+    ops::{gated_norm, norm},
     tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
 use pyo3::prelude::*;
@@ -16,7 +16,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(layer_norm, module)?)?;
-    module.add_function(wrap_pyfunction!(add_layer_norm, module)?)
+    module.add_function(wrap_pyfunction!(add_layer_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(gated_rms_norm, module)?)
 }
 
 struct RmsNorm {
@@ -258,6 +259,66 @@ fn add_layer_norm(
         bias,
         eps,
         out,
+    };
+    call(py, norm)
+}
+
+struct GatedRmsNorm {
+    x: TensorMut,
+    gate: Tensor,
+    weight: Tensor,
+    group_size: usize,
+    eps: f32,
+}
+
+impl Call for GatedRmsNorm {
+    fn work(&self) -> usize {
+        8 * numel(&self.x)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![
+            ("x", &*self.x),
+            ("gate", &self.gate),
+            ("weight", &self.weight),
+        ]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        self.x.dims::<2>("x")?;
+        self.gate.dims::<2>("gate")?;
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            let gate = borrows.rows::<T>("gate", &self.gate)?;
+            let weight = borrows.slice::<f32>("weight", &self.weight)?;
+            Ok(gated_norm::gated_rms_norm(
+                x,
+                gate,
+                weight,
+                self.group_size,
+                self.eps,
+            )?)
+        })
+    }
+}
+
+/// x = y / rms(y) * weight of each group of numbers, with y = x * silu(gate).
+#[pyfunction]
+fn gated_rms_norm(
+    py: Python<'_>,
+    x: TensorMut,
+    gate: Tensor,
+    weight: Tensor,
+    group_size: usize,
+    eps: f32,
+) -> PyResult<()> {
+    let norm = GatedRmsNorm {
+        x,
+        gate,
+        weight,
+        group_size,
+        eps,
     };
     call(py, norm)
 }

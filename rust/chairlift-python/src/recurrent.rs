@@ -9,6 +9,7 @@ use chairlift_kernels::{
     recurrent::{
         Sequences, conv,
         delta::{self, Delta, Heads, VALUE_STEP},
+        scan::{self, HEAD_STEP, Scan, ScanSizes},
     },
     tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
@@ -20,7 +21,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("MAX_CONV_TAPS", conv::MAX_TAPS)?;
     module.add("DELTA_VALUE_STEP", VALUE_STEP)?;
     module.add_function(wrap_pyfunction!(causal_conv, module)?)?;
-    module.add_function(wrap_pyfunction!(gated_delta, module)?)
+    module.add("SCAN_HEAD_STEP", HEAD_STEP)?;
+    module.add_function(wrap_pyfunction!(gated_delta, module)?)?;
+    module.add_function(wrap_pyfunction!(selective_scan, module)?)
 }
 
 /// The tokens of a step, as rows of the batch.
@@ -262,4 +265,97 @@ fn gated_delta(
         out,
     };
     call(py, delta)
+}
+
+struct SelectiveScan {
+    xbc: Tensor,
+    dt: Tensor,
+    rate: Tensor,
+    dt_bias: Tensor,
+    skip: Tensor,
+    num_groups: usize,
+    state: TensorMut,
+    batch: Batch,
+    out: TensorMut,
+}
+
+impl Call for SelectiveScan {
+    fn work(&self) -> usize {
+        let [_, heads @ ..] = self.state.shape() else {
+            return 0;
+        };
+        let num_tokens = self.xbc.shape().first().copied().unwrap_or(0);
+        let state: usize = heads.iter().product();
+        state.saturating_mul(num_tokens)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        let own = [
+            ("xbc", &self.xbc),
+            ("dt", &self.dt),
+            ("rate", &self.rate),
+            ("dt_bias", &self.dt_bias),
+            ("skip", &self.skip),
+            ("state", &*self.state),
+            ("out", &*self.out),
+        ];
+        own.into_iter().chain(self.batch.tensors()).collect()
+    }
+
+    fn run(&self) -> PyResult<()> {
+        let [_, num_heads, state_dim, head_dim] = self.state.dims("state")?;
+        self.dt.dims::<2>("dt")?;
+        self.out.dims::<2>("out")?;
+        with_dtype!(self.xbc, "xbc", |T| {
+            let mut borrows = Borrows::default();
+            let scan = Scan {
+                sizes: ScanSizes {
+                    num_heads,
+                    head_dim,
+                    num_groups: self.num_groups,
+                    state_dim,
+                },
+                xbc: borrows.rows::<T>("xbc", &self.xbc)?,
+                dt: borrows.rows::<T>("dt", &self.dt)?,
+                rate: borrows.slice("rate", &self.rate)?,
+                dt_bias: borrows.slice("dt_bias", &self.dt_bias)?,
+                skip: borrows.slice("skip", &self.skip)?,
+            };
+            let sequences = self.batch.sequences(&mut borrows)?;
+            let state = borrows.slice_mut::<f32>("state", &self.state)?;
+            let out = borrows.rows_mut::<T>("out", &self.out)?;
+            Ok(scan::selective_scan(scan, sequences, state, out)?)
+        })
+    }
+}
+
+/// Computes the selective scan of each head; `state` `[rows, num_heads, state_dim, head_dim]` moves on.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "flat by contract")]
+fn selective_scan(
+    py: Python<'_>,
+    xbc: Tensor,
+    dt: Tensor,
+    rate: Tensor,
+    dt_bias: Tensor,
+    skip: Tensor,
+    num_groups: usize,
+    state: TensorMut,
+    rows: Tensor,
+    starts: Tensor,
+    lens: Tensor,
+    out: TensorMut,
+) -> PyResult<()> {
+    let scan = SelectiveScan {
+        xbc,
+        dt,
+        rate,
+        dt_bias,
+        skip,
+        num_groups,
+        state,
+        batch: Batch { rows, starts, lens },
+        out,
+    };
+    call(py, scan)
 }

@@ -21,7 +21,9 @@ from chairlift.kernels.cuda.refused import causal_conv as causal_conv
 from chairlift.kernels.cuda.refused import experts as experts
 from chairlift.kernels.cuda.refused import gate_by_sigmoid as gate_by_sigmoid
 from chairlift.kernels.cuda.refused import gated_delta as gated_delta
+from chairlift.kernels.cuda.refused import gated_rms_norm as gated_rms_norm
 from chairlift.kernels.cuda.refused import layer_norm as layer_norm
+from chairlift.kernels.cuda.refused import selective_scan as selective_scan
 from chairlift.kernels.cuda.sources import kernel_name
 
 MAX_DECODE_ROWS: Final = 16

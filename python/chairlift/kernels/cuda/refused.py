@@ -11,6 +11,7 @@ from chairlift.kernels.interface import (
     ExpertRules,
     LinearLayer,
     RaggedBatch,
+    ScanRules,
 )
 
 REFUSED: Final = "a model that asks for this is refused on a GPU when it is loaded"
@@ -79,5 +80,23 @@ def gated_delta(
     batch: RaggedBatch,
     out: Tensor,
 ) -> None:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def selective_scan(
+    xbc: Tensor,
+    dt: Tensor,
+    rules: ScanRules,
+    num_groups: int,
+    state: Tensor,
+    batch: RaggedBatch,
+    out: Tensor,
+) -> None:
+    """Refuse: there is no such kernel."""
+    raise NotImplementedError(REFUSED)
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float) -> None:
     """Refuse: there is no such kernel."""
     raise NotImplementedError(REFUSED)

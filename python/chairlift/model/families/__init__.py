@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from chairlift.model.families.cohere2 import COHERE2
 from chairlift.model.families.family import Family
 from chairlift.model.families.gemma import GEMMA2, GEMMA3
-from chairlift.model.families.granite import GRANITE
+from chairlift.model.families.granite import GRANITE, GRANITE_HYBRID
 from chairlift.model.families.hybrids import (
     LFM2,
     LFM2_MOE,
@@ -54,5 +54,6 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE_WITH_VISION,
     "Qwen3NextForCausalLM": QWEN3_NEXT,
+    "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
 }
 """By the name in `architectures` of config.json."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from chairlift.model.families.rope import rope
 from chairlift.model.fields import Fields
+from chairlift.model.names import CheckpointNames
 from chairlift.model.spec import (
     Attention,
     Embedding,
@@ -15,7 +16,6 @@ from chairlift.model.spec import (
     NormSpec,
     RmsNorm,
 )
-from chairlift.model.tensors import CheckpointNames
 
 
 class Family(NamedTuple):

@@ -1,17 +1,20 @@
-"""Granite 3: Llama with multipliers of embeddings, scores, updates of the stream and logits."""
+"""Granite 3 and 4: multipliers of embeddings, scores, updates of the stream and logits."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
+    activation,
     attention,
     decoder,
     mlp,
     rms_norm,
 )
 from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.recurrence import Mamba2
+from chairlift.model.spec import Attention, Experts, LayerSpec, Mlp, ModelSpec
 
 DEFAULTS = {
     "embedding_multiplier": 1.0,
@@ -33,18 +36,115 @@ def granite_layer(fields: Fields) -> LayerSpec:
     )
 
 
-def granite_decoder(fields: Fields, layer: LayerSpec) -> ModelSpec:
-    """Build the spec of layers that are all alike, with the multipliers of both ends."""
+def granite_decoder(fields: Fields, layers: Sequence[LayerSpec]) -> ModelSpec:
+    """Build the spec of some layers, with the multipliers of both ends."""
     return decoder(
         fields,
-        [layer] * fields.integer("num_hidden_layers"),
+        layers,
         embedding_multiplier=fields.number("embedding_multiplier"),
         logits_multiplier=1.0 / fields.number("logits_scaling", positive=True),
     )
 
 
 def _spec(fields: Fields) -> ModelSpec:
-    return granite_decoder(fields, granite_layer(fields))
+    return granite_decoder(fields, [granite_layer(fields)] * fields.integer("num_hidden_layers"))
+
+
+def _hybrid(fields: Fields) -> ModelSpec:
+    """Read Granite 4: Mamba-2 or attention in each layer, perhaps with experts."""
+    attended = granite_layer(fields)
+    position = fields.values.get("position_embedding_type")
+    if position not in (None, "nope", "rope"):
+        fields.fail("position_embedding_type", "nope or rope")
+    if position != "rope":
+        assert isinstance(attended.mixer, Attention), "as it was read"
+        attended = replace(attended, mixer=replace(attended.mixer, rope=None))
+    shared = Mlp(fields.integer("shared_intermediate_size"), activation(fields))
+    num = fields.integer("num_local_experts", least=0)
+    feed_forward: Mlp | Experts = shared
+    if num:
+        top_k = fields.integer("num_experts_per_tok")
+        if top_k > num:
+            fields.fail("num_experts_per_tok", f"at most {num}")
+        inner = fields.integer("intermediate_size")
+        scores = "softmax_of_chosen"
+        feed_forward = Experts(num, top_k, inner, scores, activation(fields), shared=shared)
+    attended = replace(attended, feed_forward=feed_forward)
+    kinds = fields.values.get("layer_types")
+    num_layers = fields.integer("num_hidden_layers")
+    if not isinstance(kinds, list) or len(kinds) != num_layers:
+        fields.fail("layer_types", f"a list of {num_layers} names")
+    if any(kind not in (*_WITH_ATTENTION, *_WITH_STATE) for kind in kinds):
+        fields.fail("layer_types", "a list of attention or mamba alone")
+    if not any(kind in _WITH_ATTENTION for kind in kinds):
+        fields.fail("layer_types", "at least one attention")
+    recurrent = attended
+    if any(kind in _WITH_STATE for kind in kinds):
+        recurrent = replace(attended, mixer=_mamba(fields))
+    layers = [attended if kind in _WITH_ATTENTION else recurrent for kind in kinds]
+    return granite_decoder(fields, layers)
+
+
+_WITH_ATTENTION = "attention", "full_attention"
+_WITH_STATE = "mamba", "linear_attention"
+"""The names of published checkpoints, and those of `transformers`."""
+
+
+_NO_LIMITS = None, [0.0, float("inf")], [0.0, {"__float__": "Infinity"}]
+"""As JSON may have them."""
+
+
+def _mamba(fields: Fields) -> Mamba2:
+    inner = fields.integer("mamba_expand") * fields.integer("hidden_size")
+    num_heads, num_groups = fields.integer("mamba_n_heads"), fields.integer("mamba_n_groups")
+    if inner % num_heads:
+        fields.fail("mamba_n_heads", f"a divisor of {inner}")
+    if num_heads % num_groups:
+        fields.fail("mamba_n_groups", f"a divisor of {num_heads}")
+    if fields.values.get("mamba_d_head") not in (None, "auto", inner // num_heads):
+        fields.fail("mamba_d_head", f"{inner // num_heads}, as the other sizes have it")
+    if fields.values.get("hidden_act", "silu") != "silu":
+        fields.fail("hidden_act", "silu")
+    if fields.values.get("time_step_limit") not in _NO_LIMITS:
+        fields.fail("time_step_limit", "0 to infinity")
+    return Mamba2(
+        num_heads=num_heads,
+        head_dim=inner // num_heads,
+        num_groups=num_groups,
+        state_dim=fields.integer("mamba_d_state"),
+        num_taps=fields.integer("mamba_d_conv"),
+        norm_eps=rms_norm(fields).eps,
+        conv_bias=fields.flag("mamba_conv_bias"),
+        bias=fields.flag("mamba_proj_bias"),
+    )
 
 
 GRANITE = Family(_spec, LLAMA_NAMES, defaults=DEFAULTS)
+GRANITE_HYBRID = Family(
+    _hybrid,
+    replace(
+        LLAMA_NAMES,
+        gate_up="shared_mlp.input_linear",
+        down="shared_mlp.output_linear",
+        shared="mlp",
+        router="block_sparse_moe.router.layer",
+        expert_gate_up="block_sparse_moe.input_linear.{}",
+        expert_down="block_sparse_moe.output_linear.{}",
+        projection=("mamba.in_proj",),
+        conv="mamba.conv1d",
+        delta="mamba.",
+        mixed="mamba.out_proj",
+    ),
+    defaults={
+        **DEFAULTS,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 1024,
+        "mamba_n_heads": 128,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 256,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_conv_bias": True,
+    },
+)

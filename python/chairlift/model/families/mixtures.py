@@ -98,7 +98,8 @@ def _granite(fields: Fields) -> ModelSpec:
     inner = fields.integer("intermediate_size")
     num, top_k = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
     experts = _experts(fields, num, top_k, inner, "softmax_of_chosen")
-    return granite_decoder(fields, replace(granite_layer(fields), feed_forward=experts))
+    layer = replace(granite_layer(fields), feed_forward=experts)
+    return granite_decoder(fields, [layer] * fields.integer("num_hidden_layers"))
 
 
 def _ernie(fields: Fields) -> ModelSpec:

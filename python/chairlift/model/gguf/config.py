@@ -16,7 +16,7 @@ import torch
 from chairlift.errors import ModelError
 from chairlift.model.fields import Fields, either
 from chairlift.model.gguf.reader import GgufHeader
-from chairlift.model.tensors import CheckpointNames
+from chairlift.model.names import CheckpointNames
 
 ARCHITECTURES: Final = {
     "llama": "LlamaForCausalLM",

@@ -366,6 +366,6 @@ fn columns<I: Isa, const N: usize>(
 
 /// `ln(1 + e^x)`; above 20 it is `x`, as in PyTorch.
 #[inline(always)]
-fn softplus<I: Isa>(x: f32) -> f32 {
+pub(super) fn softplus<I: Isa>(x: f32) -> f32 {
     if x > 20.0 { x } else { exp::<I>(x).ln_1p() }
 }

@@ -3,11 +3,12 @@
 use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
-    ops::scale::gate_by_sigmoid,
+    ops::{gated_norm::gated_rms_norm, scale::gate_by_sigmoid},
     recurrent::{
         Sequences,
         conv::{Conv, causal_conv},
         delta::{Delta, Heads, gated_delta},
+        scan::{Scan, ScanSizes, selective_scan},
     },
 };
 
@@ -247,4 +248,122 @@ fn the_delta_rule_is_that_of_the_row_whatever_the_chunks() {
         delta_rule::<f32>(value_dim);
         delta_rule::<bf16>(value_dim);
     }
+}
+
+struct Scanned<T> {
+    sizes: ScanSizes,
+    xbc: Vec<T>,
+    dt: Vec<T>,
+    rate: Vec<f32>,
+    dt_bias: Vec<f32>,
+    skip: Vec<f32>,
+}
+
+impl<T: Element> Scanned<T> {
+    fn new(head_dim: usize) -> Self {
+        let sizes = ScanSizes {
+            num_heads: 4,
+            head_dim,
+            num_groups: 2,
+            state_dim: 11,
+        };
+        Self {
+            sizes,
+            xbc: numbers(1, TOKENS * (4 * head_dim + 2 * 2 * 11)),
+            dt: numbers(2, TOKENS * 4),
+            rate: numbers(3, 4)
+                .into_iter()
+                .map(|x: f32| 0.1 * x.exp())
+                .collect(),
+            dt_bias: numbers(4, 4),
+            skip: numbers(5, 4),
+        }
+    }
+
+    fn exact(&self) -> Vec<f64> {
+        let (head_dim, state_dim) = (self.sizes.head_dim, self.sizes.state_dim);
+        let (xbc, dt) = (wide(&self.xbc), wide(&self.dt));
+        let width = xbc.len() / TOKENS;
+        let mut out = vec![0.0; TOKENS * 4 * head_dim];
+        for head in 0..4 {
+            let mut state = vec![vec![0.0; head_dim]; state_dim];
+            for token in 0..TOKENS {
+                let row = &xbc[token * width..(token + 1) * width];
+                let (x, rest) = row.split_at(4 * head_dim);
+                let (b, c) = rest.split_at(2 * state_dim);
+                let group = head / 2 * state_dim;
+                let step = (dt[token * 4 + head] + f64::from(self.dt_bias[head]))
+                    .exp()
+                    .ln_1p();
+                let decay = (-f64::from(self.rate[head]) * step).exp();
+                for p in 0..head_dim {
+                    let own = x[head * head_dim + p];
+                    let mut output = f64::from(self.skip[head]) * own;
+                    for n in 0..state_dim {
+                        state[n][p] = decay * state[n][p] + step * b[group + n] * own;
+                        output += state[n][p] * c[group + n];
+                    }
+                    out[token * 4 * head_dim + head * head_dim + p] = output;
+                }
+            }
+        }
+        out
+    }
+
+    fn run(&self, chunk: usize) -> Vec<T> {
+        let inner = 4 * self.sizes.head_dim;
+        let width = self.xbc.len() / TOKENS;
+        let mut state = vec![f32::NAN; STATES * inner * self.sizes.state_dim];
+        in_chunks(chunk, inner, &mut state, |tokens, sequences, state, out| {
+            let xbc = gathered(&self.xbc, width, tokens);
+            let dt = gathered(&self.dt, 4, tokens);
+            let scan = Scan {
+                sizes: self.sizes,
+                xbc: Rows::contiguous(&xbc, width),
+                dt: Rows::contiguous(&dt, 4),
+                rate: &self.rate,
+                dt_bias: &self.dt_bias,
+                skip: &self.skip,
+            };
+            selective_scan(scan, sequences, state, out).expect("it fits");
+        })
+    }
+}
+
+fn scan<T: Element>(head_dim: usize) {
+    let scanned = Scanned::<T>::new(head_dim);
+    let whole = scanned.run(TOKENS);
+    assert_close(&whole, &scanned.exact(), rounding::<T>(), 5e-5, "scan");
+    for chunk in [1, 2, 16, 17, 30] {
+        assert_eq!(bits(&scanned.run(chunk)), bits(&whole), "chunks of {chunk}");
+    }
+}
+
+#[test]
+fn a_scan_is_that_of_the_row_whatever_the_chunks() {
+    for head_dim in [16, 48, 64] {
+        scan::<f32>(head_dim);
+        scan::<bf16>(head_dim);
+    }
+}
+
+#[test]
+fn a_gated_norm_is_of_each_group() {
+    let (mut x, gate) = (numbers::<f32>(1, 3 * 40), numbers::<f32>(2, 3 * 40));
+    let weight = numbers::<f32>(3, 40);
+    let (wide_x, wide_gate) = (wide(&x), wide(&gate));
+    let gated: Vec<f64> = wide_x
+        .iter()
+        .zip(&wide_gate)
+        .map(|(x, gate)| x * silu(*gate))
+        .collect();
+    let mut expected = vec![];
+    for (place, y) in gated.iter().enumerate() {
+        let group = &gated[place / 20 * 20..][..20];
+        let mean = group.iter().map(|y| y * y).sum::<f64>() / 20.0;
+        expected.push(y / (mean + f64::from(EPS)).sqrt() * f64::from(weight[place % 40]));
+    }
+    let gates = Rows::contiguous(&gate, 40);
+    gated_rms_norm(RowsMut::contiguous(&mut x, 40), gates, &weight, 20, EPS).expect("it fits");
+    assert_close(&x, &expected, rounding::<f32>(), 1e-5, "gated norm");
 }

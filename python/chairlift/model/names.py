@@ -1,0 +1,56 @@
+"""What checkpoints call the parts of a model: one table for each family."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNames:
+    """What a checkpoint calls the parts of a `ModelSpec`, without `.weight` and `.bias`."""
+
+    embedding: str
+    final_norm: str
+    head: str
+    layers: str
+    """Before the number of a layer; the names below follow that number."""
+    attention_norm: str
+    query: str
+    key: str
+    value: str
+    query_norm: str
+    key_norm: str
+    output: str
+    feed_forward_norm: str
+    gate: str
+    up: str
+    """Of a feed-forward without a gate: its only layer but `down`."""
+    down: str
+    attention_norm_after: str = ""
+    """Of a norm of what attention adds to the stream."""
+    feed_forward_norm_after: str = ""
+    qkv: str = ""
+    """One tensor with the rows of query, key and value, in the place of three."""
+    gate_up: str = ""
+    """One tensor with the rows of gate and up, in the place of two."""
+    router: str = "mlp.gate"
+    choice_bias: str = ""
+    """The whole name of what is added to the scores of experts for their choice."""
+    choice_bias_axes: int = 2
+    """All but the last have one place."""
+    expert_gate: str = "mlp.experts.{}.gate_proj"
+    """Of the expert whose number stands in the braces."""
+    expert_up: str = "mlp.experts.{}.up_proj"
+    expert_down: str = "mlp.experts.{}.down_proj"
+    expert_gate_up: str = ""
+    """One tensor with the rows of gate and up, in the place of two."""
+    shared: str = "mlp.shared_experts"
+    """In the place of `mlp` in the names of gate, up and down, for one that is shared."""
+    shared_gate: str = "mlp.shared_expert_gate"
+    projection: tuple[str, ...] = ()
+    """Of a layer with a recurrent state: what maps its inputs."""
+    b_a: tuple[str, ...] = ()
+    """What gives the shares and the decays of the gated delta rule."""
+    conv: str = ""
+    delta: str = ""
+    """Before the names of the numbers of each head, and of their norm."""
+    mixed: str = ""
+    """What maps the result of such a layer to the stream."""

@@ -1,0 +1,92 @@
+//! A norm of groups of numbers behind a gate, as Mamba-2 has it.
+
+use crate::{
+    Element,
+    error::{ArgumentError, expect_equal},
+    isa::{
+        Isa,
+        dispatch::{Kernel, dispatch},
+        exp::exp,
+    },
+    memory::{
+        disjoint::Disjoint,
+        pool,
+        rows::{Rows, RowsMut},
+    },
+    ops::norm::inverse_rms,
+};
+use std::ops::Range;
+
+/// `x = y / sqrt(mean(y^2) + eps) * weight` with `y = x silu(gate)`, the mean over each group of `group_size` numbers of
+/// a row; one rounding at the end.
+///
+/// Shapes: `x`, `gate` `[T, W]`, `weight` `[W]`.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn gated_rms_norm<T: Element>(
+    x: RowsMut<'_, T>,
+    gate: Rows<'_, T>,
+    weight: &[f32],
+    group_size: usize,
+    eps: f32,
+) -> Result<(), ArgumentError> {
+    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    expect_equal("gate", "the width of x,", width, gate.width())?;
+    expect_equal("gate", "as many rows as x:", len, gate.len())?;
+    expect_equal("weight", "the width of x,", width, weight.len())?;
+    if group_size == 0 || !width.is_multiple_of(group_size) {
+        let expected = format_args!("a divisor of {width}");
+        return Err(ArgumentError::new("group_size", expected, group_size));
+    }
+    let x = Disjoint::new(x.into_slice());
+    pool::split(len, pool::grain(width), |rows| {
+        dispatch(GatedNorm {
+            x,
+            stride,
+            gate,
+            weight,
+            group_size,
+            eps,
+            rows,
+        });
+    });
+    Ok(())
+}
+
+struct GatedNorm<'a, T> {
+    x: Disjoint<'a, T>,
+    stride: usize,
+    gate: Rows<'a, T>,
+    weight: &'a [f32],
+    group_size: usize,
+    eps: f32,
+    rows: Range<usize>,
+}
+
+impl<T: Element> Kernel for GatedNorm<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let mut gated = vec![0.0; self.group_size];
+        for row in self.rows {
+            let start = row * self.stride;
+            // SAFETY: rows do not overlap, and each belongs to one part.
+            let x = unsafe { self.x.take(start..start + self.weight.len()) };
+            let groups = x.chunks_exact_mut(self.group_size);
+            let gates = self.gate.row(row).chunks_exact(self.group_size);
+            let weights = self.weight.chunks_exact(self.group_size);
+            for ((x, gates), weights) in groups.zip(gates).zip(weights) {
+                for ((y, x), gate) in gated.iter_mut().zip(&*x).zip(gates) {
+                    let gate = gate.to_f32();
+                    *y = x.to_f32() * (gate / (1.0 + exp::<I>(-gate)));
+                }
+                let scale = inverse_rms::<I, f32>(&gated, self.eps);
+                for ((x, y), weight) in x.iter_mut().zip(&gated).zip(weights) {
+                    *x = T::from_f32(y * scale * weight);
+                }
+            }
+        }
+    }
+}
