@@ -42,7 +42,7 @@ def table(spec_of):
     """Return a row for each architecture."""
     in_gguf = {family: kind for kind, family in ARCHITECTURES.items()}
     # The metadata of a Mistral says llama, and its window tells them apart.
-    in_gguf["MistralForCausalLM"] = "llama"
+    in_gguf["MistralForCausalLM"] = in_gguf["MixtralForCausalLM"] = "llama"
     rows = []
     for family in OURS:
         text_model = TEXT_MODELS.get(family, family)

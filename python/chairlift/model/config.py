@@ -27,7 +27,7 @@ from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.recurrence import Recurrent
 from chairlift.model.spec import Attention, DividedScaling, ModelSpec
-from chairlift.model.stored import DTYPES
+from chairlift.model.stored import DTYPES, with_experts_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         divisors = read_divisors(header, spec.shape.head_dim)
     if divisors is not None:
         spec = _with_scaling(spec, DividedScaling(divisors))
-    stored = {name: tensor.dtype for name, tensor in header.tensors.items()}
+    tensors = with_experts_apart(header.tensors)
+    stored = {name: tensor.dtype for name, tensor in tensors.items()}
     in_blocks = {name: kind for name, kind in stored.items() if kind not in DTYPES}
     embedding = stored.get(f"{NAMES.embedding}.weight")
     auto = torch.float32 if embedding == "F32" and not in_blocks else torch.bfloat16

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from chairlift.choices import Quantize
+from chairlift.errors import ModelError
 from chairlift.kernels import ExpertLayers, Kernels, LinearLayer, cpu
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
@@ -247,6 +248,11 @@ def _load_experts(
     reader: "_Reader", tensors: ExpertTensors, spec: Experts, weight_format: str | None
 ) -> ExpertWeights:
     router = reader.linear(tensors.router, None)
+    for part in tensors.gate_up:
+        if len(kinds := [kind for _, kind in part.runs(reader.block_types)]) > 1:
+            problem = f"expected the type of its gate, {kinds[0]}, got {kinds[-1]}"
+            message = f"{part.names[-1]}.weight: {problem} (--dtype bfloat16 widens both)"
+            raise ModelError(message)
     gate_up = [reader.linear(part, weight_format) for part in tensors.gate_up]
     down = [reader.linear(part, weight_format) for part in tensors.down]
     choice_bias = tensors.choice_bias

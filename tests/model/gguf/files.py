@@ -15,12 +15,15 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 from transformers import (
+    GraniteMoeConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from tests.model.families import SIZES, build_model
@@ -30,7 +33,12 @@ CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "mistral": MistralConfig,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
+    "qwen3moe": Qwen3MoeConfig,
+    "granitemoe": GraniteMoeConfig,
+    "mixtral": MixtralConfig,
 }
+KINDS = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+"""What GGUF calls a type of model, where that is something else."""
 GROUPED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 """Rows are multiples of 32."""
 SUPER_BLOCKS = ("Q4_K", "Q5_K", "Q6_K")
@@ -84,7 +92,7 @@ def write_model(
     Returns:
         The file, or the first of its parts.
     """
-    kind = "llama" if model.config.model_type == "mistral" else model.config.model_type
+    kind = KINDS.get(model.config.model_type, model.config.model_type)
     writer = GGUFWriter(path, kind, split_max_tensors=split)
     _add_metadata(writer, model.config)
     if extra is not None:
@@ -94,16 +102,18 @@ def write_model(
     names = gguf_names(model)
     values = {}
     for theirs, parameter in model.named_parameters():
-        heads = _num_heads(model, theirs) if kind == "llama" else None
-        rows = permuted(parameter.numpy(), heads)
-        values[names[theirs]] = rows
-        stored_type = "F32" if rows.ndim == 1 else _type_of(names[theirs], chosen)
-        stored = _encoded(rows, stored_type, random)
-        held = gguf.quants.dequantize(stored, GGMLQuantizationType[stored_type])
-        parameter.copy_(torch.from_numpy(unpermuted(held, heads)))
-        values[names[theirs]] = stored
-        if change is None:
-            _add(writer, names[theirs], stored, stored_type)
+        heads = _num_heads(model, theirs) if kind in ("llama", "granitemoe") else None
+        for name, part in _parts(names[theirs], parameter):
+            rows = permuted(part.numpy(), heads)
+            is_number = rows.ndim == 1 or "ffn_gate_inp" in name
+            stored_type = "F32" if is_number else _type_of(name, chosen)
+            flat = rows if is_number else rows.reshape(-1, rows.shape[-1])
+            stored = _encoded(flat, stored_type, random)
+            held = gguf.quants.dequantize(stored, GGMLQuantizationType[stored_type])
+            part.copy_(torch.from_numpy(unpermuted(held, heads)).view(part.shape))
+            values[name] = stored.reshape(*rows.shape[:-1], -1) if rows.ndim > 1 else stored
+            if change is None:
+                _add(writer, name, values[name], stored_type)
     if change is not None:
         kinds = {name: _type_of(name, chosen) for name in values}
         change(values)
@@ -118,11 +128,28 @@ def write_model(
 
 def gguf_names(model: PreTrainedModel) -> dict[str, str]:
     """Return what GGUF calls the parameters of a model."""
-    kind = "llama" if model.config.model_type == "mistral" else model.config.model_type
+    kind = KINDS.get(model.config.model_type, model.config.model_type)
     arch = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
     table = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
-    parameters = [name for name, _ in model.named_parameters()]
-    return {name: table.get_name(name, (".weight", ".bias")) for name in parameters}
+    names = {}
+    for name, _ in model.named_parameters():
+        layer = name.removeprefix("model.layers.").partition(".")[0]
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            part = "ffn_gate_up_exps" if "gate" in name else "ffn_down_exps"
+            names[name] = f"blk.{layer}.{part}.weight"
+        elif name.endswith(("mlp.gate.weight", "router.weight")):
+            names[name] = f"blk.{layer}.ffn_gate_inp.weight"
+        else:
+            names[name] = table.get_name(name, (".weight", ".bias"))
+    return names
+
+
+def _parts(name: str, parameter: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors of a file that a parameter becomes: gates and ups of experts are two."""
+    if "ffn_gate_up_exps" not in name:
+        return [(name, parameter)]
+    names = [name.replace("gate_up", part) for part in ("gate", "up")]
+    return list(zip(names, parameter.chunk(2, dim=1), strict=True))
 
 
 def permuted(rows: NDArray[np.float32], num_heads: int | None) -> NDArray[np.float32]:
@@ -181,6 +208,11 @@ def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
     if config.rope_parameters["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+    if (num_experts := getattr(config, "num_local_experts", None)) is not None:
+        writer.add_expert_count(num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if config.model_type == "qwen3_moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "mistral":
         writer.add_sliding_window(config.sliding_window)
     writer.add_tokenizer_model("gpt2")

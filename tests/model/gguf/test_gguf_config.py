@@ -199,7 +199,7 @@ def test_a_model_with_values_per_layer_loads(path):
     assert torch.equal(prompt_logits(load_model(path), prompt), expected)
 
 
-KNOWN = "llama, qwen2, qwen3, gemma2, gemma3, granite or olmo2"
+KNOWN = "llama, qwen2, qwen3, gemma2, gemma3, granite, olmo2, qwen3moe or granitemoe"
 
 
 @pytest.mark.parametrize("kind", ["phi3", "bert", "LLAMA", ""])
@@ -214,7 +214,8 @@ def test_a_file_without_an_architecture_is_refused(path):
 
 
 UNSUPPORTED = {
-    "expert_count": (U32, 8),
+    "expert_shared_count": (U32, 1),
+    "leading_dense_block_count": (U32, 1),
     "attn_logit_softcapping": (F32, 50.0),
     "final_logit_softcapping": (F32, 30.0),
     "logit_scale": (F32, 8.0),
@@ -236,6 +237,39 @@ UNSUPPORTED = {
 def test_what_would_change_the_result_is_refused(path, kind, key):
     message = failure(path, value(f"{kind}.{key}", *UNSUPPORTED[key]), kind=kind)
     assert message.startswith(f"{kind}.{key}: expected ")
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "olmo2"])
+def test_experts_of_another_architecture_are_refused(path, kind):
+    message = failure(path, value(f"{kind}.expert_count", U32, 8), kind=kind)
+    assert message.startswith(f"{kind}.expert_count: expected 0")
+
+
+EXPERTS = {
+    "expert_count": (U32, 8),
+    "expert_used_count": (U32, 2),
+    "expert_feed_forward_length": (U32, 32),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "expected"),
+    [
+        ("expert_gating_func", (U32, 2), "expected 1, softmax, got 2"),
+        ("expert_weights_scale", (F32, 2.5), "expected 1, got 2.5"),
+        ("expert_used_count", (U32, 9), "expected at most 8, got 9"),
+        ("expert_count", (U32, 0), "expected an integer from 1 to 2147483647, got 0"),
+    ],
+)
+def test_experts_that_are_weighed_otherwise_are_refused(path, key, content, expected):
+    values = {**EXPERTS, key: content}
+    values = [value(f"qwen3moe.{name}", *content) for name, content in values.items()]
+    assert failure(path, *values, kind="qwen3moe") == f"qwen3moe.{key}: {expected}"
+
+
+def test_llama_with_experts_is_a_mixtral(path):
+    values = [value(f"llama.{name}", *content) for name, content in EXPERTS.items()]
+    assert load(path, *values).architecture == "MixtralForCausalLM"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,19 @@ ARCHITECTURES = {
     "qwen2": ("qwen2", {}),
     "qwen3, tied, wide heads": ("qwen3", {"tie_word_embeddings": True, "head_dim": 32}),
     "qwen3": ("qwen3", {}),
+    "qwen3moe": (
+        "qwen3moe",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+        },
+    ),
+    "mixtral": ("mixtral", {"num_local_experts": 4}),
+    "granitemoe": ("granitemoe", {"num_local_experts": 4}),
 }
+WITH_EXPERTS = ["qwen3moe", "mixtral", "granitemoe"]
 every_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
 
 FORMATS = {
@@ -148,11 +160,35 @@ def test_layers_that_keep_their_blocks_compute_what_the_format_says(tmp_path, st
     assert_near(write_model(tmp_path / "m.gguf", model, types), model, types)
 
 
-@every_architecture
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in WITH_EXPERTS])
 def test_every_architecture_may_keep_its_blocks(tmp_path, name):
     architecture, settings = ARCHITECTURES[name]
     model = small_model(architecture, **settings)
     assert_near(write_model(tmp_path / "m.gguf", model, MIXED), model, MIXED)
+
+
+@pytest.mark.parametrize("name", WITH_EXPERTS)
+@pytest.mark.parametrize("stored", ["Q8_0", "Q4_1"])
+def test_experts_keep_their_blocks(tmp_path, name, stored):
+    architecture, settings = ARCHITECTURES[name]
+    model = small_model(architecture, **settings)
+    path = write_model(tmp_path / "m.gguf", model, stored)
+    kept = ModelConfig.load(path).block_types
+    assert kept["blk.1.ffn_gate_exps.3.weight"] == kept["blk.0.ffn_down_exps.0.weight"] == stored
+    exact, ours = reference_logits(model), prompt_logits(load_kept(path, torch.float32), PROMPT)
+    # Of each token: where a router is near a tie, rounded inputs choose other experts for a few.
+    errors = (ours - exact).square().mean(-1) / exact.square().mean(-1)
+    assert 0 < errors.median() < 0.05**2
+
+
+def test_gates_and_ups_of_different_types_are_refused(tmp_path):
+    architecture, settings = ARCHITECTURES["qwen3moe"]
+    types = {"default": "Q8_0", "ffn_up_exps": "Q4_0"}
+    path = write_model(tmp_path / "m.gguf", small_model(architecture, **settings), types)
+    expected = r"ffn_up_exps.0.weight: expected the type of its gate, Q8_0, got Q4_0 \(--dtype"
+    with pytest.raises(ModelError, match=expected):
+        load_model(path)
+    load_model(path, dtype=Dtype.FLOAT32)
 
 
 def swap(values, one, other):
@@ -217,7 +253,9 @@ def packed_bytes(weights):
     )
 
 
-@pytest.mark.parametrize("name", ["llama, biases, wide heads", "qwen3, tied, wide heads"])
+@pytest.mark.parametrize(
+    "name", ["llama, biases, wide heads", "qwen3, tied, wide heads", "granitemoe"]
+)
 @pytest.mark.parametrize("types", ["F16", "Q4_1", "mixed"])
 @pytest.mark.parametrize("quantize", [Quantize.NONE, Quantize.INT8, Quantize.INT4])
 @pytest.mark.parametrize("dtype", [Dtype.AUTO, Dtype.FLOAT32])

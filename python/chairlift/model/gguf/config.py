@@ -26,8 +26,10 @@ ARCHITECTURES: Final = {
     "gemma3": "Gemma3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM",
 }
-"""The family of each `general.architecture`; Mistral calls itself llama."""
+"""The family of each `general.architecture`; Mistral and Mixtral call themselves llama."""
 
 NAMES: Final = CheckpointNames(
     embedding="token_embd",
@@ -47,6 +49,10 @@ NAMES: Final = CheckpointNames(
     down="ffn_down",
     attention_norm_after="post_attention_norm",
     feed_forward_norm_after="post_ffw_norm",
+    router="ffn_gate_inp",
+    expert_gate="ffn_gate_exps.{}",
+    expert_up="ffn_up_exps.{}",
+    expert_down="ffn_down_exps.{}",
 )
 
 _KEYS: Final = {
@@ -59,6 +65,10 @@ _KEYS: Final = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "max_position_embeddings": "context_length",
     "sliding_window": "attention.sliding_window",
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
 }
 """Where the fields of config.json come from, without the architecture."""
 
@@ -82,7 +92,7 @@ _OF_LAYER: Final = re.compile(
     rf"{NAMES.layers}\.[0-9]+\.({NAMES.query}|{NAMES.key})\.(?:weight|bias)"
 )
 """Queries and keys, whose rows llama.cpp has in another order."""
-_IN_PAIRS: Final = frozenset(("granite", "llama"))
+_IN_PAIRS: Final = frozenset(("granite", "granitemoe", "llama"))
 """Architectures whose rows of queries and keys lie in the order of llama.cpp."""
 _WITH_WINDOWS: Final = frozenset(("gemma2", "gemma3"))
 """Architectures of which most layers have a window."""
@@ -93,6 +103,9 @@ _MULTIPLIERS: Final = {
     "logit_scale": "logits_scaling",
 }
 """Of Granite."""
+_WITH_MULTIPLIERS: Final = frozenset(("granite", "granitemoe"))
+_WITH_EXPERTS: Final = frozenset(("granitemoe", "qwen3moe"))
+"""Architectures that always have experts; those of llama may, as Mixtral."""
 _CAPS: Final = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
@@ -100,8 +113,13 @@ _CAPS: Final = {
 """Of Gemma 2."""
 _LARGEST_GEMMAS: Final = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B models, whose queries are scaled by the width of the model."""
+_SOFTMAX: Final = 1
+"""What weighs the experts, of `expert_gating_func`."""
 _ROPE_FACTORS: Final = ("scaling.factor", "scale_linear")
 _UNSUPPORTED: Final = (
+    "expert_group_count",
+    "expert_shared_count",
+    "leading_dense_block_count",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.scale",
@@ -170,9 +188,12 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
         "eos_token_id": list(end_token_ids(metadata)),
         "bos_token_id": metadata.optional_integer("tokenizer.ggml.bos_token_id", least=0),
     }
-    values |= own.of_architecture()
-    is_mistral = kind == "llama" and window is not None
-    architecture = "MistralForCausalLM" if is_mistral else ARCHITECTURES[kind]
+    values |= own.of_architecture() | own.experts()
+    architecture = ARCHITECTURES[kind]
+    if kind == "llama" and own.has_experts():
+        architecture = "MixtralForCausalLM"
+    elif kind == "llama" and window is not None:
+        architecture = "MistralForCausalLM"
     keys = {name: f"{kind}.{key}" for name, key in _KEYS.items()}
     return architecture, Fields(header.path, values, keys=keys)
 
@@ -232,9 +253,9 @@ class _Metadata:
     def refuse_unsupported(self) -> None:
         """Refuse values that would change what the layers compute."""
         fields, kind = self.fields, self.kind
-        if fields.optional_integer(f"{kind}.expert_count", least=0):
-            fields.fail(f"{kind}.expert_count", "0: mixtures of experts are not supported")
-        known = {"granite": _MULTIPLIERS, "gemma2": _CAPS}.get(kind, {})
+        if self.has_experts() and kind not in (*_WITH_EXPERTS, "llama"):
+            fields.fail(f"{kind}.expert_count", "0: its experts are not supported")
+        known = _CAPS if kind == "gemma2" else _MULTIPLIERS if kind in _WITH_MULTIPLIERS else {}
         for name in _UNSUPPORTED:
             if name not in known and fields.optional_number(f"{kind}.{name}") not in {None, 0.0}:
                 fields.fail(f"{kind}.{name}", "nothing: it is not supported")
@@ -244,6 +265,35 @@ class _Metadata:
         key = f"{kind}.attention.causal"
         if key in fields.values and not fields.flag(key):
             fields.fail(key, "true")
+
+    def has_experts(self) -> bool:
+        """Return whether the feed-forward is a mixture of experts."""
+        key = f"{self.kind}.expert_count"
+        if self.kind in _WITH_EXPERTS:
+            return self.fields.integer(key) > 0
+        return bool(self.fields.optional_integer(key, least=0))
+
+    def experts(self) -> dict[str, Any]:
+        """Read the sizes of a mixture of experts; nothing where there is none."""
+        fields, at = self.fields, f"{self.kind}."
+        if not self.has_experts():
+            return {}
+        key = f"{at}expert_gating_func"
+        if fields.optional_integer(key, least=0) not in {None, 0, _SOFTMAX}:
+            fields.fail(key, f"{_SOFTMAX}, softmax")
+        for name in ("expert_weights_scale", "expert_weights_norm"):
+            if fields.values.get(at + name) not in {None, 0.0, 1.0}:
+                fields.fail(at + name, "1")
+        num = fields.integer(f"{at}expert_count")
+        values: dict[str, Any] = {
+            "num_experts": num,
+            "num_local_experts": num,
+            "num_experts_per_tok": fields.integer(f"{at}expert_used_count"),
+            "norm_topk_prob": True,
+        }
+        if self.kind == "qwen3moe":
+            values["moe_intermediate_size"] = fields.integer(f"{at}expert_feed_forward_length")
+        return values
 
     def window(self) -> int | None:
         """Read the tokens that a layer sees; None sees all.
@@ -264,7 +314,7 @@ class _Metadata:
     def of_architecture(self) -> dict[str, Any]:
         """Read the fields that only one architecture has."""
         fields, kind = self.fields, self.kind
-        if kind == "granite":
+        if kind in _WITH_MULTIPLIERS:
             found = {
                 name: fields.optional_number(f"{kind}.{key}") for key, name in _MULTIPLIERS.items()
             }
