@@ -125,10 +125,16 @@ test: compile-tests setup lint rust-test proto pytest ## Every check there is; p
 compile-tests: prerequisites
 	@cargo test --quiet --locked --no-run > /dev/null 2>&1 &
 
+ARM := aarch64-unknown-linux-gnu
+
 .PHONY: lint
 lint: setup ## Format, lints and types of Rust, Python and CUDA
 	$(call say,lint)
 	cargo fmt --all --check
+	@# Nothing else compiles what is not for x86-64.
+	@if rustup target list --installed 2>/dev/null | grep -q $(ARM); then \
+	  cargo check --quiet --locked --target $(ARM) --package chairlift-kernels; \
+	else echo '    skipped: the kernels for aarch64 need `rustup target add $(ARM)`'; fi
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --quiet --check

@@ -6,7 +6,8 @@
 //! Closures and functions that are not inlined would be compiled without the set: hot code has none.
 
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Avx2, Avx512, Isa, Portable};
+use crate::isa::{Avx2, Avx512};
+use crate::isa::{Isa, Portable};
 use std::sync::OnceLock;
 
 /// Instruction sets that kernels are compiled for, best first.
