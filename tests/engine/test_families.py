@@ -18,7 +18,7 @@ def test_a_crowded_batch_gives_the_tokens_of_transformers(make_engine, kv_blocks
     tiny_model.write_tokenizer(tmp_path, vocab_size - 5)
     # A group with a window gives blocks back while requests run.
     windows = ModelConfig.load(tmp_path).spec.kv_windows
-    num_blocks = sum(26 if window is None else 12 for window in windows)
+    num_blocks = sum(22 if window is None else 12 for window in windows)
     engine = make_engine(
         tmp_path, max_num_batched_tokens=24, kv_cache_memory=kv_blocks(num_blocks, tmp_path)
     )
