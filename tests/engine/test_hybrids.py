@@ -148,6 +148,17 @@ def test_what_a_state_does_not_support_is_refused_by_name(hybrid, make_engine, s
         make_engine(hybrid, **setting)
 
 
+def test_snapshots_are_refused_where_no_request_would_begin_with_one(hybrid, tiny, make_engine):
+    expected = "state_snapshots: expected 0 without the prefix cache, got 3"
+    with pytest.raises(ConfigError, match=expected):
+        make_engine(hybrid, prefix_cache=False, state_snapshots=3)
+    expected = "state_snapshots: expected none for a model without recurrent states, got 3"
+    with pytest.raises(ConfigError, match=expected):
+        make_engine(tiny.folder, state_snapshots=3)
+    with pytest.raises(ConfigError, match=r"^memory: .*, state_snapshots or max_num"):
+        make_engine(hybrid, state_snapshots=10**12)
+
+
 def test_a_gpu_is_refused_by_name(hybrid):
     obstacle = layer_obstacle(ModelConfig.load(hybrid).spec)
     assert obstacle == "model: recurrent states are not supported on a GPU"

@@ -257,6 +257,7 @@ EXPERTS = {
     [
         ("expert_gating_func", (U32, 2), "expected 1, softmax, got 2"),
         ("expert_weights_scale", (F32, 2.5), "expected 1, got 2.5"),
+        ("expert_weights_norm", (U32, 2), "expected true or false, got 2"),
         ("expert_used_count", (U32, 9), "expected at most 8, got 9"),
         ("expert_count", (U32, 0), "expected an integer from 1 to 2147483647, got 0"),
     ],
@@ -265,6 +266,13 @@ def test_experts_that_are_weighed_otherwise_are_refused(path, key, content, expe
     values = {**EXPERTS, key: content}
     values = [value(f"qwen3moe.{name}", *content) for name, content in values.items()]
     assert failure(path, *values, kind="qwen3moe") == f"qwen3moe.{key}: {expected}"
+
+
+@pytest.mark.parametrize("key", ["expert_weights_scale", "expert_weights_norm"])
+def test_an_array_in_the_place_of_a_number_is_refused(path, key):
+    values = [value(f"qwen3moe.{name}", *content) for name, content in EXPERTS.items()]
+    message = failure(path, *values, array(f"qwen3moe.{key}", F32, [1.0, 1.0]), kind="qwen3moe")
+    assert message.startswith(f"qwen3moe.{key}: expected ")
 
 
 def test_llama_with_experts_is_a_mixtral(path):

@@ -66,6 +66,7 @@ def choose_place(
     Raises:
         ConfigError: There is no GPU, or it cannot run the model, and the settings ask for one.
     """
+    check_snapshots(settings, model.spec)
     gpu: Gpu | None = None
     obstacle: str | None = "device: the settings say cpu"
     if settings.device is not Device.CPU:
@@ -109,6 +110,18 @@ HYBRID_SETTINGS: Final = {
     "swap_memory": None,
 }
 """What holds for a model with a recurrent state: a row has that after its last token alone."""
+
+
+def check_snapshots(settings: EngineConfig, spec: ModelSpec) -> None:
+    """Raise ConfigError if there are to be snapshots that no request would begin with."""
+    count, expected = settings.state_snapshots, None
+    if count is not None and not spec.has_state:
+        expected = "none for a model without recurrent states"
+    elif count and not settings.prefix_cache:
+        expected = "0 without the prefix cache"
+    if expected is not None:
+        message = f"state_snapshots: expected {expected}, got {count}"
+        raise ConfigError(message)
 
 
 def hybrid_settings(settings: EngineConfig) -> EngineConfig:

@@ -72,6 +72,12 @@ def encoder_settings(settings: EngineConfig) -> EngineConfig:
             str(settings.num_adapter_slots),
         ),
         ("draft", "none", settings.draft is None, str(settings.draft)),
+        (
+            "state_snapshots",
+            "none",
+            settings.state_snapshots is None,
+            str(settings.state_snapshots),
+        ),
         ("draft_quantize", "none", settings.draft_quantize is None, str(settings.draft_quantize)),
     )
     for name, expected, is_met, got in checks:

@@ -281,9 +281,10 @@ class _Metadata:
         key = f"{at}expert_gating_func"
         if fields.optional_integer(key, least=0) not in {None, 0, _SOFTMAX}:
             fields.fail(key, f"{_SOFTMAX}, softmax")
-        for name in ("expert_weights_scale", "expert_weights_norm"):
-            if fields.values.get(at + name) not in {None, 0.0, 1.0}:
-                fields.fail(at + name, "1")
+        if fields.optional_number(f"{at}expert_weights_scale") not in {None, 0.0, 1.0}:
+            fields.fail(f"{at}expert_weights_scale", "1")
+        # The architecture says whether weights are normed, as in llama.cpp.
+        fields.flag(f"{at}expert_weights_norm")
         num = fields.integer(f"{at}expert_count")
         values: dict[str, Any] = {
             "num_experts": num,
