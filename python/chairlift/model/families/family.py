@@ -9,6 +9,7 @@ from chairlift.model.names import CheckpointNames
 from chairlift.model.spec import (
     Attention,
     Embedding,
+    Experts,
     Head,
     LayerSpec,
     Mlp,
@@ -87,6 +88,13 @@ def rms_norm(fields: Fields, *, plus_one: bool = False) -> RmsNorm:
 def mlp(fields: Fields, *, bias: bool = False, gated: bool = True, key: str = "hidden_act") -> Mlp:
     """Read the feed-forward of a layer; the activation is in the field `key`."""
     return Mlp(fields.integer("intermediate_size"), activation(fields, key), gated, bias)
+
+
+def experts(fields: Fields, num: int, top_k: int, inner: int, scores: str) -> Experts:
+    """Build a mixture of `num` experts of width `inner`, of which each token uses `top_k`."""
+    if top_k > num:
+        fields.fail("num_experts_per_tok", f"at most {num}")
+    return Experts(num, top_k, inner, scores, activation(fields))
 
 
 def activation(fields: Fields, key: str = "hidden_act") -> str:

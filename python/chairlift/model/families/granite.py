@@ -9,6 +9,7 @@ from chairlift.model.families.family import (
     activation,
     attention,
     decoder,
+    experts,
     mlp,
     rms_norm,
 )
@@ -63,12 +64,9 @@ def _hybrid(fields: Fields) -> ModelSpec:
     num = fields.integer("num_local_experts", least=0)
     feed_forward: Mlp | Experts = shared
     if num:
-        top_k = fields.integer("num_experts_per_tok")
-        if top_k > num:
-            fields.fail("num_experts_per_tok", f"at most {num}")
-        inner = fields.integer("intermediate_size")
-        scores = "softmax_of_chosen"
-        feed_forward = Experts(num, top_k, inner, scores, activation(fields), shared=shared)
+        top_k, inner = fields.integer("num_experts_per_tok"), fields.integer("intermediate_size")
+        sparse = experts(fields, num, top_k, inner, "softmax_of_chosen")
+        feed_forward = replace(sparse, shared=shared)
     attended = replace(attended, feed_forward=feed_forward)
     kinds = fields.values.get("layer_types")
     num_layers = fields.integer("num_hidden_layers")

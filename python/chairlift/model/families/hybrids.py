@@ -10,6 +10,7 @@ from chairlift.model.families.family import (
     activation,
     attention,
     decoder,
+    experts,
     mlp,
     rms_norm,
 )
@@ -55,21 +56,15 @@ def _lfm2_moe(fields: Fields) -> ModelSpec:
     )
     if fields.number("routed_scaling_factor") != 1.0:
         fields.fail("routed_scaling_factor", "1")
-    num, top_k = fields.integer("num_experts"), fields.integer("num_experts_per_tok")
-    if top_k > num:
-        fields.fail("num_experts_per_tok", f"at most {num}")
-    experts = Experts(
-        num,
-        top_k,
-        fields.integer("moe_intermediate_size"),
-        "sigmoid",
+    sparse = replace(
+        _experts(fields, "sigmoid"),
         least_sum=1e-6 if fields.flag("norm_topk_prob") else None,
         has_choice_bias=fields.flag("use_expert_bias"),
     )
     if fields.values.get("layer_types") is None:
         fields.fail("layer_types", f"a list of {num_layers} names")
     dense = mlp(fields)
-    feed_forwards = [dense if number < num_dense else experts for number in range(num_layers)]
+    feed_forwards = [dense if number < num_dense else sparse for number in range(num_layers)]
     return _lfm2_decoder(fields, _kinds(fields, _CONV, []), feed_forwards)
 
 
@@ -117,22 +112,20 @@ def _qwen3_5_moe(fields: Fields) -> ModelSpec:
 
 
 def _qwen3_next(fields: Fields) -> ModelSpec:
-    experts = replace(
+    sparse = replace(
         _qwen_experts(fields), least_sum=0.0 if fields.flag("norm_topk_prob") else None
     )
-    return _qwen_hybrid(fields, sparse_where(fields, experts, mlp(fields)))
+    return _qwen_hybrid(fields, sparse_where(fields, sparse, mlp(fields)))
+
+
+def _experts(fields: Fields, scores: str) -> Experts:
+    num, top_k = fields.integer("num_experts"), fields.integer("num_experts_per_tok")
+    return experts(fields, num, top_k, fields.integer("moe_intermediate_size"), scores)
 
 
 def _qwen_experts(fields: Fields) -> Experts:
-    num, top_k = fields.integer("num_experts"), fields.integer("num_experts_per_tok")
-    if top_k > num:
-        fields.fail("num_experts_per_tok", f"at most {num}")
-    return Experts(
-        num,
-        top_k,
-        fields.integer("moe_intermediate_size"),
-        "softmax",
-        activation(fields),
+    return replace(
+        _experts(fields, "softmax"),
         least_sum=0.0,
         shared=Mlp(fields.integer("shared_expert_intermediate_size"), activation(fields)),
         shared_is_gated=True,

@@ -12,6 +12,7 @@ from chairlift.model.families.family import (
     attention,
     decoder,
     effective_window,
+    experts,
     layer_kinds,
     mlp,
     rms_norm,
@@ -32,26 +33,20 @@ def _mixed(
     return [sparse if is_sparse(number) else layer for number in numbers]
 
 
-def sparse_where(fields: Fields, experts: Experts, dense: Mlp | Experts) -> list[Mlp | Experts]:
+def sparse_where(fields: Fields, sparse: Experts, dense: Mlp | Experts) -> list[Mlp | Experts]:
     """Return the feed-forward of each layer, of which `mlp_only_layers` have no experts."""
     step = fields.integer("decoder_sparse_step")
     without = fields.values.get("mlp_only_layers") or []
     if not isinstance(without, list) or any(not isinstance(number, int) for number in without):
         fields.fail("mlp_only_layers", "a list of numbers of layers")
     numbers = range(fields.integer("num_hidden_layers"))
-    return [experts if n not in without and (n + 1) % step == 0 else dense for n in numbers]
+    return [sparse if n not in without and (n + 1) % step == 0 else dense for n in numbers]
 
 
 def _num_experts(fields: Fields, *names: str) -> int:
     """Read the number of experts under the first of its names that is there."""
     found = next((name for name in names if fields.values.get(name) is not None), names[0])
     return fields.integer(found)
-
-
-def _experts(fields: Fields, num: int, top_k: int, inner: int, scores: str) -> Experts:
-    if not top_k <= num:
-        fields.fail("num_experts_per_tok", f"at most {num}")
-    return Experts(num, top_k, inner, scores, activation(fields))
 
 
 def _qwen3(fields: Fields) -> ModelSpec:
@@ -61,8 +56,8 @@ def _qwen3(fields: Fields) -> ModelSpec:
         mlp(fields),
         rms_norm(fields),
     )
-    experts = replace(
-        _experts(
+    sparse = replace(
+        experts(
             fields,
             _num_experts(fields, "num_experts", "num_local_experts"),
             fields.integer("num_experts_per_tok"),
@@ -72,8 +67,7 @@ def _qwen3(fields: Fields) -> ModelSpec:
         least_sum=0.0 if fields.flag("norm_topk_prob") else None,
     )
     layers = [
-        replace(layer, feed_forward=own)
-        for own in sparse_where(fields, experts, layer.feed_forward)
+        replace(layer, feed_forward=own) for own in sparse_where(fields, sparse, layer.feed_forward)
     ]
     # A window holds for every layer, whatever `max_window_layers` says.
     window = (
@@ -88,8 +82,8 @@ def _qwen3(fields: Fields) -> ModelSpec:
 def _mixtral(fields: Fields) -> ModelSpec:
     inner = fields.integer("intermediate_size")
     num, top_k = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
-    experts = replace(_experts(fields, num, top_k, inner, "softmax"), least_sum=0.0)
-    layer = LayerSpec(attention(fields), experts, rms_norm(fields))
+    sparse = replace(experts(fields, num, top_k, inner, "softmax"), least_sum=0.0)
+    layer = LayerSpec(attention(fields), sparse, rms_norm(fields))
     window = effective_window(fields, fields.optional_integer("sliding_window"))
     return decoder(fields, with_windows(layer, [window] * fields.integer("num_hidden_layers")))
 
@@ -97,8 +91,8 @@ def _mixtral(fields: Fields) -> ModelSpec:
 def _granite(fields: Fields) -> ModelSpec:
     inner = fields.integer("intermediate_size")
     num, top_k = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
-    experts = _experts(fields, num, top_k, inner, "softmax_of_chosen")
-    layer = replace(granite_layer(fields), feed_forward=experts)
+    sparse = experts(fields, num, top_k, inner, "softmax_of_chosen")
+    layer = replace(granite_layer(fields), feed_forward=sparse)
     return granite_decoder(fields, [layer] * fields.integer("num_hidden_layers"))
 
 
@@ -114,8 +108,8 @@ def _ernie(fields: Fields) -> ModelSpec:
     num = _num_experts(fields, "moe_num_experts", "num_experts", "num_local_experts")
     top_k = _num_experts(fields, "moe_k", "num_experts_per_tok")
     shared = fields.integer("moe_num_shared_experts", least=0)
-    experts = replace(
-        _experts(fields, num, top_k, inner, "softmax"),
+    sparse = replace(
+        experts(fields, num, top_k, inner, "softmax"),
         least_sum=fields.number("moe_norm_min"),
         has_choice_bias=True,
         shared=Mlp(inner * shared, activation(fields)) if shared else None,
@@ -127,9 +121,7 @@ def _ernie(fields: Fields) -> ModelSpec:
     else:
         last = fields.integer("moe_layer_end_index", least=0)
     interval = fields.integer("moe_layer_interval")
-    layers = _mixed(
-        fields, layer, experts, lambda n: first <= n <= last and (n + 1) % interval == 0
-    )
+    layers = _mixed(fields, layer, sparse, lambda n: first <= n <= last and (n + 1) % interval == 0)
     return decoder(fields, layers)
 
 

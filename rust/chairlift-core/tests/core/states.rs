@@ -1,4 +1,5 @@
-//! Recurrent states: where they are saved, and who begins with them. That they are right is the simulator's to see.
+//! Recurrent states: where a step saves the state of a row, and which requests begin with it. The simulator checks their
+//! values.
 
 use chairlift_core::{Config, NewRequest, policy::Policy};
 
