@@ -16,6 +16,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
 from chairlift.model.kv_cache import allocate_kv_cache
 from chairlift.model.norms import Norm
+from chairlift.model.rope import Rope
 from chairlift.model.spec import (
     Attention,
     Embedding,
@@ -25,7 +26,6 @@ from chairlift.model.spec import (
     Mlp,
     ModelSpec,
     RmsNorm,
-    Rope,
 )
 from chairlift.model.transformer import Transformer
 from chairlift.model.weights import LayerWeights, Weights
@@ -190,7 +190,8 @@ class Bench:
             for layer in (own.qkv, own.output, own.gate_up, own.down)
             if layer is not None
         )
-        return layers + self.model.weights.head.num_bytes
+        head = self.model.weights.head
+        return layers + (0 if head is None else head.num_bytes)
 
     def kv_bytes_per_token(self) -> int:
         """Of all layers."""

@@ -1273,12 +1273,12 @@ def full_attention(
     """Writes the attention of each token to all tokens of its sequence, before and after it.
 
     Args:
-        query: `[T, num_heads * head_dim]`, as key, value and `out`; rows may be strided.
-        key: Sequences lie one behind the other.
+        query: `[T, num_heads * head_dim]`, as `out`; rows may be strided.
+        key: `[T, num_kv_heads * head_dim]`; sequences lie one behind the other.
         value: As the key.
         starts: int32 `[S + 1]`: where each sequence begins, and T.
         out: Where the result goes.
-        num_heads: Of queries, keys and values.
+        num_heads: Of queries; a divisor of it is that of keys and values.
         scale: Factor of the scores.
         reach: A token sees those at most so far before and after it; None sees all.
         bias: float32 `[num_heads, 2 M - 1]`, added to the scores by distance: key - query + M - 1.

@@ -229,11 +229,11 @@ def full_attention(
     reach: int | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Attention of packed sequences, `[T, num_heads, head_dim]`, to all tokens of each.
+    """Attention of packed sequences to all tokens of each.
 
     Args:
-        query: As key and value.
-        key: Sequences lie one behind the other.
+        query: `[T, num_heads, head_dim]`.
+        key: `[T, num_kv_heads, head_dim]`; sequences lie one behind the other.
         value: As the key.
         starts: `[S + 1]`: where each sequence begins, and T.
         scale: Factor of the scores.
@@ -241,6 +241,7 @@ def full_attention(
         bias: `[num_heads, 2 M - 1]`, by distance: key - query + M - 1.
     """
     out = torch.empty_like(query)
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         q, k, v = (x[begin:end] for x in (query, key, value))
         distance = torch.arange(end - begin) - torch.arange(end - begin).unsqueeze(-1)

@@ -42,6 +42,12 @@ def encoder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def gemma(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gemma")
+    return tiny_encoder.write_gemma(folder, SENTENCE), folder
+
+
+@pytest.fixture(scope="module")
 def reranker(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reranker")
     return tiny_encoder.write(folder, num_labels=1), folder
@@ -75,10 +81,25 @@ def test_vectors_equal_those_of_transformers(encoder, pooling):
             np.testing.assert_allclose(vector, expected(model, text, pooling), atol=2e-6)
 
 
+def test_layers_of_a_decoder_give_the_vectors_of_transformers(gemma):
+    model, folder = gemma
+    texts = tiny_encoder.texts(12)
+    with Engine(folder, dtype="float32", max_num_batched_tokens=64, max_num_seqs=4) as engine:
+        for text, vector in zip(texts, vectors(engine, texts), strict=True):
+            inputs = tiny_encoder.tokenizer()(text, return_tensors="pt")
+            with torch.inference_mode():
+                hidden = model(inputs["input_ids"]).last_hidden_state[0]
+            exact = torch.nn.functional.normalize(hidden.mean(0), dim=0).numpy()
+            np.testing.assert_allclose(vector, exact, atol=2e-6)
+        with pytest.raises(RequestError, match="this model generates no text"):
+            engine.prepare(Request("lift"))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "gemma"])
 @pytest.mark.parametrize("batching", ["continuous", "dynamic", "static"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_vector_has_the_same_bits_under_every_policy_and_budget(encoder, batching, dtype):
-    _, folder = encoder
+def test_a_vector_has_the_same_bits_under_every_policy_and_budget(request, kind, batching, dtype):
+    _, folder = request.getfixturevalue(kind)
     texts = tiny_encoder.texts(20)
     with Engine(folder, dtype=dtype, max_num_seqs=1) as engine:
         alone = vectors(engine, texts)

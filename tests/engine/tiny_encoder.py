@@ -9,6 +9,8 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
     PreTrainedTokenizerFast,
 )
 
@@ -39,12 +41,40 @@ def write(folder, *, num_labels=None, sentence=None, seed=0):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+    _save(model, folder, sentence)
+    return model
+
+
+def write_gemma(folder, sentence):
+    """Write a tiny EmbeddingGemma, and return the reference model."""
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=80,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        max_position_embeddings=MAX_LENGTH,
+        use_bidirectional_attention=True,
+    )
+    model = Gemma3TextModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    _save(model, folder, sentence)
+    return model
+
+
+def _save(model, folder, sentence):
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     for name, content in (sentence or {}).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content))
-    return model
 
 
 def tokenizer():

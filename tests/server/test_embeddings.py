@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import grpc
 import numpy as np
 import pytest
+import torch
 from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
@@ -96,6 +97,19 @@ async def test_packed_formats_hold_the_same_numbers(serve, vectors):
     assert np.array_equal(np.frombuffer(packed["INT8"], np.int8), np.rint(127 * vector))
     bits = np.unpackbits(np.frombuffer(packed["BINARY"], np.uint8))
     assert np.array_equal(bits[: len(vector)], vector > 0)
+
+
+async def test_a_number_beyond_float16_becomes_its_largest(serve, tmp_path):
+    model = tiny_encoder.write(tmp_path)
+    with torch.no_grad():
+        model.encoder.layer[-1].output.LayerNorm.weight.mul_(1e6)
+    model.save_pretrained(tmp_path)
+    async with serve(tmp_path) as server:
+        request = embed_request(TEXTS[:1], normalize=False, format="VECTOR_FORMAT_FLOAT16")
+        packed = (await server.embedding.Embed(request)).embeddings[0].packed
+    numbers = np.frombuffer(packed, "<f2")
+    assert np.isfinite(numbers).all()
+    assert np.abs(numbers).max() == 65_504
 
 
 @pytest.mark.parametrize(

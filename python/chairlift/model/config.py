@@ -18,7 +18,7 @@ from chairlift.choices import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.checkpoint import Checkpoint
-from chairlift.model.families import FAMILIES, Family
+from chairlift.model.families import BIDIRECTIONAL, FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import NAMES, read_config, read_divisors
@@ -26,7 +26,8 @@ from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.recurrence import Recurrent
-from chairlift.model.spec import Attention, DividedScaling, ModelSpec
+from chairlift.model.rope import DividedScaling
+from chairlift.model.spec import Attention, ModelSpec
 from chairlift.model.stored import DTYPES, with_experts_apart
 
 
@@ -175,10 +176,11 @@ def _read_family(path: Path) -> tuple[str, Family, Fields]:
         raise ModelError(message)
     names = fields.values.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
-    if not isinstance(name, str) or name not in FAMILIES:
+    known = {**FAMILIES, **BIDIRECTIONAL}
+    if not isinstance(name, str) or name not in known:
         some = ", ".join(list(FAMILIES)[:_SHOWN_FAMILIES])
         fields.fail("architectures", f"{some} or another that docs/models.md lists")
-    family = FAMILIES[name]
+    family = known[name]
     if family.text:
         text = fields.values.get(family.text)
         if not isinstance(text, dict):

@@ -12,12 +12,14 @@ swap          blocks of preempted requests, in host memory also where the model 
 """
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from chairlift.attention.backend import AttentionBackend
-from chairlift.config import EngineConfig
+from chairlift.config import EngineConfig, Quantize
 from chairlift.errors import ConfigError
+from chairlift.kernels import Kernels
 from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.machine import memory_limit
 from chairlift.model.adapters.load import adapter_bytes
@@ -25,8 +27,10 @@ from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
 from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
+from chairlift.model.rope import table_bytes
 from chairlift.model.spec import Experts, ModelSpec
-from chairlift.model.weights import stream_dtype, weight_bytes
+from chairlift.model.tensors import LinearTensors, ModelTensors, NormTensor
+from chairlift.model.weights import head_format, kept_blocks, layer_format, stream_dtype
 
 _FLOAT32 = 4
 _DEDICATED_FRACTION = 0.9
@@ -148,6 +152,52 @@ def plan_memory(
         num_state_snapshots=num_snapshots,
         is_dedicated=is_dedicated,
     )
+
+
+def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> int:
+    """Return the bytes of what `load_weights` packs, and of the tables of RoPE."""
+    spec, dtype = config.spec, config.dtype
+    tensors = ModelTensors.of(spec, config.names)
+    block_types = kept_blocks(config, quantize, kernels)
+    stream = stream_dtype(config, quantize, kernels)
+    head_norms = {norm for layer in tensors.layers for norm in (layer.query_norm, layer.key_norm)}
+
+    def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
+        if isinstance(part, NormTensor):
+            return (
+                part.size * (1 + part.has_bias) * (dtype if part in head_norms else stream).itemsize
+            )
+        return sum(
+            kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
+            for run, kind in part.runs(block_types)
+        )
+
+    # The scores of a router decide what is computed: it is never quantized, and no decay is.
+    exact = {layer.experts.router for layer in tensors.layers if layer.experts is not None}
+    exact |= {own.b_a for layer in tensors.layers if (own := layer.recurrent) and own.b_a}
+    layers = sum(
+        packed(part, None if part in exact else layer_format(quantize))
+        for layer in tensors.layers
+        for part in layer.parts()
+    )
+    embedding = spec.vocab_size * spec.hidden_size * dtype.itemsize
+    ends = packed(tensors.final_norm, None)
+    if tensors.head is not None:
+        # Its own tensor or that of the embedding have the same size, and may have different blocks.
+        is_own = not spec.head.is_tied or f"{config.names.head}.weight" in block_types
+        ends += packed(tensors.head if is_own else tensors.embedding, head_format(quantize))
+    numbers = sum(
+        _FLOAT32 * prod(shape)
+        for layer in tensors.layers
+        if layer.recurrent is not None
+        for _, shape in layer.recurrent.numbers.values()
+    )
+    return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
+
+
+def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
+    head_dim = spec.shape.head_dim
+    return sum(table_bytes(rope, head_dim, num_positions) for rope, _ in spec.rotations)
 
 
 def _adapter_bytes(settings: EngineConfig, model: ModelConfig) -> int:

@@ -1,19 +1,91 @@
-"""The rotations of RoPE, as a table over positions."""
+"""Rotary position embeddings (RoPE): how a model scales them, and their rotations as a table."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from chairlift.model.spec import (
-    DividedScaling,
-    LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    PositionScale,
-    Rope,
-    YarnScaling,
-)
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """RoPE with every position divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """RoPE of Llama 3.1: slow frequencies are divided by `factor`, fast ones stay."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+@dataclass(frozen=True, slots=True)
+class DividedScaling:
+    """RoPE with every frequency divided by a number of its own, as GGUF files hold Llama 3.1's."""
+
+    divisors: tuple[float, ...]
+    """`[head_dim / 2]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (Peng et al., 2023): frequencies that turn seldom are divided by `factor`."""
+
+    factor: float
+    original_max_position_embeddings: int
+    attention_factor: float
+    """Of cosines and sines."""
+    beta_fast: float = 32.0
+    """A frequency that turns more often in the original length stays."""
+    beta_slow: float = 1.0
+    """One that turns less often is divided by all of `factor`."""
+    truncate: bool = True
+    """The places of both are rounded to whole frequencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """LongRoPE (Ding et al., 2024): frequencies divided by numbers of their own.
+
+    Which of both holds for all positions is decided once, by the longest sequence that is served:
+    keys that are cached would not fit another choice.
+    """
+
+    short: tuple[float, ...]
+    """`[rotary_dim / 2]`: where no sequence is longer than the original length."""
+    long: tuple[float, ...]
+    original_max_position_embeddings: int
+    attention_factor: float
+    """Of cosines and sines."""
+
+
+Scaling = LinearScaling | Llama3Scaling | DividedScaling | YarnScaling | LongRopeScaling
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding."""
+
+    theta: float
+    scaling: Scaling | None = None
+    rotary_dim: int | None = None
+    """The first numbers of a head, which are rotated; None is all of them."""
+    interleaved: bool = False
+    """A number is rotated with its neighbour, and not with the one half of them further."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionScale:
+    """Queries times `1 + beta * log(1 + floor(position / length))` (Llama 4)."""
+
+    beta: float
+    length: int
+
 
 _POSITIONS_AT_ONCE = 65_536
 """Of the table, whose intermediate values take several times its memory."""

@@ -146,7 +146,8 @@ class ModelTensors(NamedTuple):
     embedding: LinearTensors
     layers: tuple[LayerTensors, ...]
     final_norm: NormTensor
-    head: LinearTensors
+    head: LinearTensors | None
+    """None of an encoder."""
 
     @classmethod
     def of(cls, spec: ModelSpec, names: CheckpointNames) -> "ModelTensors":
@@ -159,12 +160,14 @@ class ModelTensors(NamedTuple):
                 for number, layer in enumerate(spec.layers)
             ),
             final_norm=NormTensor(names.final_norm, spec.hidden_size, spec.final_norm),
-            head=LinearTensors((names.head,), *table),
+            head=None if spec.bidirectional else LinearTensors((names.head,), *table),
         )
 
     def shapes(self) -> dict[str, Shape]:
         """Return the name and shape of every stored tensor."""
-        parts: list[NormTensor | LinearTensors] = [self.embedding, self.final_norm, self.head]
+        parts: list[NormTensor | LinearTensors] = [self.embedding, self.final_norm]
+        if self.head is not None:
+            parts.append(self.head)
         shapes: dict[str, Shape] = {}
         for layer in self.layers:
             parts.extend(layer.parts())

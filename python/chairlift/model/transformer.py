@@ -22,8 +22,8 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import layer_slots
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import LayerStates, RecurrentMixer, States
-from chairlift.model.rope import cos_sin_table
-from chairlift.model.spec import Experts, LayerSpec, Mlp, PositionScale, Rope
+from chairlift.model.rope import PositionScale, Rope, cos_sin_table
+from chairlift.model.spec import Experts, LayerSpec, Mlp
 from chairlift.model.weights import LayerWeights, Weights
 
 MOST_RECORDED = 16
@@ -172,6 +172,7 @@ class Transformer:
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Score the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
+        assert self.weights.head is not None, "of all but encoders"
         logits = self.weights.head(hidden, out_dtype=torch.float32, out=out)
         head = self.config.spec.head
         if head.multiplier != 1.0 or head.soft_cap is not None:

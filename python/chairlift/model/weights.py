@@ -8,9 +8,7 @@ GGUF files, and groups of quantized checkpoints, are packed without a change of 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -22,8 +20,7 @@ from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import RecurrentWeights
-from chairlift.model.rope import table_bytes
-from chairlift.model.spec import Experts, LayerSpec, ModelSpec
+from chairlift.model.spec import Experts, LayerSpec
 from chairlift.model.stored import WeightTensor
 from chairlift.model.tensors import (
     ExpertTensors,
@@ -33,8 +30,6 @@ from chairlift.model.tensors import (
     NormTensor,
     RecurrentTensors,
 )
-
-_FLOAT32: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +76,8 @@ class Weights:
     """`[vocab_size, H]`."""
     layers: tuple[LayerWeights, ...]
     final_norm: Norm
-    head: LinearLayer
-    """H to `vocab_size`."""
+    head: LinearLayer | None
+    """H to `vocab_size`; None of an encoder."""
 
 
 def layer_format(quantize: Quantize) -> str | None:
@@ -95,47 +90,7 @@ def head_format(quantize: Quantize) -> str | None:
     return None if quantize is Quantize.NONE else Quantize.INT8.value
 
 
-def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> int:
-    """Return the bytes of what `load_weights` packs, and of the tables of RoPE."""
-    spec, dtype = config.spec, config.dtype
-    tensors = ModelTensors.of(spec, config.names)
-    block_types = _kept_blocks(config, quantize, kernels)
-    stream = stream_dtype(config, quantize, kernels)
-    head_norms = {norm for layer in tensors.layers for norm in (layer.query_norm, layer.key_norm)}
-
-    def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
-        if isinstance(part, NormTensor):
-            return (
-                part.size * (1 + part.has_bias) * (dtype if part in head_norms else stream).itemsize
-            )
-        return sum(
-            kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
-            for run, kind in part.runs(block_types)
-        )
-
-    # The scores of a router decide what is computed: it is never quantized, and no decay is.
-    exact = {layer.experts.router for layer in tensors.layers if layer.experts is not None}
-    exact |= {own.b_a for layer in tensors.layers if (own := layer.recurrent) and own.b_a}
-    layers = sum(
-        packed(part, None if part in exact else layer_format(quantize))
-        for layer in tensors.layers
-        for part in layer.parts()
-    )
-    embedding = spec.vocab_size * spec.hidden_size * dtype.itemsize
-    # Its own tensor or that of the embedding have the same size, and may have different blocks.
-    is_own = not spec.head.is_tied or f"{config.names.head}.weight" in block_types
-    head = tensors.head if is_own else tensors.embedding
-    ends = packed(tensors.final_norm, None) + packed(head, head_format(quantize))
-    numbers = sum(
-        _FLOAT32 * prod(shape)
-        for layer in tensors.layers
-        if layer.recurrent is not None
-        for _, shape in layer.recurrent.numbers.values()
-    )
-    return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
-
-
-def _kept_blocks(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> Mapping[str, str]:
+def kept_blocks(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> Mapping[str, str]:
     """Return the types of the blocks that linear layers keep, by the name of the tensor."""
     keeps = quantize is Quantize.NONE and kernels.linear_from_blocks is not None
     return config.block_types if keeps else {}
@@ -147,13 +102,8 @@ def stream_dtype(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> t
     Where layers quantize their inputs it is float32: rounding to bfloat16 before would add a sixth
     to the divergence of Q4_1, and the stream takes next to no time.
     """
-    is_quantized = quantize is not Quantize.NONE or bool(_kept_blocks(config, quantize, kernels))
+    is_quantized = quantize is not Quantize.NONE or bool(kept_blocks(config, quantize, kernels))
     return torch.float32 if is_quantized else config.dtype
-
-
-def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
-    head_dim = spec.shape.head_dim
-    return sum(table_bytes(rope, head_dim, num_positions) for rope, _ in spec.rotations)
 
 
 def load_weights(
@@ -192,14 +142,11 @@ def load_weights(
             on_progress,
             kernels,
             device or torch.device("cpu"),
-            _kept_blocks(config, quantize, kernels),
+            kept_blocks(config, quantize, kernels),
             stream_dtype(config, quantize, kernels),
         )
         embedding = reader.matrix(tensors.embedding)
         weight_format = layer_format(quantize)
-        # With tied embeddings a checkpoint need not have a head; if it has one, that one counts.
-        head = tensors.head if head_name in checkpoint.tensors else tensors.embedding
-        is_shared = head is tensors.embedding and not reader.keeps(head)
         return Weights(
             embedding=embedding,
             layers=tuple(
@@ -207,10 +154,22 @@ def load_weights(
                 for layer, own in zip(tensors.layers, config.spec.layers, strict=True)
             ),
             final_norm=reader.norm(tensors.final_norm),
-            head=kernels.linear(embedding, quantize=head_format(quantize))
-            if is_shared
-            else reader.linear(head, head_format(quantize)),
+            head=None
+            if tensors.head is None
+            else _load_head(reader, tensors, embedding, head_format(quantize)),
         )
+
+
+def _load_head(
+    reader: "_Reader", tensors: ModelTensors, embedding: Tensor, weight_format: str | None
+) -> LinearLayer:
+    """With tied embeddings a checkpoint need not have a head; if it has one, that one counts."""
+    own = tensors.head
+    if own is not None and f"{own.names[0]}.weight" in reader.checkpoint.tensors:
+        return reader.linear(own, weight_format)
+    if reader.keeps(tensors.embedding):
+        return reader.linear(tensors.embedding, weight_format)
+    return reader.kernels.linear(embedding, quantize=weight_format)
 
 
 def _load_layer(

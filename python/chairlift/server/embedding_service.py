@@ -39,6 +39,7 @@ _POOLINGS: Final = {
     pb.POOLING_MAX: "max",
 }
 _INT8: Final = 127
+_FLOAT16: Final = 65_504.0
 
 
 class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
@@ -187,9 +188,12 @@ class EmbedOptions:
 
 
 def packed(vector: NDArray[np.float32], form: int) -> bytes:
-    """Return the numbers of a vector in a packed format, little-endian."""
+    """Return the numbers of a vector in a packed format, little-endian.
+
+    Numbers beyond the range of a format become its largest.
+    """
     if form == pb.VECTOR_FORMAT_FLOAT16:
-        return vector.astype("<f2").tobytes()
+        return np.clip(vector, -_FLOAT16, _FLOAT16).astype("<f2").tobytes()
     if form == pb.VECTOR_FORMAT_INT8:
         return np.clip(np.rint(vector * _INT8), -_INT8, _INT8).astype(np.int8).tobytes()
     if form == pb.VECTOR_FORMAT_BINARY:

@@ -8,7 +8,7 @@ import torch
 from chairlift.errors import ModelError
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
-from chairlift.model.spec import LinearScaling
+from chairlift.model.rope import LinearScaling
 from chairlift.model.weights import load_weights
 
 from tests.model.gguf import headers

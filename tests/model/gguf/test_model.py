@@ -15,9 +15,10 @@ from chairlift.config import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig
+from chairlift.model.memory_plan import weight_bytes
 from chairlift.model.rope import cos_sin_table
 from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights, weight_bytes
+from chairlift.model.weights import load_weights
 from torch import nn
 
 from tests.model.families import LLAMA3_ROPE, random_tokens

@@ -22,7 +22,8 @@ from chairlift.engine.pooling.pooled import PoolingAbilities
 from chairlift.errors import ConfigError, ModelError
 from chairlift.kernels import Linear
 from chairlift.model.checkpoint import Checkpoint
-from chairlift.model.encoders.encoder import Encoder
+from chairlift.model.config import ModelConfig
+from chairlift.model.encoders.bidirectional import load_encoder_model
 from chairlift.model.encoders.families import load_encoder_config
 from chairlift.model.encoders.sentence import (
     POOLINGS,
@@ -31,7 +32,6 @@ from chairlift.model.encoders.sentence import (
     load_sentence_config,
 )
 from chairlift.model.encoders.spec import EncoderConfig
-from chairlift.model.encoders.weights import load_encoder_weights
 from chairlift.model.resident import trim_heap
 from chairlift.model.stored import Shape
 from chairlift.model.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 ENCODER_DEFAULTS: Final = {
     "batching": Batching.DYNAMIC,
-    "batch_window_s": 0.005,
+    "batch_window_s": 0.001,
     "max_num_seqs": 128,
     "max_num_batched_tokens": 4096,
 }
@@ -105,7 +105,7 @@ def load_encoder(
     if tokenizer.vocab_size > config.spec.vocab_size:
         message = f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, config.json fewer"
         raise ModelError(message)
-    encoder = Encoder(config, load_encoder_weights(folder, config, settings.quantize, on_progress))
+    encoder = load_encoder_model(folder, config, settings.quantize, on_progress)
     dense = [_dense(spec) for spec in ([] if sentence is None else sentence.dense)]
     trim_heap()
 
@@ -127,7 +127,9 @@ def load_encoder(
     )
 
 
-def _longest(settings: EngineConfig, config: EncoderConfig, sentence: SentenceConfig | None) -> int:
+def _longest(
+    settings: EngineConfig, config: EncoderConfig | ModelConfig, sentence: SentenceConfig | None
+) -> int:
     """Return the longest input, in tokens."""
     asked, most = settings.max_model_len, config.max_model_len
     if asked is not None and asked > most:
@@ -138,10 +140,12 @@ def _longest(settings: EngineConfig, config: EncoderConfig, sentence: SentenceCo
 
 
 def encoder_abilities(
-    config: EncoderConfig, sentence: SentenceConfig | None, longest: int
+    config: EncoderConfig | ModelConfig, sentence: SentenceConfig | None, longest: int
 ) -> PoolingAbilities:
     """Return what an encoder gives: vectors, or scores if it has a classifier."""
-    classifier = config.spec.classifier
+    classifier, has_token_types = None, False
+    if isinstance(config, EncoderConfig):
+        classifier, has_token_types = config.spec.classifier, config.spec.num_token_types > 1
     size = config.spec.hidden_size
     if sentence is not None and sentence.dense:
         size = sentence.dense[-1].out_features
@@ -155,7 +159,7 @@ def encoder_abilities(
         default_prompt=None if sentence is None else sentence.default_prompt,
         labels=() if classifier is None else classifier.labels,
         is_multi_label=classifier is not None and classifier.is_multi_label,
-        has_token_types=config.spec.num_token_types > 1,
+        has_token_types=has_token_types,
     )
 
 

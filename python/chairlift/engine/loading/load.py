@@ -235,7 +235,7 @@ def replan_memory(
         ConfigError: A setting is wrong.
     """
     changed = engine_config(**{**settings.model_dump(exclude_unset=True), **changes})
-    if isinstance(model, EncoderConfig):
+    if isinstance(model, EncoderConfig) or model.spec.bidirectional:
         return plan_encoder(encoder_settings(changed), model), None
     place = choose_place(changed, model)
     free = None if place.accelerator is None else free_bytes or place.free_bytes

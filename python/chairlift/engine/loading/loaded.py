@@ -15,6 +15,7 @@ from chairlift.engine.loading.devices import Place
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.pooling.pooled import NOTHING, PoolingAbilities
 from chairlift.model.config import ModelConfig
+from chairlift.model.encoders.bidirectional import BidirectionalEncoder
 from chairlift.model.encoders.encoder import Encoder
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.recurrent import States
@@ -47,7 +48,7 @@ class LoadedModel:
 
     config: ModelConfig | EncoderConfig
     tokenizer: Tokenizer
-    transformer: Transformer | Encoder
+    transformer: Transformer | Encoder | BidirectionalEncoder
     kv_cache: Tensor
     num_blocks: int
     """Of the KV cache, the null block included."""

@@ -16,6 +16,7 @@ from chairlift.engine.pooling.pooled import Pooled, Vector
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_inputs import StepInputs
 from chairlift.kernels import Linear
+from chairlift.model.encoders.bidirectional import BidirectionalEncoder
 from chairlift.model.encoders.encoder import Encoder, Packed
 from chairlift.types import PoolingTask
 
@@ -28,7 +29,7 @@ class EncoderRunner(ModelRunner):
 
     def __init__(
         self,
-        model: Encoder,
+        model: Encoder | BidirectionalEncoder,
         shape: RunnerShape,
         clock: Callable[[], int],
         dense: list[tuple[Linear, str]],
@@ -45,6 +46,7 @@ class EncoderRunner(ModelRunner):
         super().__init__(cast("Transformer", model), torch.empty(0), shape, clock)
         self._encoder = model
         self._dense = dense
+        self._classifier = model.config.spec.classifier if isinstance(model, Encoder) else None
         longest = model.config.max_model_len
         # A step ends as many prompts as fit the budget, and one that it holds a part of.
         model.reserve(shape.max_num_batched_tokens + longest)
@@ -103,7 +105,11 @@ class EncoderRunner(ModelRunner):
         for key in dict.fromkeys(keys):
             is_scores, pooling = key.startswith("scores"), key.rpartition(" ")[2]
             vectors = pool(hidden, starts, pooling)
-            results[key] = self._encoder.classify(vectors) if is_scores else self._widen(vectors)
+            if is_scores:
+                assert isinstance(self._encoder, Encoder), "the only kind with a classifier"
+                results[key] = self._encoder.classify(vectors)
+            else:
+                results[key] = self._widen(vectors)
         arrays = {key: result.numpy() for key, result in results.items()}
         return [arrays[key][place].copy() for place, key in enumerate(keys)]
 
@@ -111,9 +117,8 @@ class EncoderRunner(ModelRunner):
         """Return the kind of a result and its pooling."""
         if keeper is None:
             return "vector cls"
-        classifier = self._encoder.config.spec.classifier
-        if keeper.task is PoolingTask.CLASSIFY and classifier is not None:
-            return f"scores {classifier.pooling}"
+        if keeper.task is PoolingTask.CLASSIFY and self._classifier is not None:
+            return f"scores {self._classifier.pooling}"
         return f"vector {keeper.pooling}"
 
     def _widen(self, vectors: Tensor) -> Tensor:

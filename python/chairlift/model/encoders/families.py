@@ -10,6 +10,7 @@ import torch
 from chairlift.choices import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
+from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.spec import (
     Classifier,
     EncoderConfig,
@@ -18,9 +19,10 @@ from chairlift.model.encoders.spec import (
     EncoderSpec,
     RelativeBias,
 )
+from chairlift.model.families import BIDIRECTIONAL
 from chairlift.model.fields import Fields, either, read_json
 from chairlift.model.folder import CONFIG
-from chairlift.model.spec import Rope
+from chairlift.model.rope import Rope
 
 ACTIVATIONS: Final[Mapping[str, str]] = {
     "gelu": "gelu",
@@ -337,10 +339,13 @@ def is_encoder(model: Path) -> bool:
     Raises:
         ModelError: Its config.json cannot be read.
     """
-    return model.is_dir() and _architecture(read_json(model / CONFIG)) in ENCODERS
+    if not model.is_dir():
+        return False
+    name = _architecture(read_json(model / CONFIG))
+    return name in ENCODERS or name in BIDIRECTIONAL
 
 
-def load_encoder_config(folder: Path, dtype: Dtype = Dtype.AUTO) -> EncoderConfig:
+def load_encoder_config(folder: Path, dtype: Dtype = Dtype.AUTO) -> EncoderConfig | ModelConfig:
     """Read the configuration of an encoder.
 
     Args:
@@ -349,9 +354,14 @@ def load_encoder_config(folder: Path, dtype: Dtype = Dtype.AUTO) -> EncoderConfi
 
     Raises:
         ModelError: A field is malformed, or asks for something unsupported.
+
+    Returns:
+        A `ModelConfig` where the layers are those of a decoder (`spec.bidirectional`).
     """
     fields = Fields(folder / CONFIG, read_json(folder / CONFIG))
     name = _architecture(fields.values)
+    if name in BIDIRECTIONAL:
+        return ModelConfig.load(folder, Dtype.BFLOAT16 if dtype is Dtype.AUTO else dtype)
     if name not in ENCODERS:
         fields.fail("architectures", either(ENCODERS))
     family, has_head = ENCODERS[name]

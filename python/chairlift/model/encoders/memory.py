@@ -2,29 +2,43 @@
 
 from chairlift.config import EngineConfig, Quantize
 from chairlift.kernels import cpu
+from chairlift.model.buffers import BufferWidths
+from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.encoders.weights import encoder_stream_dtype
-from chairlift.model.memory_plan import MemoryPlan
+from chairlift.model.memory_plan import MemoryPlan, weight_bytes
 from chairlift.model.rope import table_bytes
+from chairlift.model.weights import stream_dtype
 
 _FLOAT32 = 4
 
 
-def plan_encoder(settings: EngineConfig, config: EncoderConfig) -> MemoryPlan:
+def plan_encoder(settings: EngineConfig, config: EncoderConfig | ModelConfig) -> MemoryPlan:
     """Return the memory of an encoder; it has no KV cache, and its blocks are numbers alone."""
-    stream = encoder_stream_dtype(config, settings.quantize).itemsize
-    spec, inner = config.spec, config.dtype.itemsize
     num_tokens = settings.max_num_batched_tokens + config.max_model_len
-    up = spec.intermediate_size * (2 if spec.is_gated else 1)
-    widths = 3 * spec.hidden_size + spec.hidden_size + up + spec.intermediate_size
+    if isinstance(config, EncoderConfig):
+        weights = _weight_bytes(settings, config)
+        buffers = num_tokens * _buffer_bytes(settings, config)
+    else:
+        weights = weight_bytes(config, settings.quantize, cpu)
+        stream = stream_dtype(config, settings.quantize, cpu)
+        buffers = BufferWidths.of(config.spec).num_bytes(num_tokens, config.dtype, stream)
     return MemoryPlan(
-        weight_bytes=_weight_bytes(settings, config),
+        weight_bytes=weights,
         kv_cache_bytes=0,
         # The hidden states are widened for the pooling.
-        activation_bytes=num_tokens * (spec.hidden_size * (3 * stream + _FLOAT32) + widths * inner),
+        activation_bytes=buffers + num_tokens * config.spec.hidden_size * _FLOAT32,
         block_bytes=0,
         num_blocks=1,
     )
+
+
+def _buffer_bytes(settings: EngineConfig, config: EncoderConfig) -> int:
+    """Return the bytes of a token."""
+    spec, stream = config.spec, encoder_stream_dtype(config, settings.quantize).itemsize
+    up = spec.intermediate_size * (2 if spec.is_gated else 1)
+    widths = 3 * spec.hidden_size + spec.hidden_size + up + spec.intermediate_size
+    return 3 * spec.hidden_size * stream + widths * config.dtype.itemsize
 
 
 def _weight_bytes(settings: EngineConfig, config: EncoderConfig) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from chairlift.model.config import GenerationDefaults
-from chairlift.model.spec import Rope
+from chairlift.model.rope import Rope
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from chairlift.model.families.cohere2 import COHERE2
 from chairlift.model.families.family import Family
-from chairlift.model.families.gemma import GEMMA2, GEMMA3
+from chairlift.model.families.gemma import EMBEDDING_GEMMA, GEMMA2, GEMMA3
 from chairlift.model.families.granite import GRANITE, GRANITE_HYBRID
 from chairlift.model.families.hybrids import (
     LFM2,
@@ -26,7 +26,7 @@ from chairlift.model.families.qwen3 import QWEN3
 from chairlift.model.families.smollm3 import SMOLLM3
 from chairlift.model.families.starcoder2 import STARCODER2
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["BIDIRECTIONAL", "FAMILIES", "Family"]
 
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": LLAMA,
@@ -57,3 +57,6 @@ FAMILIES: Mapping[str, Family] = {
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
 }
 """By the name in `architectures` of config.json."""
+
+BIDIRECTIONAL: Mapping[str, Family] = {"Gemma3TextModel": EMBEDDING_GEMMA}
+"""The encoders whose layers are those of a decoder, by the same name."""

@@ -1,4 +1,7 @@
-"""Gemma 2 and 3: norms around each half, of weights less 1, and windows in most layers."""
+"""Gemma 2 and 3: norms around each half, of weights less 1, and windows in most layers.
+
+EmbeddingGemma is Gemma 3 whose tokens see what is before and after them.
+"""
 
 from dataclasses import replace
 
@@ -98,9 +101,23 @@ def _gemma3(fields: Fields) -> ModelSpec:
     return _model(fields, by_kind, 6, cap)
 
 
+def _embedding_gemma(fields: Fields) -> ModelSpec:
+    if not fields.flag("use_bidirectional_attention"):
+        fields.fail("use_bidirectional_attention", "true in a model without a head")
+    # The window is halved on each side, as `transformers` reads it.
+    window = fields.integer("sliding_window") // 2 + 1
+    changes = {"use_bidirectional_attention": False, "sliding_window": window}
+    return replace(_gemma3(Fields(fields.path, {**fields.values, **changes})), bidirectional=True)
+
+
 GEMMA2 = Family(
     _gemma2,
     _NAMES,
     defaults={**_DEFAULTS, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
 )
 GEMMA3 = Family(_gemma3, _NAMES, defaults=_DEFAULTS)
+EMBEDDING_GEMMA = Family(
+    _embedding_gemma,
+    replace(_NAMES, embedding="embed_tokens", final_norm="norm", layers="layers", head=""),
+    defaults=_DEFAULTS,
+)

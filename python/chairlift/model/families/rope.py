@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from chairlift.model.fields import Fields, either
-from chairlift.model.spec import (
+from chairlift.model.rope import (
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,

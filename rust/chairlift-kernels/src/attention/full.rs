@@ -39,7 +39,7 @@ const STEP: usize = REGISTERS * BLOCK;
 /// What holds for all sequences of a layer.
 #[derive(Clone, Copy)]
 pub struct Full<'a> {
-    /// Of queries, keys and values.
+    /// Of queries; keys and values may have fewer, each for as many heads of queries that lie side by side.
     pub num_heads: usize,
     /// Factor of the scores.
     pub scale: f32,
@@ -51,7 +51,8 @@ pub struct Full<'a> {
 
 /// Writes the attention of packed sequences.
 ///
-/// Shapes: `query`, `key`, `value`, `out` `[T, num_heads * head_dim]`; `starts` `[S + 1]`, from 0 to T.
+/// Shapes: `query`, `out` `[T, num_heads * head_dim]`; `key`, `value` `[T, num_kv_heads * head_dim]`; `starts` `[S + 1]`,
+/// from 0 to T.
 ///
 /// # Errors
 /// If the shapes do not fit each other, or the starts do not rise from 0 to T.
@@ -66,7 +67,6 @@ pub fn full_attention<T: Element>(
     let (len, width) = (query.len(), query.width());
     for (name, rows) in [("key", key), ("value", value)] {
         expect_equal(name, "as many rows as query:", len, rows.len())?;
-        expect_equal(name, "the width of query,", width, rows.width())?;
     }
     expect_equal("out", "as many rows as query:", len, out.len())?;
     expect_equal("out", "the width of query,", width, out.width())?;
@@ -75,6 +75,19 @@ pub fn full_attention<T: Element>(
         let expected = format_args!("a divisor of the width of query, {width}");
         return Err(ArgumentError::new("num_heads", expected, layer.num_heads));
     }
+    let head_dim = width / layer.num_heads;
+    let num_kv_heads = key.width().checked_div(head_dim).unwrap_or(0);
+    if num_kv_heads * head_dim != key.width()
+        || num_kv_heads == 0
+        || !layer.num_heads.is_multiple_of(num_kv_heads)
+    {
+        let expected = format_args!(
+            "{head_dim} for each of a divisor of {} heads",
+            layer.num_heads
+        );
+        return Err(ArgumentError::new("key", expected, key.width()));
+    }
+    expect_equal("value", "the width of key,", key.width(), value.width())?;
     let lengths = starts.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
     let longest = lengths.clone().max().unwrap_or(0);
     if let Some(bias) = layer.bias {
@@ -86,7 +99,6 @@ pub fn full_attention<T: Element>(
     }
     let stride = out.stride();
     let out = Disjoint::new(out.into_slice());
-    let head_dim = width / layer.num_heads;
     let costs = lengths.map(|n| n * (n + STEP));
     let total: usize = layer.num_heads * costs.clone().sum::<usize>();
     let parts = pool::num_threads().min(1 + total * head_dim / (1 << 16));
@@ -104,6 +116,7 @@ pub fn full_attention<T: Element>(
                         layer,
                         tokens,
                         head,
+                        kv_head: head / (layer.num_heads / num_kv_heads),
                         head_dim,
                         out,
                         stride,
@@ -134,6 +147,7 @@ struct Head<'a, T> {
     layer: Full<'a>,
     tokens: Range<usize>,
     head: usize,
+    kv_head: usize,
     head_dim: usize,
     out: Disjoint<'a, T>,
     stride: usize,
@@ -180,8 +194,8 @@ impl<T: Element> Kernel for Head<'_, T> {
 }
 
 impl<T: Element> Head<'_, T> {
-    fn part<'r>(&self, rows: &Rows<'r, T>, token: usize) -> &'r [T] {
-        &rows.row(self.tokens.start + token)[self.head * self.head_dim..][..self.head_dim]
+    fn part<'r>(&self, rows: &Rows<'r, T>, token: usize, head: usize) -> &'r [T] {
+        &rows.row(self.tokens.start + token)[head * self.head_dim..][..self.head_dim]
     }
 
     /// Transposes the keys and widens the values; what fills up is zero, and so is its product.
@@ -193,7 +207,7 @@ impl<T: Element> Head<'_, T> {
                 let line = &mut memory.keys[coordinate * n + first..][..BLOCK];
                 for (token, number) in (first..).zip(line) {
                     *number = if token < self.tokens.len() {
-                        self.part(&self.key, token)[coordinate].to_f32()
+                        self.part(&self.key, token, self.kv_head)[coordinate].to_f32()
                     } else {
                         0.0
                     };
@@ -202,7 +216,7 @@ impl<T: Element> Head<'_, T> {
         }
         for (token, line) in memory.values.chunks_exact_mut(width).enumerate() {
             let values = if token < self.tokens.len() {
-                self.part(&self.value, token)
+                self.part(&self.value, token, self.kv_head)
             } else {
                 &[]
             };
@@ -222,7 +236,10 @@ impl<T: Element> Head<'_, T> {
         memory.queries[rows * self.head_dim..].fill(0.0);
         for row in 0..rows {
             let line = &mut memory.queries[row * self.head_dim..][..self.head_dim];
-            for (number, query) in line.iter_mut().zip(self.part(&self.query, first + row)) {
+            for (number, query) in
+                line.iter_mut()
+                    .zip(self.part(&self.query, first + row, self.head))
+            {
                 *number = query.to_f32() * scale;
             }
         }
