@@ -2,9 +2,10 @@
 
 Several conversations with a common system prompt run at a time; each sends its next turn, which
 repeats all before, when its answer has ended. Rounds with prefix cache and snapshots and rounds
-without them alternate. Then one request decodes behind a short and a long context. Without
-`--model` the model has the shape of Qwen 3.5 0.8B and random weights. One line of JSON for each
-round.
+without them alternate, with `--peer llamacpp` also rounds of llama.cpp's server, to which
+`make bench-peers` brings the sources. Then one request decodes behind a short and a long context.
+Without `--model` the model has the shape of Qwen 3.5 0.8B and random weights. One line of JSON for
+each round.
 """
 
 import argparse
@@ -14,14 +15,14 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from chairlift import Engine
+from chairlift.machine import available_cores
 from chairlift.types import Finished, Request, Sampling, Stopping, Tokens
 
-from benchmarks.peers.model import make_tokenizer
-
-VOCAB_SIZE = 248_320
+from benchmarks.peers.__main__ import HERE, HOME, fingerprint, made_model
+from benchmarks.peers.environments import call, install
 
 
 def main() -> None:
@@ -37,54 +38,40 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--contexts", type=int, nargs="*", default=[1024, 16_384])
+    parser.add_argument("--peer", choices=("llamacpp",))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model or Path(folder) / "model"
-        if options.model is None:
-            make_hybrid(model)
+        model = options.model or made_model("qwen3.5")
+        work = drawn(options)
         for number in range(options.rounds):
             for reuse in (True, False):
-                with Engine(
-                    model, max_num_seqs=options.conversations, prefix_cache=reuse
-                ) as engine:
-                    found = converse(engine, options)
+                rows = options.conversations
+                with Engine(model, max_num_seqs=rows, prefix_cache=reuse, drafts="off") as engine:
+                    found = converse(engine, work)
                 print(json.dumps({"round": number, "prefix_cache": reuse, **found}), flush=True)
+            if options.peer is not None:
+                found = converse_with_peer(model, work, Path(folder))
+                print(json.dumps({"round": number, "peer": options.peer, **found}), flush=True)
         if options.contexts:
-            with Engine(model, max_num_seqs=1) as engine:
+            with Engine(model, max_num_seqs=1, drafts="off") as engine:
                 for context in options.contexts:
                     found = {"context": context, "step_s": step_s(engine, context)}
                     print(json.dumps(found), flush=True)
 
 
-def make_hybrid(folder: Path) -> None:
-    """Write a bfloat16 checkpoint of the shape of Qwen 3.5 0.8B, with random weights."""
-    import torch
-    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+class Work(NamedTuple):
+    """Conversations, in tokens."""
 
-    make_tokenizer(folder)
-    torch.manual_seed(0)
-    config = Qwen3_5TextConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=1024,
-        intermediate_size=3584,
-        num_hidden_layers=24,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        head_dim=256,
-        linear_num_key_heads=16,
-        linear_num_value_heads=16,
-        linear_key_head_dim=128,
-        linear_value_head_dim=128,
-        linear_conv_kernel_dim=4,
-        layer_types=6 * [*3 * ["linear_attention"], "full_attention"],
-        tie_word_embeddings=True,
-        max_position_embeddings=32_768,
-    )
-    Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(folder)
+    system: list[int]
+    """Before all of them."""
+    conversations: list[list[list[int]]]
+    """The messages of each."""
+    answer: int
+    """Tokens of each answer."""
 
 
-def converse(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
-    """Hold all conversations; return their time and how many tokens of prompts were computed."""
+def drawn(options: argparse.Namespace) -> Work:
+    """Draw the messages."""
     draw = random.Random(0)
 
     def message(length: int) -> list[int]:
@@ -95,6 +82,25 @@ def converse(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
         [message(_around(draw, options.message)) for _ in range(options.turns)]
         for _ in range(options.conversations)
     ]
+    return Work(system, messages, options.answer)
+
+
+def converse_with_peer(model: Path, work: Work, folder: Path) -> dict[str, Any]:
+    """Hold the conversations with llama.cpp; return what `converse` does."""
+    python = install("llamacpp", HOME)
+    converted = HOME / "converted" / f"llamacpp-bfloat16-{fingerprint(model)}"
+    converted.parent.mkdir(exist_ok=True)
+    path = folder / "work.json"
+    path.write_text(json.dumps(work._asdict()), encoding="utf-8")
+    command: list[str | Path] = [python, HERE / "run_llamacpp_conversations.py", model, path]
+    command += ["--converted", converted, "--threads", str(available_cores())]
+    found: dict[str, Any] = json.loads(call(command).splitlines()[-1])
+    return found
+
+
+def converse(engine: Engine, work: Work) -> dict[str, Any]:
+    """Hold all conversations; return their time and how many tokens of prompts were computed."""
+    system, messages, answer = work
     histories = [[*system] for _ in messages]
     computed = [0] * len(messages)
     turns: dict[int, tuple[int, int]] = {}
@@ -102,7 +108,7 @@ def converse(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
 
     def send(conversation: int, turn: int) -> None:
         histories[conversation] += messages[conversation][turn]
-        stopping = Stopping(max_tokens=options.answer, ignore_eos=True)
+        stopping = Stopping(max_tokens=answer, ignore_eos=True)
         request = Request(list(histories[conversation]), Sampling(temperature=0), stopping)
         turns[engine.add(request).request_id] = conversation, turn
 
@@ -122,7 +128,7 @@ def converse(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
                 counts["recomputed_tokens"] += max(0, known)
                 # The last token of an answer is never computed.
                 computed[conversation] = len(histories[conversation]) - 1
-                if turn + 1 < options.turns:
+                if turn + 1 < len(messages[conversation]):
                     send(conversation, turn + 1)
     seconds = time.perf_counter() - began
     share = counts["recomputed_tokens"] / counts["prompt_tokens"]

@@ -12,7 +12,7 @@ from chairlift.choices import KvCacheDtype
 
 from benchmarks.peers.comparison import compare, put_between_marks, table
 from benchmarks.peers.environments import PeerError, call, install
-from benchmarks.peers.model import make_model
+from benchmarks.peers.model import SHAPES, make_model
 from benchmarks.peers.protocol import STEP_TOKENS
 from benchmarks.peers.workload import KINDS, write_workload
 
@@ -38,7 +38,7 @@ def main() -> None:
     if options.gguf and Path(options.gguf).is_file():
         model = Path(options.gguf).resolve()
     else:
-        model = options.model or made_model()
+        model = options.model or made_model(options.shape)
         if options.gguf:
             model = gguf_file(options.gguf, model, pythons)
     workload = options.workload or made_workload(model, options.requests, options.kind)
@@ -63,7 +63,8 @@ def read_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="make bench-peers", description=__doc__)
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(TITLES)}")
-    parser.add_argument("--model", type=Path, help="folder; default: a random Llama of 336 M")
+    parser.add_argument("--model", type=Path, help="folder; default: random weights of --shape")
+    parser.add_argument("--shape", choices=SHAPES, default="llama", help="of random weights")
     parser.add_argument(
         "--gguf",
         help="a file that both sides read, or the format that llama.cpp makes of the model",
@@ -120,7 +121,8 @@ def commands(
     chairlift: list[str | Path] = [Path(sys.executable).with_name("chairlift")]
     chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
     chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else own
-    chairlift += ["--kv-cache-dtype", options.kv_cache_dtype]
+    # Random weights repeat themselves, which drafts would profit from; the peers have none.
+    chairlift += ["--kv-cache-dtype", options.kv_cache_dtype, "--drafts", "off"]
     chairlift += ["--max-num-batched-tokens", str(STEP_TOKENS)]
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
     converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
@@ -151,13 +153,13 @@ def fingerprint(model: Path) -> str:
     return hashlib.sha256(repr((str(model.resolve()), facts)).encode()).hexdigest()[:12]
 
 
-def made_model() -> Path:
-    """Return the random-weight model, made once."""
-    folder = HOME / "model"
+def made_model(shape: str) -> Path:
+    """Return the model with random weights, made once."""
+    folder = HOME / f"model-{shape}"
     if not folder.exists():
         say(f"making a model with random weights in {folder}")
-        partial = folder.with_name("model.partial")
-        make_model(partial)
+        partial = folder.with_name(f"{folder.name}.partial")
+        make_model(partial, shape)
         partial.rename(folder)
     return folder
 
@@ -177,7 +179,7 @@ def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
     entries = [json.loads(line) for line in workload.read_text(encoding="utf-8").splitlines()]
     num_prompt = sum(len(entry["prompt_token_ids"]) for entry in entries)
     num_output = sum(entry["max_tokens"] for entry in entries)
-    name = model.name if options.model else "random Llama of 336 M parameters"
+    name = model.name if options.model else SHAPES[options.shape][0]
     stored = options.dtype
     if options.gguf:
         stored = options.gguf if not Path(options.gguf).is_file() else "the file's format"

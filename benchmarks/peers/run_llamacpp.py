@@ -23,7 +23,11 @@ def convert(job: Job) -> None:
     partial = job.converted.with_name(job.converted.name + ".partial")
     script = HOME / "llama.cpp" / "convert_hf_to_gguf.py"
     outtype = OUTTYPES.get(job.dtype, "bf16")
-    call([sys.executable, script, "--outtype", outtype, "--outfile", partial, job.model])
+    options = ["--outtype", outtype, "--outfile", partial]
+    if "Qwen3_5" in (job.model / "config.json").read_text(encoding="utf-8"):
+        # The made checkpoint has no layers of multi-token prediction.
+        options.append("--no-nextn")
+    call([sys.executable, script, *options, job.model])
     if job.dtype not in OUTTYPES:
         to = "Q4_0" if job.dtype == "int4" else job.dtype
         whole = partial.rename(partial.with_name(partial.name + ".bf16"))

@@ -21,7 +21,12 @@ def _prompt(_: random.Random) -> tuple[int, int]:
     return 2_000, 1
 
 
-KINDS = {"chat": _chat, "documents": _documents, "prompt": _prompt}
+def _answer(_: random.Random) -> tuple[int, int]:
+    """200 tokens after 32."""
+    return 32, 200
+
+
+KINDS = {"chat": _chat, "documents": _documents, "prompt": _prompt, "answer": _answer}
 """Laws of the tokens of a prompt and of its answer."""
 
 
