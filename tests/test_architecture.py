@@ -217,12 +217,12 @@ def test_proto_types_stay_at_the_door() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_nothing_that_serves_imports_transformers() -> None:
+def test_nothing_that_serves_imports_transformers_but_where_it_is_chosen() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in PYTHON_FILES
         for module, line in imports_of(path)
-        if module.split(".")[0] == "transformers"
+        if module.split(".")[0] == "transformers" and path.name != "generic.py"
     ]
     assert not wrong, wrong
 

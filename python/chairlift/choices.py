@@ -42,6 +42,17 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
+class ModelImpl(StrEnum):
+    """What computes the layers of a decoder.
+
+    chairlift: the families of docs/models.md; transformers: any decoder that attends by its
+    `AttentionInterface`, slower, on a CPU.
+    """
+
+    CHAIRLIFT = "chairlift"
+    TRANSFORMERS = "transformers"
+
+
 class Quantize(StrEnum):
     """How the weights of linear layers are stored; none is as the element type."""
 

@@ -12,6 +12,7 @@ from chairlift.choices import (
     Drafts,
     Dtype,
     KvCacheDtype,
+    ModelImpl,
     Quantize,
     ReasoningFormat,
     ToolFormat,
@@ -137,6 +138,8 @@ class EngineConfig(BaseModel):
     """Where the model runs."""
     dtype: Annotated[Dtype, _BY_NAME] = Dtype.AUTO
     """Element type."""
+    model_impl: Annotated[ModelImpl, _BY_NAME] = ModelImpl.CHAIRLIFT
+    """What computes the layers; transformers serves other decoders too, see docs/models.md."""
     quantize: Annotated[Quantize, _BY_NAME] = Quantize.NONE
     """Weights of linear layers, packed once at load; see docs/models.md."""
     kv_cache_dtype: Annotated[KvCacheDtype, _BY_NAME] = KvCacheDtype.AUTO
@@ -208,6 +211,7 @@ class EngineSettings(TypedDict, total=False):
     state_snapshots: int | None
     device: Device | Literal["auto", "cpu", "cuda"]
     dtype: Dtype | Literal["auto", "float32", "bfloat16", "float16"]
+    model_impl: ModelImpl | Literal["chairlift", "transformers"]
     quantize: Quantize | Literal["none", "int8", "int4"]
     kv_cache_dtype: KvCacheDtype | Literal["auto", "int8", "fp8"]
     adapters: Mapping[str, str] | Sequence[str] | None

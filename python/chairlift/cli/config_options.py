@@ -52,6 +52,8 @@ ENGINE_HELP = {
     "default: four for each row, in at most a quarter of the KV cache's memory.",
     "device": "Where the model runs; auto is a GPU if there is one that can run it.",
     "dtype": "Element type of weights and activations.",
+    "model_impl": "What computes the layers; transformers serves decoders of other families too, "
+    "more slowly, with `chairlift[transformers]`.",
     "quantize": "Weights of linear layers in 8 or 4 bits.",
     "kv_cache_dtype": "Keys and values; int8 (CPU) and fp8 (GPU) halve the memory of bfloat16.",
     "adapters": "An adapter (LoRA) that is loaded at the start, NAME=FOLDER; repeat it for more.",

@@ -14,7 +14,7 @@ SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
     *("adapters", "adapter_folder", "max_adapters", "max_adapter_rank"),
     *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
-    *("draft", "draft_quantize", "prefix_cache", "state_snapshots"),
+    *("model_impl", "draft", "draft_quantize", "prefix_cache", "state_snapshots"),
 )
 
 _WORDS: Final = {
@@ -91,7 +91,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     from chairlift.model.tokenizer import Tokenizer
 
     config, folder = engine_config(**settings), resolve_model(model)
-    memory, free = replan_memory(config, load_config(folder, config.dtype))
+    memory, free = replan_memory(config, load_config(folder, config))
     if config.draft is not None:
         check_tokenizers(folder, Tokenizer.load(folder), resolve_model(config.draft))
     limit = memory_limit() if free is None else free

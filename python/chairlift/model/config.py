@@ -67,6 +67,8 @@ class ModelConfig:
     """How the names of tensors begin that belong to parts of the checkpoint beside this model."""
     scheme: Scheme | None = None
     """How the checkpoint says that its layers are quantized; None for a GGUF file."""
+    transformers_bytes: int | None = None
+    """Of the weights, where `transformers` computes the layers; None where our own code does."""
 
     @property
     def module_names(self) -> CheckpointNames:
@@ -97,28 +99,40 @@ class ModelConfig:
             return _load_gguf(model, dtype)
         name, family, fields = _read_family(model / "config.json")
         scheme = Scheme.read(fields)
-        path = model / "generation_config.json"
-        generation = Fields(path, optional_json(path))
+        generation, eos_token_ids = read_generation(model, fields)
         return cls(
             architecture=name,
             spec=_checked(family.spec(fields), fields.path),
             names=family.names,
             dtype=_compute_dtype(fields, dtype),
             max_model_len=fields.integer("max_position_embeddings"),
-            eos_token_ids=generation.token_ids("eos_token_id") or fields.token_ids("eos_token_id"),
+            eos_token_ids=eos_token_ids,
             bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
-            generation=GenerationDefaults(
-                temperature=generation.optional_number("temperature"),
-                top_k=generation.optional_integer("top_k", least=0),
-                top_p=generation.optional_number("top_p", positive=True, most=1.0),
-                min_p=generation.optional_number("min_p", most=1.0),
-                repetition_penalty=generation.optional_number("repetition_penalty", positive=True),
-                typical_p=generation.optional_number("typical_p", positive=True, most=1.0),
-            ),
+            generation=generation,
             block_types=_block_types(model, scheme, dtype),
             ignored=family.ignored,
             scheme=scheme,
         )
+
+
+def read_generation(folder: Path, fields: Fields) -> tuple[GenerationDefaults, tuple[int, ...]]:
+    """Read the sampling that the authors recommend, and the tokens that end an answer.
+
+    Args:
+        folder: Perhaps with generation_config.json.
+        fields: Of config.json, whose tokens hold where that file has none.
+    """
+    path = folder / "generation_config.json"
+    own = Fields(path, optional_json(path))
+    defaults = GenerationDefaults(
+        temperature=own.optional_number("temperature"),
+        top_k=own.optional_integer("top_k", least=0),
+        top_p=own.optional_number("top_p", positive=True, most=1.0),
+        min_p=own.optional_number("min_p", most=1.0),
+        repetition_penalty=own.optional_number("repetition_penalty", positive=True),
+        typical_p=own.optional_number("typical_p", positive=True, most=1.0),
+    )
+    return defaults, own.token_ids("eos_token_id") or fields.token_ids("eos_token_id")
 
 
 def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
@@ -179,7 +193,9 @@ def _read_family(path: Path) -> tuple[str, Family, Fields]:
     known = {**FAMILIES, **BIDIRECTIONAL}
     if not isinstance(name, str) or name not in known:
         some = ", ".join(list(FAMILIES)[:_SHOWN_FAMILIES])
-        fields.fail("architectures", f"{some} or another that docs/models.md lists")
+        fields.fail(
+            "architectures", f"{some} or another of docs/models.md, or --model-impl transformers"
+        )
     family = known[name]
     if family.text:
         text = fields.values.get(family.text)

@@ -156,6 +156,8 @@ def plan_memory(
 
 def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> int:
     """Return the bytes of what `load_weights` packs, and of the tables of RoPE."""
+    if config.transformers_bytes is not None:
+        return config.transformers_bytes
     spec, dtype = config.spec, config.dtype
     tensors = ModelTensors.of(spec, config.names)
     block_types = kept_blocks(config, quantize, kernels)

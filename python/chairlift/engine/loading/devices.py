@@ -12,7 +12,15 @@ from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
-from chairlift.config import Device, Drafts, Dtype, EngineConfig, KvCacheDtype, Quantize
+from chairlift.choices import ModelImpl
+from chairlift.config import (
+    Device,
+    Drafts,
+    Dtype,
+    EngineConfig,
+    KvCacheDtype,
+    Quantize,
+)
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
@@ -67,6 +75,8 @@ def choose_place(
         ConfigError: There is no GPU, or it cannot run the model, and the settings ask for one.
     """
     check_snapshots(settings, model.spec)
+    if settings.model_impl is ModelImpl.TRANSFORMERS:
+        _check_generic(settings)
     gpu: Gpu | None = None
     obstacle: str | None = "device: the settings say cpu"
     if settings.device is not Device.CPU:
@@ -112,6 +122,19 @@ HYBRID_SETTINGS: Final = {
 """What holds for a model with a recurrent state: a row has that after its last token alone."""
 
 
+def _check_generic(settings: EngineConfig) -> None:
+    """Raise ConfigError if a setting asks for what `transformers` does not compute for us."""
+    checks = (
+        ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
+        ("max_adapters", "0", str(num_adapters := settings.num_adapter_slots), num_adapters == 0),
+        ("draft", "none", str(settings.draft), settings.draft is None),
+    )
+    for name, expected, got, is_met in checks:
+        if not is_met:
+            message = f"{name}: expected {expected} with --model-impl transformers, got {got}"
+            raise ConfigError(message)
+
+
 def check_snapshots(settings: EngineConfig, spec: ModelSpec) -> None:
     """Raise ConfigError if there are to be snapshots that no request would begin with."""
     count, expected = settings.state_snapshots, None
@@ -153,6 +176,12 @@ def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
 def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     """Return why the CUDA kernels cannot run a model, naming the field; None if they can."""
     checks = (
+        (
+            "model_impl",
+            "chairlift",
+            settings.model_impl.value,
+            settings.model_impl is ModelImpl.CHAIRLIFT,
+        ),
         ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
         (
             "kv_cache_dtype",

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.config import Dtype, EngineConfig, engine_config
+from chairlift.choices import ModelImpl
+from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.adapters.registry import Adapters
 from chairlift.engine.loading.devices import Place, choose_place, compute_dtype
 from chairlift.engine.loading.draft import check_tokenizers, plan_draft
@@ -33,6 +34,7 @@ from chairlift.model.encoders.families import is_encoder, load_encoder_config
 from chairlift.model.encoders.memory import plan_encoder
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.folder import resolve_model
+from chairlift.model.generic import GenericTransformer, load_generic_config
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.model.recurrent import allocate_states, num_states
@@ -76,9 +78,9 @@ def load_model(
         ConfigError: A setting does not fit the model.
     """
     folder = resolve_model(str(model))
-    if is_encoder(folder):
+    config = load_config(folder, settings)
+    if isinstance(config, EncoderConfig) or config.spec.bidirectional:
         return load_encoder(folder, settings, on_progress)
-    config = ModelConfig.load(folder, settings.dtype)
     max_model_len = settings.max_model_len or config.max_model_len
     if max_model_len > config.max_model_len:
         message = (
@@ -101,18 +103,8 @@ def load_model(
     draft = plan_draft(settings, config, plan.num_blocks)
     if draft is not None:
         check_tokenizers(folder, tokenizer, draft.folder)
-    weights = load_weights(
-        folder,
-        config,
-        on_progress,
-        settings.quantize,
-        kernels=backend.kernels,
-        device=place.device,
-    )
+    transformer = _load_layers(folder, config, place, on_progress)
     trim_heap()
-    num_adapters = settings.num_adapter_slots
-    tables = AdapterTables(config.spec.num_layers, num_adapters) if num_adapters else None
-    transformer = Transformer(config, weights, backend, tables)
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
     if place.accelerator is None:
         touch_first_blocks(kv_cache, plan.weight_bytes)
@@ -126,21 +118,45 @@ def load_model(
         else None,
         num_state_snapshots=num_snapshots if config.spec.has_state else None,
         pooling=NOTHING
-        if place.accelerator is not None
+        if place.accelerator is not None or isinstance(transformer, GenericTransformer)
         else decoder_abilities(folder, config, max_model_len),
         draft=None if draft is None else load_model(draft.folder, draft.settings, on_progress),
     )
 
 
-def load_config(model: Path, dtype: Dtype) -> ModelConfig | EncoderConfig:
+def _load_layers(
+    folder: Path, config: ModelConfig, place: Place, on_progress: OnProgress | None
+) -> Transformer | GenericTransformer:
+    """Read the weights of a decoder."""
+    settings, backend = place.settings, place.backend
+    if settings.model_impl is ModelImpl.TRANSFORMERS:
+        # Its layers are PyTorch's, on as many threads as our kernels have.
+        torch.set_num_threads(settings.num_threads or available_cores())
+        return GenericTransformer.load(folder, config, backend)
+    weights = load_weights(
+        folder,
+        config,
+        on_progress,
+        settings.quantize,
+        kernels=backend.kernels,
+        device=place.device,
+    )
+    num_adapters = settings.num_adapter_slots
+    tables = AdapterTables(config.spec.num_layers, num_adapters) if num_adapters else None
+    return Transformer(config, weights, backend, tables)
+
+
+def load_config(model: Path, settings: EngineConfig) -> ModelConfig | EncoderConfig:
     """Read the configuration of a decoder or an encoder.
 
     Raises:
         ModelError: A file is missing or malformed, or a field asks for something unsupported.
     """
+    if settings.model_impl is ModelImpl.TRANSFORMERS:
+        return load_generic_config(model, settings.dtype)
     if is_encoder(model):
-        return load_encoder_config(model, dtype)
-    return ModelConfig.load(model, dtype)
+        return load_encoder_config(model, settings.dtype)
+    return ModelConfig.load(model, settings.dtype)
 
 
 def new_host_pool(

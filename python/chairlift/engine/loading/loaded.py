@@ -18,6 +18,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import BidirectionalEncoder
 from chairlift.model.encoders.encoder import Encoder
 from chairlift.model.encoders.spec import EncoderConfig
+from chairlift.model.generic import GenericTransformer
 from chairlift.model.recurrent import States
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
@@ -48,7 +49,7 @@ class LoadedModel:
 
     config: ModelConfig | EncoderConfig
     tokenizer: Tokenizer
-    transformer: Transformer | Encoder | BidirectionalEncoder
+    transformer: Transformer | GenericTransformer | Encoder | BidirectionalEncoder
     kv_cache: Tensor
     num_blocks: int
     """Of the KV cache, the null block included."""
@@ -79,11 +80,12 @@ class LoadedModel:
         if self.runner_factory is not None:
             return self.runner_factory(self, shape, clock)
         model, place, kv_cache = self.transformer, self.place, self.kv_cache
-        assert isinstance(model, Transformer), "an encoder brings its runner"
+        assert isinstance(model, Transformer | GenericTransformer), "an encoder brings its runner"
         host_pool = None if self.host_pool is None else self.host_pool.blocks
         if place.accelerator is None:
             return ModelRunner(model, kv_cache, shape, clock, host_pool, states=self.states)
         assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
+        assert isinstance(model, Transformer), "the other kind runs on a CPU"
         return DeviceRunner(
             *(model, place.backend, kv_cache, shape, clock, place.accelerator),
             on_capture=_log_capture,

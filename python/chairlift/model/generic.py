@@ -1,0 +1,378 @@
+"""Any decoder of `transformers` that attends by `AttentionInterface`, on our paged attention.
+
+`transformers` computes the layers of all rows as one sequence; where a layer attends, its keys and
+values go to the KV cache and each row reads its own. Which tokens a layer sees is what its mask
+says: in the place of a mask a layer gets the size of its window. What cannot be served that way is
+refused when the model loads, by a probe: a prompt that is computed whole and in two parts.
+
+Slower than the families of `families/`, and the bits of a row depend on the batch.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+from chairlift.attention.backend import AttentionBackend, Scoring
+from chairlift.attention.metadata import AttentionMetadata
+from chairlift.choices import Dtype
+from chairlift.errors import ModelError
+from chairlift.kernels import cpu
+from chairlift.model.config import ModelConfig, read_generation
+from chairlift.model.families.family import LLAMA_NAMES
+from chairlift.model.fields import Fields, one_line, read_json
+from chairlift.model.folder import CONFIG, is_gguf
+from chairlift.model.kv_cache import allocate_kv_cache
+from chairlift.model.spec import Attention, Embedding, Head, LayerSpec, Mlp, ModelSpec, RmsNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME: Final = "chairlift"
+"""Of our attention among those of `transformers`."""
+_OWNER: Final = "chairlift_owner"
+_PROMPT: Final = 12
+_PART: Final = 7
+_FAR: Final = 1 << 20
+"""A position at which the masks are looked at."""
+_TOLERANCES: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+"""How far logits may differ when a prompt is computed in parts, to the largest."""
+
+_Mask = tuple[Callable[..., Any], int | None]
+_masks: ContextVar[list[_Mask] | None] = ContextVar("_masks", default=None)
+"""The masks that a probe asked for: who sees whom, and the window."""
+
+
+def load_generic_config(folder: Path, dtype: Dtype) -> ModelConfig:
+    """Read what the engine needs to know of a model: the shape of its keys, and its sizes.
+
+    Args:
+        folder: With config.json.
+        dtype: What to compute in; auto is the checkpoint's, bfloat16 for a float16 one.
+
+    Raises:
+        ModelError: `transformers` is not installed or knows no decoder of this kind, or the model
+            asks for something unsupported.
+    """
+    if is_gguf(folder):
+        message = "model_impl: expected chairlift for a GGUF file, got transformers"
+        raise ModelError(message)
+    path = folder / CONFIG
+    fields = Fields(path, read_json(path))
+    for name in ("auto_map", "quantization_config"):
+        if fields.values.get(name) is not None:
+            fields.fail(name, "nothing with --model-impl transformers")
+    with _explained(folder):
+        transformers = _transformers()
+        own = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        kind = _class_of(transformers, own, fields)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(own)
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        text = own.get_text_config(decoder=True)
+        spec = _spec(fields, text)
+        max_model_len = _integer(fields, text, "max_position_embeddings")
+    if (obstacle := cpu.LIMITS.obstacle(spec.shape)) is not None:
+        message = f"{path}: {obstacle}"
+        raise ModelError(message)
+    stored = getattr(own, "dtype", None)
+    auto = stored if stored in _TOLERANCES else torch.bfloat16
+    chosen = auto if dtype is Dtype.AUTO else getattr(torch, dtype.value)
+    generation, eos_token_ids = read_generation(folder, fields)
+    return ModelConfig(
+        architecture=kind.__name__,
+        spec=spec,
+        names=LLAMA_NAMES,
+        dtype=chosen,
+        max_model_len=max_model_len,
+        eos_token_ids=eos_token_ids,
+        bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
+        generation=generation,
+        transformers_bytes=num_parameters * chosen.itemsize,
+    )
+
+
+def _transformers() -> Any:  # noqa: ANN401 - a module without types
+    try:
+        import transformers
+        from transformers.utils import logging as transformers_logging
+    except ImportError as error:
+        message = "model_impl: transformers is not installed: pip install 'chairlift[transformers]'"
+        raise ModelError(message) from error
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers
+
+
+def _class_of(transformers: Any, own: Any, fields: Fields) -> Any:  # noqa: ANN401 - as above
+    """Return the class of a model, unless something says that its rows cannot share a step."""
+    kinds = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(own) not in kinds or own.is_encoder_decoder:
+        fields.fail("model_type", "a decoder that generates text")
+    kind = kinds[type(own)]
+    kind = kind[0] if isinstance(kind, tuple) else kind
+    problems = {
+        "a recurrent state": getattr(kind, "_is_stateful", False),
+        "attention of its own, not by AttentionInterface": not kind._supports_attention_backend,
+    }
+    for problem, is_there in problems.items():
+        if is_there:
+            message = f"{fields.path}: {kind.__name__} has {problem}, which is not supported"
+            raise ModelError(message)
+    return kind
+
+
+def _integer(fields: Fields, own: Any, name: str) -> int:  # noqa: ANN401 - as above
+    value = getattr(own, name, None)
+    return value if isinstance(value, int) and value > 0 else fields.fail(name, "an integer")
+
+
+def _spec(fields: Fields, own: Any) -> ModelSpec:  # noqa: ANN401 - as above
+    """Return the sizes; what the layers compute is known to `transformers` alone."""
+    hidden, heads = (_integer(fields, own, n) for n in ("hidden_size", "num_attention_heads"))
+    attention = Attention(
+        num_heads=heads,
+        num_kv_heads=getattr(own, "num_key_value_heads", None) or heads,
+        head_dim=getattr(own, "head_dim", None) or hidden // heads,
+        # Windows are known when a layer attends: its blocks are kept as if it saw all tokens.
+        rope=None,
+    )
+    inner = getattr(own, "intermediate_size", None)
+    layer = LayerSpec(attention, Mlp(inner if isinstance(inner, int) else 4 * hidden), _NORM)
+    return ModelSpec(
+        embedding=Embedding(_integer(fields, own, "vocab_size"), hidden),
+        layers=(layer,) * _integer(fields, own, "num_hidden_layers"),
+        final_norm=_NORM,
+        head=Head(is_tied=False),
+    )
+
+
+_NORM: Final = RmsNorm(1e-6)
+
+
+class GenericTransformer:
+    """A decoder that `transformers` computes over a paged KV cache.
+
+    What `forward` returns are logits already: a model may scale them in its own way.
+
+    Attributes:
+        config: Of the model.
+        backend: Holds the keys and values.
+        adapters: None: no adapter changes such a model.
+    """
+
+    adapters = None
+
+    def __init__(self, config: ModelConfig, model: Any, backend: AttentionBackend) -> None:  # noqa: ANN401 - of `transformers`
+        self.config = config
+        self.backend = backend
+        self._model = model
+        self._slots: tuple[Tensor, ...] = ()
+        self._caches: tuple[Tensor, ...] = ()
+        self._metadata: AttentionMetadata | None = None
+        self._attended: list[int] = []
+        for module in model.modules():
+            if hasattr(module, "layer_idx"):
+                # Not by `setattr` of the module, which would take a model for a part of it.
+                object.__setattr__(module, _OWNER, self)
+
+    @classmethod
+    def load(
+        cls, folder: Path, config: ModelConfig, backend: AttentionBackend
+    ) -> "GenericTransformer":
+        """Read the weights, and compare a prompt with the same in two parts.
+
+        Raises:
+            ModelError: The checkpoint does not fit, or the model cannot be served this way.
+        """
+        with _explained(folder):
+            transformers = _transformers()
+            transformers.AttentionInterface.register(NAME, _attend)
+            transformers.AttentionMaskInterface.register(NAME, _mask)
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=config.dtype,
+                attn_implementation=NAME,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        for name in sorted({*info["missing_keys"], *map(str, info["mismatched_keys"])}):
+            message = f"{folder}: {name}: missing or of another shape"
+            raise ModelError(message)
+        own = cls(config, model.eval().requires_grad_(requires_grad=False), backend)
+        with _explained(folder):
+            own._check()
+        return own
+
+    def reserve(self, max_tokens: int) -> None:
+        """Reserve nothing: `transformers` allocates as it computes."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: AttentionMetadata,
+        kv_cache: Tensor,
+        selected: Tensor | None = None,
+        adapters: Tensor | None = None,
+        states: object = None,
+    ) -> Tensor:
+        """Compute the logits `[S, vocab_size]` of a ragged batch, and write its keys and values.
+
+        Args:
+            input_ids: int32 `[T]`.
+            metadata: As for `Transformer.forward`.
+            kv_cache: From `allocate_kv_cache`.
+            selected: int32 `[S]`: the tokens whose logits are wanted; None wants all.
+            adapters: None.
+            states: None.
+        """
+        assert adapters is None, "refused by the settings"
+        assert states is None, "as above"
+        self._metadata, self._caches = metadata, kv_cache.unbind()
+        self._slots = metadata.slot_mapping.unbind()
+        output = self._model(
+            input_ids=input_ids.long().unsqueeze(0),
+            position_ids=metadata.positions.long().unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=0 if selected is None else selected.long(),
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Widen the logits to float32 `[S, vocab_size]`."""
+        return hidden.float() if out is None else out.copy_(hidden)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, at: Scoring) -> Tensor:
+        """Write keys and values of a layer, and attend; each `[T, heads, head_dim]`."""
+        metadata, shape = self._metadata, self.config.spec.shape
+        assert metadata is not None, "set by `forward`"
+        expected = (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads, shape.head_dim)
+        got = (query.shape[1], key.shape[1], value.shape[1], value.shape[2])
+        if got != expected or query.shape[2] != key.shape[2] != value.shape[2]:
+            message = f"attention: expected heads and their size {expected}, got {got}"
+            raise ModelError(message)
+        self._attended.append(layer)
+        cache = self._caches[layer]
+        self.backend.write(cache, key, value, self._slots[0], metadata.block_size)
+        return self.backend.attend(query, cache, metadata, group=0, scoring=at)
+
+    @torch.inference_mode()
+    def _check(self) -> None:
+        """Compute a prompt whole and in parts.
+
+        Raises:
+            ModelError: Layers do not attend, or see other tokens than those before them, or the
+                logits differ.
+        """
+        block_size = 16
+        cache = allocate_kv_cache(self.config, self.backend, 2, block_size)
+        ids = torch.arange(_PROMPT, dtype=torch.int32) % self.config.spec.vocab_size
+        masks: list[_Mask] = []
+        token = _masks.set(masks)
+        try:
+            whole = self.forward(ids, _one_row(0, _PROMPT, block_size), cache)[-1].float()
+        finally:
+            _masks.reset(token)
+        expected = [*range(self.config.spec.num_layers)]
+        if sorted(self._attended) != expected:
+            message = f"{len({*self._attended})} of {len(expected)} layers attend"
+            raise ModelError(message)
+        if not all(_is_causal(*mask) for mask in masks):
+            message = "attention: expected a token to see those before it, all or of a window"
+            raise ModelError(message)
+        self.forward(ids[:_PART], _one_row(0, _PART, block_size), cache)
+        rest = _one_row(_PART, _PROMPT, block_size)
+        parts = self.forward(ids[_PART:], rest, cache)[-1].float()
+        self._attended.clear()
+        limit = _TOLERANCES[self.config.dtype] * float(whole.abs().max())
+        if not float((whole - parts).abs().max()) <= limit:
+            message = "a prompt that is computed in parts has other logits: a layer has a state"
+            raise ModelError(message)
+
+
+def _one_row(first: int, end: int, block_size: int) -> AttentionMetadata:
+    """Return a batch of one row, whose tokens are in block 1."""
+
+    def numbers(*values: int) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32)
+
+    positions = torch.arange(first, end, dtype=torch.int32)
+    return AttentionMetadata(
+        rows=numbers(0),
+        query_start_loc=numbers(0, end - first),
+        seq_lens=numbers(end),
+        positions=positions,
+        slot_mapping=(positions + block_size).unsqueeze(0),
+        block_tables=numbers(1).view(1, 1, 1),
+        block_size=block_size,
+    )
+
+
+def _is_causal(sees: Callable[..., Any], window: int | None) -> bool:
+    """Return whether a mask is that of a token that sees those before it, within a window."""
+    oldest = 1 if window is None else _FAR - window + 1
+    seen = {_FAR: True, _FAR + 1: False, oldest: True, oldest - 1: window is None}
+    zero, query = torch.tensor(0), torch.tensor(_FAR)
+    with suppress(Exception):
+        return all(
+            bool(sees(zero, zero, query, torch.tensor(key))) == is_seen
+            for key, is_seen in seen.items()
+        )
+    return False
+
+
+def _mask(
+    *, mask_function: Callable[..., Any], local_size: int | None = None, **_: object
+) -> Tensor:
+    """Return a window, 0 for none, in the place of a mask."""
+    if (masks := _masks.get()) is not None:
+        masks.append((mask_function, local_size))
+    return torch.tensor(local_size or 0)
+
+
+def _attend(
+    module: Any,  # noqa: ANN401 - of `transformers`
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Attend for a layer of `transformers`: `[1, heads, T, head_dim]` to `[1, T, heads, ...]`."""
+    if attention_mask is None or attention_mask.dim() > 0:
+        message = "attention: expected a mask of transformers.masking_utils"
+        raise ModelError(message)
+    for name, other in others.items():
+        if isinstance(other, Tensor) and name != "position_ids":
+            message = f"attention: {name} is not supported"
+            raise ModelError(message)
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    scoring = Scoring(scale, int(attention_mask) or None, softcap)
+    query, key, value = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    owner: GenericTransformer = getattr(module, _OWNER)
+    return owner.attend(module.layer_idx, query, key, value, scoring).unsqueeze(0), None
+
+
+@contextmanager
+def _explained(folder: Path) -> "Iterator[None]":
+    """Turn what `transformers` raises into one line."""
+    try:
+        yield
+    except ModelError as error:
+        text = str(error)
+        if text.startswith((str(folder), "model_impl")):
+            raise
+        message = f"{folder}: {text}"
+        raise ModelError(message) from error
+    except Exception as error:
+        logging.getLogger(__name__).debug("transformers cannot load %s", folder, exc_info=True)
+        message = f"{folder}: transformers: {one_line(str(error) or type(error).__name__)}"
+        raise ModelError(message) from error
