@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chairlift.choices import KvCacheDtype
 
-from benchmarks.peers.comparison import compare, put_between_marks, table
+from benchmarks.peers.comparison import compare, put_between_marks, table, with_kept_rows
 from benchmarks.peers.environments import PeerError, call, install
 from benchmarks.peers.model import SHAPES, make_model
 from benchmarks.peers.protocol import STEP_TOKENS
@@ -51,11 +51,15 @@ def main() -> None:
             say(f"{TITLES[peer]}: not measured: {error}")
     if not comparisons:
         sys.exit("no peer was measured")
-    text = f"{caption(model, workload, options)}\n\n{table(comparisons)}"
-    print(text)
+    head = caption(model, workload, options)
+    print(f"{head}\n\n{table(comparisons)}")
     if options.into:
         name = f"bench-peers {options.section or options.dtype}"
-        document = put_between_marks(options.into.read_text(encoding="utf-8"), name, text)
+        document = put_between_marks(
+            options.into.read_text(encoding="utf-8"),
+            name,
+            lambda before: with_kept_rows(before, head, comparisons),
+        )
         options.into.write_text(document, encoding="utf-8")
 
 

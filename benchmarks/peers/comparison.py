@@ -77,25 +77,58 @@ def _result(name: str, output: str) -> dict[str, float]:
 
 def table(comparisons: Sequence[Comparison]) -> str:
     """A markdown table, one row per peer."""
-    header = (
-        "| | peer, tokens/s | Chairlift, tokens/s | Chairlift / peer |\n| --- | --- | --- | --- |"
-    )
-    return "\n".join([header, *(comparison.row() for comparison in comparisons)])
+    return "\n".join([_HEADER, *(comparison.row() for comparison in comparisons)])
 
 
-def put_between_marks(document: str, name: str, text: str) -> str:
+_HEADER = "| | peer, tokens/s | Chairlift, tokens/s | Chairlift / peer |\n| --- | --- | --- | --- |"
+
+
+def with_kept_rows(before: str, caption: str, comparisons: Sequence[Comparison]) -> str:
+    """Return a caption with its table, and the rows of the section before that were not measured.
+
+    Args:
+        before: The section: captions, each with its table. A row of an equal caption joins the new
+            table; the others stay below, under their own.
+        caption: What was measured now, and on what.
+        comparisons: With at least one peer.
+    """
+    measured = {comparison.title for comparison in comparisons}
+    sections = {caption: [comparison.row() for comparison in comparisons]}
+    of = caption
+    for line in before.splitlines():
+        if line.startswith("| ") and not line.startswith(("| |", "| ---")):
+            if line.split("|")[1].strip() not in measured:
+                sections.setdefault(of, []).append(line)
+        elif line and not line.startswith("|"):
+            of = line.removeprefix(_EARLIER)
+    texts = []
+    for number, (own, rows) in enumerate(sections.items()):
+        head = f"{_EARLIER if number else ''}{own}"
+        texts.append("\n".join([head, "", _HEADER, *rows]))
+    return "\n\n".join(texts)
+
+
+_EARLIER = "Earlier: "
+
+
+def put_between_marks(document: str, name: str, text: Callable[[str], str]) -> str:
     """Replace what stands between `<!-- NAME -->` and `<!-- end -->`.
+
+    Args:
+        document: With these marks.
+        name: Of the first.
+        text: From what stands there to what shall.
 
     Raises:
         ValueError: The marks are not there.
     """
     mark = f"<!-- {name} -->\n"
     before, found, rest = document.partition(mark)
-    _, ended, after = rest.partition("<!-- end -->")
+    old, ended, after = rest.partition("<!-- end -->")
     if not found or not ended:
         message = f"no marks for {name}"
         raise ValueError(message)
-    return f"{before}{mark}{text}\n{ended}{after}"
+    return f"{before}{mark}{text(old)}\n{ended}{after}"
 
 
 def _rate(per_s: float) -> str:

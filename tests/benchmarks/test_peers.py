@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.comparison import Comparison, compare, put_between_marks, table
+from benchmarks.peers.comparison import (
+    Comparison,
+    compare,
+    put_between_marks,
+    table,
+    with_kept_rows,
+)
 from benchmarks.peers.environments import PeerError
 from benchmarks.peers.workload import KINDS, write_workload
 
@@ -74,11 +80,27 @@ def test_a_peer_that_is_not_there_gives_one_line() -> None:
 
 def test_a_table_replaces_only_what_stands_between_its_marks() -> None:
     document = "before\n<!-- a -->\nold\n<!-- end -->\n<!-- b -->\nkept\n<!-- end -->\nafter\n"
-    changed = put_between_marks(document, "a", "new")
+    changed = put_between_marks(document, "a", lambda _: "new")
     assert changed == document.replace("old", "new")
-    assert put_between_marks(changed, "a", "new") == changed
+    assert put_between_marks(changed, "a", lambda _: "new") == changed
     with pytest.raises(ValueError, match="no marks for c"):
-        put_between_marks(document, "c", "new")
+        put_between_marks(document, "c", lambda _: "new")
+
+
+def test_rows_of_peers_that_were_not_run_are_kept_with_what_they_were_measured_on() -> None:
+    def measured(title: str, rate: float) -> Comparison:
+        return Comparison(title, [10.0], [rate])
+
+    first = with_kept_rows("", "on a Zen 5", [measured("a", 1.0), measured("b", 2.0)])
+    same = with_kept_rows(first, "on a Zen 5", [measured("a", 5.0)])
+    assert [line[:8] for line in same.splitlines()[4:]] == ["| a | 5.", "| b | 2."]
+    other = with_kept_rows(same, "on a Zen 3", [measured("b", 4.0)])
+    assert other.splitlines()[0] == "on a Zen 3"
+    assert "Earlier: on a Zen 5" in other
+    assert [line[:8] for line in other.splitlines() if line.startswith("| a")] == ["| a | 5."]
+    assert [line[:8] for line in other.splitlines() if line.startswith("| b")] == ["| b | 4."]
+    again = with_kept_rows(other, "on a Zen 3", [measured("a", 6.0)])
+    assert "Earlier" not in again
 
 
 @pytest.mark.parametrize("kind", KINDS)
