@@ -105,6 +105,33 @@ async def test_a_stop_is_named(others):
         assert end.complete.completion_tokens == 1 + (first != second)
 
 
+CHOICES = ["left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "native"),
+    [
+        ({"json_schema": '{"type": "boolean"}'}, {"json_schema": '{"type": "boolean"}'}),
+        ({"json_object": True}, {"json_object": generation_pb2.JsonObject()}),
+        ({"regex": "[ab]{3}"}, {"regex": "[ab]{3}"}),
+        ({"grammar": 'start: "up" | "down"'}, {"lark": 'start: "up" | "down"'}),
+        ({"choice": {"choices": CHOICES}}, {"choices": {"choices": CHOICES}}),
+        ({"json_object": False}, None),
+    ],
+    ids=str,
+)
+async def test_constraints_are_those_of_the_native_stream(others, ours, native):
+    constraint = None if native is None else generation_pb2.Constraint(**native)
+    async with others() as server:
+        # A constraint ends an answer at its last token, whatever comes after the end.
+        stopping = generation_pb2.Stopping(max_tokens=24)
+        message = start("a", prompt=PROMPT, constraint=constraint, stopping=stopping)
+        expected = (await server.say(message)).tokens("a")
+        *chunks, end = await answer(server, request(max_tokens=24, ignore_eos=False, **ours))
+        assert ids_of(chunks) == expected
+        assert end.complete.completion_tokens == len(expected) > 0
+
+
 @pytest.mark.parametrize(
     ("change", "code", "field"),
     [
@@ -123,8 +150,12 @@ async def test_a_stop_is_named(others):
         (request(truncate_prompt_tokens=-2), "INVALID_ARGUMENT", "sampling_params.truncate"),
         (request(logit_bias=dict.fromkeys(range(2000), 1.0)), "INVALID_ARGUMENT", "sampling_"),
         (request(prompt_logprobs=1), "UNIMPLEMENTED", "sampling_params.prompt_logprobs"),
-        (request(json_schema="{}"), "UNIMPLEMENTED", "sampling_params.json_schema"),
-        (request(regex="a"), "UNIMPLEMENTED", "sampling_params.regex"),
+        (request(structural_tag="{}"), "UNIMPLEMENTED", "sampling_params.structural_tag"),
+        (request(json_schema="{"), "INVALID_ARGUMENT", "sampling_params.json_schema"),
+        (request(regex="a("), "INVALID_ARGUMENT", "sampling_params.regex"),
+        (request(grammar="start: missing"), "INVALID_ARGUMENT", "sampling_params.grammar"),
+        (request(choice={}), "INVALID_ARGUMENT", "sampling_params.choice.choices"),
+        (request(choice={"choices": [""]}), "INVALID_ARGUMENT", "sampling_params.choice.choices"),
     ],
 )
 async def test_what_is_wrong_is_refused_by_name(others, change, code, field):

@@ -18,6 +18,9 @@ from chairlift.server.fields import bad, optional, unsupported
 
 NAMES: Final = Names(
     {
+        "constraint.choices": "sampling_params.choice.choices",
+        "constraint.lark": "sampling_params.grammar",
+        "constraint.": "sampling_params.",
         "sampling.": "sampling_params.",
         "stopping.include_stop": "sampling_params.include_stop_str_in_output",
         "stopping.": "sampling_params.",
@@ -67,6 +70,7 @@ def to_request(
             skip_special_tokens=params.skip_special_tokens,
         ),
         truncate_prompt=truncate,
+        constraint=_constraint(params),
         tenant=tenant,
     )
     output = OutputOptions(
@@ -107,9 +111,8 @@ def _refuse(message: vllm.GenerateRequest) -> None:
     params = message.sampling_params
     if params.HasField("prompt_logprobs"):
         raise unsupported("sampling_params.prompt_logprobs")
-    constraint = params.WhichOneof("constraint")
-    if constraint is not None:
-        raise unsupported(f"sampling_params.{constraint}")
+    if params.HasField("structural_tag"):
+        raise unsupported("sampling_params.structural_tag")
 
 
 def _prompt(
@@ -127,6 +130,25 @@ def _prompt(
     else:
         limits.check_length(len(ids))
     return list(ids)
+
+
+def _constraint(params: vllm.SamplingParams) -> types.Constraint | None:
+    """Return what the answer must be; it holds from the first token on."""
+    match params.WhichOneof("constraint"):
+        case "json_schema":
+            return types.Constraint(json_schema=params.json_schema)
+        case "json_object" if params.json_object:
+            return types.Constraint(json_object=True)
+        case "regex":
+            return types.Constraint(regex=params.regex)
+        case "grammar":
+            return types.Constraint(lark=params.grammar)
+        case "choice":
+            if not params.choice.choices:
+                raise bad("sampling_params.choice.choices", "expected at least one, got none")
+            return types.Constraint(choices=tuple(params.choice.choices))
+        case _:
+            return None
 
 
 def _truncate(params: vllm.SamplingParams, limits: TextLimits) -> int | None:
