@@ -3,6 +3,7 @@
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BambaConfig,
     Cohere2Config,
     Ernie4_5_MoeConfig,
     Gemma2Config,
@@ -341,6 +342,18 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "position_embedding_type": "rope",
             "mamba_conv_bias": False,
             "tie_word_embeddings": True,
+        },
+    ),
+    "bamba": (
+        BambaConfig,
+        {
+            "attn_layer_indices": [0, 2],
+            "mamba_n_heads": 4,
+            "mamba_d_head": 32,
+            "mamba_d_state": 24,
+            "mamba_n_groups": 2,
+            "mamba_proj_bias": True,
+            "pad_token_id": 0,
         },
     ),
     "cohere2, parallel halves": (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from chairlift.model.families.bamba import BAMBA
 from chairlift.model.families.cohere2 import COHERE2
 from chairlift.model.families.family import Family
 from chairlift.model.families.gemma import EMBEDDING_GEMMA, GEMMA2, GEMMA3
@@ -55,6 +56,7 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE_WITH_VISION,
     "Qwen3NextForCausalLM": QWEN3_NEXT,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
+    "BambaForCausalLM": BAMBA,
 }
 """By the name in `architectures` of config.json."""
 

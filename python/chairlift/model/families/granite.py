@@ -78,7 +78,7 @@ def _hybrid(fields: Fields) -> ModelSpec:
         fields.fail("layer_types", "at least one attention")
     recurrent = attended
     if any(kind in _WITH_STATE for kind in kinds):
-        recurrent = replace(attended, mixer=_mamba(fields))
+        recurrent = replace(attended, mixer=mamba(fields))
     layers = [attended if kind in _WITH_ATTENTION else recurrent for kind in kinds]
     return granite_decoder(fields, layers)
 
@@ -92,7 +92,8 @@ _NO_LIMITS = None, [0.0, float("inf")], [0.0, {"__float__": "Infinity"}]
 """As JSON may have them."""
 
 
-def _mamba(fields: Fields) -> Mamba2:
+def mamba(fields: Fields) -> Mamba2:
+    """Read the sizes of Mamba-2."""
     inner = fields.integer("mamba_expand") * fields.integer("hidden_size")
     num_heads, num_groups = fields.integer("mamba_n_heads"), fields.integer("mamba_n_groups")
     if inner % num_heads:
@@ -117,6 +118,14 @@ def _mamba(fields: Fields) -> Mamba2:
     )
 
 
+MAMBA_DEFAULTS = {
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+}
 GRANITE = Family(_spec, LLAMA_NAMES, defaults=DEFAULTS)
 GRANITE_HYBRID = Family(
     _hybrid,
@@ -138,11 +147,6 @@ GRANITE_HYBRID = Family(
         "num_local_experts": 8,
         "num_experts_per_tok": 2,
         "shared_intermediate_size": 1024,
-        "mamba_n_heads": 128,
-        "mamba_n_groups": 1,
-        "mamba_d_state": 256,
-        "mamba_d_conv": 4,
-        "mamba_expand": 2,
-        "mamba_conv_bias": True,
+        **MAMBA_DEFAULTS,
     },
 )

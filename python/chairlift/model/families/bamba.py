@@ -1,0 +1,45 @@
+"""Bamba: Mamba-2 in most layers, attention with RoPE of half a head in the others."""
+
+from dataclasses import replace
+
+from chairlift.model.families.family import LLAMA_NAMES, Family, attention, decoder, mlp, rms_norm
+from chairlift.model.families.granite import MAMBA_DEFAULTS, mamba
+from chairlift.model.fields import Fields
+from chairlift.model.spec import LayerSpec, ModelSpec
+
+
+def _bamba(fields: Fields) -> ModelSpec:
+    num_layers, chosen = fields.integer("num_hidden_layers"), fields.values["attn_layer_indices"]
+    is_list = isinstance(chosen, list) and all(type(number) is int for number in chosen)
+    if not is_list or not any(number in range(num_layers) for number in chosen):
+        fields.fail("attn_layer_indices", f"a list with numbers of the {num_layers} layers")
+    bias, norm = fields.flag("attention_bias"), rms_norm(fields)
+    feed_forward = mlp(fields, bias=fields.flag("mlp_bias"))
+    attended = LayerSpec(attention(fields, qkv_bias=bias, out_bias=bias), feed_forward, norm)
+    recurrent = replace(attended, mixer=mamba(fields))
+    layers = [attended if number in chosen else recurrent for number in range(num_layers)]
+    return decoder(fields, layers)
+
+
+BAMBA = Family(
+    _bamba,
+    replace(
+        LLAMA_NAMES,
+        final_norm="model.final_layernorm",
+        feed_forward_norm="pre_ff_layernorm",
+        gate="feed_forward.gate_proj",
+        up="feed_forward.up_proj",
+        down="feed_forward.down_proj",
+        projection=("mamba.in_proj",),
+        conv="mamba.conv1d",
+        delta="mamba.",
+        mixed="mamba.out_proj",
+    ),
+    defaults={
+        **MAMBA_DEFAULTS,
+        "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5,
+        "attn_layer_indices": None,
+    },
+)
