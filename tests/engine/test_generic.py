@@ -1,5 +1,7 @@
 """Decoders that `transformers` computes on our paged attention, and those that cannot be served."""
 
+import json
+
 import pytest
 import torch
 import transformers
@@ -141,6 +143,15 @@ def test_settings_that_it_does_not_honour_are_refused_by_name(tmp_path, settings
     write(tmp_path, *SERVED["phi"])
     with pytest.raises(ConfigError, match=f"^({field})"):
         Engine(tmp_path, model_impl="transformers", **settings)
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_experts", "vocab_size", "n_blocks"])
+def test_a_count_that_no_model_has_is_refused_before_anything_is_built(tmp_path, name):
+    write(tmp_path, *SERVED["phi"])
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: 2**26}))
+    with pytest.raises(ModelError, match=f"config.json: {name}: expected an integer of at most"):
+        Engine(tmp_path, model_impl="transformers")
 
 
 def test_a_missing_tensor_is_named_and_not_drawn_at_random(tmp_path):

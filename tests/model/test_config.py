@@ -154,7 +154,7 @@ def test_nothing_but_the_families_the_config_and_gguf_names_a_family():
     allowed = {
         "families",
         "families.py",
-        "generic.py",
+        "generic",
         "config.py",
         "gguf",
         "answer_formats.py",

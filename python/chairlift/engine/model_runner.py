@@ -15,7 +15,7 @@ from chairlift.engine.pooling.pooled import Pooled
 from chairlift.engine.sampler import Sampled, Sampler
 from chairlift.engine.staging import InputBuffers
 from chairlift.engine.step_inputs import NO_BLOCKS, Draws, ScoreInputs, StateMoves, StepInputs
-from chairlift.model.generic import GenericTransformer
+from chairlift.model.generic.transformer import GenericTransformer
 from chairlift.model.recurrent import States, copy_states, num_states
 from chairlift.model.transformer import Transformer
 from chairlift.plan import (

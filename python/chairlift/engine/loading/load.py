@@ -34,7 +34,8 @@ from chairlift.model.encoders.families import is_encoder, load_encoder_config
 from chairlift.model.encoders.memory import plan_encoder
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.folder import resolve_model
-from chairlift.model.generic import GenericTransformer, load_generic_config
+from chairlift.model.generic.config import load_generic_config
+from chairlift.model.generic.transformer import GenericTransformer
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
 from chairlift.model.recurrent import allocate_states, num_states

@@ -18,7 +18,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import BidirectionalEncoder
 from chairlift.model.encoders.encoder import Encoder
 from chairlift.model.encoders.spec import EncoderConfig
-from chairlift.model.generic import GenericTransformer
+from chairlift.model.generic.transformer import GenericTransformer
 from chairlift.model.recurrent import States
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer

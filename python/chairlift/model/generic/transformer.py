@@ -8,30 +8,21 @@ refused when the model loads, by a probe: a prompt that is computed whole and in
 Slower than the families of `families/`, and the bits of a row depend on the batch.
 """
 
-import logging
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from chairlift.attention.backend import AttentionBackend, Scoring
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.choices import Dtype
 from chairlift.errors import ModelError
-from chairlift.kernels import cpu
-from chairlift.model.config import ModelConfig, read_generation
-from chairlift.model.families.family import LLAMA_NAMES
-from chairlift.model.fields import Fields, one_line, read_json
-from chairlift.model.folder import CONFIG, is_gguf
+from chairlift.model.config import ModelConfig
+from chairlift.model.generic.config import TOLERANCES, explained, import_transformers
 from chairlift.model.kv_cache import allocate_kv_cache
-from chairlift.model.spec import Attention, Embedding, Head, LayerSpec, Mlp, ModelSpec, RmsNorm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME: Final = "chairlift"
 """Of our attention among those of `transformers`."""
@@ -40,118 +31,10 @@ _PROMPT: Final = 12
 _PART: Final = 7
 _FAR: Final = 1 << 20
 """A position at which the masks are looked at."""
-_TOLERANCES: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1}
-"""How far logits may differ when a prompt is computed in parts, to the largest."""
 
 _Mask = tuple[Callable[..., Any], int | None]
 _masks: ContextVar[list[_Mask] | None] = ContextVar("_masks", default=None)
 """The masks that a probe asked for: who sees whom, and the window."""
-
-
-def load_generic_config(folder: Path, dtype: Dtype) -> ModelConfig:
-    """Read what the engine needs to know of a model: the shape of its keys, and its sizes.
-
-    Args:
-        folder: With config.json.
-        dtype: What to compute in; auto is the checkpoint's, bfloat16 for a float16 one.
-
-    Raises:
-        ModelError: `transformers` is not installed or knows no decoder of this kind, or the model
-            asks for something unsupported.
-    """
-    if is_gguf(folder):
-        message = "model_impl: expected chairlift for a GGUF file, got transformers"
-        raise ModelError(message)
-    path = folder / CONFIG
-    fields = Fields(path, read_json(path))
-    for name in ("auto_map", "quantization_config"):
-        if fields.values.get(name) is not None:
-            fields.fail(name, "nothing with --model-impl transformers")
-    with _explained(folder):
-        transformers = _transformers()
-        own = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        kind = _class_of(transformers, own, fields)
-        with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(own)
-        num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        text = own.get_text_config(decoder=True)
-        spec = _spec(fields, text)
-        max_model_len = _integer(fields, text, "max_position_embeddings")
-    if (obstacle := cpu.LIMITS.obstacle(spec.shape)) is not None:
-        message = f"{path}: {obstacle}"
-        raise ModelError(message)
-    stored = getattr(own, "dtype", None)
-    auto = stored if stored in _TOLERANCES else torch.bfloat16
-    chosen = auto if dtype is Dtype.AUTO else getattr(torch, dtype.value)
-    generation, eos_token_ids = read_generation(folder, fields)
-    return ModelConfig(
-        architecture=kind.__name__,
-        spec=spec,
-        names=LLAMA_NAMES,
-        dtype=chosen,
-        max_model_len=max_model_len,
-        eos_token_ids=eos_token_ids,
-        bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
-        generation=generation,
-        transformers_bytes=num_parameters * chosen.itemsize,
-    )
-
-
-def _transformers() -> Any:  # noqa: ANN401 - a module without types
-    try:
-        import transformers
-        from transformers.utils import logging as transformers_logging
-    except ImportError as error:
-        message = "model_impl: transformers is not installed: pip install 'chairlift[transformers]'"
-        raise ModelError(message) from error
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    return transformers
-
-
-def _class_of(transformers: Any, own: Any, fields: Fields) -> Any:  # noqa: ANN401 - as above
-    """Return the class of a model, unless something says that its rows cannot share a step."""
-    kinds = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(own) not in kinds or own.is_encoder_decoder:
-        fields.fail("model_type", "a decoder that generates text")
-    kind = kinds[type(own)]
-    kind = kind[0] if isinstance(kind, tuple) else kind
-    problems = {
-        "a recurrent state": getattr(kind, "_is_stateful", False),
-        "attention of its own, not by AttentionInterface": not kind._supports_attention_backend,
-    }
-    for problem, is_there in problems.items():
-        if is_there:
-            message = f"{fields.path}: {kind.__name__} has {problem}, which is not supported"
-            raise ModelError(message)
-    return kind
-
-
-def _integer(fields: Fields, own: Any, name: str) -> int:  # noqa: ANN401 - as above
-    value = getattr(own, name, None)
-    return value if isinstance(value, int) and value > 0 else fields.fail(name, "an integer")
-
-
-def _spec(fields: Fields, own: Any) -> ModelSpec:  # noqa: ANN401 - as above
-    """Return the sizes; what the layers compute is known to `transformers` alone."""
-    hidden, heads = (_integer(fields, own, n) for n in ("hidden_size", "num_attention_heads"))
-    attention = Attention(
-        num_heads=heads,
-        num_kv_heads=getattr(own, "num_key_value_heads", None) or heads,
-        head_dim=getattr(own, "head_dim", None) or hidden // heads,
-        # Windows are known when a layer attends: its blocks are kept as if it saw all tokens.
-        rope=None,
-    )
-    inner = getattr(own, "intermediate_size", None)
-    layer = LayerSpec(attention, Mlp(inner if isinstance(inner, int) else 4 * hidden), _NORM)
-    return ModelSpec(
-        embedding=Embedding(_integer(fields, own, "vocab_size"), hidden),
-        layers=(layer,) * _integer(fields, own, "num_hidden_layers"),
-        final_norm=_NORM,
-        head=Head(is_tied=False),
-    )
-
-
-_NORM: Final = RmsNorm(1e-6)
 
 
 class GenericTransformer:
@@ -189,8 +72,8 @@ class GenericTransformer:
         Raises:
             ModelError: The checkpoint does not fit, or the model cannot be served this way.
         """
-        with _explained(folder):
-            transformers = _transformers()
+        with explained(folder):
+            transformers = import_transformers()
             transformers.AttentionInterface.register(NAME, _attend)
             transformers.AttentionMaskInterface.register(NAME, _mask)
             model, info = transformers.AutoModelForCausalLM.from_pretrained(
@@ -205,7 +88,7 @@ class GenericTransformer:
             message = f"{folder}: {name}: missing or of another shape"
             raise ModelError(message)
         own = cls(config, model.eval().requires_grad_(requires_grad=False), backend)
-        with _explained(folder):
+        with explained(folder):
             own._check()
         return own
 
@@ -290,7 +173,7 @@ class GenericTransformer:
         rest = _one_row(_PART, _PROMPT, block_size)
         parts = self.forward(ids[_PART:], rest, cache)[-1].float()
         self._attended.clear()
-        limit = _TOLERANCES[self.config.dtype] * float(whole.abs().max())
+        limit = TOLERANCES[self.config.dtype] * float(whole.abs().max())
         if not float((whole - parts).abs().max()) <= limit:
             message = "a prompt that is computed in parts has other logits: a layer has a state"
             raise ModelError(message)
@@ -359,20 +242,3 @@ def _attend(
     query, key, value = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     owner: GenericTransformer = getattr(module, _OWNER)
     return owner.attend(module.layer_idx, query, key, value, scoring).unsqueeze(0), None
-
-
-@contextmanager
-def _explained(folder: Path) -> "Iterator[None]":
-    """Turn what `transformers` raises into one line."""
-    try:
-        yield
-    except ModelError as error:
-        text = str(error)
-        if text.startswith((str(folder), "model_impl")):
-            raise
-        message = f"{folder}: {text}"
-        raise ModelError(message) from error
-    except Exception as error:
-        logging.getLogger(__name__).debug("transformers cannot load %s", folder, exc_info=True)
-        message = f"{folder}: transformers: {one_line(str(error) or type(error).__name__)}"
-        raise ModelError(message) from error

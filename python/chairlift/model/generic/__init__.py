@@ -1,0 +1,1 @@
+"""Decoders that `transformers` computes, on our paged attention."""
