@@ -71,7 +71,6 @@ MAY_IMPORT = {
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 LONG_FILES: dict[str, str] = {
-    "tests/model/families.py": "every family with its variants, one table",
     "python/chairlift/types.py": "the values of the engine, one beside the other",
     "rust/chairlift-kernels/tests/kernels/sampling.rs": "one reference, and every law against it",
     "rust/chairlift-kernels/tests/kernels/paged_attention.rs": "one reference, and every edge",

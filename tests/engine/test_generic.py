@@ -50,6 +50,11 @@ REFUSED = {
         {"head_dim": 16, "num_local_experts": 4, "layer_types": KINDS},
         "s_aux is not supported",
     ),
+    "tokens that see those behind them": (
+        transformers.BertConfig,
+        {"num_key_value_heads": 4},
+        "expected a token to see those before it",
+    ),
     "an encoder and a decoder": (transformers.T5Config, {}, "a decoder that generates text"),
 }
 

@@ -7,6 +7,7 @@ import torch
 import transformers
 from chairlift.choices import Dtype, Quantize
 from chairlift.errors import ModelError
+from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import load_encoder_model
 from chairlift.model.encoders.encoder import Packed
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
@@ -172,6 +173,12 @@ def test_scores_of_classifiers_equal_those_of_transformers(pretrained, family, n
     assert encoder.config.spec.classifier.labels == tuple(f"LABEL_{n}" for n in range(num_labels))
     theirs = torch.cat([reference(torch.tensor([sequence])).logits for sequence in sequences])
     torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=1e-4)
+
+
+def test_an_encoder_is_no_decoder_though_its_layers_are_those_of_one(pretrained):
+    _, folder = pretrained("embedding-gemma")
+    with pytest.raises(ModelError, match=r"architectures: expected .* got \["):
+        ModelConfig.load(folder)
 
 
 @every_family

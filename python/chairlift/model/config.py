@@ -18,7 +18,7 @@ from chairlift.choices import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.checkpoint import Checkpoint
-from chairlift.model.families import BIDIRECTIONAL, FAMILIES, Family
+from chairlift.model.families import FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import NAMES, read_config, read_divisors
@@ -84,20 +84,23 @@ class ModelConfig:
         return counts.most_common(1)[0][0] if counts else None
 
     @classmethod
-    def load(cls, model: Path, dtype: Dtype = Dtype.AUTO) -> "ModelConfig":
+    def load(
+        cls, model: Path, dtype: Dtype = Dtype.AUTO, families: Mapping[str, Family] = FAMILIES
+    ) -> "ModelConfig":
         """Read the configuration of a model.
 
         Args:
             model: A folder with `config.json` and perhaps `generation_config.json`, or a GGUF file.
             dtype: What to compute in; auto is the checkpoint's, bfloat16 for a float16 one and for
                 one of blocks.
+            families: The families of a folder's config.json, by the name in `architectures`.
 
         Raises:
             ModelError: A file is missing or malformed, or a field asks for something unsupported.
         """
         if is_gguf(model):
             return _load_gguf(model, dtype)
-        name, family, fields = _read_family(model / "config.json")
+        name, family, fields = _read_family(model / "config.json", families)
         scheme = Scheme.read(fields)
         generation, eos_token_ids = read_generation(model, fields)
         return cls(
@@ -183,20 +186,19 @@ def _checked(spec: ModelSpec, path: Path) -> ModelSpec:
     return spec
 
 
-def _read_family(path: Path) -> tuple[str, Family, Fields]:
+def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Family, Fields]:
     fields = Fields(path, read_json(path))
     if "auto_map" in fields.values:
         message = f"{path}: auto_map asks for code of the checkpoint to run, which is not supported"
         raise ModelError(message)
     names = fields.values.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
-    known = {**FAMILIES, **BIDIRECTIONAL}
-    if not isinstance(name, str) or name not in known:
+    if not isinstance(name, str) or name not in families:
         some = ", ".join(list(FAMILIES)[:_SHOWN_FAMILIES])
         fields.fail(
             "architectures", f"{some} or another of docs/models.md, or --model-impl transformers"
         )
-    family = known[name]
+    family = families[name]
     if family.text:
         text = fields.values.get(family.text)
         if not isinstance(text, dict):

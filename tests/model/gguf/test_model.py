@@ -21,7 +21,8 @@ from chairlift.model.transformer import Transformer
 from chairlift.model.weights import load_weights
 from torch import nn
 
-from tests.model.families import LLAMA3_ROPE, random_tokens
+from tests.model.families import random_tokens
+from tests.model.family_table import LLAMA3_ROPE
 from tests.model.gguf.files import (
     GROUPED,
     MIXED,

@@ -24,7 +24,6 @@ from chairlift.kernels import Linear
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import load_encoder_model
-from chairlift.model.encoders.families import load_encoder_config
 from chairlift.model.encoders.sentence import (
     POOLINGS,
     DenseSpec,
@@ -89,16 +88,24 @@ def encoder_settings(settings: EngineConfig) -> EngineConfig:
 
 
 def load_encoder(
-    folder: Path, settings: EngineConfig, on_progress: OnProgress | None
+    folder: Path,
+    config: EncoderConfig | ModelConfig,
+    settings: EngineConfig,
+    on_progress: OnProgress | None,
 ) -> LoadedModel:
     """Read an encoder, and what makes vectors of its hidden states.
+
+    Args:
+        folder: Of the model.
+        config: From `load_encoder_config`.
+        settings: Of the engine.
+        on_progress: Called with the bytes of weights that are read, and all of them.
 
     Raises:
         ModelError: The model cannot be loaded.
         ConfigError: A setting does not fit it.
     """
     settings = encoder_settings(settings)
-    config = load_encoder_config(folder, settings.dtype)
     sentence = load_sentence_config(folder)
     longest = _longest(settings, config, sentence)
     tokenizer = Tokenizer.load(folder, generates=False)

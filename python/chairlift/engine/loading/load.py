@@ -81,7 +81,7 @@ def load_model(
     folder = resolve_model(str(model))
     config = load_config(folder, settings)
     if isinstance(config, EncoderConfig) or config.spec.bidirectional:
-        return load_encoder(folder, settings, on_progress)
+        return load_encoder(folder, config, settings, on_progress)
     max_model_len = settings.max_model_len or config.max_model_len
     if max_model_len > config.max_model_len:
         message = (

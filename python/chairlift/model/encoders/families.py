@@ -361,7 +361,8 @@ def load_encoder_config(folder: Path, dtype: Dtype = Dtype.AUTO) -> EncoderConfi
     fields = Fields(folder / CONFIG, read_json(folder / CONFIG))
     name = _architecture(fields.values)
     if name in BIDIRECTIONAL:
-        return ModelConfig.load(folder, Dtype.BFLOAT16 if dtype is Dtype.AUTO else dtype)
+        own = Dtype.BFLOAT16 if dtype is Dtype.AUTO else dtype
+        return ModelConfig.load(folder, own, BIDIRECTIONAL)
     if name not in ENCODERS:
         fields.fail("architectures", either(ENCODERS))
     family, has_head = ENCODERS[name]

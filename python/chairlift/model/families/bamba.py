@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from chairlift.model.families.family import LLAMA_NAMES, Family, attention, decoder, mlp, rms_norm
-from chairlift.model.families.granite import MAMBA_DEFAULTS, mamba
+from chairlift.model.families.family import Family, attention, decoder, mlp, rms_norm
+from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
 from chairlift.model.fields import Fields
 from chairlift.model.spec import LayerSpec, ModelSpec
 
@@ -17,6 +17,7 @@ def _bamba(fields: Fields) -> ModelSpec:
     feed_forward = mlp(fields, bias=fields.flag("mlp_bias"))
     attended = LayerSpec(attention(fields, qkv_bias=bias, out_bias=bias), feed_forward, norm)
     recurrent = replace(attended, mixer=mamba(fields))
+    chosen = {*chosen}
     layers = [attended if number in chosen else recurrent for number in range(num_layers)]
     return decoder(fields, layers)
 
@@ -24,16 +25,12 @@ def _bamba(fields: Fields) -> ModelSpec:
 BAMBA = Family(
     _bamba,
     replace(
-        LLAMA_NAMES,
+        MAMBA_NAMES,
         final_norm="model.final_layernorm",
         feed_forward_norm="pre_ff_layernorm",
         gate="feed_forward.gate_proj",
         up="feed_forward.up_proj",
         down="feed_forward.down_proj",
-        projection=("mamba.in_proj",),
-        conv="mamba.conv1d",
-        delta="mamba.",
-        mixed="mamba.out_proj",
     ),
     defaults={
         **MAMBA_DEFAULTS,

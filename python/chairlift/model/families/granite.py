@@ -118,6 +118,13 @@ def mamba(fields: Fields) -> Mamba2:
     )
 
 
+MAMBA_NAMES = replace(
+    LLAMA_NAMES,
+    projection=("mamba.in_proj",),
+    conv="mamba.conv1d",
+    delta="mamba.",
+    mixed="mamba.out_proj",
+)
 MAMBA_DEFAULTS = {
     "mamba_n_heads": 128,
     "mamba_n_groups": 1,
@@ -130,17 +137,13 @@ GRANITE = Family(_spec, LLAMA_NAMES, defaults=DEFAULTS)
 GRANITE_HYBRID = Family(
     _hybrid,
     replace(
-        LLAMA_NAMES,
+        MAMBA_NAMES,
         gate_up="shared_mlp.input_linear",
         down="shared_mlp.output_linear",
         shared="mlp",
         router="block_sparse_moe.router.layer",
         expert_gate_up="block_sparse_moe.input_linear.{}",
         expert_down="block_sparse_moe.output_linear.{}",
-        projection=("mamba.in_proj",),
-        conv="mamba.conv1d",
-        delta="mamba.",
-        mixed="mamba.out_proj",
     ),
     defaults={
         **DEFAULTS,

@@ -34,7 +34,7 @@ _FAR: Final = 1 << 20
 
 _Mask = tuple[Callable[..., Any], int | None]
 _masks: ContextVar[list[_Mask] | None] = ContextVar("_masks", default=None)
-"""The masks that a probe asked for: who sees whom, and the window."""
+"""Of each mask that the model creates in a probe: whether a query sees a key, and the window."""
 
 
 class GenericTransformer:
