@@ -103,7 +103,20 @@ def test_an_outlier_of_a_token_leaves_its_other_groups_as_they_are(quantize):
 
 
 def test_a_layer_takes_the_bytes_that_are_told():
-    bits = {"int8": 8.5, "int4": 5, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5, "Q4_K": 6, "Q6_K": 10}
+    bits = {
+        "int8": 8.5,
+        "int4": 5,
+        "Q8_0": 8.5,
+        "Q4_0": 4.5,
+        "Q4_1": 5,
+        "Q5_0": 6.5,
+        "Q5_1": 7,
+        "Q4_K": 4.625,
+        "Q5_K": 6.625,
+        "Q6_K": 6.5625,
+        "AFFINE4": 6,
+        "AFFINE8": 10,
+    }
     for name, expected in bits.items():
         num_bits = 8 * _core.linear_bytes(1024, 2048, 2, name) / (1024 * 2048)
         assert num_bits == pytest.approx(expected, rel=0.01), name

@@ -8,7 +8,7 @@ use crate::{
     Rows, RowsMut,
     error::{ArgumentError, expect_equal},
     gemm::{
-        quantize::{GROUP, Group, GroupSource},
+        quantize::{GROUP, Group, GroupSource, Multiple},
         weight_format::{Format, WeightFormat, with_format},
     },
     memory::{disjoint::Disjoint, pool},
@@ -73,12 +73,16 @@ impl BlockType {
     /// How a layer of such weights is packed.
     pub fn format(self) -> WeightFormat {
         match self {
-            Self::Q8_0 | Self::Q5_0 => WeightFormat::Int8,
+            Self::Q8_0 => WeightFormat::Int8,
             Self::Q4_0 => WeightFormat::Int4,
             Self::Q4_1 => WeightFormat::Int4Min,
-            Self::Q4K | Self::Affine4 => WeightFormat::Int4MinWide,
-            Self::Q5_1 | Self::Q5K | Self::Affine8 => WeightFormat::Int8MinWide,
-            Self::Q6K => WeightFormat::Int8HalvesWide,
+            Self::Q5_0 => WeightFormat::Int6,
+            Self::Q5_1 => WeightFormat::Int6Min,
+            Self::Q4K => WeightFormat::Int4MinK,
+            Self::Q5K => WeightFormat::Int6MinK,
+            Self::Q6K => WeightFormat::Int6HalvesK,
+            Self::Affine4 => WeightFormat::Int4MinWide,
+            Self::Affine8 => WeightFormat::Int8MinWide,
         }
     }
 }
@@ -112,7 +116,7 @@ pub fn dequantize(
                 let group = source.group(row, index);
                 for (k, (weight, code)) in weights.iter_mut().zip(group.codes).enumerate() {
                     let code = (i32::from(code) - offset) as f32;
-                    *weight = group.scales[2 * k / GROUP] * code + group.min;
+                    *weight = group.scales[2 * k / GROUP].value() * code + group.min.value();
                 }
             }
         }
@@ -155,8 +159,7 @@ impl GroupSource for BlockRows<'_> {
             BlockType::Q8_0 => scaled(block, |k| block[2 + k] ^ 0x80),
             BlockType::Q4_0 => scaled(block, |k| nibble(&block[2..], k)),
             BlockType::Q4_1 => affine(block, |k| nibble(&block[4..], k)),
-            // 16 is taken from a code, and 128 by the format.
-            BlockType::Q5_0 => scaled(block, |k| 112 + five_bits(&block[2..], k)),
+            BlockType::Q5_0 => scaled(block, |k| five_bits(&block[2..], k)),
             BlockType::Q5_1 => affine(block, |k| five_bits(&block[4..], k)),
             BlockType::Q4K => k_quant(block, part, |k| half_byte(&block[16..], part, k)),
             BlockType::Q5K => k_quant(block, part, |k| {
@@ -167,6 +170,10 @@ impl GroupSource for BlockRows<'_> {
             BlockType::Affine8 => affine_wide(block, |k| block[8 + k]),
         }
     }
+}
+
+fn multiple(count: f32, factor: f32) -> Multiple {
+    Multiple { count, factor }
 }
 
 fn codes(code: impl Fn(usize) -> u8) -> [u8; GROUP] {
@@ -181,15 +188,15 @@ fn number(bytes: &[u8]) -> f32 {
 fn scaled(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
     Group {
         codes: codes(code),
-        scales: [number(block); 2],
-        min: 0.0,
+        scales: [Multiple::of_one(number(block)); 2],
+        min: Multiple::ZERO,
     }
 }
 
 /// A block that begins with its scale and minimum.
 fn affine(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
     Group {
-        min: number(&block[2..]),
+        min: Multiple::of_one(number(&block[2..])),
         ..scaled(block, code)
     }
 }
@@ -200,8 +207,8 @@ fn affine_wide(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
         |at: usize| f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     Group {
         codes: codes(code),
-        scales: [number(0); 2],
-        min: number(4),
+        scales: [Multiple::of_one(number(0)); 2],
+        min: Multiple::of_one(number(4)),
     }
 }
 
@@ -235,8 +242,8 @@ fn k_quant(block: &[u8], part: usize, code: impl Fn(usize) -> u8) -> Group {
     };
     Group {
         codes: codes(code),
-        scales: [number(block) * f32::from(scale); 2],
-        min: -(number(&block[2..]) * f32::from(min)),
+        scales: [multiple(f32::from(scale), number(block)); 2],
+        min: multiple(f32::from(min), -number(&block[2..])),
     }
 }
 
@@ -246,13 +253,13 @@ fn q6_k(block: &[u8], part: usize) -> Group {
     let low = &block[64 * half + 32 * (quarter % 2)..];
     let high = &block[128 + 32 * half..];
     let factor = number(&block[208..]);
-    let scale = |index: usize| factor * f32::from(block[192 + 2 * part + index].cast_signed());
+    let scale = |index: usize| {
+        let count = block[192 + 2 * part + index].cast_signed();
+        multiple(f32::from(count), factor)
+    };
     Group {
-        // 32 is taken from a code, and 128 by the format.
-        codes: codes(|k| {
-            96 + (low[k] >> (4 * (quarter / 2)) & 15 | (high[k] >> (2 * quarter) & 3) << 4)
-        }),
+        codes: codes(|k| low[k] >> (4 * (quarter / 2)) & 15 | (high[k] >> (2 * quarter) & 3) << 4),
         scales: [scale(0), scale(1)],
-        min: 0.0,
+        min: Multiple::ZERO,
     }
 }

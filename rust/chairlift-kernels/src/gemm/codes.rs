@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Nibbles   four lines: a word holds codes 0 to 3 of eight k in its low nibbles, 4 to 7 in its high ones
+//!   Sixes     three lines for each half: two of nibbles, and one whose word holds the upper two bits of 16 k
 //!   Bytes     eight lines: a word holds the codes of four k
 //! ```
 //!
@@ -11,6 +12,7 @@
 //!
 //! - a pair of products of nibbles is at most 2 * 15 * 127, and half the products of a group fit 16 bits, in
 //!   which they are summed;
+//! - a pair of products of six bits is at most 2 * 63 * 127, and two of them fit 16 bits;
 //! - bytes are split into 16-bit halves, whose products are exact in 32 bits.
 
 use crate::{
@@ -123,6 +125,119 @@ impl Codes for Nibbles {
             }
         }
         sums
+    }
+}
+
+/// Six bits.
+pub(crate) struct Sixes;
+
+/// Bits 4 and 5 of the bytes of a word.
+const UPPER: u32 = 0x3030_3030;
+
+impl Codes for Sixes {
+    const LINES: usize = 6;
+
+    #[inline(always)]
+    fn input_words<I: Isa>() -> usize {
+        GROUP / 4
+    }
+
+    #[inline(always)]
+    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
+        for (lines, codes) in lines
+            .chunks_exact_mut(3 * width)
+            .zip(codes.as_chunks::<16>().0)
+        {
+            for (place, &code) in codes.iter().enumerate() {
+                let (four, byte) = (place / 4, 8 * (place % 4));
+                let (low, high) = (u32::from(code & 15), u32::from(code >> 4));
+                lines[four / 2 * width + column] |= low << (byte + four % 2 * 4);
+                // The first four are where the sum wants them, the next two bits above, the others below.
+                lines[2 * width + column] |= high << (byte + (2 * four + 4) % 8);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+        copy(integers, words);
+    }
+
+    #[inline(always)]
+    fn start<I: Isa>(start: i32) -> u32 {
+        start.cast_unsigned()
+    }
+
+    #[inline(always)]
+    fn sums<I: Isa, const R: usize>(
+        starts: &[u32; R],
+        x: &[[u32; R]],
+        lines: &[u32],
+    ) -> IntegerSums<I, R> {
+        let width = REGISTERS * I::WORDS;
+        let mut sums = started::<I, R>(starts);
+        for (x, lines) in x
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .zip(lines.chunks_exact(3 * width))
+        {
+            if I::HAS_DOT {
+                // One word after the other: sums and totals leave few registers.
+                for four in 0..4 {
+                    let w = six_bits::<I>(reread(lines), four);
+                    add_bytes::<I, R>(&mut sums, &x[four], w);
+                }
+            } else {
+                for pair in [0, 2] {
+                    let w = [pair, pair + 1].map(|four| six_bits::<I>(lines, four));
+                    add_pair::<I, R>(&mut sums, [&x[pair], &x[pair + 1]], w);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Word `four` of the codes of half a group.
+#[inline(always)]
+fn six_bits<I: Isa>(lines: &[u32], four: usize) -> [I::Words; REGISTERS] {
+    let width = REGISTERS * I::WORDS;
+    let (low, upper) = (I::splat_word(LOW), I::splat_word(UPPER));
+    let mut codes = [low; REGISTERS];
+    for n in 0..REGISTERS {
+        let nibbles = I::load_words(&lines[four / 2 * width + n * I::WORDS..]);
+        let nibbles = if four.is_multiple_of(2) {
+            nibbles
+        } else {
+            I::shift_right::<4>(nibbles)
+        };
+        let rest = I::load_words(&lines[2 * width + n * I::WORDS..]);
+        let rest = match four {
+            0 => rest,
+            1 => I::shift_right::<2>(rest),
+            2 => I::shift_left::<4>(rest),
+            _ => I::shift_left::<2>(rest),
+        };
+        codes[n] = I::or(I::and(nibbles, low), I::and(rest, upper));
+    }
+    codes
+}
+
+/// Adds the products of two words of six-bit codes, without an instruction for dot products.
+#[inline(always)]
+fn add_pair<I: Isa, const R: usize>(
+    sums: &mut IntegerSums<I, R>,
+    x: [&[u32; R]; 2],
+    w: [[I::Words; REGISTERS]; 2],
+) {
+    for r in 0..R {
+        let x = [I::broadcast_word(&x[0][r]), I::broadcast_word(&x[1][r])];
+        for n in 0..REGISTERS {
+            let halves = I::multiply_u8_i8(w[0][n], x[0]);
+            let halves = I::multiply_add_u8_i8(halves, w[1][n], x[1]);
+            sums[r][n] = I::multiply_add_i16(sums[r][n], halves, I::splat_word(ONES));
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Linear layers whose weights are codes of four or eight bits, in groups of 32 with a scale each.
+//! Linear layers whose weights are codes of four, six or eight bits, in groups of 32 with a scale each.
 //!
 //! `y = b + sum over groups of (sum over k of x_int code - correction) * (x_scale * w_scale)`: inputs are
 //! quantized as they come, with a scale per group of 32 too, since a token's few large inputs would make one
@@ -7,7 +7,8 @@
 //! bit of a row.
 //!
 //! ```text
-//!   a group of a panel    scales of W outputs, f16 or f32; minima likewise, where there are any; lines of codes
+//!   a panel               factors of W outputs for each 256 inputs, where there are any; groups
+//!   a group of a panel    scales of W outputs; minima likewise, where there are any; lines of codes
 //!   a group of inputs     a line of scales, a line of corrections, lines of integers, R rows side by side
 //! ```
 
@@ -17,15 +18,15 @@ use crate::{
     gemm::{
         accumulator::{Ahead, Panel, Sums, Tile},
         blocks::{BlockRows, BlockType},
-        codes::{Codes, MAX_INPUT_WORDS},
+        codes::Codes,
         panels::{
             Product, REGISTERS, Scratch, Share, expect_weight, packed_panels, padded_bias,
             panel_width, split_panels,
         },
-        quantize::{GROUP, GroupSource, Quantization, QuantizedRows, group_scale, round_group},
+        quantize::{GROUP, GroupSource, Quantization, QuantizedRows},
         weight_format::{
-            Format, GroupNumbers, WeightFormat, number_words, with_format, words_per_group,
-            words_per_panel,
+            Format, GroupNumbers, WeightFormat, factor_words, factors_per_panel, number_words,
+            put_half, with_format, words_per_group, words_per_panel,
         },
     },
     isa::{
@@ -37,17 +38,10 @@ use crate::{
         rows::{Rows, RowsMut},
     },
 };
+use inputs::{Inputs, head_lines, input_lines, pack_group};
 use std::marker::PhantomData;
 
-/// Lines of a group of inputs before its integers: its scale, and a correction for each part.
-const fn head_lines<F: Format>() -> usize {
-    1 + F::PARTS
-}
-
-/// Words of a group of inputs of a row.
-fn input_lines<I: Isa, F: Format>() -> usize {
-    head_lines::<F>() + F::Codes::input_words::<I>()
-}
+mod inputs;
 
 /// `y = x W^T + b` with weights in groups.
 pub struct GroupedLinear {
@@ -109,6 +103,7 @@ impl GroupedLinear {
                     rows: first..out_features.min(first + width),
                     width,
                     words,
+                    in_features,
                     format: PhantomData,
                 });
             })
@@ -172,6 +167,7 @@ struct PackPanel<'a, S, F> {
     rows: std::ops::Range<usize>,
     width: usize,
     words: &'a mut [u32],
+    in_features: usize,
     format: PhantomData<F>,
 }
 
@@ -181,12 +177,21 @@ impl<S: GroupSource, F: Format> Kernel for PackPanel<'_, S, F> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let len = number_words::<F>(self.width);
+        let factors = factors_per_panel::<F>(self.in_features, self.width);
+        let (factors, groups) = self.words.split_at_mut(factors);
         for (column, row) in self.rows.enumerate() {
-            let groups = self
-                .words
-                .chunks_exact_mut(words_per_group::<F>(self.width));
+            let groups = groups.chunks_exact_mut(words_per_group::<F>(self.width));
             for (index, words) in groups.enumerate() {
                 let group = self.source.group(row, index);
+                let every = F::Numbers::FACTOR_GROUPS;
+                if every > 0 && index.is_multiple_of(every) {
+                    let len = factor_words::<F>(self.width);
+                    let shared = &mut factors[index / every * len..][..len];
+                    let numbers = [group.scales[0].factor, group.min.factor];
+                    for (words, number) in shared.chunks_exact_mut(self.width / 2).zip(numbers) {
+                        put_half(number, column, words);
+                    }
+                }
                 let mut words = words;
                 let minima = if F::HAS_MINIMA { &[group.min][..] } else { &[] };
                 for &number in group.scales[..F::PARTS].iter().chain(minima) {
@@ -196,37 +201,6 @@ impl<S: GroupSource, F: Format> Kernel for PackPanel<'_, S, F> {
                 }
                 F::Codes::pack(&group.codes, column, self.width, words);
             }
-        }
-    }
-}
-
-/// Rows of inputs of any type: the loops over panels are compiled once for all of them.
-trait Inputs: Sync {
-    /// Widens row `row` into the front of `numbers`.
-    fn read(&self, row: usize, numbers: &mut [f32]);
-}
-
-impl<T: Element> Inputs for Rows<'_, T> {
-    fn read(&self, row: usize, numbers: &mut [f32]) {
-        dispatch(Widen {
-            row: self.row(row),
-            numbers,
-        });
-    }
-}
-
-struct Widen<'a, T> {
-    row: &'a [T],
-    numbers: &'a mut [f32],
-}
-
-impl<T: Element> Kernel for Widen<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        for (wide, number) in self.numbers.iter_mut().zip(self.row) {
-            *wide = number.to_f32();
         }
     }
 }
@@ -275,8 +249,11 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
     ) -> Sums<I, R, REGISTERS> {
         let width = REGISTERS * I::WORDS;
         let len = words_per_panel::<F>(self.layer.in_features, width);
+        let panel_words = &self.layer.words[panel * len..(panel + 1) * len];
+        let (mut factors, groups) =
+            panel_words.split_at(factors_per_panel::<F>(self.layer.in_features, width));
         let weights = Panel {
-            units: &self.layer.words[panel * len..(panel + 1) * len],
+            units: groups,
             ahead,
         };
         let bias = &self.layer.bias[panel * width..];
@@ -288,42 +265,19 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
         // No `zip`: where its `next` is a call, all totals go through memory for each group.
         let mut groups = weights.lines(words_per_group::<F>(width));
         let mut inputs = packed.as_chunks::<R>().0;
+        let mut index = 0;
         while let Some((x, rest)) = inputs.split_at_checked(input_lines::<I, F>())
             && let Some(group) = groups.next()
         {
-            totals = add_group::<I, F, R>(totals, x, group);
+            totals = add_group::<I, F, R>(totals, x, factors, group);
             inputs = rest;
+            index += 1;
+            let every = F::Numbers::FACTOR_GROUPS;
+            if every > 0 && index % every == 0 {
+                factors = &factors[factor_words::<F>(width)..];
+            }
         }
         totals
-    }
-}
-
-/// Quantizes a group of row `r` of a tile.
-#[inline(always)]
-fn pack_group<I: Isa, F: Format, const R: usize>(
-    numbers: &[f32; GROUP],
-    r: usize,
-    lines: &mut [[u32; R]],
-) {
-    let scale = group_scale(numbers);
-    let integers = round_group(numbers, scale);
-    lines[0][r] = scale.unit.to_bits();
-    for part in 0..F::PARTS {
-        let len = GROUP / F::PARTS;
-        let mut sum = 0;
-        for integer in &integers[part * len..(part + 1) * len] {
-            sum += i32::from(*integer);
-        }
-        lines[1 + part][r] = if F::HAS_MINIMA {
-            (sum as f32 * scale.unit).to_bits()
-        } else {
-            F::Codes::start::<I>(-F::OFFSET * sum)
-        };
-    }
-    let mut words = [0; MAX_INPUT_WORDS];
-    F::Codes::pack_inputs::<I>(&integers, &mut words);
-    for (line, word) in lines[head_lines::<F>()..].iter_mut().zip(words) {
-        line[r] = word;
     }
 }
 
@@ -332,6 +286,7 @@ fn pack_group<I: Isa, F: Format, const R: usize>(
 fn add_group<I: Isa, F: Format, const R: usize>(
     totals: Sums<I, R, REGISTERS>,
     x: &[[u32; R]],
+    factors: &[u32],
     group: &[u32],
 ) -> Sums<I, R, REGISTERS> {
     let width = REGISTERS * I::WORDS;
@@ -340,6 +295,7 @@ fn add_group<I: Isa, F: Format, const R: usize>(
     // one after the other, and spill what it has loaded.
     let x = &x[..input_lines::<I, F>()];
     let group = &group[..words_per_group::<F>(width)];
+    let factors = &factors[..factor_words::<F>(width)];
     let (head, inputs) = x.split_at(head_lines::<F>());
     let (numbers, codes) = group.split_at(group.len() - F::Codes::LINES * width);
     let mut totals = totals;
@@ -352,7 +308,7 @@ fn add_group<I: Isa, F: Format, const R: usize>(
         let inputs = &inputs[part * inputs.len() / F::PARTS..][..inputs.len() / F::PARTS];
         let codes = &codes[part * codes.len() / F::PARTS..][..codes.len() / F::PARTS];
         let sums = F::Codes::sums::<I, R>(starts, inputs, codes);
-        let scales = load_numbers::<I, F>(&numbers[part * len..]);
+        let scales = load_numbers::<I, F>(&numbers[part * len..], factors);
         for r in 0..R {
             let unit = I::splat(f32::from_bits(head[0][r]));
             for n in 0..REGISTERS {
@@ -362,7 +318,7 @@ fn add_group<I: Isa, F: Format, const R: usize>(
         }
     }
     if F::HAS_MINIMA {
-        let minima = load_numbers::<I, F>(&numbers[len..]);
+        let minima = load_numbers::<I, F>(&numbers[len..], &factors[factors.len() / 2..]);
         for r in 0..R {
             let sum = I::splat(f32::from_bits(head[1][r]));
             for n in 0..REGISTERS {
@@ -375,10 +331,15 @@ fn add_group<I: Isa, F: Format, const R: usize>(
 
 /// Scales or minima of the outputs of a panel.
 #[inline(always)]
-fn load_numbers<I: Isa, F: Format>(words: &[u32]) -> [I::Vector; REGISTERS] {
+fn load_numbers<I: Isa, F: Format>(words: &[u32], factors: &[u32]) -> [I::Vector; REGISTERS] {
     let mut numbers = [I::splat(0.0); REGISTERS];
     for n in 0..REGISTERS {
-        numbers[n] = F::Numbers::load::<I>(&words[n * I::LANES / F::Numbers::DEPTH..]);
+        let factors = if F::Numbers::FACTOR_GROUPS == 0 {
+            factors
+        } else {
+            &factors[n * I::LANES / 2..]
+        };
+        numbers[n] = F::Numbers::load::<I>(&words[n * I::LANES / F::Numbers::DEPTH..], factors);
     }
     numbers
 }

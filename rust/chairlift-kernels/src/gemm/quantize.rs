@@ -108,13 +108,36 @@ pub(crate) fn round_group(numbers: &[f32; GROUP], scale: Scale) -> [i8; GROUP] {
     integers
 }
 
-/// A group of weights: `scale * code + min`, or `scale * (code - offset)` with the offset of its format.
+/// A group of weights: `scale * code + minimum`, or `scale * (code - offset)` with the offset of its format.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Group {
     pub(crate) codes: [u8; GROUP],
     /// Of both halves of the group.
-    pub(crate) scales: [f32; 2],
-    pub(crate) min: f32,
+    pub(crate) scales: [Multiple; 2],
+    pub(crate) min: Multiple,
+}
+
+/// A scale or a minimum: a small integer times a factor that groups share, or a number times 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Multiple {
+    pub(crate) count: f32,
+    pub(crate) factor: f32,
+}
+
+impl Multiple {
+    pub(crate) const ZERO: Self = Self::of_one(0.0);
+
+    pub(crate) const fn of_one(number: f32) -> Self {
+        Self {
+            count: number,
+            factor: 1.0,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn value(self) -> f32 {
+        self.count * self.factor
+    }
 }
 
 /// Rows of weights that give their groups.
@@ -161,8 +184,8 @@ impl<T: Element> GroupSource for QuantizedRows<'_, T> {
         if !largest_magnitude(&weights).is_finite() {
             return Group {
                 codes: [0; GROUP],
-                scales: [f32::NAN; 2],
-                min: f32::NAN,
+                scales: [Multiple::of_one(f32::NAN); 2],
+                min: Multiple::of_one(f32::NAN),
             };
         }
         match self.quantization {
@@ -183,8 +206,8 @@ fn quantize_int8(weights: &[f32; GROUP]) -> Group {
     }
     Group {
         codes,
-        scales: [scale; 2],
-        min: 0.0,
+        scales: [Multiple::of_one(scale); 2],
+        min: Multiple::ZERO,
     }
 }
 
@@ -204,8 +227,8 @@ fn quantize_int4(weights: &[f32; GROUP]) -> Group {
     let mut least = f32::INFINITY;
     let mut best = Group {
         codes: [0; GROUP],
-        scales: [0.0; 2],
-        min: 0.0,
+        scales: [Multiple::ZERO; 2],
+        min: Multiple::ZERO,
     };
     let (mut low, mut high) = (weights[0], weights[0]);
     for &weight in weights {
@@ -222,8 +245,8 @@ fn quantize_int4(weights: &[f32; GROUP]) -> Group {
             least = error;
             best = Group {
                 codes,
-                scales: [scale; 2],
-                min,
+                scales: [Multiple::of_one(scale); 2],
+                min: Multiple::of_one(min),
             };
         }
     }

@@ -4,9 +4,9 @@
 
 use crate::{
     gemm::{
-        codes::{Bytes, Codes, Nibbles},
+        codes::{Bytes, Codes, Nibbles, Sixes},
         panels::{MAX_WIDTH, panel_width},
-        quantize::{GROUP, Quantization},
+        quantize::{GROUP, Multiple, Quantization},
     },
     isa::Isa,
 };
@@ -26,8 +26,16 @@ pub enum WeightFormat {
     Int4MinWide,
     /// Eight bits, `scale * code + minimum`, both in f32.
     Int8MinWide,
-    /// Eight bits, `scale * (code - 128)`, scales in f32 for each half of a group.
-    Int8HalvesWide,
+    /// Six bits, `scale * (code - 16)`, scales in f16.
+    Int6,
+    /// Six bits, `scale * code + minimum`, both in f16.
+    Int6Min,
+    /// Four bits, `scale * code + minimum`, both of eight bits times an f16 of 256 weights.
+    Int4MinK,
+    /// Six bits, the same.
+    Int6MinK,
+    /// Six bits, `scale * (code - 32)`, scales of eight bits for each half of a group times an f16 of 256 weights.
+    Int6HalvesK,
 }
 
 /// Evaluates an expression with the type `$F` that implements a [`WeightFormat`].
@@ -54,8 +62,24 @@ macro_rules! with_format {
                 type $F = $crate::gemm::weight_format::known::Int8MinWide;
                 $body
             }
-            WeightFormat::Int8HalvesWide => {
-                type $F = $crate::gemm::weight_format::known::Int8HalvesWide;
+            WeightFormat::Int6 => {
+                type $F = $crate::gemm::weight_format::known::Int6;
+                $body
+            }
+            WeightFormat::Int6Min => {
+                type $F = $crate::gemm::weight_format::known::Int6Min;
+                $body
+            }
+            WeightFormat::Int4MinK => {
+                type $F = $crate::gemm::weight_format::known::Int4MinK;
+                $body
+            }
+            WeightFormat::Int6MinK => {
+                type $F = $crate::gemm::weight_format::known::Int6MinK;
+                $body
+            }
+            WeightFormat::Int6HalvesK => {
+                type $F = $crate::gemm::weight_format::known::Int6HalvesK;
                 $body
             }
         }
@@ -66,7 +90,7 @@ pub(crate) use with_format;
 
 /// Each [`WeightFormat`] as a type.
 pub(crate) mod known {
-    use super::{Affine, Bytes, Nibbles, Scaled};
+    use super::{Affine, Bytes, Counts, Nibbles, Scaled, Sixes};
     use half::f16;
 
     pub(crate) type Int8 = Scaled<Bytes, f16, 128, 1>;
@@ -74,7 +98,11 @@ pub(crate) mod known {
     pub(crate) type Int4Min = Affine<Nibbles, f16>;
     pub(crate) type Int4MinWide = Affine<Nibbles, f32>;
     pub(crate) type Int8MinWide = Affine<Bytes, f32>;
-    pub(crate) type Int8HalvesWide = Scaled<Bytes, f32, 128, 2>;
+    pub(crate) type Int6 = Scaled<Sixes, f16, 16, 1>;
+    pub(crate) type Int6Min = Affine<Sixes, f16>;
+    pub(crate) type Int4MinK = Affine<Nibbles, Counts>;
+    pub(crate) type Int6MinK = Affine<Sixes, Counts>;
+    pub(crate) type Int6HalvesK = Scaled<Sixes, Counts, 32, 2>;
 }
 
 impl WeightFormat {
@@ -136,24 +164,26 @@ pub(crate) trait GroupNumbers: Send + Sync {
     /// Numbers in a word.
     const DEPTH: usize;
 
-    /// Stores a number in column `column` of zeroed words.
-    fn put(number: f32, column: usize, words: &mut [u32]);
+    /// Groups that share the factors of their numbers, each an f16; 0 where numbers have no factors.
+    const FACTOR_GROUPS: usize = 0;
 
-    /// The first `LANES` numbers.
-    fn load<I: Isa>(words: &[u32]) -> I::Vector;
+    /// Stores a number, without its factor where that is kept, in column `column` of zeroed words.
+    fn put(number: Multiple, column: usize, words: &mut [u32]);
+
+    /// The first `LANES` numbers, from the words of their factors too.
+    fn load<I: Isa>(words: &[u32], factors: &[u32]) -> I::Vector;
 }
 
 impl GroupNumbers for f16 {
     const DEPTH: usize = 2;
 
     #[inline(always)]
-    fn put(number: f32, column: usize, words: &mut [u32]) {
-        let bits = u32::from(f16::from_f32(number).to_bits());
-        words[column / 2] |= bits << (16 * (column % 2));
+    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+        put_half(number.value(), column, words);
     }
 
     #[inline(always)]
-    fn load<I: Isa>(words: &[u32]) -> I::Vector {
+    fn load<I: Isa>(words: &[u32], _: &[u32]) -> I::Vector {
         I::load_halves(words)
     }
 }
@@ -162,14 +192,40 @@ impl GroupNumbers for f32 {
     const DEPTH: usize = 1;
 
     #[inline(always)]
-    fn put(number: f32, column: usize, words: &mut [u32]) {
-        words[column] = number.to_bits();
+    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+        words[column] = number.value().to_bits();
     }
 
     #[inline(always)]
-    fn load<I: Isa>(words: &[u32]) -> I::Vector {
+    fn load<I: Isa>(words: &[u32], _: &[u32]) -> I::Vector {
         I::from_bits(I::load_words(words))
     }
+}
+
+/// Bytes that count multiples of a factor of 256 weights; the products have less than 24 bits, and are exact.
+pub(crate) struct Counts;
+
+impl GroupNumbers for Counts {
+    const DEPTH: usize = 4;
+    const FACTOR_GROUPS: usize = 256 / GROUP;
+
+    #[inline(always)]
+    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+        let byte = u32::from((number.count as i8).cast_unsigned());
+        words[column / 4] |= byte << (8 * (column % 4));
+    }
+
+    #[inline(always)]
+    fn load<I: Isa>(words: &[u32], factors: &[u32]) -> I::Vector {
+        I::mul_lanes(I::convert(I::widen_bytes(words)), I::load_halves(factors))
+    }
+}
+
+/// Stores a number as f16 in column `column` of zeroed words.
+#[inline(always)]
+pub(crate) fn put_half(number: f32, column: usize, words: &mut [u32]) {
+    let bits = u32::from(f16::from_f32(number).to_bits());
+    words[column / 2] |= bits << (16 * (column % 2));
 }
 
 /// Words of the scales of a group of a panel, or of its minima.
@@ -183,8 +239,25 @@ pub(crate) const fn words_per_group<F: Format>(width: usize) -> usize {
     kinds * number_words::<F>(width) + F::Codes::LINES * width
 }
 
+/// Words of the factors that groups of a panel share: of their scales, then of their minima.
+pub(crate) const fn factor_words<F: Format>(width: usize) -> usize {
+    if F::Numbers::FACTOR_GROUPS == 0 {
+        return 0;
+    }
+    (1 + F::HAS_MINIMA as usize) * width / 2
+}
+
+/// Words of all factors of a panel.
+pub(crate) const fn factors_per_panel<F: Format>(in_features: usize, width: usize) -> usize {
+    if F::Numbers::FACTOR_GROUPS == 0 {
+        return 0;
+    }
+    in_features.div_ceil(GROUP * F::Numbers::FACTOR_GROUPS) * factor_words::<F>(width)
+}
+
 pub(crate) const fn words_per_panel<F: Format>(in_features: usize, width: usize) -> usize {
-    in_features.div_ceil(GROUP) * words_per_group::<F>(width)
+    let groups = in_features.div_ceil(GROUP) * words_per_group::<F>(width);
+    factors_per_panel::<F>(in_features, width) + groups
 }
 
 impl Quantization {

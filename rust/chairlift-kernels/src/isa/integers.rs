@@ -25,6 +25,15 @@ pub trait Integers: Copy {
     /// The first `WORDS` words.
     fn load_words(words: &[u32]) -> Self::Words;
 
+    /// The signed bytes of the first `WORDS / 4` words, widened.
+    fn widen_bytes(words: &[u32]) -> Self::Words;
+
+    /// Bits that either has.
+    fn or(a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Each half of a word, shifted left by `BITS`; zeros come in.
+    fn shift_left<const BITS: u32>(words: Self::Words) -> Self::Words;
+
     /// Bits that both have.
     fn and(a: Self::Words, b: Self::Words) -> Self::Words;
 
@@ -95,6 +104,23 @@ impl<const LANES: usize, const DOT: bool> Integers for super::Plain<LANES, DOT> 
     #[inline(always)]
     fn load_words(words: &[u32]) -> [u32; LANES] {
         *words.first_chunk().expect("a register of words")
+    }
+
+    #[inline(always)]
+    fn widen_bytes(words: &[u32]) -> [u32; LANES] {
+        let byte = |lane: usize| (words[lane / 4] >> (8 * (lane % 4))) as u8;
+        std::array::from_fn(|lane| i32::from(byte(lane).cast_signed()).cast_unsigned())
+    }
+
+    #[inline(always)]
+    fn or(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        by_lane(a, b, |a, b| a | b)
+    }
+
+    #[inline(always)]
+    fn shift_left<const BITS: u32>(words: [u32; LANES]) -> [u32; LANES] {
+        let kept = (0xffff_u32 << BITS & 0xffff) * 0x0001_0001;
+        by_lane(words, words, |word, _| (word << BITS) & kept)
     }
 
     #[inline(always)]
@@ -193,6 +219,9 @@ mod tests {
                 let results = [
                     I::shift_right::<4>(a),
                     I::shift_right::<8>(a),
+                    I::shift_left::<2>(a),
+                    I::or(a, b),
+                    I::widen_bytes(&self.0[start / 4..]),
                     I::add_i32(a, b),
                     I::add_i16(a, b),
                     I::multiply_i16(a, b),
@@ -211,7 +240,7 @@ mod tests {
                         let lanes = numbers[..I::WORDS].iter().enumerate();
                         out.extend(lanes.map(|(lane, number)| {
                             // Sorted by place below, whatever the width of the registers.
-                            let place = ((start + lane) * 10 + index) * 2 + half;
+                            let place = ((start + lane) * 13 + index) * 2 + half;
                             (place as u64) << 32 | u64::from(*number as u32)
                         }));
                     }

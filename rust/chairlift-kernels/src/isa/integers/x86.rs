@@ -4,11 +4,13 @@ use super::{Integers, add_dot_by_nibbles};
 use crate::isa::{Avx2, Avx512};
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
-    _mm256_castps_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32,
-    _mm512_and_si512, _mm512_castps_si512, _mm512_dpbusd_epi32, _mm512_loadu_si512,
-    _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_srl_epi16,
+    __m256i, __m512i, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi16,
+    _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_cvtepi8_epi32,
+    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_or_si256,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_sll_epi16, _mm256_srl_epi16, _mm512_add_epi16,
+    _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_cvtepi8_epi32,
+    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16,
+    _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_sll_epi16, _mm512_srl_epi16,
 };
 
 /// A function that adds a product to a sum.
@@ -60,7 +62,8 @@ two_steps!(
 macro_rules! implement {
     (
         [$($parameters:tt)*] $Set:ty, $Words:ty, $lanes:literal lanes, rows = $rows:expr,
-        $set1:ident, $loadu:ident, $and:ident, $shift:ident, $add32:ident, $add16:ident,
+        $set1:ident, $loadu:ident, $load_bytes:ident, $widen:ident, $and:ident, $or:ident,
+        $shift:ident, $shift_left:ident, $add32:ident, $add16:ident,
         $madd:ident, $maddubs:ident, $multiply_add_i16:ident, $multiply_add_u8_i8:ident,
         $set1_number:ident, $cast:ident,
         $($more:item)*
@@ -88,6 +91,25 @@ macro_rules! implement {
                 let words = &words[..$lanes];
                 // SAFETY: see the macro; the slice is as long as the register.
                 unsafe { $loadu(words.as_ptr().cast()) }
+            }
+
+            #[inline(always)]
+            fn widen_bytes(words: &[u32]) -> $Words {
+                let words = &words[..$lanes / 4];
+                // SAFETY: see the macro; the slice is a quarter of the register.
+                unsafe { $widen($load_bytes(words.as_ptr().cast())) }
+            }
+
+            #[inline(always)]
+            fn or(a: $Words, b: $Words) -> $Words {
+                // SAFETY: see the macro.
+                unsafe { $or(a, b) }
+            }
+
+            #[inline(always)]
+            fn shift_left<const BITS: u32>(words: $Words) -> $Words {
+                // SAFETY: see `shift_right`.
+                unsafe { $shift_left(words, _mm_cvtsi32_si128(BITS as i32)) }
             }
 
             #[inline(always)]
@@ -147,7 +169,8 @@ macro_rules! implement {
 // 10 accumulators, 2 of weights, 1 of a row and a product; with 12 the compiler spills some.
 implement!(
     [] Avx2, __m256i, 8 lanes, rows = 5,
-    _mm256_set1_epi32, _mm256_loadu_si256, _mm256_and_si256, _mm256_srl_epi16,
+    _mm256_set1_epi32, _mm256_loadu_si256, _mm_loadl_epi64, _mm256_cvtepi8_epi32,
+    _mm256_and_si256, _mm256_or_si256, _mm256_srl_epi16, _mm256_sll_epi16,
     _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, i16_ymm,
     u8_i8_ymm, _mm256_set1_ps, _mm256_castps_si256,
 );
@@ -155,7 +178,8 @@ implement!(
 implement!(
     [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>,
     __m512i, 16 lanes, rows = 6,
-    _mm512_set1_epi32, _mm512_loadu_si512, _mm512_and_si512, _mm512_srl_epi16,
+    _mm512_set1_epi32, _mm512_loadu_si512, _mm_loadu_si128, _mm512_cvtepi8_epi32,
+    _mm512_and_si512, _mm512_or_si512, _mm512_srl_epi16, _mm512_sll_epi16,
     _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, i16_zmm,
     u8_i8_zmm, _mm512_set1_ps, _mm512_castps_si512,
     const HAS_DOT: bool = VNNI;
