@@ -137,7 +137,7 @@ def test_qwen_has_no_window_unless_it_is_in_use(load):
 def test_a_spec_whose_layers_differ_in_shape_is_refused_by_the_field(load, changes):
     spec = load().spec
     first, second = spec.layers
-    other = replace(second, mixer=replace(second.mixer, **changes))
+    other = replace(second, attention=replace(second.attention, **changes))
     ((name, value),) = changes.items()
     with pytest.raises(ModelError, match=rf"^layers\[1\]\.{name}: expected .*, got {value}$"):
         replace(spec, layers=(first, other))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from chairlift.attention.backend import Projections
 from chairlift.kernels import Kernels
-from chairlift.model.spec import ModelSpec
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 _NUM_STREAM = 4
 """Buffers of the residual stream, which come first."""
@@ -36,6 +36,7 @@ class BufferWidths(NamedTuple):
         hidden, inner, num_heads, num_kv_heads, head_dim = spec.shape
         heads, kv_heads = num_heads * head_dim, num_kv_heads * head_dim
         recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
+        is_gated = any(mlp.gated for layer in spec.layers if (mlp := layer.dense) is not None)
         return cls(
             x=hidden,
             normed=hidden,
@@ -46,7 +47,7 @@ class BufferWidths(NamedTuple):
             projected=max((own.projected_size for own in recurrent), default=0),
             convolved=max((own.conv_size for own in recurrent), default=0),
             mixed=max((own.mixed_size for own in recurrent), default=0),
-            gate_up=2 * inner if any(layer.feed_forward.gated for layer in spec.layers) else inner,
+            gate_up=2 * inner if is_gated else inner,
             gated=inner,
             router=spec.router_size,
         )
@@ -146,9 +147,7 @@ class Buffers(NamedTuple):
             part[:num_tokens] if isinstance(part, Tensor) else part for part in parts
         )
 
-    def select(
-        self, tokens: Tensor, kernels: Kernels, *, keeps_normed: bool, has_state: bool
-    ) -> "Buffers":
+    def select(self, tokens: Tensor, kernels: Kernels, layer: LayerSpec) -> "Buffers":
         """Return buffers for some of the tokens, with what the mixer of a layer computed for them.
 
         Nothing is allocated: the buffers of the stream swap memory, and the selected results are
@@ -157,23 +156,25 @@ class Buffers(NamedTuple):
         Args:
             tokens: int32 `[S]`, indices into T.
             kernels: Of the device.
-            keeps_normed: Whether the normed stream is read again.
-            has_state: Whether the mixer has a recurrent state.
+            layer: Whose feed-forward is to be computed.
         """
         num_tokens = tokens.shape[0]
         small = self.first(num_tokens)
-        if keeps_normed:
+        # The feed-forward reads the norm of the stream before the layer.
+        if layer.parallel or not layer.mixers:
             small = small._replace(x=small.update, normed=small.x, update=small.normed)
             kernels.select_rows(self.x, tokens, small.x)
             kernels.select_rows(self.normed, tokens, small.normed)
         else:
             small = small._replace(x=small.normed, normed=small.x)
             kernels.select_rows(self.x, tokens, small.x)
-        if has_state:
+        if layer.recurrent is not None:
             mixed = self.projected.view(-1)[: small.mixed.numel()].view(small.mixed.shape)
             kernels.select_rows(self.mixed, tokens, mixed)
-            return small._replace(mixed=mixed)
-        projected = self.projections.qkv.view(-1)[: small.attended.numel()]
-        attended = projected.view(small.attended.shape)
-        kernels.select_rows(self.attended, tokens, attended)
-        return small._replace(attended=attended)
+            small = small._replace(mixed=mixed)
+        if layer.attention is not None:
+            projected = self.projections.qkv.view(-1)[: small.attended.numel()]
+            attended = projected.view(small.attended.shape)
+            kernels.select_rows(self.attended, tokens, attended)
+            small = small._replace(attended=attended)
+        return small

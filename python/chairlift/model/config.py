@@ -25,7 +25,6 @@ from chairlift.model.gguf.config import NAMES, read_config, read_divisors
 from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.scheme import Scheme
-from chairlift.model.recurrence import Recurrent
 from chairlift.model.rope import DividedScaling
 from chairlift.model.spec import Attention, ModelSpec
 from chairlift.model.stored import DTYPES, with_experts_apart
@@ -169,12 +168,12 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
 def _with_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
     """Return a spec whose position embeddings are scaled in another way."""
 
-    def scaled(mixer: Attention | Recurrent) -> Attention | Recurrent:
-        if not isinstance(mixer, Attention) or mixer.rope is None:
-            return mixer
-        return replace(mixer, rope=replace(mixer.rope, scaling=scaling))
+    def scaled(own: Attention | None) -> Attention | None:
+        if own is None or own.rope is None:
+            return own
+        return replace(own, rope=replace(own.rope, scaling=scaling))
 
-    layers = (replace(layer, mixer=scaled(layer.mixer)) for layer in spec.layers)
+    layers = (replace(layer, attention=scaled(layer.attention)) for layer in spec.layers)
     return replace(spec, layers=tuple(layers))
 
 

@@ -28,7 +28,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
 from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
 from chairlift.model.rope import table_bytes
-from chairlift.model.spec import Experts, ModelSpec
+from chairlift.model.spec import ModelSpec
 from chairlift.model.tensors import LinearTensors, ModelTensors, NormTensor
 from chairlift.model.weights import head_format, kept_blocks, layer_format, stream_dtype
 
@@ -220,6 +220,6 @@ def _expert_bytes(spec: ModelSpec) -> int:
 
     Its input and output, wide, those of the expert, and what lies between its layers.
     """
-    layers = (layer.feed_forward for layer in spec.layers)
-    inner = max(own.intermediate_size if isinstance(own, Experts) else 0 for own in layers)
+    experts = (layer.experts for layer in spec.layers)
+    inner = max((own.intermediate_size for own in experts if own is not None), default=0)
     return (4 * spec.hidden_size + 3 * inner) * _FLOAT32 if inner else 0

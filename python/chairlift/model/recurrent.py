@@ -82,8 +82,12 @@ def _state_shapes(spec: ModelSpec) -> list[tuple[tuple[int, ...], ...]]:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentWeights:
-    """What a layer with a recurrent state has beside its linear layers; float32."""
+    """What has a recurrent state; single numbers are float32."""
 
+    project: LinearLayer
+    """H to `projected_size`, or to all of it but `b_a`."""
+    output: LinearLayer
+    """`mixed_size` to H."""
     conv_weight: Tensor
     """`[num_taps, channels]`, that of the oldest input first."""
     conv_bias: Tensor | None = None
@@ -101,13 +105,11 @@ class RecurrentWeights:
 
 
 class RecurrentMixer:
-    """The mixer of a layer with a recurrent state."""
+    """What mixes tokens by a recurrent state."""
 
-    def __init__(
-        self, spec: Recurrent, project: LinearLayer, weights: RecurrentWeights, kernels: Kernels
-    ) -> None:
+    def __init__(self, spec: Recurrent, weights: RecurrentWeights, kernels: Kernels) -> None:
         self.spec = spec
-        self._project = project
+        self._project = weights.project
         self._weights = weights
         self._kernels = kernels
 
@@ -132,6 +134,10 @@ class RecurrentMixer:
             self._scan(spec, inputs, projected, batch, states, buffers)
         else:
             self._delta(spec, inputs, projected, batch, states, buffers)
+
+    def output(self, buffers: Buffers) -> None:
+        """Map what was computed to an update of the stream."""
+        self._weights.output(self.mixed(buffers), out=buffers.update)
 
     def mixed(self, buffers: Buffers) -> Tensor:
         """Return the result of the layer, `[T, mixed_size]`."""

@@ -123,12 +123,17 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One decoder layer: a mixer of tokens, then feed-forward, each adding to the stream."""
+    """One decoder layer: a mixer of tokens, then feed-forward, each adding to the stream.
 
-    mixer: Attention | Recurrent
-    feed_forward: Mlp | Experts
+    The mixer is attention, a recurrent state, or both side by side, of the same inputs. Either half
+    may be absent.
+    """
+
+    attention: Attention | None
+    feed_forward: Mlp | Experts | None
     norm: NormSpec
     """Of both halves."""
+    recurrent: Recurrent | None = None
     norm_before: bool = True
     """A half gets the normed stream, and else the stream itself."""
     norm_after: bool = False
@@ -139,28 +144,45 @@ class LayerSpec:
     """Of what a half adds to the stream."""
 
     @property
-    def attention(self) -> Attention | None:
-        """The mixer, where that is attention."""
-        return self.mixer if isinstance(self.mixer, Attention) else None
+    def mixers(self) -> tuple[Attention | Recurrent, ...]:
+        """What mixes tokens."""
+        return tuple(own for own in (self.attention, self.recurrent) if own is not None)
 
     @property
-    def recurrent(self) -> Recurrent | None:
-        """The mixer, where that has a recurrent state."""
-        return None if isinstance(self.mixer, Attention) else self.mixer
+    def is_half(self) -> bool:
+        """Whether a half is absent."""
+        return not self.mixers or self.feed_forward is None
+
+    @property
+    def experts(self) -> Experts | None:
+        """The feed-forward, where that is a mixture of experts."""
+        return self.feed_forward if isinstance(self.feed_forward, Experts) else None
+
+    @property
+    def dense(self) -> Mlp | None:
+        """The feed-forward of every token: all of it, or what experts share."""
+        own = self.feed_forward
+        return own.shared if isinstance(own, Experts) else own
 
     def with_window(self, window: int | None) -> "LayerSpec":
         """Return a layer of attention with another window."""
-        assert isinstance(self.mixer, Attention), "a recurrent state has no window"
-        return replace(self, mixer=replace(self.mixer, window=window))
+        assert self.attention is not None, "a recurrent state has no window"
+        return replace(self, attention=replace(self.attention, window=window))
+
+    def with_state(self, recurrent: Recurrent) -> "LayerSpec":
+        """Return a layer with a recurrent state in the place of attention."""
+        return replace(self, attention=None, recurrent=recurrent)
 
     def obstacle(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
-        experts = self.feed_forward
-        if isinstance(experts, Experts) and not 1 <= experts.top_k <= experts.num:
+        experts, mixers = self.experts, self.mixers
+        if experts is not None and not 1 <= experts.top_k <= experts.num:
             return f"experts: expected at least {experts.top_k}, got {experts.num}"
-        if self.parallel and (self.norm_after or not self.norm_before):
-            return "parallel: expected a norm before both halves alone"
-        return self.mixer.obstacle()
+        if self.parallel and (self.norm_after or not self.norm_before or self.is_half):
+            return "parallel: expected two halves, with a norm before them alone"
+        if self.norm_after and len(mixers) > 1:
+            return "norm_after: expected one mixer"
+        return next((found for own in mixers if (found := own.obstacle()) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +298,7 @@ class ModelSpec:
     @property
     def router_size(self) -> int:
         """Outputs of the largest router; 0 where there are no experts."""
-        layers = (layer.feed_forward for layer in self.layers)
-        return max(own.router_size if isinstance(own, Experts) else 0 for own in layers)
+        return max((own.router_size for layer in self.layers if (own := layer.experts)), default=0)
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
@@ -315,9 +336,8 @@ class ModelSpec:
 
 def _intermediate_size(layer: LayerSpec) -> int:
     """Return the width of a feed-forward that computes every token, or of one expert."""
-    feed_forward = layer.feed_forward
-    shared = feed_forward.shared if isinstance(feed_forward, Experts) else None
-    return (shared or feed_forward).intermediate_size
+    widest = layer.dense or layer.experts
+    return 0 if widest is None else widest.intermediate_size
 
 
 def _shape(embedding: Embedding, attention: Attention, intermediate_size: int) -> LayerShape:

@@ -86,11 +86,12 @@ class LayerTensors(NamedTuple):
     """The tensors of one decoder layer."""
 
     attention_norm: NormTensor | None
-    qkv: LinearTensors
-    """What maps the inputs of the mixer."""
+    """Of the mixer, whatever that is."""
+    qkv: LinearTensors | None
+    """Of attention, as the next three."""
     query_norm: NormTensor | None
     key_norm: NormTensor | None
-    output: LinearTensors
+    output: LinearTensors | None
     attention_norm_after: NormTensor | None
     feed_forward_norm: NormTensor | None
     """None also where both halves share the norm of attention."""
@@ -104,23 +105,30 @@ class LayerTensors(NamedTuple):
     def parts(self) -> "Iterator[NormTensor | LinearTensors]":
         """Yield each part but single numbers: of the choice of experts, of recurrent states."""
         for part in self:
-            if isinstance(part, ExpertTensors):
+            if isinstance(part, ExpertTensors | RecurrentTensors):
                 yield from part.parts()
-            elif isinstance(part, RecurrentTensors):
-                if part.b_a is not None:
-                    yield part.b_a
             elif part is not None:
                 yield part
 
 
 class RecurrentTensors(NamedTuple):
-    """What a layer with a recurrent state has beside the maps of its inputs and results."""
+    """The tensors of what has a recurrent state."""
 
+    projection: LinearTensors
+    """What maps the inputs."""
+    output: LinearTensors
     numbers: Mapping[str, tuple[str, Shape]]
     """Names and shapes of what is read as float32: `conv_weight`, perhaps `conv_bias`, and of the
     gated delta rule `rate`, `dt_bias` and `norm`."""
-    b_a: LinearTensors | None
+    b_a: LinearTensors | None = None
     """Never quantized: its errors would grow from token to token."""
+
+    def parts(self) -> "Iterator[NormTensor | LinearTensors]":
+        """Yield each part but single numbers."""
+        yield self.projection
+        yield self.output
+        if self.b_a is not None:
+            yield self.b_a
 
 
 class ExpertTensors(NamedTuple):
@@ -179,19 +187,15 @@ class ModelTensors(NamedTuple):
 
 
 def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: str) -> LayerTensors:
-    feed_forward = layer.feed_forward
-    mixer = (
-        _attention_tensors(layer.mixer, hidden, names, at)
-        if isinstance(layer.mixer, Attention)
-        else _recurrent_tensors(layer.mixer, hidden, names, at)
-    )
+    own, recurrent = layer.attention, layer.recurrent
+    attention = _NO_ATTENTION if own is None else _attention_tensors(own, hidden, names, at)
+    mixes, feeds = bool(layer.mixers), layer.feed_forward is not None
 
     def norm(name: str, is_there: bool) -> NormTensor | None:
         return NormTensor(at + name, hidden, layer.norm) if is_there else None
 
     has_own_norm = layer.norm_before and not layer.parallel
-    experts = feed_forward if isinstance(feed_forward, Experts) else None
-    dense = feed_forward.shared if isinstance(feed_forward, Experts) else feed_forward
+    experts, dense = layer.experts, layer.dense
     gate_up = down = None
     if dense is not None:
         gate, up, to_hidden = names.gate, names.up, names.down
@@ -210,29 +214,28 @@ def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: st
         )
         down = _linear(at, (to_hidden, hidden), inputs=inner, bias=dense.bias)
     return LayerTensors(
-        attention_norm=norm(names.attention_norm, layer.norm_before),
-        qkv=mixer.qkv,
-        query_norm=mixer.query_norm,
-        key_norm=mixer.key_norm,
-        output=mixer.output,
-        recurrent=mixer.recurrent,
-        attention_norm_after=norm(names.attention_norm_after, layer.norm_after),
-        feed_forward_norm=norm(names.feed_forward_norm, has_own_norm),
+        attention_norm=norm(names.attention_norm, mixes and layer.norm_before),
+        **attention._asdict(),
+        attention_norm_after=norm(names.attention_norm_after, mixes and layer.norm_after),
+        feed_forward_norm=norm(names.feed_forward_norm, feeds and has_own_norm),
         gate_up=gate_up,
         down=down,
-        feed_forward_norm_after=norm(names.feed_forward_norm_after, layer.norm_after),
+        feed_forward_norm_after=norm(names.feed_forward_norm_after, feeds and layer.norm_after),
         experts=None if experts is None else _expert_tensors(experts, hidden, names, at),
+        recurrent=None if recurrent is None else _recurrent_tensors(recurrent, hidden, names, at),
     )
 
 
-class _MixerTensors(NamedTuple):
-    """The tensors of what mixes tokens."""
+class _AttentionTensors(NamedTuple):
+    """The tensors of attention."""
 
-    qkv: LinearTensors
-    output: LinearTensors
+    qkv: LinearTensors | None
+    output: LinearTensors | None
     query_norm: NormTensor | None = None
     key_norm: NormTensor | None = None
-    recurrent: RecurrentTensors | None = None
+
+
+_NO_ATTENTION = _AttentionTensors(None, None)
 
 
 def _linear(
@@ -246,7 +249,7 @@ def _linear(
 
 def _attention_tensors(
     attention: Attention, hidden: int, names: CheckpointNames, at: str
-) -> _MixerTensors:
+) -> _AttentionTensors:
     query, kv = attention.query_size, attention.kv_size
 
     def head_norm(name: str, num_heads: int) -> NormTensor | None:
@@ -268,7 +271,7 @@ def _attention_tensors(
         # Of each head a query, then a gate; all gates come first here.
         sizes = attention.head_dim, attention.head_dim
         qkv = qkv._replace(interleaved=Interleaved(attention.num_heads, sizes, (1, 0)))
-    return _MixerTensors(
+    return _AttentionTensors(
         qkv,
         _linear(at, (names.output, hidden), inputs=query, bias=attention.out_bias),
         head_norm(names.query_norm, attention.num_heads),
@@ -278,7 +281,7 @@ def _attention_tensors(
 
 def _recurrent_tensors(
     mixer: Recurrent, hidden: int, names: CheckpointNames, at: str
-) -> _MixerTensors:
+) -> RecurrentTensors:
     output = (names.mixed, hidden)
     if isinstance(mixer, ShortConv):
         channels, bias = mixer.channels, mixer.bias
@@ -286,10 +289,10 @@ def _recurrent_tensors(
         numbers: dict[str, tuple[str, Shape]] = {"conv_weight": weight}
         if bias:
             numbers["conv_bias"] = (f"{at}{names.conv}.bias", (channels,))
-        return _MixerTensors(
+        return RecurrentTensors(
             _linear(at, (names.projection[0], 3 * channels), inputs=hidden, bias=bias),
             _linear(at, output, inputs=channels, bias=bias),
-            recurrent=RecurrentTensors(numbers, None),
+            numbers,
         )
     if isinstance(mixer, Mamba2):
         return _mamba_tensors(mixer, hidden, names, at)
@@ -305,11 +308,10 @@ def _recurrent_tensors(
         "norm": (f"{delta}norm.weight", (mixer.value_dim,)),
     }
     b_a = _heads_apart(at, names.b_a, mixer.num_key_heads, (ratio, ratio), hidden)
-    mixed = _linear(at, output, inputs=values)
-    return _MixerTensors(projection, mixed, recurrent=RecurrentTensors(numbers, b_a))
+    return RecurrentTensors(projection, _linear(at, output, inputs=values), numbers, b_a)
 
 
-def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) -> _MixerTensors:
+def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) -> RecurrentTensors:
     own, num_heads = at + names.delta, mixer.num_heads
     numbers: dict[str, tuple[str, Shape]] = {
         "conv_weight": (f"{at}{names.conv}.weight", (mixer.conv_size, 1, mixer.num_taps)),
@@ -321,10 +323,10 @@ def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) 
     if mixer.conv_bias:
         numbers["conv_bias"] = (f"{at}{names.conv}.bias", (mixer.conv_size,))
     projection = names.projection[0], mixer.projected_size
-    return _MixerTensors(
+    return RecurrentTensors(
         _linear(at, projection, inputs=hidden, bias=mixer.bias),
         _linear(at, (names.mixed, hidden), inputs=mixer.inner_size, bias=mixer.bias),
-        recurrent=RecurrentTensors(numbers, None),
+        numbers,
     )
 
 

@@ -23,7 +23,7 @@ from chairlift.model.kv_cache import layer_slots
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import LayerStates, RecurrentMixer, States
 from chairlift.model.rope import PositionScale, Rope, cos_sin_table
-from chairlift.model.spec import Experts, LayerSpec, Mlp
+from chairlift.model.spec import LayerSpec, Mlp
 from chairlift.model.weights import LayerWeights, Weights
 
 MOST_RECORDED = 16
@@ -64,8 +64,8 @@ class Transformer:
             )
             for layer, own_weights, (group, slot) in parts
         ]
-        # The norm after each layer: before the attention of the next one, at last the final norm.
-        norms = [layer.attention_norm for layer in weights.layers]
+        # The norm after each layer: before the first half of the next one, at last the final norm.
+        norms = [layer.first_norm for layer in weights.layers]
         self._first_norm, *self._next_norms = [*norms, weights.final_norm]
         if adapters is not None:
             for layer, own_tables in zip(self.layers, adapters.layers, strict=True):
@@ -147,11 +147,10 @@ class Transformer:
         for number, (layer, next_norm) in enumerate(
             zip(self.layers, self._next_norms, strict=True)
         ):
-            has_state = layer.group is None
-            if layer.group is None:
+            if layer.recurrent is not None:
                 assert states is not None, "a hybrid has states"
                 layer.advance(metadata, states[number], buffers)
-            else:
+            if layer.group is not None:
                 cache = caches[layer.slot]
                 layer.write(metadata, cache, slots[layer.group], buffers, rows)
             if selected is not None and layer is last and selected.shape[0] == 0:
@@ -159,15 +158,10 @@ class Transformer:
             if layer.group is not None:
                 layer.attend(metadata, cache, layer.group, buffers)
             if selected is not None and layer is last:
-                keeps_normed = layer.spec.parallel
-                buffers = buffers.select(
-                    selected, kernels, keeps_normed=keeps_normed, has_state=has_state
-                )
+                buffers = buffers.select(selected, kernels, layer.spec)
                 rows = None if adapters is None else AdaptedRows(adapters, selected)
-            layer.output(buffers, rows)
-            buffers = layer.add_attention(buffers)
-            layer.feed_forward(buffers, rows)
-            buffers = layer.add_feed_forward(buffers, next_norm)
+            buffers = layer.add_mixed(buffers, next_norm, rows)
+            buffers = layer.add_feed_forward(buffers, next_norm, rows)
         return buffers.normed
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
@@ -220,7 +214,10 @@ def _rotation(
 
 
 class DecoderLayer:
-    """One layer: a mixer of tokens, then a feed-forward, each adding to the residual stream."""
+    """One layer: a mixer of tokens, then a feed-forward, each adding to the residual stream.
+
+    What the spec does not have is skipped.
+    """
 
     def __init__(
         self,
@@ -240,9 +237,7 @@ class DecoderLayer:
             self.scoring = Scoring(own.scale, own.window, own.soft_cap)
         self.recurrent: RecurrentMixer | None = None
         if spec.recurrent is not None and weights.recurrent is not None:
-            self.recurrent = RecurrentMixer(
-                spec.recurrent, weights.qkv, weights.recurrent, backend.kernels
-            )
+            self.recurrent = RecurrentMixer(spec.recurrent, weights.recurrent, backend.kernels)
         self.group = group
         """Of its keys and values; None without them."""
         self.slot = slot
@@ -267,6 +262,7 @@ class DecoderLayer:
             rows: The adapters of the tokens.
         """
         projections, inputs = buffers.projections, self._inputs(buffers)
+        assert self.weights.qkv is not None, "as the spec has it"
         self.weights.qkv(inputs, out=projections.qkv)
         if rows is not None:
             self._adapters.qkv.add(inputs, projections.qkv, *rows)
@@ -289,18 +285,46 @@ class DecoderLayer:
         if projections.gate.shape[1] > 0:
             self.backend.kernels.gate_by_sigmoid(out.flatten(1), projections.gate)
 
-    def output(self, buffers: Buffers, rows: AdaptedRows | None = None) -> None:
-        """Map what the mixer computed to an update of the stream."""
-        mixer = self.recurrent
-        mixed = buffers.attended.flatten(1) if mixer is None else mixer.mixed(buffers)
-        self.weights.output(mixed, out=buffers.update)
-        if rows is not None:
-            self._adapters.output.add(mixed, buffers.update, *rows)
+    def add_mixed(
+        self, buffers: Buffers, next_norm: Norm | None, rows: AdaptedRows | None = None
+    ) -> Buffers:
+        """Add what the mixer computed to the stream, and norm that for what comes next.
 
-    def feed_forward(self, buffers: Buffers, rows: AdaptedRows | None = None) -> None:
+        Args:
+            buffers: Of the forward pass.
+            next_norm: After the layer.
+            rows: The adapters of the tokens.
+        """
+        spec, after = self.spec, self.weights.attention_norm_after
+        before = next_norm if spec.feed_forward is None else self.weights.feed_forward_norm
+        if self.recurrent is not None:
+            self.recurrent.output(buffers)
+            buffers = self._add(buffers, after, before if spec.attention is None else None)
+        if spec.attention is not None:
+            self._output(buffers, rows)
+            buffers = self._add(buffers, after, before)
+        return buffers
+
+    def _output(self, buffers: Buffers, rows: AdaptedRows | None) -> None:
+        """Map what attention computed to an update of the stream."""
+        attended = buffers.attended.flatten(1)
+        assert self.weights.output is not None, "as the spec has it"
+        self.weights.output(attended, out=buffers.update)
+        if rows is not None:
+            self._adapters.output.add(attended, buffers.update, *rows)
+
+    def add_feed_forward(
+        self, buffers: Buffers, next_norm: Norm | None, rows: AdaptedRows | None = None
+    ) -> Buffers:
+        """Add what the feed-forward makes of each token to the stream; see `add_mixed`."""
+        if self.spec.feed_forward is None:
+            return buffers
+        self._feed_forward(buffers, rows)
+        return self._add(buffers, self.weights.feed_forward_norm_after, next_norm)
+
+    def _feed_forward(self, buffers: Buffers, rows: AdaptedRows | None) -> None:
         """Map each token to an update of the stream."""
-        spec, experts = self.spec.feed_forward, self.weights.experts
-        dense = spec.shared if isinstance(spec, Experts) else spec
+        spec, dense, experts = self.spec.experts, self.spec.dense, self.weights.experts
         if dense is not None:
             self._dense(dense, buffers, rows)
         if experts is None:
@@ -311,7 +335,7 @@ class DecoderLayer:
         if dense is None:
             experts.packed(inputs, logits, buffers.update)
         else:
-            assert isinstance(spec, Experts), "a shared one is beside them"
+            assert spec is not None, "a shared one is beside them"
             experts.packed(inputs, logits[:, : spec.num], buffers.routed)
             if spec.shared_is_gated:
                 self.backend.kernels.gate_by_sigmoid(buffers.update, logits[:, spec.num :])
@@ -335,14 +359,6 @@ class DecoderLayer:
         weights.down(gated, out=buffers.update)
         if rows is not None:
             self._adapters.down.add(gated, buffers.update, *rows)
-
-    def add_attention(self, buffers: Buffers) -> Buffers:
-        """Add the update of attention to the stream, and norm it for the feed-forward."""
-        return self._add(buffers, self.weights.attention_norm_after, self.weights.feed_forward_norm)
-
-    def add_feed_forward(self, buffers: Buffers, next_norm: Norm | None) -> Buffers:
-        """Add the update of the feed-forward to the stream, and norm it for what comes next."""
-        return self._add(buffers, self.weights.feed_forward_norm_after, next_norm)
 
     def _add(self, buffers: Buffers, after: Norm | None, before: Norm | None) -> Buffers:
         """Add an update to the stream, perhaps normed, and norm the sum for what comes next.

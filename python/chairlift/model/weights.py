@@ -37,23 +37,29 @@ class LayerWeights:
     """One decoder layer; H is `hidden_size`."""
 
     attention_norm: Norm | None
-    qkv: LinearLayer
-    """H to query heads, key heads and value heads, side by side."""
+    """Of the mixer, whatever that is."""
+    qkv: LinearLayer | None
+    """H to query heads, key heads and value heads, side by side; None without attention."""
     query_norm: Tensor | None
     """`[head_dim]`, or of all heads."""
     key_norm: Tensor | None
-    output: LinearLayer
+    output: LinearLayer | None
     """Heads to H."""
     feed_forward_norm: Norm | None
     gate_up: LinearLayer | None
-    """H to gate and up, side by side; to up alone where there is no gate. None where there are
-    experts and none is shared."""
+    """H to gate and up, side by side; to up alone where there is no gate. None where no
+    feed-forward computes every token."""
     down: LinearLayer | None
     """Intermediate to H."""
     attention_norm_after: Norm | None = None
     feed_forward_norm_after: Norm | None = None
     experts: "ExpertWeights | None" = None
     recurrent: RecurrentWeights | None = None
+
+    @property
+    def first_norm(self) -> Norm | None:
+        """Of the inputs of the first half; None where that gets the stream itself."""
+        return self.feed_forward_norm if self.attention_norm is None else self.attention_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,32 +181,37 @@ def _load_head(
 def _load_layer(
     reader: "_Reader", layer: LayerTensors, spec: LayerSpec, weight_format: str | None
 ) -> LayerWeights:
-    experts = spec.feed_forward
     return LayerWeights(
         attention_norm=reader.optional_norm(layer.attention_norm),
-        qkv=reader.linear(layer.qkv, weight_format),
+        qkv=reader.optional_linear(layer.qkv, weight_format),
         query_norm=reader.head_norm(layer.query_norm),
         key_norm=reader.head_norm(layer.key_norm),
-        output=reader.linear(layer.output, weight_format),
+        output=reader.optional_linear(layer.output, weight_format),
         attention_norm_after=reader.optional_norm(layer.attention_norm_after),
         feed_forward_norm=reader.optional_norm(layer.feed_forward_norm),
-        gate_up=None if layer.gate_up is None else reader.linear(layer.gate_up, weight_format),
-        down=None if layer.down is None else reader.linear(layer.down, weight_format),
+        gate_up=reader.optional_linear(layer.gate_up, weight_format),
+        down=reader.optional_linear(layer.down, weight_format),
         feed_forward_norm_after=reader.optional_norm(layer.feed_forward_norm_after),
-        experts=_load_experts(reader, layer.experts, experts, weight_format)
-        if layer.experts is not None and isinstance(experts, Experts)
+        experts=_load_experts(reader, layer.experts, spec.experts, weight_format)
+        if layer.experts is not None and spec.experts is not None
         else None,
-        recurrent=None if layer.recurrent is None else _load_recurrent(reader, layer.recurrent),
+        recurrent=None
+        if layer.recurrent is None
+        else _load_recurrent(reader, layer.recurrent, weight_format),
     )
 
 
-def _load_recurrent(reader: "_Reader", tensors: RecurrentTensors) -> RecurrentWeights:
+def _load_recurrent(
+    reader: "_Reader", tensors: RecurrentTensors, weight_format: str | None
+) -> RecurrentWeights:
+    project = reader.linear(tensors.projection, weight_format)
+    output = reader.linear(tensors.output, weight_format)
     numbers = {part: reader.numbers(name) for part, (name, _) in tensors.numbers.items()}
     numbers["conv_weight"] = numbers["conv_weight"].squeeze(1).T.contiguous()
     if "rate" in numbers:
         numbers["rate"] = numbers["rate"].exp()
-    b_a = None if tensors.b_a is None else reader.linear(tensors.b_a, None)
-    return RecurrentWeights(b_a=b_a, **numbers)
+    b_a = reader.optional_linear(tensors.b_a, None)
+    return RecurrentWeights(project, output, b_a=b_a, **numbers)
 
 
 def _load_experts(
@@ -320,6 +331,12 @@ class _Reader:
         runs = list(linear.runs(self.block_types))
         layers = [self._packed(run, kind, weight_format) for run, kind in runs]
         return layers[0] if len(layers) == 1 else _SideBySide(layers)
+
+    def optional_linear(
+        self, linear: LinearTensors | None, weight_format: str | None
+    ) -> LinearLayer | None:
+        """Pack layers as `linear` does, if there are any."""
+        return None if linear is None else self.linear(linear, weight_format)
 
     def _packed(
         self, linear: LinearTensors, block_type: str | None, weight_format: str | None

@@ -204,6 +204,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     norms = {spec.final_norm, *(layer.norm for layer in spec.layers)}
     attentions, ropes = spec.attentions, spec.ropes
+    feed_forwards = [own for layer in spec.layers if (own := layer.feed_forward) is not None]
     checks = (
         ("recurrent states", spec.has_state),
         ("output gates", any(own.has_gate for own in attentions)),
@@ -216,10 +217,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("mixtures of experts", spec.router_size > 0),
         (
             "activations other than a gated silu",
-            any(
-                layer.feed_forward.activation != "silu" or not layer.feed_forward.gated
-                for layer in spec.layers
-            ),
+            any(own.activation != "silu" or not own.gated for own in feed_forwards),
         ),
     )
     found = next((name for name, is_there in checks if is_there), None)

@@ -50,7 +50,7 @@ class PackedAdapter:
 def linears(layer: LayerTensors) -> tuple[LinearTensors, ...]:
     """Return the packed linear layers of a decoder layer, in the order of `LayerUpdates`."""
     none = LinearTensors((), (), 1)
-    return layer.qkv, layer.output, layer.gate_up or none, layer.down or none
+    return layer.qkv or none, layer.output or none, layer.gate_up or none, layer.down or none
 
 
 def adapter_bytes(config: ModelConfig, rank: int) -> int:

@@ -16,7 +16,7 @@ def _bamba(fields: Fields) -> ModelSpec:
     bias, norm = fields.flag("attention_bias"), rms_norm(fields)
     feed_forward = mlp(fields, bias=fields.flag("mlp_bias"))
     attended = LayerSpec(attention(fields, qkv_bias=bias, out_bias=bias), feed_forward, norm)
-    recurrent = replace(attended, mixer=mamba(fields))
+    recurrent = attended.with_state(mamba(fields))
     chosen = {*chosen}
     layers = [attended if number in chosen else recurrent for number in range(num_layers)]
     return decoder(fields, layers)

@@ -15,7 +15,7 @@ from chairlift.model.families.family import (
 )
 from chairlift.model.fields import Fields
 from chairlift.model.recurrence import Mamba2
-from chairlift.model.spec import Attention, Experts, LayerSpec, Mlp, ModelSpec
+from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec
 
 DEFAULTS = {
     "embedding_multiplier": 1.0,
@@ -58,8 +58,8 @@ def _hybrid(fields: Fields) -> ModelSpec:
     if position not in (None, "nope", "rope"):
         fields.fail("position_embedding_type", "nope or rope")
     if position != "rope":
-        assert isinstance(attended.mixer, Attention), "as it was read"
-        attended = replace(attended, mixer=replace(attended.mixer, rope=None))
+        assert attended.attention is not None, "as it was read"
+        attended = replace(attended, attention=replace(attended.attention, rope=None))
     shared = Mlp(fields.integer("shared_intermediate_size"), activation(fields))
     num = fields.integer("num_local_experts", least=0)
     feed_forward: Mlp | Experts = shared
@@ -78,7 +78,7 @@ def _hybrid(fields: Fields) -> ModelSpec:
         fields.fail("layer_types", "at least one attention")
     recurrent = attended
     if any(kind in _WITH_STATE for kind in kinds):
-        recurrent = replace(attended, mixer=mamba(fields))
+        recurrent = attended.with_state(mamba(fields))
     layers = [attended if kind in _WITH_ATTENTION else recurrent for kind in kinds]
     return granite_decoder(fields, layers)
 

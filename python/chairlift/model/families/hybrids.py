@@ -17,7 +17,7 @@ from chairlift.model.families.family import (
 from chairlift.model.families.mixtures import sparse_where
 from chairlift.model.fields import MOST_OF, Fields
 from chairlift.model.recurrence import GatedDelta, ShortConv
-from chairlift.model.spec import Attention, Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
+from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
 
 _CONV = "conv"
 _LINEAR = "linear_attention"
@@ -77,9 +77,10 @@ def _lfm2_decoder(
         fields.integer("conv_L_cache"),
         bias=fields.flag("conv_bias"),
     )
-    mixers: dict[str, Attention | ShortConv] = {FULL: attention(fields, qk_norm=norm), _CONV: conv}
+    attended = LayerSpec(attention(fields, qk_norm=norm), None, norm)
+    by_kind = {FULL: attended, _CONV: attended.with_state(conv)}
     layers = [
-        LayerSpec(mixers[kind], feed_forward, norm)
+        replace(by_kind[kind], feed_forward=feed_forward)
         for kind, feed_forward in zip(kinds, feed_forwards, strict=True)
     ]
     spec = decoder(fields, layers, final_norm=norm)
@@ -138,13 +139,11 @@ def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> Mode
     own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias)
     num_layers = fields.integer("num_hidden_layers")
     default = [FULL if (layer + 1) % interval == 0 else _LINEAR for layer in range(num_layers)]
-    mixers: dict[str, Attention | GatedDelta] = {
-        FULL: replace(own, has_gate=True),
-        _LINEAR: _delta(fields),
-    }
+    attended = LayerSpec(replace(own, has_gate=True), None, norm)
+    by_kind = {FULL: attended, _LINEAR: attended.with_state(_delta(fields))}
     kinds = _kinds(fields, _LINEAR, default)
     layers = [
-        LayerSpec(mixers[kind], feed_forward, norm)
+        replace(by_kind[kind], feed_forward=feed_forward)
         for kind, feed_forward in zip(kinds, feed_forwards, strict=True)
     ]
     return decoder(fields, layers, final_norm=norm)

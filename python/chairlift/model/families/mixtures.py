@@ -51,11 +51,8 @@ def _num_experts(fields: Fields, *names: str) -> int:
 
 def _qwen3(fields: Fields) -> ModelSpec:
     bias, num_layers = fields.flag("attention_bias"), fields.integer("num_hidden_layers")
-    layer = LayerSpec(
-        attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias),
-        mlp(fields),
-        rms_norm(fields),
-    )
+    own = attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias)
+    layer = LayerSpec(own, None, rms_norm(fields))
     sparse = replace(
         experts(
             fields,
@@ -66,9 +63,8 @@ def _qwen3(fields: Fields) -> ModelSpec:
         ),
         least_sum=0.0 if fields.flag("norm_topk_prob") else None,
     )
-    layers = [
-        replace(layer, feed_forward=own) for own in sparse_where(fields, sparse, layer.feed_forward)
-    ]
+    feed_forwards = sparse_where(fields, sparse, mlp(fields))
+    layers = [replace(layer, feed_forward=feed_forward) for feed_forward in feed_forwards]
     # A window holds for every layer, whatever `max_window_layers` says.
     window = (
         fields.optional_integer("sliding_window") if fields.flag("use_sliding_window") else None
