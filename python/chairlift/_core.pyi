@@ -99,7 +99,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
-    "scale_scores",
+    "scale",
     "score_tokens",
     "select_rows",
     "selective_scan",
@@ -1062,11 +1062,12 @@ class Experts:
         multiplier: float = 1.0,
         limit: float | None = None,
         alpha: float = 1.0,
+        gated: bool = True,
     ) -> Self:
         """Takes the layers of each expert.
 
         Args:
-            gate_up: From H to gate and up, side by side.
+            gate_up: From H to gate and up, side by side; to up alone without a gate.
             down: From I to H.
             top_k: Experts of a token.
             scores: What weighs an expert: `softmax` over all, `softmax_of_chosen` or `sigmoid`.
@@ -1077,6 +1078,7 @@ class Experts:
             limit: Gates are at most this, ups at most as far from 0, and get 1 more; the gate is
                 gate * sigmoid(alpha * gate).
             alpha: Of that.
+            gated: Whether there is a gate.
 
         Raises:
             ValueError: The layers do not fit each other, or a name is unknown.
@@ -1152,6 +1154,7 @@ def gated_delta(
     dt_bias: Tensor,
     norm_weight: Tensor,
     eps: float,
+    most_share: float,
     state: Tensor,
     rows: Tensor,
     starts: Tensor,
@@ -1181,11 +1184,13 @@ def selective_scan(
     `state` float32 `[states, num_heads, state_dim, head_dim]` moves on, as of `causal_conv`.
     """
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float) -> None:
-    """Makes `x` `[T, W]` the norm of `x * silu(gate)`, each group of numbers apart."""
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor | None, group_size: int, eps: float
+) -> None:
+    """Makes `x` `[T, W]` `x * silu(gate)`, or the norm of that, each group of numbers apart."""
 
-def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
-    """Multiplies `x` float32 `[S, V]` in place, then makes it soft_cap * tanh(x / soft_cap)."""
+def scale(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
+    """Multiplies `x` `[T, W]` in place, then makes it soft_cap * tanh(x / soft_cap)."""
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, offset: float = 0.0) -> None:
     """Writes x / rms(x) * (weight + offset); `x`, `out` `[T, H]`, `weight` `[H]`."""
@@ -1211,7 +1216,7 @@ def rope(
     Args:
         x: Rows may be strided.
         positions: int32 `[T]`.
-        cos_sin: float32 `[max_position, rotary_dim]`: cosines, then sines.
+        cos_sin: float32 `[max_position, rotary_dim]`: cosines, then sines; 0 numbers rotate none.
         norm_weight: `[head_dim]` for a norm of each head, `[num_heads * head_dim]` for one of all.
         eps: Of that norm.
         norm_offset: Added to its weight.
@@ -1231,7 +1236,7 @@ def activate(x: Tensor, activation: str, out: Tensor) -> None:
 
     Args:
         x: Rows may be strided.
-        activation: `silu`, `gelu` (by erf) or `gelu_tanh`.
+        activation: `silu`, `gelu` (by erf), `gelu_tanh` or `relu2`.
         out: Where the result goes.
     """
 

@@ -255,9 +255,11 @@ def full_attention(
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """`silu`, `gelu` (by erf) or `gelu_tanh`."""
+    """`silu`, `gelu` (by erf), `gelu_tanh` or `relu2`."""
     if activation == "silu":
         return x * torch.sigmoid(x)
+    if activation == "relu2":
+        return x.relu().square()
     if activation == "gelu":
         return x / 2 * (1 + torch.erf(x / 2**0.5))
     return x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
@@ -267,11 +269,6 @@ def activate_mul(gate_up: Tensor, activation: str) -> Tensor:
     """`activation(gate) * up`."""
     gate, up = gate_up.chunk(2, dim=-1)
     return activate(gate, activation) * up
-
-
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """`silu(gate) * up`."""
-    return activate_mul(gate_up, "silu")
 
 
 def processed(

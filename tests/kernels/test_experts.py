@@ -1,5 +1,7 @@
 """Mixtures of experts: the router and the layers of each expert, against their twins."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from chairlift import _core, reference
@@ -37,13 +39,17 @@ def route(
 
 
 def experts_twin(
-    x: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    middle: Callable[[torch.Tensor], torch.Tensor] = lambda x: reference.activate_mul(x, "silu"),
 ) -> torch.Tensor:
-    """Sum the gated feed-forwards of all experts, `[T, H]`, by the weights `[T, num_experts]`.
+    """Sum the feed-forwards of all experts, `[T, H]`, by the weights `[T, num_experts]`.
 
-    `gate_up` is `[num_experts, 2 I, H]` and `down` `[num_experts, H, I]`.
+    `gate_up` is `[num_experts, 2 I, H]` and `down` `[num_experts, H, I]`; `middle` is between both.
     """
-    inner = reference.silu_mul(torch.einsum("th,eih->tei", x, gate_up))
+    inner = middle(torch.einsum("th,eih->tei", x, gate_up))
     return torch.einsum("tei,ehi,te->th", inner, down, weights)
 
 
@@ -93,6 +99,21 @@ def test_a_token_has_the_same_bits_whoever_shares_its_experts(dtype, quantize):
     together = run(experts, x, logits)
     for rows in ([0], [7, 3], list(range(39, 10, -1))):
         assert torch.equal(run(experts, x[rows], logits[rows]), together[rows])
+
+
+def test_experts_without_a_gate_agree_with_their_twin():
+    x, logits = randn(9, HIDDEN), randn(9, NUM, seed=3)
+    gate_up, down = weights()
+    up = gate_up[:, :INNER].contiguous()
+    layers = ([_core.Linear(each) for each in part.unbind()] for part in (up, down))
+    rules = {"top_k": 2, "scores": "sigmoid", "multiplier": 2.5}
+    experts = _core.Experts(*layers, activation="relu2", gated=False, **rules)
+    chosen = 2.5 * route(logits.double(), 2, "sigmoid")
+    parts = x.double(), chosen, up.double(), down.double()
+    expected = experts_twin(*parts, lambda inner: inner.relu().square())
+    torch.testing.assert_close(run(experts, x, logits).double(), expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match=f"from {HIDDEN} to {2 * INNER} and"):
+        _core.Experts(*([_core.Linear(part[0])] for part in (up, down)), **rules)
 
 
 def test_a_clamped_gate_is_that_of_gpt_oss():

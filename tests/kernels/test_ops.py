@@ -146,13 +146,24 @@ def test_rope_agrees_with_its_twin(dtype, has_norm):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_silu_mul_agrees_with_its_twin(dtype):
-    gate_up = 4 * randn(5, 2 * 45, dtype=dtype)
-    assert_close(silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+@pytest.mark.parametrize("is_of_all", [False, True])
+def test_a_head_is_normed_where_nothing_is_rotated(dtype, is_of_all):
+    x = randn(6, 3, 32, dtype=dtype)
+    weight, wide = randn(96 if is_of_all else 32, dtype=dtype, seed=2), x.double()
+    heads = wide.flatten(1) if is_of_all else wide
+    expected = reference.rms_norm(heads, weight.double(), 1e-5).view(6, 3, 32)
+    rope_(x, torch.arange(6, dtype=torch.int32), torch.empty(6, 0), weight, eps=1e-5)
+    assert_close(x, expected, terms=10)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_silu_mul_agrees_with_its_twin(dtype):
+    gate_up = 4 * randn(5, 2 * 45, dtype=dtype)
+    assert_close(silu_mul(gate_up), reference.activate_mul(gate_up.double(), "silu"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu2"])
 def test_activations_agree_with_their_twins(dtype, activation):
     x = 3 * randn(5, 2 * 45, dtype=dtype)
     together = activate(x, activation)
@@ -162,7 +173,7 @@ def test_activations_agree_with_their_twins(dtype, activation):
 
 
 def test_an_unknown_activation_is_refused_by_name():
-    with pytest.raises(ValueError, match="activation: expected one of silu, gelu, gelu_tanh, got"):
+    with pytest.raises(ValueError, match="expected one of silu, gelu, gelu_tanh, relu2, got relu"):
         activate(torch.ones(1, 8), "relu")
 
 

@@ -55,7 +55,8 @@ def delta_twin(qkv, gate, b_a, rules):
     for token in range(len(qkv)):
         state = state * decay[token, :, None, None]
         recalled = torch.einsum("hkv,hk->hv", state, key[token])
-        correction = (value[token] - recalled) * b[token].sigmoid()[:, None]
+        share = rules.most_share * b[token].sigmoid()
+        correction = (value[token] - recalled) * share[:, None]
         state = state + torch.einsum("hk,hv->hkv", key[token], correction)
         out.append(torch.einsum("hkv,hk->hv", state, query[token]) / KEY**0.5)
     mixed = F.rms_norm(torch.stack(out), (VALUE,), rules.norm_weight, rules.eps)
@@ -80,13 +81,15 @@ def test_a_convolution_equals_its_twin(dtype):
 
 
 @every_dtype
-def test_the_delta_rule_equals_its_twin(dtype):
+@pytest.mark.parametrize("most_share", [1.0, 2.0])
+def test_the_delta_rule_equals_its_twin(dtype, most_share):
     num_tokens = sum(LENGTHS.values())
     qkv, gate, b_a = (
         random(num_tokens, width, seed=width).to(dtype)
         for width in (CHANNELS, HEADS * VALUE, 2 * HEADS)
     )
-    rules = DeltaRules(0.1 * random(HEADS).exp(), random(HEADS, seed=1), random(VALUE, seed=2), EPS)
+    numbers = 0.1 * random(HEADS).exp(), random(HEADS, seed=1), random(VALUE, seed=2)
+    rules = DeltaRules(*numbers, EPS, most_share)
     state = torch.full((4, HEADS, KEY, VALUE), torch.nan)
     out = torch.empty_like(gate)
     rows = batch(LENGTHS, list(LENGTHS.values()))
@@ -139,14 +142,26 @@ def test_a_selective_scan_equals_its_twin(dtype):
 
 
 @every_dtype
-def test_a_gated_norm_is_of_each_group(dtype):
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_a_gated_norm_is_of_each_group(dtype, has_norm):
     x, gate, weight = random(3, 40).to(dtype), random(3, 60, seed=1).to(dtype)[:, :40], random(40)
     gated = (x.float() * F.silu(gate.float())).view(3, 2, 20)
-    expected = (F.rms_norm(gated, (20,), eps=EPS).flatten(1) * weight).to(dtype)
-    cpu.gated_rms_norm(x, gate, weight, 20, EPS)
+    if has_norm:
+        gated = F.rms_norm(gated, (20,), eps=EPS).flatten(1) * weight
+    cpu.gated_rms_norm(x, gate, weight if has_norm else None, 20, EPS)
+    expected = gated.view(3, 40).to(dtype)
     torch.testing.assert_close(x, expected, atol=1e-5, rtol=8e-3 if dtype.itemsize == 2 else 1e-5)
     with pytest.raises(ValueError, match="group_size: expected a divisor of 40, got 15"):
         cpu.gated_rms_norm(x, gate, weight, 15, EPS)
+
+
+@every_dtype
+def test_a_part_of_each_row_is_scaled(dtype):
+    whole = random(3, 60).to(dtype)
+    expected = whole.clone()
+    expected[:, 10:30] = (expected[:, 10:30].float() * 0.7).to(dtype)
+    cpu.scale(whole[:, 10:30], 0.7)
+    assert torch.equal(whole, expected)
 
 
 @every_dtype
@@ -181,7 +196,7 @@ def test_wrong_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="value_dim: expected a multiple of 16, got 40"):
         _core.gated_delta(
             *(random(2, 2 * KEY + HEADS * 40), random(2, HEADS * 40), random(2, 2 * HEADS)),
-            *(one, one, torch.ones(40), EPS, torch.zeros(4, HEADS, KEY, 40)),
+            *(one, one, torch.ones(40), EPS, 1.0, torch.zeros(4, HEADS, KEY, 40)),
             *(torch.tensor([0]).int(), torch.tensor([0, 2]).int(), torch.tensor([2]).int()),
             torch.empty(2, HEADS * 40),
         )

@@ -125,6 +125,8 @@ class Experts:
             activation=rules.activation,
             bias=choice_bias,
             least_sum=rules.least_sum,
+            multiplier=rules.multiplier,
+            gated=rules.gated,
         )
 
     def __call__(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
@@ -159,9 +161,9 @@ def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
     _core.add_scaled(x, update, multiplier)
 
 
-def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
-    """Multiply `x` `[S, V]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
-    _core.scale_scores(x, multiplier, soft_cap)
+def scale(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
+    """Multiply `x` `[T, W]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
+    _core.scale(x, multiplier, soft_cap)
 
 
 def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
@@ -213,8 +215,10 @@ def selective_scan(
     _core.selective_scan(xbc, dt, *rules, num_groups, state, *rows, out)
 
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float) -> None:
-    """Make `x` the RMS norm of `x * silu(gate)`, each group of numbers apart; see `Kernels`."""
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor | None, group_size: int, eps: float
+) -> None:
+    """Make `x` `x * silu(gate)`, or the RMS norm of that, group by group; see `Kernels`."""
     _core.gated_rms_norm(x, gate, weight, group_size, eps)
 
 
@@ -295,7 +299,7 @@ def add_layer_norm(
 
 
 def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
-    """Return an activation of `x` `[T, I]`: `silu`, `gelu` (by erf) or `gelu_tanh`."""
+    """Return an activation of `x` `[T, I]`; see `Kernels`."""
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype)
     _core.activate(x, activation, out)

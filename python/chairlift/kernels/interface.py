@@ -53,6 +53,14 @@ class ExpertRules(Protocol):
     def least_sum(self) -> float | None:
         """The weights of a token are divided by their sum, which is at least this."""
 
+    @property
+    def multiplier(self) -> float:
+        """Of the weights, after that."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether an expert has a gate beside its first layer."""
+
 
 class ExpertLayers(Protocol):
     """A mixture of experts, packed."""
@@ -94,6 +102,8 @@ class DeltaRules(NamedTuple):
     """`[value_dim]`: of the norm of an output."""
     eps: float
     """Of that norm."""
+    most_share: float = 1.0
+    """The largest share of a correction that is made."""
 
 
 class ScanRules(NamedTuple):
@@ -145,10 +155,11 @@ class Kernels(Protocol):
     def add_scaled(self, x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
         """Add `multiplier * update` `[T, H]` to `x` in place."""
 
-    def scale_scores(
-        self, x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None
-    ) -> None:
-        """Multiply `x` `[S, V]` in place, then make it `soft_cap * tanh(x / soft_cap)` if given."""
+    def scale(self, x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
+        """Multiply `x` `[T, W]` in place, then make it `soft_cap * tanh(x / soft_cap)` if given.
+
+        Rows may be strided.
+        """
 
     def gate_by_sigmoid(self, x: Tensor, gate: Tensor) -> None:
         """Multiply `x` `[T, W]` in place by the sigmoid of `gate` `[T, W]`, or float32 `[T, 1]`."""
@@ -223,9 +234,9 @@ class Kernels(Protocol):
         """
 
     def gated_rms_norm(
-        self, x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float
+        self, x: Tensor, gate: Tensor, weight: Tensor | None, group_size: int, eps: float
     ) -> None:
-        """Make `x` `[T, W]` the RMS norm of `x * silu(gate)`; float32 `weight` `[W]`."""
+        """Make `x` `[T, W]` `x * silu(gate)`, or the RMS norm of that; float32 `weight` `[W]`."""
 
     def rms_norm(
         self,
@@ -270,7 +281,7 @@ class Kernels(Protocol):
         """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
 
     def activate(self, x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
-        """Return an activation of `x` `[T, I]`: `silu`, `gelu` (by erf) or `gelu_tanh`."""
+        """Return an activation of `x` `[T, I]`: `silu`, `gelu` (by erf), `gelu_tanh` or `relu2`."""
 
     def activate_mul(self, gate_up: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
         """Return `activation(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both."""

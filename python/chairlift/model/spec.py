@@ -6,7 +6,7 @@ family. What a spec cannot say is refused when config.json is read, by the name 
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from chairlift.errors import ModelError
 from chairlift.model.recurrence import Recurrent
@@ -88,7 +88,7 @@ class Mlp:
 
     intermediate_size: int
     activation: str = "silu"
-    """`silu`, `gelu` or `gelu_tanh`."""
+    """`silu`, `gelu`, `gelu_tanh` or `relu2`."""
     gated: bool = True
     bias: bool = False
 
@@ -107,13 +107,16 @@ class Experts:
     activation: str = "silu"
     least_sum: float | None = None
     """The weights of a token are divided by their sum, which is at least this; None leaves them."""
+    multiplier: float = 1.0
+    """Of the weights, after that."""
     has_choice_bias: bool = False
     """The checkpoint has numbers that are added to the scores for the choice alone."""
     shared: Mlp | None = None
     """Computes every token, beside the chosen ones."""
     shared_is_gated: bool = False
     """What it adds is multiplied by the sigmoid of one more output of the router."""
-    gated: ClassVar[bool] = True
+    gated: bool = True
+    """An expert has a gate, as an `Mlp`."""
 
     @property
     def router_size(self) -> int:

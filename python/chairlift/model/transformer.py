@@ -170,7 +170,7 @@ class Transformer:
         logits = self.weights.head(hidden, out_dtype=torch.float32, out=out)
         head = self.config.spec.head
         if head.multiplier != 1.0 or head.soft_cap is not None:
-            self.backend.kernels.scale_scores(logits, head.multiplier, head.soft_cap)
+            self.backend.kernels.scale(logits, head.multiplier, head.soft_cap)
         return logits
 
     def _buffers(self, num_tokens: int) -> Buffers:

@@ -7,7 +7,7 @@ use crate::{
 use chairlift_kernels::{
     Rows, RowsMut, bf16,
     ops::{
-        activation::{Activation, activate_mul},
+        activation::{Activation, activate, activate_mul},
         clamped::Clamped,
         route::{Chosen, Router, Scores, route},
     },
@@ -21,11 +21,23 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Experts>()
 }
 
-/// The activation between both layers of an expert.
+/// What is between both layers of an expert.
 #[derive(Clone, Copy)]
-enum Gate {
-    Plain(Activation),
+enum Middle {
+    Gated(Activation),
     Clamped(Clamped),
+    /// Without a gate.
+    Plain(Activation),
+}
+
+impl Middle {
+    /// Numbers that it makes one of.
+    fn parts(self) -> usize {
+        match self {
+            Self::Gated(_) | Self::Clamped(_) => 2,
+            Self::Plain(_) => 1,
+        }
+    }
 }
 
 /// Experts with their router; the bits of a row do not depend on the others.
@@ -33,7 +45,7 @@ enum Gate {
 struct Experts {
     gate_up: Vec<Py<Linear>>,
     down: Vec<Py<Linear>>,
-    gate: Gate,
+    middle: Middle,
     scores: Scores,
     top_k: usize,
     bias: Option<Vec<f32>>,
@@ -46,7 +58,7 @@ impl Experts {
     #[new]
     #[pyo3(signature = (
         gate_up, down, *, top_k, scores, activation="silu", bias=None, least_sum=None, multiplier=1.0,
-        limit=None, alpha=1.0
+        limit=None, alpha=1.0, gated=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "flat by contract")]
     fn new(
@@ -60,6 +72,7 @@ impl Experts {
         multiplier: f32,
         limit: Option<f32>,
         alpha: f32,
+        gated: bool,
     ) -> PyResult<Self> {
         if gate_up.is_empty() || gate_up.len() != down.len() {
             let message = format!(
@@ -69,16 +82,22 @@ impl Experts {
             );
             return Err(PyValueError::new_err(message));
         }
+        let activation = crate::activations::activation(activation)?;
+        let middle = match limit {
+            Some(limit) => Middle::Clamped(Clamped { limit, alpha }),
+            None if gated => Middle::Gated(activation),
+            None => Middle::Plain(activation),
+        };
         let (hidden, inner) = (gate_up[0].get().inputs(), down[0].get().inputs());
+        let wide = middle.parts() * inner;
         let fits = |(first, second): (&Py<Linear>, &Py<Linear>)| {
             let (first, second) = (first.get(), second.get());
-            (first.inputs(), first.outputs()) == (hidden, 2 * inner)
+            (first.inputs(), first.outputs()) == (hidden, wide)
                 && (second.inputs(), second.outputs()) == (inner, hidden)
         };
         if !gate_up.iter().zip(&down).all(fits) {
             let message = format!(
-                "gate_up, down: expected layers from {hidden} to {} and from {inner} to {hidden}, got others",
-                2 * inner
+                "gate_up, down: expected layers from {hidden} to {wide} and from {inner} to {hidden}, got others"
             );
             return Err(PyValueError::new_err(message));
         }
@@ -88,14 +107,10 @@ impl Experts {
             let message = format!("scores: expected one of {known}, got {scores}");
             return Err(PyValueError::new_err(message));
         };
-        let gate = match limit {
-            Some(limit) => Gate::Clamped(Clamped { limit, alpha }),
-            None => Gate::Plain(crate::activations::activation(activation)?),
-        };
         Ok(Self {
             gate_up,
             down,
-            gate,
+            middle,
             scores,
             top_k,
             bias,
@@ -230,16 +245,20 @@ impl Experts {
             for &(token, _) in users {
                 rows.extend_from_slice(&x[token * hidden..(token + 1) * hidden]);
             }
-            wide.resize(users.len() * 2 * inner, 0.0);
+            let width = self.middle.parts() * inner;
+            wide.resize(users.len() * width, 0.0);
             narrow.resize(users.len() * inner, 0.0);
             out.resize(users.len() * hidden, 0.0);
             self.gate_up[expert].get().apply(&rows, &mut wide)?;
-            let gate_up = Rows::contiguous(&wide, 2 * inner);
-            match self.gate {
-                Gate::Plain(activation) => {
+            let gate_up = Rows::contiguous(&wide, width);
+            match self.middle {
+                Middle::Gated(activation) => {
                     activate_mul(activation, gate_up, RowsMut::contiguous(&mut narrow, inner))?;
                 }
-                Gate::Clamped(clamped) => clamped.activate_mul(gate_up, &mut narrow)?,
+                Middle::Clamped(clamped) => clamped.activate_mul(gate_up, &mut narrow)?,
+                Middle::Plain(activation) => {
+                    activate(activation, gate_up, RowsMut::contiguous(&mut narrow, inner))?;
+                }
             }
             self.down[expert].get().apply(&narrow, &mut out)?;
             for (&(token, weight), out) in users.iter().zip(out.chunks_exact(hidden)) {

@@ -266,7 +266,7 @@ fn add_layer_norm(
 struct GatedRmsNorm {
     x: TensorMut,
     gate: Tensor,
-    weight: Tensor,
+    weight: Option<Tensor>,
     group_size: usize,
     eps: f32,
 }
@@ -277,11 +277,11 @@ impl Call for GatedRmsNorm {
     }
 
     fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![
-            ("x", &*self.x),
-            ("gate", &self.gate),
-            ("weight", &self.weight),
-        ]
+        let weight = self.weight.iter().map(|weight| ("weight", weight));
+        [("x", &*self.x), ("gate", &self.gate)]
+            .into_iter()
+            .chain(weight)
+            .collect()
     }
 
     fn run(&self) -> PyResult<()> {
@@ -291,7 +291,7 @@ impl Call for GatedRmsNorm {
             let mut borrows = Borrows::default();
             let x = borrows.rows_mut::<T>("x", &self.x)?;
             let gate = borrows.rows::<T>("gate", &self.gate)?;
-            let weight = borrows.slice::<f32>("weight", &self.weight)?;
+            let weight = optional::<f32>(&mut borrows, "weight", self.weight.as_ref())?;
             Ok(gated_norm::gated_rms_norm(
                 x,
                 gate,
@@ -303,13 +303,13 @@ impl Call for GatedRmsNorm {
     }
 }
 
-/// x = y / rms(y) * weight of each group of numbers, with y = x * silu(gate).
+/// x = y / rms(y) * weight of each group of numbers, with y = x * silu(gate); x = y without a weight.
 #[pyfunction]
 fn gated_rms_norm(
     py: Python<'_>,
     x: TensorMut,
     gate: Tensor,
-    weight: Tensor,
+    weight: Option<Tensor>,
     group_size: usize,
     eps: f32,
 ) -> PyResult<()> {

@@ -164,6 +164,7 @@ struct GatedDelta {
     dt_bias: Tensor,
     norm_weight: Tensor,
     eps: f32,
+    most_share: f32,
     state: TensorMut,
     batch: Batch,
     out: TensorMut,
@@ -225,6 +226,7 @@ impl Call for GatedDelta {
                 dt_bias: borrows.slice("dt_bias", &self.dt_bias)?,
                 norm_weight: borrows.slice("norm_weight", &self.norm_weight)?,
                 eps: self.eps,
+                most_share: self.most_share,
             };
             let sequences = self.batch.sequences(&mut borrows)?;
             let state = borrows.slice_mut::<f32>("state", &self.state)?;
@@ -246,6 +248,7 @@ fn gated_delta(
     dt_bias: Tensor,
     norm_weight: Tensor,
     eps: f32,
+    most_share: f32,
     state: TensorMut,
     rows: Tensor,
     starts: Tensor,
@@ -260,6 +263,7 @@ fn gated_delta(
         dt_bias,
         norm_weight,
         eps,
+        most_share,
         state,
         batch: Batch { rows, starts, lens },
         out,

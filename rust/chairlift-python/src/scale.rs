@@ -1,4 +1,4 @@
-//! Bindings of sums, gates and scores with a factor.
+//! Bindings of sums, gates and numbers with a factor.
 
 use crate::{
     kernels::{numel, with_dtype},
@@ -6,7 +6,7 @@ use crate::{
 };
 use chairlift_kernels::{
     bf16,
-    ops::scale,
+    ops::scale as kernels,
     tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(add_scaled, module)?)?;
     module.add_function(wrap_pyfunction!(gate_by_sigmoid, module)?)?;
-    module.add_function(wrap_pyfunction!(scale_scores, module)?)
+    module.add_function(wrap_pyfunction!(scale, module)?)
 }
 
 struct AddScaled {
@@ -39,7 +39,7 @@ impl Call for AddScaled {
             let mut borrows = Borrows::default();
             let x = borrows.rows_mut::<T>("x", &self.x)?;
             let update = borrows.rows::<T>("update", &self.update)?;
-            Ok(scale::add_scaled(x, update, self.multiplier)?)
+            Ok(kernels::add_scaled(x, update, self.multiplier)?)
         })
     }
 }
@@ -78,10 +78,10 @@ impl Call for GateBySigmoid {
             let x = borrows.rows_mut::<T>("x", &self.x)?;
             if width == 1 {
                 let gate = borrows.rows::<f32>("gate", &self.gate)?;
-                return Ok(scale::gate_by_sigmoid(x, gate)?);
+                return Ok(kernels::gate_by_sigmoid(x, gate)?);
             }
             let gate = borrows.rows::<T>("gate", &self.gate)?;
-            Ok(scale::gate_by_sigmoid(x, gate)?)
+            Ok(kernels::gate_by_sigmoid(x, gate)?)
         })
     }
 }
@@ -92,13 +92,13 @@ fn gate_by_sigmoid(py: Python<'_>, x: TensorMut, gate: Tensor) -> PyResult<()> {
     call(py, GateBySigmoid { x, gate })
 }
 
-struct ScaleScores {
+struct Scale {
     x: TensorMut,
     multiplier: f32,
     soft_cap: Option<f32>,
 }
 
-impl Call for ScaleScores {
+impl Call for Scale {
     fn work(&self) -> usize {
         numel(&self.x)
     }
@@ -109,25 +109,22 @@ impl Call for ScaleScores {
 
     fn run(&self) -> PyResult<()> {
         self.x.dims::<2>("x")?;
-        let mut borrows = Borrows::default();
-        let x = borrows.rows_mut::<f32>("x", &self.x)?;
-        Ok(scale::scale_scores(x, self.multiplier, self.soft_cap)?)
+        with_dtype!(self.x, "x", |T| {
+            let mut borrows = Borrows::default();
+            let x = borrows.rows_mut::<T>("x", &self.x)?;
+            Ok(kernels::scale(x, self.multiplier, self.soft_cap)?)
+        })
     }
 }
 
-/// `x = multiplier * x`, then `soft_cap * tanh(x / soft_cap)` if given; float32.
+/// `x = multiplier * x`, then `soft_cap * tanh(x / soft_cap)` if given.
 #[pyfunction]
 #[pyo3(signature = (x, multiplier=1.0, soft_cap=None))]
-fn scale_scores(
-    py: Python<'_>,
-    x: TensorMut,
-    multiplier: f32,
-    soft_cap: Option<f32>,
-) -> PyResult<()> {
-    let scores = ScaleScores {
+fn scale(py: Python<'_>, x: TensorMut, multiplier: f32, soft_cap: Option<f32>) -> PyResult<()> {
+    let numbers = Scale {
         x,
         multiplier,
         soft_cap,
     };
-    call(py, scores)
+    call(py, numbers)
 }

@@ -64,8 +64,8 @@ def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
     x.add_(update, alpha=multiplier)
 
 
-def scale_scores(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
-    """Multiply `x` `[S, V]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
+def scale(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
+    """Multiply `x` `[T, W]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
     x.mul_(multiplier)
     if soft_cap is not None:
         x.div_(soft_cap).tanh_().mul_(soft_cap)

@@ -97,6 +97,8 @@ def selective_scan(
     raise NotImplementedError(REFUSED)
 
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float) -> None:
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor | None, group_size: int, eps: float
+) -> None:
     """Refuse: there is no such kernel."""
     raise NotImplementedError(REFUSED)

@@ -60,6 +60,8 @@ impl<'a, T> Rows<'a, T> {
         width: usize,
         stride: usize,
     ) -> Result<Self, ArgumentError> {
+        // Rows without elements need no memory, whatever lies between them.
+        let stride = if width == 0 { 0 } else { stride };
         let needed = check(data.len(), len, width, stride)?;
         Ok(Self {
             data: &data[..needed],

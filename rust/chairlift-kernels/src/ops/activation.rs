@@ -1,4 +1,4 @@
-//! Activations of a feed-forward layer, gated or not: `SiLU`, and GELU by its two formulas.
+//! Activations of a feed-forward layer, gated or not: `SiLU`, GELU by its two formulas, and squared `ReLU`.
 
 use crate::{
     Element,
@@ -28,11 +28,13 @@ pub enum Activation {
     Gelu,
     /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
     GeluTanh,
+    /// `max(x, 0)^2` (So et al., 2021).
+    Relu2,
 }
 
 impl Activation {
     /// Every activation.
-    pub const ALL: [Self; 3] = [Self::Silu, Self::Gelu, Self::GeluTanh];
+    pub const ALL: [Self; 4] = [Self::Silu, Self::Gelu, Self::GeluTanh, Self::Relu2];
 
     /// Its name in the Python module.
     #[must_use]
@@ -41,6 +43,7 @@ impl Activation {
             Self::Silu => "silu",
             Self::Gelu => "gelu",
             Self::GeluTanh => "gelu_tanh",
+            Self::Relu2 => "relu2",
         }
     }
 }
@@ -95,6 +98,7 @@ fn run<T: Element, const GATED: bool>(
         Activation::Silu => split::<T, Silu, GATED>(x, out),
         Activation::Gelu => split::<T, Gelu, GATED>(x, out),
         Activation::GeluTanh => split::<T, GeluTanh, GATED>(x, out),
+        Activation::Relu2 => split::<T, Relu2, GATED>(x, out),
     }
     Ok(())
 }
@@ -248,6 +252,19 @@ impl Curve for GeluTanh {
         const TWICE_ROOT: f32 = 1.595_769;
         let gates = numbers.map(|x| TWICE_ROOT * x * I::mul_add(0.044_715 * x, x, 1.0));
         gate_by::<I>(numbers, &gates);
+    }
+}
+
+struct Relu2;
+
+impl Curve for Relu2 {
+    #[inline(always)]
+    fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
+        for number in numbers {
+            // Written as a select that keeps NaN.
+            let open = if *number < 0.0 { 0.0 } else { *number };
+            *number = open * open;
+        }
     }
 }
 

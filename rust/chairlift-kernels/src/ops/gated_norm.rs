@@ -1,4 +1,4 @@
-//! A norm of groups of numbers behind a gate, as Mamba-2 has it.
+//! A gate, and a norm of groups of numbers behind it, as Mamba-2 has them.
 
 use crate::{
     Element,
@@ -18,7 +18,7 @@ use crate::{
 use std::ops::Range;
 
 /// `x = y / sqrt(mean(y^2) + eps) * weight` with `y = x silu(gate)`, the mean over each group of `group_size` numbers of
-/// a row; one rounding at the end.
+/// a row; `x = y` without a weight. One rounding at the end.
 ///
 /// Shapes: `x`, `gate` `[T, W]`, `weight` `[W]`.
 ///
@@ -27,14 +27,16 @@ use std::ops::Range;
 pub fn gated_rms_norm<T: Element>(
     x: RowsMut<'_, T>,
     gate: Rows<'_, T>,
-    weight: &[f32],
+    weight: Option<&[f32]>,
     group_size: usize,
     eps: f32,
 ) -> Result<(), ArgumentError> {
     let (len, width, stride) = (x.len(), x.width(), x.stride());
     expect_equal("gate", "the width of x,", width, gate.width())?;
     expect_equal("gate", "as many rows as x:", len, gate.len())?;
-    expect_equal("weight", "the width of x,", width, weight.len())?;
+    if let Some(weight) = weight {
+        expect_equal("weight", "the width of x,", width, weight.len())?;
+    }
     if group_size == 0 || !width.is_multiple_of(group_size) {
         let expected = format_args!("a divisor of {width}");
         return Err(ArgumentError::new("group_size", expected, group_size));
@@ -43,6 +45,7 @@ pub fn gated_rms_norm<T: Element>(
     pool::split(len, pool::grain(width), |rows| {
         dispatch(GatedNorm {
             x,
+            width,
             stride,
             gate,
             weight,
@@ -56,9 +59,10 @@ pub fn gated_rms_norm<T: Element>(
 
 struct GatedNorm<'a, T> {
     x: Disjoint<'a, T>,
+    width: usize,
     stride: usize,
     gate: Rows<'a, T>,
-    weight: &'a [f32],
+    weight: Option<&'a [f32]>,
     group_size: usize,
     eps: f32,
     rows: Range<usize>,
@@ -73,15 +77,21 @@ impl<T: Element> Kernel for GatedNorm<'_, T> {
         for row in self.rows {
             let start = row * self.stride;
             // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(start..start + self.weight.len()) };
+            let x = unsafe { self.x.take(start..start + self.width) };
             let groups = x.chunks_exact_mut(self.group_size);
             let gates = self.gate.row(row).chunks_exact(self.group_size);
-            let weights = self.weight.chunks_exact(self.group_size);
-            for ((x, gates), weights) in groups.zip(gates).zip(weights) {
+            for (group, (x, gates)) in groups.zip(gates).enumerate() {
                 for ((y, x), gate) in gated.iter_mut().zip(&*x).zip(gates) {
                     let gate = gate.to_f32();
                     *y = x.to_f32() * (gate / (1.0 + exp::<I>(-gate)));
                 }
+                let Some(weight) = self.weight else {
+                    for (x, y) in x.iter_mut().zip(&gated) {
+                        *x = T::from_f32(*y);
+                    }
+                    continue;
+                };
+                let weights = &weight[group * self.group_size..][..self.group_size];
                 let scale = inverse_rms::<I, f32>(&gated, self.eps);
                 for ((x, y), weight) in x.iter_mut().zip(&gated).zip(weights) {
                     *x = T::from_f32(y * scale * weight);

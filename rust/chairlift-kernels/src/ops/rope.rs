@@ -31,7 +31,7 @@ pub struct HeadNorm<'a, T> {
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a, T> {
     /// `[max_position, rotary_dim]`: cosines in the first half of a row, sines in the second. The first `rotary_dim`
-    /// numbers of a head are rotated, the others stay.
+    /// numbers of a head are rotated, the others stay: all of them where that is 0.
     pub cos_sin: Rows<'a, f32>,
     /// Numbers of a head.
     pub head_dim: usize,
@@ -72,7 +72,7 @@ pub fn rope<T: Element>(
         ..
     } = rotation;
     let rotary_dim = cos_sin.width();
-    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
+    if !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
         let expected = format_args!("an even width of at most {head_dim}");
         return Err(ArgumentError::new("cos_sin", expected, rotary_dim));
     }

@@ -1,4 +1,4 @@
-//! Sums and scores with a factor: the residual stream, the logits.
+//! Sums and numbers with a factor: the residual stream, parts of a layer, the logits.
 
 use crate::{
     Element,
@@ -127,14 +127,14 @@ impl<T: Element, G: Element> Kernel for GateBySigmoid<'_, T, G> {
     }
 }
 
-/// `x = multiplier * x`, then `cap tanh(x / cap)` where there is a cap.
+/// `x = multiplier * x`, then `cap tanh(x / cap)` where there is a cap; rounded once.
 ///
-/// Shapes: `x` `[S, V]`.
+/// Shapes: `x` `[T, W]`.
 ///
 /// # Errors
 /// If the cap is not positive.
-pub fn scale_scores(
-    x: RowsMut<'_, f32>,
+pub fn scale<T: Element>(
+    x: RowsMut<'_, T>,
     multiplier: f32,
     cap: Option<f32>,
 ) -> Result<(), ArgumentError> {
@@ -144,7 +144,7 @@ pub fn scale_scores(
     let (len, width, stride) = (x.len(), x.width(), x.stride());
     let x = Disjoint::new(x.into_slice());
     pool::split(len, pool::grain(width), |rows| {
-        dispatch(ScaleScores {
+        dispatch(Scale {
             x,
             width,
             stride,
@@ -156,8 +156,8 @@ pub fn scale_scores(
     Ok(())
 }
 
-struct ScaleScores<'a> {
-    x: Disjoint<'a, f32>,
+struct Scale<'a, T> {
+    x: Disjoint<'a, T>,
     width: usize,
     stride: usize,
     multiplier: f32,
@@ -165,7 +165,7 @@ struct ScaleScores<'a> {
     rows: Range<usize>,
 }
 
-impl Kernel for ScaleScores<'_> {
+impl<T: Element> Kernel for Scale<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -174,13 +174,14 @@ impl Kernel for ScaleScores<'_> {
             let start = row * self.stride;
             // SAFETY: rows do not overlap, and each belongs to one part.
             let x = unsafe { self.x.take(start..start + self.width) };
-            for x in x.iter_mut() {
-                *x *= self.multiplier;
-            }
-            if let Some(cap) = self.cap {
+            let Some(cap) = self.cap else {
                 for x in x {
-                    *x = cap * tanh::<I>(*x / cap);
+                    *x = T::from_f32(x.to_f32() * self.multiplier);
                 }
+                continue;
+            };
+            for x in x {
+                *x = T::from_f32(cap * tanh::<I>(x.to_f32() * self.multiplier / cap));
             }
         }
     }

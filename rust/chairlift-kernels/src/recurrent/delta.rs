@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! S = e^(-rate softplus(a + dt_bias)) S                  decay of the state [dk, dv] of a head
-//! S = S + k (sigmoid(b) (v - S^T k))^T                    what the key recalls becomes nearer to the value
+//! S = S + k (most sigmoid(b) (v - S^T k))^T               what the key recalls becomes nearer to the value
 //! out = norm(S^T q) silu(z)                               with q and k of length 1, q / sqrt(dk)
 //! ```
 //!
@@ -101,6 +101,8 @@ pub struct Delta<'a, T> {
     pub norm_weight: &'a [f32],
     /// Of that norm.
     pub eps: f32,
+    /// The largest share of a correction that is made: 1, or up to 2 for eigenvalues below 0.
+    pub most_share: f32,
 }
 
 /// Writes the outputs of the tokens of a step, and moves the states of their rows on.
@@ -242,6 +244,7 @@ impl<T: Element> Part<'_, T> {
             b_a,
             rate,
             dt_bias,
+            most_share,
             ..
         } = self.delta;
         let (key_dim, value_dim) = (heads.key_dim, heads.value_dim);
@@ -268,7 +271,7 @@ impl<T: Element> Part<'_, T> {
             let (b, a) = b_a.row(token).split_at(heads.num_value_heads);
             let step = softplus::<I>(a[head].to_f32() + dt_bias[head]);
             tokens.decays[index] = exp::<I>(-rate[head] * step);
-            tokens.shares[index] = 1.0 / (1.0 + exp::<I>(-b[head].to_f32()));
+            tokens.shares[index] = most_share / (1.0 + exp::<I>(-b[head].to_f32()));
         }
     }
 

@@ -1,9 +1,9 @@
-//! Sums and scores with a factor, against float64.
+//! Sums and numbers with a factor, against float64.
 
 use crate::oracle::{assert_close, numbers, rounding, wide};
 use chairlift_kernels::{
     Rows, RowsMut,
-    ops::scale::{add_scaled, scale_scores},
+    ops::scale::{add_scaled, scale},
 };
 
 #[test]
@@ -25,7 +25,7 @@ fn sums_and_scores_have_their_factors() {
     assert_close(&sum, &expected, rounding::<f32>(), 1e-6, "sum");
     for cap in [None, Some(0.7_f32)] {
         let mut scores = x.clone();
-        scale_scores(RowsMut::contiguous(&mut scores, 20), 3.0, cap).expect("it fits");
+        scale(RowsMut::contiguous(&mut scores, 20), 3.0, cap).expect("it fits");
         let expected: Vec<f64> = wide(&x)
             .iter()
             .map(|x| {
