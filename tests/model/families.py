@@ -34,7 +34,7 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
         scale = 0.2 if is_small else parameter.shape[-1] ** -0.5
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
     for name, buffer in model.named_buffers():
-        if name.endswith("expert_bias"):
+        if name.endswith(("expert_bias", "correction_bias")):
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 

@@ -15,6 +15,7 @@ from transformers import (
     Ministral3Config,
     MistralConfig,
     MixtralConfig,
+    NemotronHConfig,
     Olmo2Config,
     Olmo3Config,
     Phi3Config,
@@ -102,6 +103,14 @@ MAMBA = {
     "mamba_n_heads": 4,
     "mamba_d_head": 32,
     "mamba_d_state": 24,
+}
+
+BLOCKS = {
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 32,
+    "ssm_state_size": 24,
+    "n_groups": 2,
 }
 
 FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
@@ -351,6 +360,28 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "mamba_n_groups": 2,
             "mamba_proj_bias": True,
             "pad_token_id": 0,
+        },
+    ),
+    "nemotron h, mamba after mamba, feed-forward at both ends": (
+        NemotronHConfig,
+        {
+            **BLOCKS,
+            "layers_block_type": ["mlp", "mamba", "mamba", "attention", "mlp"],
+            "mlp_bias": True,
+            "use_bias": True,
+        },
+    ),
+    "nemotron h, experts, attention last": (
+        NemotronHConfig,
+        {
+            **BLOCKS,
+            "layers_block_type": ["moe", "linear_attention", "full_attention"],
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "moe_shared_expert_intermediate_size": 40,
+            "routed_scaling_factor": 2.5,
+            "use_conv_bias": False,
         },
     ),
     "cohere2, parallel halves": (

@@ -19,7 +19,7 @@ from tests.model.paged import PagedBatch
 RANK, ALPHA = 4, 8.0
 
 
-HYBRIDS = "lfm2", "qwen3.5", "qwen3-next", "granite hybrid", "bamba"
+HYBRIDS = "lfm2", "qwen3.5", "qwen3-next", "granite hybrid", "bamba", "nemotron h"
 WITH_ADAPTERS = [name for name in FAMILIES if not name.startswith(HYBRIDS)]
 """Hybrids have none."""
 

@@ -187,17 +187,17 @@ def _checked(spec: ModelSpec, path: Path) -> ModelSpec:
 
 def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Family, Fields]:
     fields = Fields(path, read_json(path))
-    if "auto_map" in fields.values:
-        message = f"{path}: auto_map asks for code of the checkpoint to run, which is not supported"
-        raise ModelError(message)
     names = fields.values.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
-    if not isinstance(name, str) or name not in families:
+    family = families.get(name) if isinstance(name, str) else None
+    if "auto_map" in fields.values and (family is None or not family.ignores_code):
+        message = f"{path}: auto_map asks for code of the checkpoint to run, which is not supported"
+        raise ModelError(message)
+    if not isinstance(name, str) or family is None:
         some = ", ".join(list(FAMILIES)[:_SHOWN_FAMILIES])
         fields.fail(
             "architectures", f"{some} or another of docs/models.md, or --model-impl transformers"
         )
-    family = families[name]
     if family.text:
         text = fields.values.get(family.text)
         if not isinstance(text, dict):

@@ -43,7 +43,7 @@ class CheckpointNames:
     expert_gate_up: str = ""
     """One tensor with the rows of gate and up, in the place of two."""
     shared: str = "mlp.shared_experts"
-    """In the place of `mlp` in the names of gate, up and down, for one that is shared."""
+    """Before the names of gate, up and down of one that is shared, whose last parts stay."""
     shared_gate: str = "mlp.shared_expert_gate"
     projection: tuple[str, ...] = ()
     """Of a layer with a recurrent state: what maps its inputs."""

@@ -201,7 +201,7 @@ def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: st
         gate, up, to_hidden = names.gate, names.up, names.down
         if experts is not None:
             gate, up, to_hidden = (
-                name.replace("mlp", names.shared, 1) for name in (gate, up, to_hidden)
+                f"{names.shared}.{name.rpartition('.')[2]}" for name in (gate, up, to_hidden)
             )
         inner = dense.intermediate_size
         gate_up = _linear(
@@ -350,8 +350,10 @@ def _expert_tensors(
     experts: Experts, hidden: int, names: CheckpointNames, at: str
 ) -> ExpertTensors:
     inner = experts.intermediate_size
-    gates = [names.expert_gate_up] if names.expert_gate_up else [names.expert_gate, names.expert_up]
-    outputs = (2 * inner // len(gates),) * len(gates)
+    gates = [names.expert_gate, names.expert_up] if experts.gated else [names.expert_up]
+    outputs: tuple[int, ...] = (inner,) * len(gates)
+    if names.expert_gate_up:
+        gates, outputs = [names.expert_gate_up], (sum(outputs),)
     numbers = range(experts.num)
     return ExpertTensors(
         router=_linear(

@@ -20,6 +20,7 @@ from chairlift.model.families.llama import LLAMA
 from chairlift.model.families.ministral3 import MINISTRAL3
 from chairlift.model.families.mistral import MISTRAL
 from chairlift.model.families.mixtures import ERNIE_MOE, GRANITE_MOE, MIXTRAL, QWEN3_MOE
+from chairlift.model.families.nemotron_h import NEMOTRON_H
 from chairlift.model.families.olmo import OLMO2, OLMO3
 from chairlift.model.families.phi3 import PHI3
 from chairlift.model.families.qwen2 import QWEN2
@@ -57,6 +58,7 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3NextForCausalLM": QWEN3_NEXT,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "BambaForCausalLM": BAMBA,
+    "NemotronHForCausalLM": NEMOTRON_H,
 }
 """By the name in `architectures` of config.json."""
 

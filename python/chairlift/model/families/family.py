@@ -31,6 +31,8 @@ class Family(NamedTuple):
     """The object of config.json with the fields of the text model, where there are other parts."""
     ignored: tuple[str, ...] = ()
     """How the names of tensors begin that belong to other parts."""
+    ignores_code: bool = False
+    """Published checkpoints bring code (`auto_map`) that computes the same, and is not run."""
 
 
 LLAMA_NAMES = CheckpointNames(
@@ -57,6 +59,7 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
 }
 """What the kernels call the activations of `transformers`."""
 

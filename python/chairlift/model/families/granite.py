@@ -104,8 +104,7 @@ def mamba(fields: Fields) -> Mamba2:
         fields.fail("mamba_d_head", f"{inner // num_heads}, as the other sizes have it")
     if fields.values.get("hidden_act", "silu") != "silu":
         fields.fail("hidden_act", "silu")
-    if fields.values.get("time_step_limit") not in _NO_LIMITS:
-        fields.fail("time_step_limit", "0 to infinity")
+    check_time_step_limit(fields)
     return Mamba2(
         num_heads=num_heads,
         head_dim=inner // num_heads,
@@ -116,6 +115,12 @@ def mamba(fields: Fields) -> Mamba2:
         conv_bias=fields.flag("mamba_conv_bias"),
         bias=fields.flag("mamba_proj_bias"),
     )
+
+
+def check_time_step_limit(fields: Fields) -> None:
+    """Refuse bounds of the time steps of Mamba-2."""
+    if fields.values.get("time_step_limit") not in _NO_LIMITS:
+        fields.fail("time_step_limit", "0 to infinity")
 
 
 MAMBA_NAMES = replace(
@@ -140,7 +145,7 @@ GRANITE_HYBRID = Family(
         MAMBA_NAMES,
         gate_up="shared_mlp.input_linear",
         down="shared_mlp.output_linear",
-        shared="mlp",
+        shared="shared_mlp",
         router="block_sparse_moe.router.layer",
         expert_gate_up="block_sparse_moe.input_linear.{}",
         expert_down="block_sparse_moe.output_linear.{}",

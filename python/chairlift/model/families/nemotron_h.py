@@ -1,0 +1,158 @@
+"""Nemotron-H and Nemotron 3: a layer is one block of Mamba-2, attention, feed-forward or experts.
+
+Time steps have no lower bound, as where the models were trained; `transformers` 5.24 holds those of
+a prompt to at least `time_step_min`, and none of a decode.
+"""
+
+from dataclasses import replace
+
+from chairlift.model.families.family import (
+    LLAMA_NAMES,
+    Family,
+    activation,
+    attention,
+    decoder,
+    mlp,
+)
+from chairlift.model.families.granite import check_time_step_limit
+from chairlift.model.fields import MOST_OF, Fields
+from chairlift.model.recurrence import Mamba2
+from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
+
+_MAMBA, _ATTENTION, _MLP, _MOE = "mamba", "attention", "mlp", "moe"
+_LETTERS = {"M": _MAMBA, "*": _ATTENTION, "-": _MLP, "E": _MOE}
+_NAMES = {
+    **{name: name for name in _LETTERS.values()},
+    "linear_attention": _MAMBA,
+    "full_attention": _ATTENTION,
+}
+"""Of published checkpoints, and of `transformers`."""
+_ACTIVATION = "mlp_hidden_act"
+
+
+def _kinds(fields: Fields) -> list[str]:
+    """Read the block of each layer, from a list of names or a text with a letter for each."""
+    key, table = "layers_block_type", _NAMES
+    names = fields.values.get(key)
+    if names is None:
+        key, table = "hybrid_override_pattern", _LETTERS
+        pattern = fields.values.get(key)
+        names = list(pattern) if isinstance(pattern, str) else None
+    most = MOST_OF["num_hidden_layers"]
+    if not isinstance(names, list) or len(names) > most:
+        fields.fail(key, f"at most {most} blocks")
+    kinds = [table[name] for name in names if isinstance(name, str) and name in table]
+    if len(kinds) != len(names) or _ATTENTION not in kinds:
+        fields.fail(key, f"{', '.join(table)} alone, one of them attention")
+    return kinds
+
+
+def _mamba(fields: Fields, norm: RmsNorm) -> Mamba2:
+    num_heads, num_groups = fields.integer("mamba_num_heads"), fields.integer("n_groups")
+    if num_heads % num_groups:
+        fields.fail("n_groups", f"a divisor of {num_heads}")
+    if fields.values.get("mamba_hidden_act", "silu") != "silu":
+        fields.fail("mamba_hidden_act", "silu")
+    check_time_step_limit(fields)
+    return Mamba2(
+        num_heads=num_heads,
+        head_dim=fields.integer("mamba_head_dim"),
+        num_groups=num_groups,
+        state_dim=fields.integer("ssm_state_size"),
+        num_taps=fields.integer("conv_kernel"),
+        norm_eps=norm.eps,
+        conv_bias=fields.flag("use_conv_bias"),
+        bias=fields.flag("use_bias"),
+    )
+
+
+def _experts(fields: Fields) -> Experts:
+    for name, expected in (("n_group", 1), ("n_shared_experts", 1), ("moe_latent_size", None)):
+        if fields.values.get(name) != expected:
+            fields.fail(name, "null" if expected is None else str(expected))
+    num, top_k = fields.integer("n_routed_experts"), fields.integer("num_experts_per_tok")
+    if top_k > num:
+        fields.fail("num_experts_per_tok", f"at most {num}")
+    kind = activation(fields, _ACTIVATION)
+    shared = fields.integer("moe_shared_expert_intermediate_size")
+    return Experts(
+        num=num,
+        top_k=top_k,
+        intermediate_size=fields.integer("moe_intermediate_size"),
+        scores="sigmoid",
+        activation=kind,
+        least_sum=1e-20 if fields.flag("norm_topk_prob") else None,
+        multiplier=fields.number("routed_scaling_factor"),
+        gated=False,
+        has_choice_bias=True,
+        shared=Mlp(shared, kind, gated=False, bias=fields.flag("mlp_bias")),
+    )
+
+
+def _nemotron_h(fields: Fields) -> ModelSpec:
+    for name in ("sliding_window", "residual_in_fp32"):
+        if fields.values.get(name):
+            fields.fail(name, "null or false")
+    norm = RmsNorm(fields.number("layer_norm_epsilon"))
+    kinds = _kinds(fields)
+    attended = LayerSpec(replace(attention(fields), rope=None), None, norm)
+    by_kind = {_ATTENTION: attended}
+    if _MAMBA in kinds:
+        by_kind[_MAMBA] = attended.with_state(_mamba(fields, norm))
+    if _MLP in kinds:
+        dense = mlp(fields, bias=fields.flag("mlp_bias"), gated=False, key=_ACTIVATION)
+        by_kind[_MLP] = LayerSpec(None, dense, norm)
+    if _MOE in kinds:
+        by_kind[_MOE] = LayerSpec(None, _experts(fields), norm)
+    return decoder(fields, [by_kind[kind] for kind in kinds], final_norm=norm)
+
+
+NEMOTRON_H = Family(
+    _nemotron_h,
+    replace(
+        LLAMA_NAMES,
+        embedding="backbone.embeddings",
+        final_norm="backbone.norm_f",
+        layers="backbone.layers",
+        attention_norm="norm",
+        query="mixer.q_proj",
+        key="mixer.k_proj",
+        value="mixer.v_proj",
+        output="mixer.o_proj",
+        feed_forward_norm="norm",
+        up="mixer.up_proj",
+        down="mixer.down_proj",
+        router="mixer.gate",
+        choice_bias="mixer.gate.e_score_correction_bias",
+        choice_bias_axes=1,
+        expert_up="mixer.experts.{}.up_proj",
+        expert_down="mixer.experts.{}.down_proj",
+        shared="mixer.shared_experts",
+        projection=("mixer.in_proj",),
+        conv="mixer.conv1d",
+        delta="mixer.",
+        mixed="mixer.out_proj",
+    ),
+    defaults={
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "layer_norm_epsilon": 1e-5,
+        "mlp_hidden_act": "relu2",
+        "ssm_state_size": 128,
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 64,
+        "n_groups": 8,
+        "conv_kernel": 4,
+        "use_conv_bias": True,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
+        "num_experts_per_tok": 2,
+        "routed_scaling_factor": 1.0,
+        "n_group": 1,
+        "norm_topk_prob": True,
+    },
+    ignored=("mtp.",),
+    ignores_code=True,
+)

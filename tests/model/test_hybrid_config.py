@@ -1,0 +1,89 @@
+"""Hybrids whose config.json asks for what is not computed are refused by the name of the field."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from chairlift.errors import ModelError
+from chairlift.model.config import ModelConfig
+
+SIZES = {
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+NEMOTRON = {
+    **SIZES,
+    "architectures": ["NemotronHForCausalLM"],
+    "head_dim": 16,
+    "hybrid_override_pattern": "ME*-",
+    "n_routed_experts": 8,
+}
+REFUSED = {
+    "a letter": (NEMOTRON, {"hybrid_override_pattern": "M*X"}, r"M, \*, -, E alone, .*got"),
+    "a pattern that is a list": (NEMOTRON, {"hybrid_override_pattern": ["M", "*"]}, "at most 4096"),
+    "no attention": (NEMOTRON, {"hybrid_override_pattern": "MM-"}, "one of them attention"),
+    "a name": (NEMOTRON, {"layers_block_type": ["attention", "rnn"]}, "layers_block_type: expec"),
+    "a name that is a list": (NEMOTRON, {"layers_block_type": [["moe"]]}, "layers_block_type"),
+    "many blocks": (NEMOTRON, {"layers_block_type": ["attention"] * 4097}, "at most 4096 blocks"),
+    "groups of experts": (NEMOTRON, {"n_group": 2}, "n_group: expected 1, got 2"),
+    "shared experts": (NEMOTRON, {"n_shared_experts": 2}, "n_shared_experts: expected 1, got 2"),
+    "latent experts": (NEMOTRON, {"moe_latent_size": 32}, "moe_latent_size: expected null, got 32"),
+    "more chosen than there are": (NEMOTRON, {"num_experts_per_tok": 9}, "num_experts_per_tok"),
+    "groups of heads": (NEMOTRON, {"n_groups": 3}, "n_groups: expected a divisor of 128, got 3"),
+    "an activation": (NEMOTRON, {"mlp_hidden_act": "relu"}, "mlp_hidden_act: expected silu"),
+    "of the scan": (NEMOTRON, {"mamba_hidden_act": "gelu"}, "mamba_hidden_act: expected silu"),
+    "time steps": (NEMOTRON, {"time_step_limit": [0.0, 1.0]}, "time_step_limit: expected 0 to inf"),
+    "a window": (NEMOTRON, {"sliding_window": 20}, "sliding_window: expected null"),
+    "a wide stream": (NEMOTRON, {"residual_in_fp32": True}, "residual_in_fp32: expected null or"),
+}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(values):
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        return ModelConfig.load(tmp_path)
+
+    return load
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_hybrid_asks_for_and_is_not_computed_is_named(load, case):
+    values, changes, pattern = REFUSED[case]
+    with pytest.raises(ModelError, match=pattern) as error:
+        load({**values, **changes})
+    assert "\n" not in str(error.value)
+
+
+def test_blocks_have_letters_or_names(load):
+    spec = load(NEMOTRON).spec
+    for names in (
+        ["mamba", "moe", "attention", "mlp"],
+        ["linear_attention", "moe", "full_attention", "mlp"],
+    ):
+        assert load({**NEMOTRON, "layers_block_type": names}).spec == spec
+    first, second, third, fourth = spec.layers
+    assert first.attention is None
+    assert third.recurrent is None
+    assert third.attention.rope is None
+    assert first.feed_forward is third.feed_forward is None
+    assert (second.mixers, fourth.mixers) == ((), ())
+    assert second.experts.multiplier == 1.0
+    assert spec.layer_groups == (None, None, 0, None)
+
+
+def test_code_of_a_family_that_we_compute_is_not_run(load):
+    assert load({**NEMOTRON, "auto_map": {"AutoModel": "modeling.Model"}}).spec.has_state
+
+
+@pytest.mark.parametrize("part", ["attention", "feed_forward"])
+def test_parallel_halves_are_two(load, part):
+    layer = load({**NEMOTRON, "layers_block_type": ["attention", "mlp"]}).spec.layers[0]
+    whole = replace(layer, feed_forward=load(NEMOTRON).spec.layers[3].feed_forward, parallel=True)
+    assert whole.obstacle() is None
+    expected = "parallel: expected two halves, with a norm before them alone"
+    assert replace(whole, **{part: None}).obstacle() == expected
