@@ -26,7 +26,8 @@ from tests.model import families
 
 HYBRIDS = {
     "delta": "qwen3.5, heads that share keys",
-    "mamba": "granite hybrid, experts, groups",
+    "mamba beside attention": "falcon h1, multipliers, tied",
+    "blocks": "nemotron h, experts, attention last",
 }
 NUM_TOKENS = 16
 PROMPTS = tiny_model.prompts(vocab_size=350)
@@ -34,7 +35,10 @@ PROMPTS = tiny_model.prompts(vocab_size=350)
 
 @pytest.fixture(scope="module", params=HYBRIDS)
 def hybrid(request, tmp_path_factory):
-    """Return the folder of a model with recurrent states, convolutions and attention."""
+    """Return the folder of a model with recurrent states, convolutions and attention.
+
+    In the second each layer has all three.
+    """
     folder = tmp_path_factory.mktemp("hybrid")
     families.build(HYBRIDS[request.param], vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(folder)
     tiny_model.write_tokenizer(folder, tiny_model.VOCAB_SIZE - 10)

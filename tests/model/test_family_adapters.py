@@ -14,13 +14,13 @@ from chairlift.model.weights import load_weights
 from safetensors.torch import save_file
 
 from tests.model.families import FAMILIES, build, random_tokens
+from tests.model.hybrid_table import HYBRIDS
 from tests.model.paged import PagedBatch
 
 RANK, ALPHA = 4, 8.0
 
 
-HYBRIDS = "lfm2", "qwen3.5", "qwen3-next", "granite hybrid", "bamba", "nemotron h"
-WITH_ADAPTERS = [name for name in FAMILIES if not name.startswith(HYBRIDS)]
+WITH_ADAPTERS = [name for name in FAMILIES if name not in HYBRIDS]
 """Hybrids have none."""
 
 

@@ -22,6 +22,14 @@ NEMOTRON = {
     "hybrid_override_pattern": "ME*-",
     "n_routed_experts": 8,
 }
+FALCON = {
+    **SIZES,
+    "architectures": ["FalconH1ForCausalLM"],
+    "num_hidden_layers": 2,
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 3,
+    "mamba_d_head": 32,
+}
 REFUSED = {
     "a letter": (NEMOTRON, {"hybrid_override_pattern": "M*X"}, r"M, \*, -, E alone, .*got"),
     "a pattern that is a list": (NEMOTRON, {"hybrid_override_pattern": ["M", "*"]}, "at most 4096"),
@@ -38,6 +46,33 @@ REFUSED = {
     "of the scan": (NEMOTRON, {"mamba_hidden_act": "gelu"}, "mamba_hidden_act: expected silu"),
     "time steps": (NEMOTRON, {"time_step_limit": [0.0, 1.0]}, "time_step_limit: expected 0 to inf"),
     "a window": (NEMOTRON, {"sliding_window": 20}, "sliding_window: expected null"),
+    "a norm before a gate": (
+        FALCON,
+        {"mamba_rms_norm": True},
+        "mamba_norm_before_gate: expected",
+    ),
+    "four factors": (
+        FALCON,
+        {"ssm_multipliers": [1.0] * 4},
+        "ssm_multipliers: expected a list of",
+    ),
+    "a factor as text": (FALCON, {"mlp_multipliers": [1.0, "2"]}, "mlp_multipliers: expected"),
+    "another bias": (
+        FALCON,
+        {"projectors_bias": True},
+        "projectors_bias: expected false, as mam",
+    ),
+    "a factor before a bias": (
+        FALCON,
+        {"attention_bias": True, "attention_in_multiplier": 2.0},
+        "attention_bias: expected false beside an attention_in_multiplier",
+    ),
+    "the same of the scan": (
+        FALCON,
+        {"mamba_proj_bias": True, "ssm_in_multiplier": 2.0},
+        "mamba_proj_bias: expected false beside an ssm_in_multiplier",
+    ),
+    "heads of another size": (FALCON, {"mamba_d_head": 48}, "mamba_d_head: expected 32"),
     "a wide stream": (NEMOTRON, {"residual_in_fp32": True}, "residual_in_fp32: expected null or"),
 }
 
@@ -74,6 +109,15 @@ def test_blocks_have_letters_or_names(load):
     assert (second.mixers, fourth.mixers) == ((), ())
     assert second.experts.multiplier == 1.0
     assert spec.layer_groups == (None, None, 0, None)
+
+
+def test_a_layer_with_attention_and_a_state_has_keys_and_is_a_hybrid(load):
+    spec = load(FALCON).spec
+    assert spec.layer_groups == (0, 0)
+    assert spec.has_state
+    assert [len(layer.mixers) for layer in spec.layers] == [2, 2]
+    normed = replace(spec.layers[0], norm_after=True)
+    assert normed.obstacle() == "norm_after: expected one mixer"
 
 
 def test_code_of_a_family_that_we_compute_is_not_run(load):

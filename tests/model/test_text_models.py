@@ -16,7 +16,8 @@ from transformers import (
 )
 
 from tests.model.families import random_tokens
-from tests.model.family_table import DELTA, EXPERTS, SIZES
+from tests.model.family_table import SIZES
+from tests.model.hybrid_table import DELTA, EXPERTS
 from tests.model.paged import load_model, prompt_logits
 
 VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}

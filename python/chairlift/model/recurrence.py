@@ -104,6 +104,10 @@ class Mamba2:
     num_taps: int
     norm_eps: float
     """Of the norm of a group's outputs, behind their gates."""
+    has_norm: bool = True
+    """There is that norm."""
+    multipliers: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    """Of the gates, the inputs, B, C and the steps, as they come from the map of a token."""
     conv_bias: bool = True
     bias: bool = False
     """Of the linear layers."""
@@ -112,6 +116,12 @@ class Mamba2:
     def inner_size(self) -> int:
         """Numbers of all heads."""
         return self.num_heads * self.head_dim
+
+    @property
+    def part_sizes(self) -> list[int]:
+        """Numbers of a token's gates, inputs, B, C and steps."""
+        group_size = self.num_groups * self.state_dim
+        return [self.inner_size, self.inner_size, group_size, group_size, self.num_heads]
 
     @property
     def projected_size(self) -> int:

@@ -178,6 +178,10 @@ class RecurrentMixer:
     ) -> None:
         weights, out = self._weights, self.mixed(buffers)
         self._project(inputs, out=projected)
+        parts = torch.split(projected, spec.part_sizes, dim=1)
+        for part, multiplier in zip(parts, spec.multipliers, strict=True):
+            if multiplier != 1.0:
+                self._kernels.scale(part, multiplier)
         sizes = [spec.inner_size, spec.conv_size, spec.num_heads]
         gate, x, dt = torch.split(projected, sizes, dim=1)
         convolved = buffers.convolved[:, : spec.conv_size]
@@ -185,7 +189,6 @@ class RecurrentMixer:
         assert weights.rate is not None, "of this kind of layer"
         assert weights.dt_bias is not None, "of this kind of layer"
         assert weights.skip is not None, "of this kind of layer"
-        assert weights.norm is not None, "of this kind of layer"
         rules = ScanRules(weights.rate, weights.dt_bias, weights.skip)
         kernels, groups = self._kernels, spec.num_groups
         kernels.selective_scan(convolved, dt, rules, groups, states[1], batch, out)

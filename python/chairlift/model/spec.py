@@ -91,6 +91,8 @@ class Mlp:
     """`silu`, `gelu`, `gelu_tanh` or `relu2`."""
     gated: bool = True
     bias: bool = False
+    gate_multiplier: float = 1.0
+    """Of what the activation is taken of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,10 @@ class LayerSpec:
     """What a half adds to the stream is normed."""
     parallel: bool = False
     """Both halves get the stream before the layer, under one norm."""
-    residual_multiplier: float = 1.0
-    """Of what a half adds to the stream."""
+    attention_multiplier: float = 1.0
+    """Of what attention adds to the stream."""
+    recurrent_multiplier: float = 1.0
+    feed_forward_multiplier: float = 1.0
 
     @property
     def mixers(self) -> tuple[Attention | Recurrent, ...]:

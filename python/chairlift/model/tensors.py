@@ -318,8 +318,9 @@ def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) 
         "rate": (f"{own}A_log", (num_heads,)),
         "dt_bias": (f"{own}dt_bias", (num_heads,)),
         "skip": (f"{own}D", (num_heads,)),
-        "norm": (f"{own}norm.weight", (mixer.inner_size,)),
     }
+    if mixer.has_norm:
+        numbers["norm"] = (f"{own}norm.weight", (mixer.inner_size,))
     if mixer.conv_bias:
         numbers["conv_bias"] = (f"{at}{names.conv}.bias", (mixer.conv_size,))
     projection = names.projection[0], mixer.projected_size

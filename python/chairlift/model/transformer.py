@@ -299,10 +299,11 @@ class DecoderLayer:
         before = next_norm if spec.feed_forward is None else self.weights.feed_forward_norm
         if self.recurrent is not None:
             self.recurrent.output(buffers)
-            buffers = self._add(buffers, after, before if spec.attention is None else None)
+            before_now = before if spec.attention is None else None
+            buffers = self._add(buffers, spec.recurrent_multiplier, after, before_now)
         if spec.attention is not None:
             self._output(buffers, rows)
-            buffers = self._add(buffers, after, before)
+            buffers = self._add(buffers, spec.attention_multiplier, after, before)
         return buffers
 
     def _output(self, buffers: Buffers, rows: AdaptedRows | None) -> None:
@@ -317,10 +318,11 @@ class DecoderLayer:
         self, buffers: Buffers, next_norm: Norm | None, rows: AdaptedRows | None = None
     ) -> Buffers:
         """Add what the feed-forward makes of each token to the stream; see `add_mixed`."""
-        if self.spec.feed_forward is None:
+        spec, after = self.spec, self.weights.feed_forward_norm_after
+        if spec.feed_forward is None:
             return buffers
         self._feed_forward(buffers, rows)
-        return self._add(buffers, self.weights.feed_forward_norm_after, next_norm)
+        return self._add(buffers, spec.feed_forward_multiplier, after, next_norm)
 
     def _feed_forward(self, buffers: Buffers, rows: AdaptedRows | None) -> None:
         """Map each token to an update of the stream."""
@@ -352,6 +354,8 @@ class DecoderLayer:
         weights.gate_up(inputs, out=gate_up)
         if rows is not None:
             self._adapters.gate_up.add(inputs, gate_up, *rows)
+        if spec.gate_multiplier != 1.0:
+            kernels.scale(gate_up[:, : spec.intermediate_size], spec.gate_multiplier)
         if spec.gated:
             kernels.activate_mul(gate_up, spec.activation, out=gated)
         else:
@@ -360,13 +364,15 @@ class DecoderLayer:
         if rows is not None:
             self._adapters.down.add(gated, buffers.update, *rows)
 
-    def _add(self, buffers: Buffers, after: Norm | None, before: Norm | None) -> Buffers:
+    def _add(
+        self, buffers: Buffers, multiplier: float, after: Norm | None, before: Norm | None
+    ) -> Buffers:
         """Add an update to the stream, perhaps normed, and norm the sum for what comes next.
 
         The result is in `normed` of the buffers that are returned: it may have swapped memory with
         the update.
         """
-        kernels, multiplier = self.backend.kernels, self.spec.residual_multiplier
+        kernels = self.backend.kernels
         if after is not None:
             after(kernels, buffers.update, buffers.normed)
             buffers = buffers._replace(normed=buffers.update, update=buffers.normed)

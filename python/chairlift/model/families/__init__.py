@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from chairlift.model.families.bamba import BAMBA
 from chairlift.model.families.cohere2 import COHERE2
+from chairlift.model.families.falcon_h1 import FALCON_H1
 from chairlift.model.families.family import Family
 from chairlift.model.families.gemma import EMBEDDING_GEMMA, GEMMA2, GEMMA3
 from chairlift.model.families.granite import GRANITE, GRANITE_HYBRID
@@ -59,6 +60,7 @@ FAMILIES: Mapping[str, Family] = {
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "BambaForCausalLM": BAMBA,
     "NemotronHForCausalLM": NEMOTRON_H,
+    "FalconH1ForCausalLM": FALCON_H1,
 }
 """By the name in `architectures` of config.json."""
 

@@ -27,13 +27,15 @@ DEFAULTS = {
 
 def granite_layer(fields: Fields) -> LayerSpec:
     """Read a layer with its multipliers."""
-    bias = fields.flag("attention_bias")
+    bias, multiplier = fields.flag("attention_bias"), fields.number("residual_multiplier")
     own = attention(fields, qkv_bias=bias, out_bias=bias)
     return LayerSpec(
         replace(own, multiplier=fields.number("attention_multiplier", positive=True)),
         mlp(fields, bias=fields.flag("mlp_bias")),
         rms_norm(fields),
-        residual_multiplier=fields.number("residual_multiplier"),
+        attention_multiplier=multiplier,
+        recurrent_multiplier=multiplier,
+        feed_forward_multiplier=multiplier,
     )
 
 
@@ -94,7 +96,9 @@ _NO_LIMITS = None, [0.0, float("inf")], [0.0, {"__float__": "Infinity"}]
 
 def mamba(fields: Fields) -> Mamba2:
     """Read the sizes of Mamba-2."""
-    inner = fields.integer("mamba_expand") * fields.integer("hidden_size")
+    inner = fields.optional_integer("mamba_d_ssm")
+    if inner is None:
+        inner = fields.integer("mamba_expand") * fields.integer("hidden_size")
     num_heads, num_groups = fields.integer("mamba_n_heads"), fields.integer("mamba_n_groups")
     if inner % num_heads:
         fields.fail("mamba_n_heads", f"a divisor of {inner}")

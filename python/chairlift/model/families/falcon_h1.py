@@ -1,0 +1,88 @@
+"""Falcon-H1: attention and Mamba-2 side by side in each layer, and factors of what they map."""
+
+from dataclasses import replace
+
+from chairlift.model.families.family import Family, attention, decoder, mlp, rms_norm
+from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
+from chairlift.model.fields import Fields
+from chairlift.model.recurrence import Mamba2
+from chairlift.model.spec import Attention, LayerSpec, ModelSpec
+
+
+def _multipliers(fields: Fields, name: str, count: int) -> list[float]:
+    """Read so many factors; null is 1 for each."""
+    values = fields.values.get(name)
+    if values is None:
+        return [1.0] * count
+    if not isinstance(values, list) or len(values) != count:
+        fields.fail(name, f"a list of {count} numbers")
+    return [Fields(fields.path, {name: value}).number(name) for value in values]
+
+
+def _attention(fields: Fields, factor: float) -> Attention:
+    """Read attention whose inputs have a factor: here the scores have it twice."""
+    bias = fields.flag("attention_bias")
+    if bias and factor != 1.0:
+        fields.fail("attention_bias", "false beside an attention_in_multiplier")
+    own = attention(fields, qkv_bias=bias, out_bias=bias)
+    return replace(own, multiplier=own.scale * factor**2 * fields.number("key_multiplier"))
+
+
+def _mamba(fields: Fields) -> Mamba2:
+    own, factor = mamba(fields), fields.number("ssm_in_multiplier")
+    if own.bias and factor != 1.0:
+        fields.fail("mamba_proj_bias", "false beside an ssm_in_multiplier")
+    if fields.flag("projectors_bias") != own.bias:
+        fields.fail("projectors_bias", f"{own.bias}, as mamba_proj_bias".lower())
+    has_norm = fields.flag("mamba_rms_norm")
+    if has_norm and fields.flag("mamba_norm_before_gate"):
+        fields.fail("mamba_norm_before_gate", "false")
+    multipliers = tuple(factor * own for own in _multipliers(fields, "ssm_multipliers", 5))
+    return replace(own, has_norm=has_norm, multipliers=multipliers)
+
+
+def _falcon_h1(fields: Fields) -> ModelSpec:
+    gate, down = _multipliers(fields, "mlp_multipliers", 2)
+    of_inputs = fields.number("attention_in_multiplier")
+    layer = LayerSpec(
+        _attention(fields, of_inputs),
+        replace(mlp(fields, bias=fields.flag("mlp_bias")), gate_multiplier=gate),
+        rms_norm(fields),
+        recurrent=_mamba(fields),
+        attention_multiplier=of_inputs * fields.number("attention_out_multiplier"),
+        recurrent_multiplier=fields.number("ssm_out_multiplier"),
+        feed_forward_multiplier=down,
+    )
+    return decoder(
+        fields,
+        [layer] * fields.integer("num_hidden_layers"),
+        embedding_multiplier=fields.number("embedding_multiplier"),
+        logits_multiplier=fields.number("lm_head_multiplier"),
+    )
+
+
+FALCON_H1 = Family(
+    _falcon_h1,
+    replace(
+        MAMBA_NAMES,
+        final_norm="model.final_layernorm",
+        feed_forward_norm="pre_ff_layernorm",
+        gate="feed_forward.gate_proj",
+        up="feed_forward.up_proj",
+        down="feed_forward.down_proj",
+    ),
+    defaults={
+        **MAMBA_DEFAULTS,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "mamba_d_ssm": 1024,
+        "mamba_norm_before_gate": True,
+        "attention_in_multiplier": 1.0,
+        "attention_out_multiplier": 1.0,
+        "key_multiplier": 1.0,
+        "ssm_in_multiplier": 1.0,
+        "ssm_out_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+        "lm_head_multiplier": 1.0,
+    },
+)
