@@ -23,7 +23,7 @@ def pretrained(tmp_path_factory):
     def get(family, seed=0):
         folder = tmp_path_factory.mktemp("model")
         reference = families.build(family, seed)
-        reference.save_pretrained(folder)
+        families.save(reference, folder)
         return reference, folder
 
     return get

@@ -1,6 +1,9 @@
 """Small models of real architectures, built, perturbed and saved by `transformers`."""
 
+from pathlib import Path
+
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from tests.model.family_table import FAMILIES, SIZES
@@ -37,6 +40,26 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
         if name.endswith(("expert_bias", "correction_bias")):
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
+
+
+def save(model: PreTrainedModel, folder: Path) -> None:
+    """Save a model as it is published."""
+    model.save_pretrained(folder)
+    if model.config.model_type != "olmo_hybrid":
+        return
+    # transformers 5.24 splits the convolution into equal parts, and renames norms.
+    config, tensors = model.config, {}
+    keys, values = (
+        config.linear_num_key_heads * config.linear_key_head_dim,
+        config.linear_num_value_heads * config.linear_value_head_dim,
+    )
+    for name, tensor in model.state_dict().items():
+        if "conv1d" in name:
+            parts = zip("qkv", tensor.split([keys, keys, values]), strict=True)
+            tensors |= {name.replace("conv1d", f"{p}_conv1d"): own.clone() for p, own in parts}
+        else:
+            tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors")
 
 
 def neutral(model: PreTrainedModel, name: str) -> torch.Tensor:

@@ -7,6 +7,7 @@ from transformers import (
     Lfm2Config,
     Lfm2MoeConfig,
     NemotronHConfig,
+    OlmoHybridConfig,
     PreTrainedConfig,
     Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
@@ -197,6 +198,29 @@ HYBRIDS: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "mamba_proj_bias": True,
             "projectors_bias": True,
             "mamba_conv_bias": False,
+        },
+    ),
+    "olmo hybrid, no rope, heads that share keys": (
+        OlmoHybridConfig,
+        {
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 24,
+            "linear_value_head_dim": 32,
+            "rope_parameters": {"rope_theta": None},
+            "pad_token_id": 0,
+        },
+    ),
+    "olmo hybrid, rope, attention last, shares up to 1": (
+        OlmoHybridConfig,
+        {
+            "num_hidden_layers": 2,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_allow_neg_eigval": False,
+            "attention_bias": True,
+            "pad_token_id": 0,
         },
     ),
 }

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from chairlift.errors import ModelError
 from chairlift.model.config import ModelConfig
+from transformers import OlmoHybridConfig
 
 SIZES = {
     "vocab_size": 131,
@@ -29,6 +30,14 @@ FALCON = {
     "mamba_d_ssm": 96,
     "mamba_n_heads": 3,
     "mamba_d_head": 32,
+}
+OLMO = {
+    **SIZES,
+    "architectures": ["OlmoHybridForCausalLM"],
+    "num_hidden_layers": 3,
+    "linear_num_key_heads": 4,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 32,
 }
 REFUSED = {
     "a letter": (NEMOTRON, {"hybrid_override_pattern": "M*X"}, r"M, \*, -, E alone, .*got"),
@@ -73,6 +82,17 @@ REFUSED = {
         "mamba_proj_bias: expected false beside an ssm_in_multiplier",
     ),
     "heads of another size": (FALCON, {"mamba_d_head": 48}, "mamba_d_head: expected 32"),
+    "a kind of layer": (
+        OLMO,
+        {"layer_types": ["sliding_attention"] * 3},
+        "layer_types: expected",
+    ),
+    "heads that share no keys": (
+        OLMO,
+        {"linear_num_value_heads": 6},
+        "linear_num_key_heads: exp",
+    ),
+    "narrow values": (OLMO, {"linear_value_head_dim": 20}, "value_dim: expected a multiple of 16"),
     "a wide stream": (NEMOTRON, {"residual_in_fp32": True}, "residual_in_fp32: expected null or"),
 }
 
@@ -118,6 +138,26 @@ def test_a_layer_with_attention_and_a_state_has_keys_and_is_a_hybrid(load):
     assert [len(layer.mixers) for layer in spec.layers] == [2, 2]
     normed = replace(spec.layers[0], norm_after=True)
     assert normed.obstacle() == "norm_after: expected one mixer"
+
+
+ROPE = [
+    ({}, True),
+    ({"rope_theta": None}, False),
+    ({"rope_theta": 5e5}, True),
+    ({"rope_parameters": {"rope_theta": None}}, False),
+    ({"rope_parameters": {"rope_theta": None}, "rope_theta": 5e5}, False),
+    ({"rope_parameters": None, "rope_theta": None}, False),
+    ({"rope_parameters": {"rope_type": "default"}}, True),
+]
+
+
+@pytest.mark.parametrize(("changes", "has_rope"), ROPE)
+def test_olmo_hybrid_has_rope_where_its_theta_is_not_null(load, changes, has_rope):
+    spec = load({**OLMO, **changes}).spec
+    assert [layer.attention is None for layer in spec.layers] == [True, True, False]
+    assert (spec.layers[-1].attention.rope is not None) == has_rope
+    reference = OlmoHybridConfig(**{**OLMO, **changes}).rope_parameters
+    assert (reference.get("rope_theta") is not None) == has_rope
 
 
 def test_code_of_a_family_that_we_compute_is_not_run(load):

@@ -52,7 +52,7 @@ class Rotation(NamedTuple):
     """The norm and rotation of queries and keys before attention."""
 
     cos_sin: Tensor
-    """float32 `[max_position, rotary_dim]`: cosines, then sines; of keys."""
+    """float32 `[max_position, rotary_dim]`: cosines, then sines; of keys. 0 numbers rotate none."""
     query_cos_sin: Tensor
     """Of queries: the same tensor, or one that also scales them."""
     is_interleaved: bool

@@ -192,7 +192,8 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
         _FLOAT32 * prod(shape)
         for layer in tensors.layers
         if layer.recurrent is not None
-        for _, shape in layer.recurrent.numbers.values()
+        for own in layer.recurrent.numbers.values()
+        for shape in own.values()
     )
     return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
 

@@ -49,8 +49,10 @@ class CheckpointNames:
     """Of a layer with a recurrent state: what maps its inputs."""
     b_a: tuple[str, ...] = ()
     """What gives the shares and the decays of the gated delta rule."""
-    conv: str = ""
+    conv: tuple[str, ...] = ()
+    """One with all channels, or those of queries, of keys and of values."""
     delta: str = ""
     """Before the names of the numbers of each head, and of their norm."""
+    state_norm: str = "norm"
     mixed: str = ""
     """What maps the result of such a layer to the stream."""

@@ -52,6 +52,8 @@ class GatedDelta:
     num_taps: int
     norm_eps: float
     """Of the norm of each head's output."""
+    most_share: float = 1.0
+    """The largest share of a correction: with 2 the state may also turn."""
 
     @property
     def key_size(self) -> int:

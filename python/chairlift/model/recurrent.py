@@ -163,7 +163,8 @@ class RecurrentMixer:
         assert weights.rate is not None, "of this kind of layer"
         assert weights.dt_bias is not None, "of this kind of layer"
         assert weights.norm is not None, "of this kind of layer"
-        rules = DeltaRules(weights.rate, weights.dt_bias, weights.norm, spec.norm_eps)
+        numbers = weights.rate, weights.dt_bias, weights.norm
+        rules = DeltaRules(*numbers, spec.norm_eps, spec.most_share)
         out = self.mixed(buffers)
         self._kernels.gated_delta(convolved, gate, b_a, rules, states[1], batch, out)
 

@@ -75,8 +75,6 @@ class Attention:
 
     def obstacle(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
-        if self.rope is None and self.qk_norm is not None:
-            return "qk_norm: expected none without RoPE"
         if self.position_scale is not None and (self.rope is None or self.rope.rotary_dim):
             return "position_scale: expected none unless RoPE rotates all of a head"
         return None

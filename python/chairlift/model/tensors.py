@@ -117,9 +117,9 @@ class RecurrentTensors(NamedTuple):
     projection: LinearTensors
     """What maps the inputs."""
     output: LinearTensors
-    numbers: Mapping[str, tuple[str, Shape]]
-    """Names and shapes of what is read as float32: `conv_weight`, perhaps `conv_bias`, and of the
-    gated delta rule `rate`, `dt_bias` and `norm`."""
+    numbers: Mapping[str, Mapping[str, Shape]]
+    """Names and shapes of what is read as float32, and joined along the first axis: `conv_weight`,
+    perhaps `conv_bias`, and of the gated delta rule `rate`, `dt_bias` and `norm`."""
     b_a: LinearTensors | None = None
     """Never quantized: its errors would grow from token to token."""
 
@@ -182,7 +182,8 @@ class ModelTensors(NamedTuple):
             if layer.experts is not None and layer.experts.choice_bias is not None:
                 shapes[layer.experts.choice_bias] = layer.experts.choice_bias_shape
             if layer.recurrent is not None:
-                shapes |= dict(layer.recurrent.numbers.values())
+                for own in layer.recurrent.numbers.values():
+                    shapes |= own
         return shapes | {name: shape for part in parts for name, shape in part.shapes()}
 
 
@@ -285,10 +286,9 @@ def _recurrent_tensors(
     output = (names.mixed, hidden)
     if isinstance(mixer, ShortConv):
         channels, bias = mixer.channels, mixer.bias
-        weight = f"{at}{names.conv}.weight", (channels, 1, mixer.num_taps)
-        numbers: dict[str, tuple[str, Shape]] = {"conv_weight": weight}
+        numbers = {"conv_weight": _conv_weights(at, names, (channels,), mixer.num_taps)}
         if bias:
-            numbers["conv_bias"] = (f"{at}{names.conv}.bias", (channels,))
+            numbers["conv_bias"] = {f"{at}{names.conv[0]}.bias": (channels,)}
         return RecurrentTensors(
             _linear(at, (names.projection[0], 3 * channels), inputs=hidden, bias=bias),
             _linear(at, output, inputs=channels, bias=bias),
@@ -296,16 +296,18 @@ def _recurrent_tensors(
         )
     if isinstance(mixer, Mamba2):
         return _mamba_tensors(mixer, hidden, names, at)
-    num_heads, conv_size, values = mixer.num_value_heads, mixer.conv_size, mixer.value_size
+    num_heads, values = mixer.num_value_heads, mixer.value_size
     ratio = num_heads // mixer.num_key_heads
     sizes = (mixer.key_dim, mixer.key_dim, *2 * (ratio * mixer.value_dim,))
     projection = _heads_apart(at, names.projection, mixer.num_key_heads, sizes, hidden)
     delta = at + names.delta
     numbers = {
-        "conv_weight": (f"{at}{names.conv}.weight", (conv_size, 1, mixer.num_taps)),
-        "rate": (f"{delta}A_log", (num_heads,)),
-        "dt_bias": (f"{delta}dt_bias", (num_heads,)),
-        "norm": (f"{delta}norm.weight", (mixer.value_dim,)),
+        "conv_weight": _conv_weights(
+            at, names, (mixer.key_size, mixer.key_size, values), mixer.num_taps
+        ),
+        "rate": {f"{delta}A_log": (num_heads,)},
+        "dt_bias": {f"{delta}dt_bias": (num_heads,)},
+        "norm": {f"{delta}{names.state_norm}.weight": (mixer.value_dim,)},
     }
     b_a = _heads_apart(at, names.b_a, mixer.num_key_heads, (ratio, ratio), hidden)
     return RecurrentTensors(projection, _linear(at, output, inputs=values), numbers, b_a)
@@ -313,16 +315,16 @@ def _recurrent_tensors(
 
 def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) -> RecurrentTensors:
     own, num_heads = at + names.delta, mixer.num_heads
-    numbers: dict[str, tuple[str, Shape]] = {
-        "conv_weight": (f"{at}{names.conv}.weight", (mixer.conv_size, 1, mixer.num_taps)),
-        "rate": (f"{own}A_log", (num_heads,)),
-        "dt_bias": (f"{own}dt_bias", (num_heads,)),
-        "skip": (f"{own}D", (num_heads,)),
+    numbers: dict[str, dict[str, Shape]] = {
+        "conv_weight": _conv_weights(at, names, (mixer.conv_size,), mixer.num_taps),
+        "rate": {f"{own}A_log": (num_heads,)},
+        "dt_bias": {f"{own}dt_bias": (num_heads,)},
+        "skip": {f"{own}D": (num_heads,)},
     }
     if mixer.has_norm:
-        numbers["norm"] = (f"{own}norm.weight", (mixer.inner_size,))
+        numbers["norm"] = {f"{own}{names.state_norm}.weight": (mixer.inner_size,)}
     if mixer.conv_bias:
-        numbers["conv_bias"] = (f"{at}{names.conv}.bias", (mixer.conv_size,))
+        numbers["conv_bias"] = {f"{at}{names.conv[0]}.bias": (mixer.conv_size,)}
     projection = names.projection[0], mixer.projected_size
     return RecurrentTensors(
         _linear(at, projection, inputs=hidden, bias=mixer.bias),
@@ -331,20 +333,31 @@ def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) 
     )
 
 
+def _conv_weights(
+    at: str, names: CheckpointNames, channels: tuple[int, ...], num_taps: int
+) -> dict[str, Shape]:
+    """Return the weights of a convolution: of all channels, or of each part of them."""
+    sizes = channels if len(names.conv) == len(channels) else (sum(channels),)
+    parts = zip(names.conv, sizes, strict=True)
+    return {f"{at}{name}.weight": (size, 1, num_taps) for name, size in parts}
+
+
 def _heads_apart(
     at: str, names: tuple[str, ...], num_heads: int, sizes: tuple[int, ...], hidden: int
 ) -> LinearTensors:
     """Return what maps a token to parts of some sizes of each head, one part before the next.
 
-    One tensor has the rows of one head after another; of two the second has the last part.
+    One tensor has the rows of one head after another; of several the first has the parts that the
+    others do not have.
     """
     if len(names) == 1:
         tensors = _linear(at, (names[0], num_heads * sum(sizes)), inputs=hidden)
         order = tuple(range(len(sizes)))
         return tensors._replace(interleaved=Interleaved(num_heads, sizes, order))
-    first, second = names
-    outputs = num_heads * sum(sizes[:-1]), num_heads * sizes[-1]
-    return _linear(at, (first, outputs[0]), (second, outputs[1]), inputs=hidden)
+    num_first = len(sizes) - len(names) + 1
+    of_a_head = sum(sizes[:num_first]), *sizes[num_first:]
+    outputs = (num_heads * size for size in of_a_head)
+    return _linear(at, *zip(names, outputs, strict=True), inputs=hidden)
 
 
 def _expert_tensors(

@@ -7,7 +7,6 @@ alone, so that its logits have the same bits whatever else is in the batch.
 Source of the method: Llama (Touvron et al., 2023).
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -49,10 +48,12 @@ class Transformer:
         self.backend = backend
         spec, device = config.spec, weights.embedding.device
         head_dim, num_positions = spec.shape.head_dim, config.max_model_len
-        tables = {
+        tables: _Tables = {
             (rope, scale): cos_sin_table(rope, head_dim, num_positions, scale).to(device)
             for rope, scale in spec.rotations
         }
+        # Where queries and keys are normed, and not rotated.
+        tables[None, None] = torch.empty(num_positions, 0, device=device)
         self._embedding_multiplier = float(
             torch.tensor(spec.embedding.multiplier).to(weights.embedding.dtype)
         )
@@ -193,19 +194,19 @@ class AdaptedRows(NamedTuple):
     """int32 `[S]`: the token of each row, where rows are some of the tokens alone."""
 
 
-def _rotation(
-    layer: LayerSpec,
-    weights: LayerWeights,
-    tables: Mapping[tuple[Rope, PositionScale | None], Tensor],
-) -> Rotation | None:
+_Tables = dict[tuple[Rope | None, PositionScale | None], Tensor]
+"""From `cos_sin_table`; without RoPE one that rotates nothing."""
+
+
+def _rotation(layer: LayerSpec, weights: LayerWeights, tables: _Tables) -> Rotation | None:
     attention = layer.attention
-    if attention is None or attention.rope is None:
+    if attention is None or (attention.rope is None and attention.qk_norm is None):
         return None
-    norm = attention.qk_norm
+    rope, norm = attention.rope, attention.qk_norm
     return Rotation(
-        cos_sin=tables[attention.rope, None],
-        query_cos_sin=tables[attention.rope, attention.position_scale],
-        is_interleaved=attention.rope.interleaved,
+        cos_sin=tables[rope, None],
+        query_cos_sin=tables[rope, attention.position_scale],
+        is_interleaved=rope is not None and rope.interleaved,
         query_norm=weights.query_norm,
         key_norm=weights.key_norm,
         eps=1e-6 if norm is None else norm.eps,

@@ -206,7 +206,7 @@ def _load_recurrent(
 ) -> RecurrentWeights:
     project = reader.linear(tensors.projection, weight_format)
     output = reader.linear(tensors.output, weight_format)
-    numbers = {part: reader.numbers(name) for part, (name, _) in tensors.numbers.items()}
+    numbers = {part: reader.numbers(*own) for part, own in tensors.numbers.items()}
     numbers["conv_weight"] = numbers["conv_weight"].squeeze(1).T.contiguous()
     if "rate" in numbers:
         numbers["rate"] = numbers["rate"].exp()
@@ -291,9 +291,9 @@ class _Reader:
         bias = self._joined([f"{norm.name}.bias"], self.stream_dtype).to(self.device)
         return Norm(norm.norm, weight, bias)
 
-    def numbers(self, name: str) -> Tensor:
-        """Read a tensor whole, in float32."""
-        return self._joined([name], torch.float32)
+    def numbers(self, *names: str) -> Tensor:
+        """Read tensors whole, in float32, joined along their first axis."""
+        return self._joined(names, torch.float32)
 
     def optional_norm(self, norm: NormTensor | None) -> Norm | None:
         """Read a norm of the residual stream, if there is one."""
@@ -358,7 +358,7 @@ class _Reader:
         layer: LinearLayer = from_blocks(blocks, block_type, bias, self.dtype)
         return layer
 
-    def _joined(self, names: list[str], dtype: torch.dtype) -> Tensor:
+    def _joined(self, names: Sequence[str], dtype: torch.dtype) -> Tensor:
         """Join tensors along their first axis."""
         stored = [self.checkpoint.tensors[name] for name in names]
         rows = [tensor.shape[0] for tensor in stored]

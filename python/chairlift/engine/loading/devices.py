@@ -211,6 +211,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),
         ("norms of weights less 1", any(getattr(norm, "plus_one", False) for norm in norms)),
         ("norms over all heads", any(own.norms_all_heads for own in attentions)),
+        ("norms of heads without RoPE", any(own.qk_norm and not own.rope for own in attentions)),
         ("position-scaled queries", any(own.position_scale for own in attentions)),
         ("RoPE of a part of a head", any(rope.rotary_dim for rope in ropes)),
         ("RoPE of neighbours", any(rope.interleaved for rope in ropes)),

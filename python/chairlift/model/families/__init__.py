@@ -22,7 +22,7 @@ from chairlift.model.families.ministral3 import MINISTRAL3
 from chairlift.model.families.mistral import MISTRAL
 from chairlift.model.families.mixtures import ERNIE_MOE, GRANITE_MOE, MIXTRAL, QWEN3_MOE
 from chairlift.model.families.nemotron_h import NEMOTRON_H
-from chairlift.model.families.olmo import OLMO2, OLMO3
+from chairlift.model.families.olmo import OLMO2, OLMO3, OLMO_HYBRID
 from chairlift.model.families.phi3 import PHI3
 from chairlift.model.families.qwen2 import QWEN2
 from chairlift.model.families.qwen3 import QWEN3
@@ -61,6 +61,7 @@ FAMILIES: Mapping[str, Family] = {
     "BambaForCausalLM": BAMBA,
     "NemotronHForCausalLM": NEMOTRON_H,
     "FalconH1ForCausalLM": FALCON_H1,
+    "OlmoHybridForCausalLM": OLMO_HYBRID,
 }
 """By the name in `architectures` of config.json."""
 

@@ -130,7 +130,7 @@ def check_time_step_limit(fields: Fields) -> None:
 MAMBA_NAMES = replace(
     LLAMA_NAMES,
     projection=("mamba.in_proj",),
-    conv="mamba.conv1d",
+    conv=("mamba.conv1d",),
     delta="mamba.",
     mixed="mamba.out_proj",
 )

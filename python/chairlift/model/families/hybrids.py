@@ -20,10 +20,10 @@ from chairlift.model.recurrence import GatedDelta, ShortConv
 from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
 
 _CONV = "conv"
-_LINEAR = "linear_attention"
+LINEAR = "linear_attention"
 
 
-def _kinds(fields: Fields, other: str, default: Sequence[str]) -> list[str]:
+def mixer_kinds(fields: Fields, other: str, default: Sequence[str]) -> list[str]:
     """Read which layers have attention, and which the other mixer."""
     kinds, num_layers = fields.values.get("layer_types"), fields.integer("num_hidden_layers")
     if kinds is None:
@@ -46,7 +46,7 @@ def _lfm2(fields: Fields) -> ModelSpec:
         fields.fail("full_attn_idxs", f"a list of numbers below {num_layers}")
     default = [FULL if number in full else _CONV for number in range(num_layers)]
     feed_forward = replace(mlp(fields), intermediate_size=_lfm2_intermediate_size(fields))
-    return _lfm2_decoder(fields, _kinds(fields, _CONV, default), [feed_forward] * num_layers)
+    return _lfm2_decoder(fields, mixer_kinds(fields, _CONV, default), [feed_forward] * num_layers)
 
 
 def _lfm2_moe(fields: Fields) -> ModelSpec:
@@ -65,7 +65,7 @@ def _lfm2_moe(fields: Fields) -> ModelSpec:
         fields.fail("layer_types", f"a list of {num_layers} names")
     dense = mlp(fields)
     feed_forwards = [dense if number < num_dense else sparse for number in range(num_layers)]
-    return _lfm2_decoder(fields, _kinds(fields, _CONV, []), feed_forwards)
+    return _lfm2_decoder(fields, mixer_kinds(fields, _CONV, []), feed_forwards)
 
 
 def _lfm2_decoder(
@@ -138,10 +138,10 @@ def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> Mode
     bias, interval = fields.flag("attention_bias"), fields.integer("full_attention_interval")
     own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias)
     num_layers = fields.integer("num_hidden_layers")
-    default = [FULL if (layer + 1) % interval == 0 else _LINEAR for layer in range(num_layers)]
+    default = [FULL if (layer + 1) % interval == 0 else LINEAR for layer in range(num_layers)]
     attended = LayerSpec(replace(own, has_gate=True), None, norm)
-    by_kind = {FULL: attended, _LINEAR: attended.with_state(_delta(fields))}
-    kinds = _kinds(fields, _LINEAR, default)
+    by_kind = {FULL: attended, LINEAR: attended.with_state(delta(fields))}
+    kinds = mixer_kinds(fields, LINEAR, default)
     layers = [
         replace(by_kind[kind], feed_forward=feed_forward)
         for kind, feed_forward in zip(kinds, feed_forwards, strict=True)
@@ -149,7 +149,8 @@ def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> Mode
     return decoder(fields, layers, final_norm=norm)
 
 
-def _delta(fields: Fields) -> GatedDelta:
+def delta(fields: Fields) -> GatedDelta:
+    """Read the sizes of the gated delta rule."""
     if fields.values.get("hidden_act", "silu") != "silu":
         fields.fail("hidden_act", "silu")
     num_keys = fields.integer("linear_num_key_heads")
@@ -180,7 +181,7 @@ LFM2 = Family(
         up="feed_forward.w3",
         down="feed_forward.w2",
         projection=("conv.in_proj",),
-        conv="conv.conv",
+        conv=("conv.conv",),
         mixed="conv.out_proj",
     ),
     defaults={
@@ -222,7 +223,7 @@ QWEN3_5 = Family(
         LLAMA_NAMES,
         projection=("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
         b_a=("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
-        conv="linear_attn.conv1d",
+        conv=("linear_attn.conv1d",),
         delta="linear_attn.",
         mixed="linear_attn.out_proj",
     ),

@@ -129,7 +129,7 @@ NEMOTRON_H = Family(
         expert_down="mixer.experts.{}.down_proj",
         shared="mixer.shared_experts",
         projection=("mixer.in_proj",),
-        conv="mixer.conv1d",
+        conv=("mixer.conv1d",),
         delta="mixer.",
         mixed="mixer.out_proj",
     ),

@@ -1,4 +1,7 @@
-"""OLMo 2 and 3: norms after each half alone, and a norm over all heads of queries and of keys."""
+"""OLMo 2 and 3: norms after each half alone, and a norm over all heads of queries and of keys.
+
+OLMo-Hybrid has the gated delta rule in most layers, with norms before their halves.
+"""
 
 from dataclasses import replace
 
@@ -14,7 +17,9 @@ from chairlift.model.families.family import (
     rms_norm,
     windows_by_kind,
 )
+from chairlift.model.families.hybrids import LINEAR, delta, mixer_kinds
 from chairlift.model.fields import Fields
+from chairlift.model.recurrence import GatedDelta
 from chairlift.model.spec import LayerSpec, ModelSpec
 
 _NAMES = replace(
@@ -45,9 +50,64 @@ def _olmo3(fields: Fields) -> ModelSpec:
     return decoder(fields, layers)
 
 
+def _has_rope(fields: Fields) -> bool:
+    """Return whether attention has RoPE: published checkpoints say null for its theta."""
+    inner = fields.values.get("rope_scaling") or fields.values.get("rope_parameters")
+    values = inner if isinstance(inner, dict) and "rope_theta" in inner else fields.values
+    return "rope_theta" not in values or values["rope_theta"] is not None
+
+
+def _delta(fields: Fields) -> GatedDelta:
+    given = {name: value for name, value in fields.values.items() if value is not None}
+    num_heads = fields.integer("num_attention_heads")
+    num_keys = fields.optional_integer("linear_num_key_heads") or num_heads
+    key_dim = fields.optional_integer("linear_key_head_dim")
+    if key_dim is None:
+        key_dim = 3 * fields.integer("hidden_size") // (4 * num_keys)
+    defaults = {
+        "linear_num_key_heads": num_heads,
+        "linear_num_value_heads": num_heads,
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": 2 * key_dim,
+    }
+    own = delta(Fields(fields.path, {**defaults, **given}))
+    # The norm of a head has an eps of its own, which no field names.
+    share = 2.0 if fields.flag("linear_allow_neg_eigval") else 1.0
+    return replace(own, norm_eps=1e-5, most_share=share)
+
+
+def _olmo_hybrid(fields: Fields) -> ModelSpec:
+    attended = _layer(fields)
+    assert attended.attention is not None, "as it was read"
+    if not _has_rope(fields):
+        attended = replace(attended, attention=replace(attended.attention, rope=None))
+    recurrent = replace(attended.with_state(_delta(fields)), norm_before=True, norm_after=False)
+    num_layers = fields.integer("num_hidden_layers")
+    default = [FULL if layer % 4 == 3 else LINEAR for layer in range(num_layers)]
+    if FULL not in default:
+        default[-1] = FULL
+    kinds = mixer_kinds(fields, LINEAR, default)
+    return decoder(fields, [attended if kind == FULL else recurrent for kind in kinds])
+
+
 OLMO2 = Family(_olmo2, _NAMES, defaults={"rms_norm_eps": 1e-5})
 OLMO3 = Family(
     _olmo3,
     _NAMES,
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 500_000.0},
+)
+OLMO_HYBRID = Family(
+    _olmo_hybrid,
+    replace(
+        _NAMES,
+        feed_forward_norm="post_attention_layernorm",
+        projection=tuple(f"linear_attn.{part}_proj" for part in "qkvg"),
+        b_a=("linear_attn.b_proj", "linear_attn.a_proj"),
+        conv=tuple(f"linear_attn.{part}_conv1d" for part in "qkv"),
+        delta="linear_attn.",
+        state_norm="o_norm",
+        mixed="linear_attn.o_proj",
+    ),
+    defaults={"linear_conv_kernel_dim": 4, "linear_allow_neg_eigval": True},
+    ignored=("mtp.",),
 )
