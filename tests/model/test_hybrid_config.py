@@ -6,7 +6,10 @@ from dataclasses import replace
 import pytest
 from chairlift.errors import ModelError
 from chairlift.model.config import ModelConfig
+from chairlift.model.weights import load_weights
 from transformers import OlmoHybridConfig
+
+from tests.model.families import build
 
 SIZES = {
     "vocab_size": 131,
@@ -158,6 +161,13 @@ def test_olmo_hybrid_has_rope_where_its_theta_is_not_null(load, changes, has_rop
     assert (spec.layers[-1].attention.rope is not None) == has_rope
     reference = OlmoHybridConfig(**{**OLMO, **changes}).rope_parameters
     assert (reference.get("rope_theta") is not None) == has_rope
+
+
+def test_an_olmo_hybrid_that_transformers_saved_is_refused(tmp_path):
+    build("olmo hybrid, no rope, heads that share keys").save_pretrained(tmp_path)
+    config = ModelConfig.load(tmp_path)
+    with pytest.raises(ModelError, match=r"input_layernorm\.weight: missing"):
+        load_weights(tmp_path, config)
 
 
 def test_code_of_a_family_that_we_compute_is_not_run(load):

@@ -1,4 +1,4 @@
-"""Layers with a recurrent state as data: in the place of attention, in some layers of a hybrid."""
+"""Recurrent states as data: in the place of attention in some layers of a hybrid, or beside it."""
 
 from dataclasses import dataclass
 
