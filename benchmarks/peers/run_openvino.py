@@ -14,26 +14,32 @@ RUNNING = openvino_genai.GenerationStatus.RUNNING
 
 
 def convert(job: Job) -> None:
-    """Export the checkpoint; 16-bit weights are stored as float16, the format's usual one.
+    """Export the checkpoint; weights are stored as float16, the usual format, then compressed.
 
-    int8 has a scale for each output, int4 one for 32 inputs of an output, as Chairlift's.
+    int8 has a scale for each output, int4 a scale and a zero point for 32 inputs of an output, as
+    Chairlift's int4 has a scale and a minimum. NNCF is called here, since `main_export` takes a
+    `quantization_config` and leaves the weights as they are.
     """
+    import nncf
     from optimum.exporters.openvino import main_export
-    from optimum.intel import OVConfig, OVWeightQuantizationConfig
+    from optimum.intel import OVConfig
 
-    stored = {
-        "float32": OVConfig(dtype="fp32"),
-        "bfloat16": OVConfig(dtype="fp16"),
-        "int8": OVConfig(quantization_config=OVWeightQuantizationConfig(bits=8, sym=True)),
-        "int4": OVConfig(
-            quantization_config=OVWeightQuantizationConfig(
-                bits=4, sym=True, group_size=32, ratio=1.0
-            )
-        ),
-    }
     partial = job.converted.with_name(job.converted.name + ".partial")
-    ov_config = stored[job.dtype]
-    main_export(str(job.model), partial, task="text-generation-with-past", ov_config=ov_config)
+    stored = OVConfig(dtype="fp32" if job.dtype == "float32" else "fp16")
+    main_export(str(job.model), partial, task="text-generation-with-past", ov_config=stored)
+    modes = {
+        "int8": {"mode": nncf.CompressWeightsMode.INT8_SYM},
+        "int4": {"mode": nncf.CompressWeightsMode.INT4_ASYM, "group_size": 32, "ratio": 1.0},
+    }
+    if job.dtype in modes:
+        file = partial / "openvino_model.xml"
+        model = nncf.compress_weights(openvino.Core().read_model(file), **modes[job.dtype])
+        compressed = partial / "compressed.xml"
+        openvino.save_model(model, compressed)
+        # The first file is mapped until the model is gone.
+        del model
+        for suffix in (".xml", ".bin"):
+            compressed.with_suffix(suffix).rename(file.with_suffix(suffix))
     partial.rename(job.converted)
 
 
