@@ -19,8 +19,6 @@ from chairlift.model.norms import Norm
 from chairlift.model.rope import Rope
 from chairlift.model.spec import (
     Attention,
-    Embedding,
-    Head,
     LayerShape,
     LayerSpec,
     Mlp,
@@ -28,6 +26,7 @@ from chairlift.model.spec import (
     RmsNorm,
 )
 from chairlift.model.transformer import Transformer
+from chairlift.model.vocabulary import Embedding, Head
 from chairlift.model.weights import LayerWeights, Weights
 
 BLOCK_SIZE = 16

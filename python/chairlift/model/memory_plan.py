@@ -26,10 +26,11 @@ from chairlift.model.adapters.load import adapter_bytes
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
+from chairlift.model.linear_tensors import LinearTensors, NormTensor
 from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
 from chairlift.model.rope import table_bytes
 from chairlift.model.spec import ModelSpec
-from chairlift.model.tensors import LinearTensors, ModelTensors, NormTensor
+from chairlift.model.tensors import ModelTensors
 from chairlift.model.weights import head_format, kept_blocks, layer_format, stream_dtype
 
 _FLOAT32 = 4

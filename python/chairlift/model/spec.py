@@ -11,6 +11,7 @@ from typing import NamedTuple
 from chairlift.errors import ModelError
 from chairlift.model.recurrence import Recurrent
 from chairlift.model.rope import PositionScale, Rope
+from chairlift.model.vocabulary import Embedding, Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,29 +189,6 @@ class LayerSpec:
         if self.norm_after and len(mixers) > 1:
             return "norm_after: expected one mixer"
         return next((found for own in mixers if (found := own.obstacle()) is not None), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """The table of token embeddings."""
-
-    vocab_size: int
-    """Rows of the table and width of the logits."""
-    hidden_size: int
-    multiplier: float = 1.0
-    """Of the rows; rounded to the dtype of the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The linear layer that scores the vocabulary."""
-
-    is_tied: bool
-    """A checkpoint without a tensor for the head uses that of the embedding."""
-    multiplier: float = 1.0
-    """Of the logits."""
-    soft_cap: float | None = None
-    """A logit `x` then becomes `soft_cap * tanh(x / soft_cap)`."""
 
 
 class LayerShape(NamedTuple):

@@ -19,9 +19,10 @@ from chairlift.errors import ModelError
 from chairlift.model.adapters.config import AdapterConfig, check_folder
 from chairlift.model.config import ModelConfig
 from chairlift.model.fields import either, one_line
+from chairlift.model.linear_tensors import LinearTensors
 from chairlift.model.safetensors import open_file
 from chairlift.model.stored import DTYPES, StoredTensor
-from chairlift.model.tensors import LayerTensors, LinearTensors, ModelTensors
+from chairlift.model.tensors import LayerTensors, ModelTensors
 
 FILE: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."

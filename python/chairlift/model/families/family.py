@@ -8,15 +8,14 @@ from chairlift.model.fields import Fields
 from chairlift.model.names import CheckpointNames
 from chairlift.model.spec import (
     Attention,
-    Embedding,
     Experts,
-    Head,
     LayerSpec,
     Mlp,
     ModelSpec,
     NormSpec,
     RmsNorm,
 )
+from chairlift.model.vocabulary import Embedding, Head
 
 
 class Family(NamedTuple):
